@@ -1,0 +1,280 @@
+"""Every error that bmq raises.
+
+::
+
+    Error
+    ├── UsageError                  the caller did something that can never work; nothing was sent
+    │   ├── InvalidURI
+    │   ├── InvalidProperty
+    │   ├── InvalidPayload
+    │   ├── InvalidExpression
+    │   └── StateError              right call, wrong moment: closed, closing, already open
+    │       ├── SessionClosed
+    │       └── QueueClosed
+    ├── BufferFull                  the unacknowledged window is full (retryable)
+    ├── ProtocolError               the peer sent something the protocol does not allow
+    ├── ConnectionFailed            no connection, or lost for good (retryable)
+    │   ├── NegotiationError        the broker refused the session
+    │   └── AuthenticationError     the broker refused the credentials
+    ├── RequestError                the broker answered a request with a failure
+    │   ├── OpenQueueError
+    │   ├── ConfigureQueueError
+    │   └── CloseQueueError
+    ├── RequestTimeout              no answer within the deadline (retryable)
+    └── PostError                   a message was not accepted: negatively acknowledged or given up
+
+``retryable`` is data on the class (or, where a broker's code decides, on the instance): whether the
+same call may succeed later without the caller changing anything.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+__all__ = [
+    "AckStatus",
+    "AuthenticationError",
+    "BufferFull",
+    "CloseQueueError",
+    "ConfigureQueueError",
+    "ConnectionFailed",
+    "Error",
+    "InvalidExpression",
+    "InvalidPayload",
+    "InvalidProperty",
+    "InvalidURI",
+    "NegotiationError",
+    "OpenQueueError",
+    "PostError",
+    "ProtocolError",
+    "QueueClosed",
+    "RequestError",
+    "RequestTimeout",
+    "SessionClosed",
+    "StateError",
+    "StatusCategory",
+    "UsageError",
+]
+
+
+class StatusCategory(IntEnum):
+    """The broker's generic result of a request (``StatusCategory`` of the control schema)."""
+
+    E_SUCCESS = 0
+    E_UNKNOWN = -1
+    E_TIMEOUT = -2
+    E_NOT_CONNECTED = -3
+    E_CANCELED = -4
+    E_NOT_SUPPORTED = -5
+    E_REFUSED = -6
+    E_INVALID_ARGUMENT = -7
+    E_NOT_READY = -8
+
+
+class AckStatus(IntEnum):
+    """What became of a posted message.
+
+    The names and numbers are those of the official SDKs. Only SUCCESS, LIMIT_MESSAGES, LIMIT_BYTES,
+    STORAGE_FAILURE, NOT_READY and UNKNOWN travel on the wire; the others are made locally.
+    """
+
+    SUCCESS = 0
+    UNKNOWN = -1
+    TIMEOUT = -2
+    NOT_CONNECTED = -3
+    CANCELED = -4
+    NOT_SUPPORTED = -5
+    REFUSED = -6
+    INVALID_ARGUMENT = -7
+    NOT_READY = -8
+    LIMIT_MESSAGES = -100
+    LIMIT_BYTES = -101
+    STORAGE_FAILURE = -104
+
+
+#: Statuses after which posting the same message again later can succeed.
+RETRYABLE_ACK_STATUSES = frozenset(
+    {
+        AckStatus.TIMEOUT,
+        AckStatus.NOT_CONNECTED,
+        AckStatus.NOT_READY,
+        AckStatus.LIMIT_MESSAGES,
+        AckStatus.LIMIT_BYTES,
+        AckStatus.STORAGE_FAILURE,
+    }
+)
+
+_RETRYABLE_CATEGORIES = frozenset(
+    {StatusCategory.E_TIMEOUT, StatusCategory.E_NOT_CONNECTED, StatusCategory.E_NOT_READY}
+)
+
+
+class Error(Exception):
+    """The root of every error raised by bmq."""
+
+    retryable: bool = False
+
+
+class UsageError(Error):
+    """The call can never succeed as it was made; nothing was sent."""
+
+
+class InvalidURI(UsageError, ValueError):
+    """A queue or broker URI does not follow its grammar."""
+
+
+class InvalidProperty(UsageError, ValueError):
+    """A message property has an illegal name, type or value."""
+
+
+class InvalidPayload(UsageError, ValueError):
+    """A payload is empty, too large or not bytes."""
+
+
+class InvalidExpression(UsageError, ValueError):
+    """A subscription expression that the broker would silently ignore (and then deliver everything).
+
+    Attributes:
+        expression: the text.
+        offset: the zero-based column the problem was noticed at.
+        code: the evaluator's error code: SYNTAX, TOO_LONG, TOO_COMPLEX or NO_PROPERTIES.
+    """
+
+    def __init__(self, message: str, *, expression: str = "", offset: int = 0, code: str = "SYNTAX") -> None:
+        super().__init__(message)
+        self.expression = expression
+        self.offset = offset
+        self.code = code
+
+    def __reduce__(self) -> tuple[object, ...]:
+        state = {"expression": self.expression, "offset": self.offset, "code": self.code}
+        return (type(self), self.args, state)
+
+
+class StateError(UsageError):
+    """The call is fine, the moment is not."""
+
+
+class SessionClosed(StateError):
+    """The session is closed or closing."""
+
+
+class QueueClosed(StateError):
+    """The queue is closed, closing, or could not be reopened after a reconnect."""
+
+
+class BufferFull(Error):
+    """The window of unacknowledged posts is full; wait with ``await queue.post(...)`` or retry later."""
+
+    retryable = True
+
+
+class ProtocolError(Error):
+    """The peer sent bytes that the protocol does not allow; the connection is closed.
+
+    Attributes:
+        field: the field or structure that was wrong, as named in the protocol.
+        offset: its offset in bytes from the start of the event, where known.
+    """
+
+    def __init__(self, message: str, *, field: str = "", offset: int | None = None) -> None:
+        where = f"{field}: " if field else ""
+        at = f" (at byte {offset} of the event)" if offset is not None else ""
+        super().__init__(f"{where}{message}{at}")
+        self.reason = message
+        self.field = field
+        self.offset = offset
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_protocol_error, (type(self), self.reason, self.field, self.offset))
+
+
+def _rebuild_protocol_error(
+    cls: type[ProtocolError], message: str, field: str, offset: int | None
+) -> ProtocolError:
+    return cls(message, field=field, offset=offset)
+
+
+class ConnectionFailed(Error, OSError):
+    """There is no connection to the broker, or it was lost and not restored."""
+
+    retryable = True
+
+
+class NegotiationError(ConnectionFailed):
+    """The broker refused the session during negotiation."""
+
+    retryable = False
+
+
+class AuthenticationError(ConnectionFailed):
+    """The broker refused the credentials."""
+
+    retryable = False
+
+
+class RequestError(Error):
+    """The broker answered a request with a failure status.
+
+    Attributes:
+        category: the generic result.
+        code: the broker's second number, meaningful only together with the message.
+        broker_message: the broker's own text.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        category: StatusCategory = StatusCategory.E_UNKNOWN,
+        code: int = 0,
+        broker_message: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.category = category
+        self.code = code
+        self.broker_message = broker_message
+        self.retryable = category in _RETRYABLE_CATEGORIES
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), self.args, dict(self.__dict__))
+
+
+class OpenQueueError(RequestError):
+    """The broker refused to open a queue."""
+
+
+class ConfigureQueueError(RequestError):
+    """The broker refused to configure a queue's stream; the previous configuration still stands."""
+
+
+class CloseQueueError(RequestError):
+    """The broker refused to close a queue."""
+
+
+class RequestTimeout(Error, TimeoutError):
+    """No answer came within the deadline."""
+
+    retryable = True
+
+
+class PostError(Error):
+    """A posted message was not accepted.
+
+    Attributes:
+        status: why: the broker's negative acknowledgement, or the local reason for giving up.
+        guid: the message's GUID as 32 upper-case hexadecimal digits.
+        queue_uri: the queue it was posted to.
+    """
+
+    def __init__(
+        self, message: str, *, status: AckStatus = AckStatus.UNKNOWN, guid: str = "", queue_uri: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.guid = guid
+        self.queue_uri = queue_uri
+        self.retryable = status in RETRYABLE_ACK_STATUSES
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), self.args, dict(self.__dict__))
