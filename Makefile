@@ -1,0 +1,60 @@
+# Every target works from a fresh clone: the first one that needs the virtual environment makes it.
+# Overridable: PYTHON (the interpreter that makes it), VENV (where), ARGS (passed on to the command).
+
+PYTHON ?= python3
+VENV   ?= .venv
+ARGS   ?=
+
+RUN   := $(VENV)/bin/python
+STAMP := $(VENV)/.installed-from-pyproject
+CODE  := bmq tests examples benchmarks docs
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test lint format types docs bench check clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make .venv and install bmq and its tools into it
+
+$(STAMP): pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { \
+	    echo "bmq needs Python 3.11 or newer, and there is no '$(PYTHON)' here: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "bmq needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1): make PYTHON=python3.11" >&2; exit 1; }
+	@echo "setting up $(VENV) (once, about a minute)"
+	@$(RUN) -c '' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: setup ## producer, two consumers and a broker in one terminal
+	$(RUN) examples/demo.py $(ARGS)
+
+test: setup ## all tests; choose with ARGS="-k name"
+	$(RUN) -m pytest $(ARGS)
+
+lint: setup ## ruff: rules and format
+	$(RUN) -m ruff check $(CODE)
+	$(RUN) -m ruff format --check $(CODE)
+
+format: setup ## let ruff rewrite what it can
+	$(RUN) -m ruff check --fix $(CODE)
+	$(RUN) -m ruff format $(CODE)
+
+types: setup ## mypy and pyright, both strict
+	$(RUN) -m mypy
+	$(RUN) -m pyright
+
+docs: setup ## the documentation, strictly, into site/
+	$(RUN) -m mkdocs build --strict --quiet
+
+bench: setup ## messages a second, beside the official client
+	$(RUN) benchmarks/throughput.py $(ARGS)
+
+check: ## everything continuous integration runs
+	@VENV="$(VENV)" PYTHON="$(PYTHON)" ./.ci/run
+
+clean: ## remove what the targets made, .venv too
+	rm -rf $(VENV) site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
