@@ -1,0 +1,70 @@
+"""ACK events: what became of posted messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from bmq.errors import ProtocolError
+from bmq.wire.codec import ACK_HEADER, ACK_MESSAGE, new_tuple
+from bmq.wire.constants import EventType
+from bmq.wire.event import HEADER_SIZE, pack_event_header
+
+__all__ = ["AckMessage", "decode_acks", "encode_acks"]
+
+_HEADER = ACK_HEADER.pack(ACK_HEADER.size // 4, ACK_MESSAGE.size // 4, 0, 0)
+_pack = ACK_MESSAGE.packer(reserved=0)
+_unpack = ACK_MESSAGE.unpacker("status", "correlationId", "messageGUID", "queueId")
+
+
+class AckMessage(NamedTuple):
+    """One acknowledgement: wire status, correlation id (legacy clients only), GUID, qId."""
+
+    status: int
+    correlation_id: int
+    guid: bytes
+    queue_id: int
+
+
+def encode_acks(acks: Iterable[tuple[int, int, bytes, int]]) -> bytes:
+    """Return an ACK event from (wire status, correlation id, GUID, qId) items."""
+    body = b"".join([_pack(*ack) for ack in acks])
+    return pack_event_header(HEADER_SIZE + len(_HEADER) + len(body), EventType.ACK) + _HEADER + body
+
+
+def decode_acks(event: bytes, body: int) -> list[AckMessage]:
+    """Return every acknowledgement of an ACK event whose body starts at ``body``.
+
+    Raises:
+        ProtocolError: the header's sizes are too small, or the messages do not fill the event.
+    """
+    start, stride = read_list_header(event, body, "Ack", ACK_MESSAGE.size)
+    new = new_tuple
+    return [new(AckMessage, _unpack(event, at)) for at in range(start, len(event), stride)]
+
+
+def read_list_header(event: bytes, body: int, kind: str, minimum: int) -> tuple[int, int]:
+    """Return where the items of an ACK, CONFIRM or REJECT event start, and their stride in bytes.
+
+    The three headers have the same first byte: header words and words per message.
+
+    Raises:
+        ProtocolError: the sizes are too small, or the items do not fill the event exactly.
+    """
+    end = len(event)
+    if end - body < ACK_HEADER.size:
+        raise ProtocolError(f"{end - body} bytes are too few", field=f"{kind}Header", offset=body)
+    header_words, stride_words, _, _ = ACK_HEADER.unpack_from(event, body)
+    stride = stride_words * 4
+    start = body + header_words * 4
+    if not header_words or start > end:
+        raise ProtocolError(f"{header_words} words", field=f"{kind}Header.headerWords", offset=body)
+    if stride < minimum:
+        raise ProtocolError(
+            f"{stride_words} words are too few", field=f"{kind}Header.perMessageWords", offset=body
+        )
+    if (end - start) % stride:
+        raise ProtocolError(
+            f"{end - start} bytes are no multiple of {stride}", field=f"{kind}Message", offset=end
+        )
+    return start, stride

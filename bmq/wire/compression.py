@@ -1,0 +1,46 @@
+"""ZLIB compression of application data, with the decompressed size capped."""
+
+from __future__ import annotations
+
+import zlib
+
+from bmq.errors import ProtocolError
+
+__all__ = ["compress", "decompress"]
+
+# The parameters of the other clients: default level, 15 window bits, memory level 8, strategy "filtered".
+_PARAMETERS = (zlib.Z_DEFAULT_COMPRESSION, zlib.DEFLATED, 15, 8, zlib.Z_FILTERED)
+
+
+def compress(*parts: bytes) -> bytes:
+    """Return the parts, joined, as one zlib stream."""
+    stream = zlib.compressobj(*_PARAMETERS)
+    return b"".join([*(stream.compress(part) for part in parts), stream.flush()])
+
+
+def decompress(data: bytes, limit: int) -> bytes:
+    """Return what a zlib stream holds.
+
+    Args:
+        data: the whole stream.
+        limit: how many bytes it may hold at most.
+
+    Raises:
+        ProtocolError: not a zlib stream, cut short, followed by other bytes, or larger than the limit.
+    """
+    stream = zlib.decompressobj()
+    try:
+        plain = stream.decompress(data, limit)
+        if not stream.eof and stream.decompress(stream.unconsumed_tail, 1):
+            raise ProtocolError(
+                f"decompresses to more than the limit of {limit} bytes", field="application data"
+            )
+    except zlib.error as error:
+        raise ProtocolError(f"not a zlib stream: {error}", field="application data") from error
+    if not stream.eof:
+        raise ProtocolError("the zlib stream is cut short", field="application data")
+    if stream.unused_data:
+        raise ProtocolError(
+            f"{len(stream.unused_data)} bytes follow the zlib stream", field="application data"
+        )
+    return plain

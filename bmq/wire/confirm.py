@@ -1,0 +1,59 @@
+"""CONFIRM and REJECT events: messages a consumer is done with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from bmq.wire.ack import read_list_header
+from bmq.wire.codec import CONFIRM_HEADER, CONFIRM_MESSAGE, REJECT_MESSAGE, new_tuple
+from bmq.wire.constants import MAX_EVENT_SOFT, EventType
+from bmq.wire.event import HEADER_SIZE, pack_event_header
+
+__all__ = [
+    "MAX_CONFIRMS",
+    "ConfirmMessage",
+    "decode_confirms",
+    "encode_confirm",
+    "encode_confirms",
+    "pack_confirms",
+]
+
+_HEADER = CONFIRM_HEADER.pack(CONFIRM_HEADER.size // 4, CONFIRM_MESSAGE.size // 4, 0)
+
+#: One confirmation's bytes from (queueId, messageGUID, subQueueId).
+encode_confirm = CONFIRM_MESSAGE.pack
+_unpack = CONFIRM_MESSAGE.unpack_from
+
+#: How many confirmations one event holds at most.
+MAX_CONFIRMS = (MAX_EVENT_SOFT - HEADER_SIZE - len(_HEADER)) // CONFIRM_MESSAGE.size
+
+
+class ConfirmMessage(NamedTuple):
+    """One confirmation: qId, GUID, and the subId of openQueue."""
+
+    queue_id: int
+    guid: bytes
+    sub_queue_id: int
+
+
+def pack_confirms(confirms: Sequence[bytes], event_type: int = EventType.CONFIRM) -> bytes:
+    """Return an event of confirmations that are already encoded."""
+    body = b"".join(confirms)
+    return pack_event_header(HEADER_SIZE + len(_HEADER) + len(body), event_type) + _HEADER + body
+
+
+def encode_confirms(confirms: Sequence[tuple[int, bytes, int]], event_type: int = EventType.CONFIRM) -> bytes:
+    """Return a CONFIRM (or REJECT) event from (qId, GUID, subId) items."""
+    return pack_confirms([encode_confirm(*confirm) for confirm in confirms], event_type)
+
+
+def decode_confirms(event: bytes, body: int) -> list[ConfirmMessage]:
+    """Return every item of a CONFIRM or REJECT event whose body starts at ``body``.
+
+    Raises:
+        ProtocolError: the header's sizes are too small, or the messages do not fill the event.
+    """
+    start, stride = read_list_header(event, body, "Confirm", min(CONFIRM_MESSAGE.size, REJECT_MESSAGE.size))
+    new = new_tuple
+    return [new(ConfirmMessage, _unpack(event, at)) for at in range(start, len(event), stride)]

@@ -1,0 +1,135 @@
+"""Numbers and limits of the protocol."""
+
+from __future__ import annotations
+
+from enum import IntEnum, IntFlag
+
+from bmq.errors import AckStatus
+
+__all__ = [
+    "ACK_STATUS_FROM_WIRE",
+    "ACK_STATUS_TO_WIRE",
+    "Compression",
+    "EventType",
+    "OptionType",
+    "PropertyType",
+    "PushFlags",
+    "PutFlags",
+    "Schema",
+]
+
+WORD = 4
+#: Version in every event header.
+PROTOCOL_VERSION = 1
+
+#: The application data (properties and payload) of one message may not exceed this many bytes.
+MAX_APPLICATION_DATA = 64 * 1024 * 1024
+#: A PUT event is closed before it exceeds this many bytes.
+MAX_PUT_EVENT = 66 * 1024 * 1024
+#: Any other event is closed before it exceeds this many bytes.
+MAX_EVENT_SOFT = 512 * 1024 * 1024
+#: Default for the largest event accepted from a peer: one message of the largest size and its headers.
+DEFAULT_MAX_INCOMING_EVENT = 68 * 1024 * 1024
+#: The framing field holds 31 bits.
+MAX_EVENT_HARD = 2**31 - 1
+
+MAX_PROPERTIES = 255
+MAX_PROPERTY_NAME = 4095
+MAX_PROPERTY_VALUE = 67_104_745
+MAX_PROPERTIES_AREA = 67_108_856
+
+#: Data shorter than this is never compressed.
+COMPRESSION_THRESHOLD = 1024
+
+#: Queue ids from here on are reserved.
+FIRST_RESERVED_QUEUE_ID = 4_294_967_286
+
+UNSET_GUID = bytes(16)
+
+
+class EventType(IntEnum):
+    """What the messages of an event are."""
+
+    UNDEFINED = 0
+    CONTROL = 1
+    PUT = 2
+    CONFIRM = 3
+    PUSH = 4
+    ACK = 5
+    CLUSTER_STATE = 6
+    ELECTOR = 7
+    STORAGE = 8
+    RECOVERY = 9
+    PARTITION_SYNC = 10
+    HEARTBEAT_REQ = 11
+    HEARTBEAT_RSP = 12
+    REJECT = 13
+    REPLICATION_RECEIPT = 14
+    AUTHENTICATION = 15
+
+
+class PutFlags(IntFlag):
+    """Flags of a PUT message."""
+
+    NONE = 0
+    ACK_REQUESTED = 1
+    MESSAGE_PROPERTIES = 2
+
+
+class PushFlags(IntFlag):
+    """Flags of a PUSH message."""
+
+    NONE = 0
+    IMPLICIT_PAYLOAD = 1
+    MESSAGE_PROPERTIES = 2
+    OUT_OF_ORDER = 4
+
+
+class OptionType(IntEnum):
+    """Options of PUT and PUSH messages."""
+
+    SUB_QUEUE_IDS_OLD = 1
+    MSG_GROUP_ID = 2
+    SUB_QUEUE_INFOS = 3
+
+
+class Compression(IntEnum):
+    """How application data is compressed (CAT)."""
+
+    NONE = 0
+    ZLIB = 1
+
+
+class PropertyType(IntEnum):
+    """The type of a message property."""
+
+    BOOL = 1
+    CHAR = 2
+    SHORT = 3
+    INT32 = 4
+    INT64 = 5
+    STRING = 6
+    BINARY = 7
+
+
+class Schema(IntEnum):
+    """The two schema ids this implementation writes; every other non-zero value means NEW too."""
+
+    #: No properties, or the old encoding.
+    OLD = 0
+    #: The new encoding (MESSAGE_PROPERTIES_EX) without a cached schema.
+    NEW = 1
+
+
+ACK_STATUS_TO_WIRE: dict[AckStatus, int] = {
+    AckStatus.SUCCESS: 0,
+    AckStatus.LIMIT_MESSAGES: 1,
+    AckStatus.LIMIT_BYTES: 2,
+    AckStatus.STORAGE_FAILURE: 6,
+    AckStatus.NOT_READY: 7,
+}
+"""Statuses with a number of their own; every other one travels as 5 and is read as UNKNOWN."""
+
+ACK_STATUS_FROM_WIRE: tuple[AckStatus, ...] = tuple(
+    {v: k for k, v in ACK_STATUS_TO_WIRE.items()}.get(n, AckStatus.UNKNOWN) for n in range(16)
+)

@@ -1,0 +1,95 @@
+"""Event headers: packing them, and checking those that arrive."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bmq.errors import ProtocolError
+from bmq.wire.codec import EVENT_HEADER
+from bmq.wire.constants import MAX_EVENT_HARD, PROTOCOL_VERSION, EventType
+from bmq.wire.padding import padding
+
+__all__ = [
+    "HEADER_SIZE",
+    "HEARTBEAT_REQ",
+    "HEARTBEAT_RSP",
+    "Event",
+    "pack_event_header",
+    "pack_schema_event",
+    "read_event",
+]
+
+HEADER_SIZE = EVENT_HEADER.size
+
+_pack = EVENT_HEADER.packer(
+    fragment=0, protocolVersion=PROTOCOL_VERSION, headerWords=HEADER_SIZE // 4, reserved=0
+)
+_unpack = EVENT_HEADER.unpacker("fragment", "length", "type", "headerWords", "typeSpecific")
+# A header may be cut to six bytes by its own HeaderWords; these are needed to make sense of it.
+_MIN_HEADER_SIZE = 6
+
+
+class Event(NamedTuple):
+    """One whole event.
+
+    Attributes:
+        type: an :class:`EventType` value; unknown numbers stay plain integers.
+        type_specific: the header byte that carries the codec of control events.
+        data: the event's bytes, header included, so that offsets in errors are offsets in the event.
+        body: where the body starts in ``data``.
+    """
+
+    type: int
+    type_specific: int
+    data: bytes
+    body: int
+
+
+def pack_event_header(length: int, event_type: int, type_specific: int = 0) -> bytes:
+    """Return the eight header bytes of an event of ``length`` bytes in all.
+
+    Raises:
+        ValueError: the length does not fit its 31 bits.
+    """
+    if not HEADER_SIZE <= length <= MAX_EVENT_HARD:
+        raise ValueError(f"an event has {HEADER_SIZE} to {MAX_EVENT_HARD} bytes, not {length}")
+    return _pack(length, event_type, type_specific)
+
+
+def pack_schema_event(event_type: int, codec: int, body: bytes) -> bytes:
+    """Return a control or authentication event: header with the codec in its top bits, body, padding."""
+    pad = padding(len(body))
+    return pack_event_header(HEADER_SIZE + len(body) + len(pad), event_type, codec << 5) + body + pad
+
+
+def read_event(data: bytes) -> Event:
+    """Check the header of one whole event.
+
+    Raises:
+        ProtocolError: the fragment bit is set, the type is 0, or a length in the header is impossible.
+    """
+    if len(data) < HEADER_SIZE:
+        raise ProtocolError(
+            f"an event has at least {HEADER_SIZE} bytes, not {len(data)}", field="length", offset=0
+        )
+    fragment, length, event_type, header_words, type_specific = _unpack(data)
+    if fragment:
+        raise ProtocolError("fragmented events are not allowed", field="EventHeader.fragment", offset=0)
+    if length != len(data):
+        raise ProtocolError(
+            f"says {length} bytes, the event has {len(data)}", field="EventHeader.length", offset=0
+        )
+    if event_type == 0:
+        raise ProtocolError("0 is no event type", field="EventHeader.type", offset=4)
+    body = header_words * 4
+    if not _MIN_HEADER_SIZE <= body <= length:
+        raise ProtocolError(
+            f"{header_words} words do not fit an event of {length} bytes",
+            field="EventHeader.headerWords",
+            offset=5,
+        )
+    return Event(event_type, type_specific, data, body)
+
+
+HEARTBEAT_REQ = pack_event_header(HEADER_SIZE, EventType.HEARTBEAT_REQ)
+HEARTBEAT_RSP = pack_event_header(HEADER_SIZE, EventType.HEARTBEAT_RSP)

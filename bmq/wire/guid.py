@@ -1,0 +1,87 @@
+"""Message GUIDs: 16 bytes, unique by client id, nanosecond tick and counter."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from bmq.errors import UsageError
+from bmq.wire.codec import MESSAGE_GUID
+from bmq.wire.constants import UNSET_GUID
+
+__all__ = ["GuidGenerator", "client_id_from", "guid_from_text", "guid_to_text"]
+
+_VERSION = 1
+_COUNTER_BITS = MESSAGE_GUID.fields["counter"].bits
+_COUNTER_MASK = MESSAGE_GUID.fields["counter"].mask
+_TICK_BITS = MESSAGE_GUID.fields["timerTick"].bits
+_TICK_MASK = MESSAGE_GUID.fields["timerTick"].mask
+_PREFIX_BYTES = 10
+_TEXT = re.compile(r"[0-9A-F]{32}\Z")
+
+
+class GuidGenerator:
+    """Makes the GUIDs of one client.
+
+    Args:
+        client_id: six bytes that no other client shares.
+
+    The counter alone makes 4 million GUIDs distinct within one tick; the tick is a parameter, so that
+    nothing here reads a clock.
+    """
+
+    __slots__ = ("_counter", "client_id")
+
+    def __init__(self, client_id: bytes) -> None:
+        if len(client_id) != 6:
+            raise ValueError(f"a client id has 6 bytes, not {len(client_id)}")
+        self.client_id = client_id
+        self._counter = 0
+
+    def next(self, tick: int) -> bytes:
+        """Return a new GUID.
+
+        Args:
+            tick: nanoseconds since the generator was made, from a monotonic clock.
+        """
+        counter = self._counter
+        self._counter = (counter + 1) & _COUNTER_MASK
+        prefix = ((_VERSION << _COUNTER_BITS | counter) << _TICK_BITS) | (tick & _TICK_MASK)
+        return prefix.to_bytes(_PREFIX_BYTES, "big") + self.client_id
+
+    @property
+    def client_id_text(self) -> str:
+        """The client id as negotiation wants it: 12 upper-case hexadecimal digits."""
+        return self.client_id.hex().upper()
+
+
+def client_id_from(host: str, nanoseconds: int, pid: int, session: int) -> bytes:
+    """Derive a client id from what tells one session from every other one."""
+    seed = b"".join(
+        (
+            host.encode("utf-8", "surrogateescape"),
+            nanoseconds.to_bytes(8, "big", signed=True),
+            pid.to_bytes(4, "big"),
+            session.to_bytes(4, "big"),
+        )
+    )
+    return hashlib.md5(seed, usedforsecurity=False).digest()[:6]
+
+
+def guid_to_text(guid: bytes) -> str:
+    """Return a GUID's text form: 32 upper-case hexadecimal digits."""
+    return guid.hex().upper()
+
+
+def guid_from_text(text: str) -> bytes:
+    """Return the GUID that ``text`` spells.
+
+    Raises:
+        UsageError: the text is not 32 upper-case hexadecimal digits, or spells the unset GUID.
+    """
+    if not _TEXT.match(text):
+        raise UsageError(f"a message GUID is 32 upper-case hexadecimal digits, not {text!r}")
+    guid = bytes.fromhex(text)
+    if guid == UNSET_GUID:
+        raise UsageError("the message GUID of all zeros means 'unset' and cannot be used")
+    return guid

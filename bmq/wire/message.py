@@ -1,0 +1,86 @@
+"""Application data: properties and payload of one message, compressed or not.
+
+What is compressed differs between the encodings: the old one compresses properties and payload together,
+the new one only the payload, with the properties plain in front.
+"""
+
+from __future__ import annotations
+
+from bmq.errors import InvalidPayload, ProtocolError
+from bmq.wire.compression import compress, decompress
+from bmq.wire.constants import COMPRESSION_THRESHOLD, MAX_APPLICATION_DATA, Compression
+from bmq.wire.properties import Properties, properties_length
+
+__all__ = ["NO_PROPERTIES", "join_application_data", "split_application_data"]
+
+NO_PROPERTIES = Properties()
+
+
+def join_application_data(
+    payload: bytes, area: bytes = b"", *, new: bool = True, compression: Compression = Compression.NONE
+) -> tuple[bytes, Compression]:
+    """Return the application data of a PUT and the compression it really has.
+
+    Args:
+        payload: the message.
+        area: the encoded properties, or ``b""``.
+        new: the encoding of the properties.
+        compression: what is wanted; data below 1,024 bytes and data that would not shrink stay plain.
+
+    Raises:
+        InvalidPayload: the result exceeds 64 MiB.
+    """
+    plain = area + payload if area else payload
+    if compression is Compression.ZLIB:
+        if new or not area:
+            if len(payload) >= COMPRESSION_THRESHOLD:
+                packed = compress(payload)
+                if len(packed) < len(payload):
+                    plain = area + packed
+                else:
+                    compression = Compression.NONE
+            else:
+                compression = Compression.NONE
+        elif len(plain) >= COMPRESSION_THRESHOLD:
+            packed = compress(area, payload)
+            if len(packed) < len(plain):
+                plain = packed
+            else:
+                compression = Compression.NONE
+        else:
+            compression = Compression.NONE
+    if len(plain) > MAX_APPLICATION_DATA:
+        raise InvalidPayload(
+            f"properties and payload take {len(plain):,} bytes; "
+            f"a message has at most {MAX_APPLICATION_DATA:,} (64 MiB)"
+        )
+    return plain, compression
+
+
+def split_application_data(
+    data: bytes, *, has_properties: bool, schema_id: int, compression: int, limit: int = MAX_APPLICATION_DATA
+) -> tuple[Properties, bytes]:
+    """Return the properties and the payload of a message's application data.
+
+    Args:
+        data: the application data without its padding.
+        has_properties: the flag MESSAGE_PROPERTIES of the message.
+        schema_id: the message's schema id: 0 is the old encoding, anything else the new one.
+        compression: the message's compression.
+        limit: how many bytes the decompressed data may have.
+
+    Raises:
+        ProtocolError: the compression is unknown, the data malformed or larger than the limit.
+    """
+    new = schema_id != 0
+    if compression not in (Compression.NONE, Compression.ZLIB):
+        raise ProtocolError(f"{compression} is no compression", field="compressionAlgorithmType")
+    if not has_properties:
+        return NO_PROPERTIES, decompress(data, limit) if compression else data
+    if compression and not new:
+        data = decompress(data, limit)
+    length = properties_length(data)
+    payload = data[length:]
+    if compression and new:
+        payload = decompress(payload, limit)
+    return Properties(data[:length], new=new), payload

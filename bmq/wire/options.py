@@ -1,0 +1,78 @@
+"""Options of a PUSH message: which subscriptions it is for."""
+
+from __future__ import annotations
+
+from bmq.errors import ProtocolError
+from bmq.wire.codec import OPTION_HEADER, SUB_QUEUE_ID, SUB_QUEUE_INFO
+from bmq.wire.constants import OptionType
+
+__all__ = ["encode_sub_queue_ids", "encode_sub_queue_infos", "read_sub_queue_ids"]
+
+_pack_ids = OPTION_HEADER.packer(type=OptionType.SUB_QUEUE_IDS_OLD, packed=0, typeSpecific=0)
+_pack_infos = OPTION_HEADER.packer(
+    type=OptionType.SUB_QUEUE_INFOS, packed=0, typeSpecific=SUB_QUEUE_INFO.size // 4
+)
+_unpack = OPTION_HEADER.unpack_from
+_unpack_id = SUB_QUEUE_ID.unpack_from
+
+
+def encode_sub_queue_ids(ids: tuple[int, ...]) -> bytes:
+    """Return the option SUB_QUEUE_IDS_OLD, the form in which clients receive subscription ids."""
+    return b"".join([_pack_ids(1 + len(ids)), *map(SUB_QUEUE_ID.pack, ids)])
+
+
+def encode_sub_queue_infos(ids: tuple[int, ...]) -> bytes:
+    """Return the option SUB_QUEUE_INFOS with unlimited delivery attempts; one id 0 is written packed."""
+    if ids == (0,):
+        return OPTION_HEADER.pack(OptionType.SUB_QUEUE_INFOS, 1, 0, 0x80)
+    words = 1 + SUB_QUEUE_INFO.size // 4 * len(ids)
+    return b"".join([_pack_infos(words), *(SUB_QUEUE_INFO.pack(i, 1, 0, 0, 0) for i in ids)])
+
+
+def read_sub_queue_ids(options: bytes, offset: int = 0) -> tuple[int, ...]:
+    """Return the subscription ids that an options area names; ``(0,)`` when it names none.
+
+    Options of other types are skipped.
+
+    Args:
+        options: the options area.
+        offset: where it starts in its event, for the error.
+
+    Raises:
+        ProtocolError: an option's length does not fit the area or its type.
+    """
+    ids: list[int] = []
+    position, end = 0, len(options)
+    while position < end:
+        if end - position < OPTION_HEADER.size:
+            raise ProtocolError("cut short", field="OptionHeader", offset=offset + position)
+        kind, packed, specific, words = _unpack(options, position)
+        if packed:
+            if kind == OptionType.SUB_QUEUE_INFOS:
+                ids.append(0)
+            position += OPTION_HEADER.size
+            continue
+        stop = position + words * 4
+        if words <= 1 or stop > end:
+            raise ProtocolError(
+                f"{words} words do not fit the {end - position} bytes left",
+                field="OptionHeader.words",
+                offset=offset + position,
+            )
+        stride = 0
+        if kind == OptionType.SUB_QUEUE_IDS_OLD:
+            stride = SUB_QUEUE_ID.size
+        elif kind == OptionType.SUB_QUEUE_INFOS:
+            stride = specific * 4
+            if stride < SUB_QUEUE_ID.size or (stop - position - OPTION_HEADER.size) % stride:
+                raise ProtocolError(
+                    f"items of {stride} bytes do not fit {words} words",
+                    field="OptionHeader.typeSpecific",
+                    offset=offset + position,
+                )
+        if stride:
+            ids.extend(
+                _unpack_id(options, at)[0] for at in range(position + OPTION_HEADER.size, stop, stride)
+            )
+        position = stop
+    return tuple(ids) or (0,)

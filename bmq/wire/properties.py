@@ -1,0 +1,330 @@
+"""Message properties: typed name/value pairs in front of the payload, in both encodings.
+
+The *old* encoding stores each value's length, the *new* one (MESSAGE_PROPERTIES_EX) each name's offset; all
+else is the same. Values are ``bool`` (BOOL), ``int`` (INT64), ``str`` (STRING, UTF-8) and ``bytes``
+(BINARY); :class:`Typed` names any other type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from struct import Struct
+from typing import Any, NamedTuple, cast
+
+from bmq.errors import InvalidProperty, ProtocolError
+from bmq.wire.codec import PROPERTIES_HEADER, PROPERTY_HEADER
+from bmq.wire.constants import (
+    MAX_PROPERTIES,
+    MAX_PROPERTIES_AREA,
+    MAX_PROPERTY_NAME,
+    MAX_PROPERTY_VALUE,
+    PropertyType,
+)
+from bmq.wire.padding import padding, unpadded_length
+
+__all__ = ["Properties", "PropertyInput", "PropertyValue", "Typed", "encode_properties", "properties_length"]
+
+#: What a property's value is when it is read.
+PropertyValue = bool | int | str | bytes
+
+
+class Typed(NamedTuple):
+    """A property value with its type named, where the Python type alone does not say it.
+
+    >>> Typed(PropertyType.SHORT, 7)
+    Typed(type=<PropertyType.SHORT: 3>, value=7)
+    """
+
+    type: PropertyType
+    value: PropertyValue
+
+
+#: What may be given as a property's value when posting.
+PropertyInput = PropertyValue | bytearray | memoryview | Typed
+
+_INT_SIZES = {PropertyType.SHORT: 2, PropertyType.INT32: 4, PropertyType.INT64: 8}
+_FIXED_SIZES = {PropertyType.BOOL: 1, PropertyType.CHAR: 1, **_INT_SIZES}
+_TYPES: dict[int, PropertyType] = {int(t): t for t in PropertyType}
+_TRUE, _FALSE = b"\1", b"\0"
+
+_header_words = PROPERTY_HEADER.fields
+_TYPE_SHIFT = _header_words["type"].shift
+_TYPE_MASK = _header_words["type"].mask
+_VALUE_MASK = _header_words["valueField"].mask
+_NAME_MASK = _header_words["nameLength"].mask
+_STRIDE_FORMAT = PROPERTY_HEADER.struct.format[1:]
+_structs: dict[int, Struct] = {}
+
+_pack_area = PROPERTIES_HEADER.packer(
+    reserved=0,
+    propertyHeaderSize2x=PROPERTY_HEADER.size // 2,
+    headerSize2x=PROPERTIES_HEADER.size // 2,
+    reserved2=0,
+)
+_unpack_area = PROPERTIES_HEADER.unpacker(
+    "propertyHeaderSize2x", "headerSize2x", "areaWords", "numProperties"
+)
+
+# Names repeat from message to message; the cache holds those found legal, with their bytes.
+_names: dict[str, bytes] = {}
+_NAMES_CACHED = 4096
+
+
+def _name_bytes(name: str) -> bytes:
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidProperty(f"a property name is a str, not {type(name).__name__}")
+    raw = name.encode("utf-8", "surrogateescape")
+    if not 1 <= len(raw) <= MAX_PROPERTY_NAME:
+        raise InvalidProperty(
+            f"property name {name[:40]!r} has {len(raw)} bytes; 1 to {MAX_PROPERTY_NAME} are allowed"
+        )
+    if not (name[0].isascii() and name[0].isalnum()):
+        raise InvalidProperty(f"property name {name!r} must start with an ASCII letter or digit")
+    if len(_names) >= _NAMES_CACHED:
+        _names.clear()
+    _names[name] = raw
+    return raw
+
+
+def _integer(name: str, kind: PropertyType, value: object, size: int) -> bytes:
+    if not isinstance(value, int):
+        raise InvalidProperty(f"property {name!r}: {kind.name} takes an int, not {type(value).__name__}")
+    try:
+        return value.to_bytes(size, "big", signed=True)
+    except OverflowError:
+        raise InvalidProperty(
+            f"property {name!r}: {value} does not fit {kind.name} ({size * 8} bits)"
+        ) from None
+
+
+def _typed_value(name: str, kind: PropertyType, value: Any) -> bytes:
+    if kind in _INT_SIZES:
+        return _integer(name, kind, value, _INT_SIZES[kind])
+    if kind is PropertyType.BOOL and isinstance(value, bool):
+        return _TRUE if value else _FALSE
+    if kind is PropertyType.STRING and isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    if kind is PropertyType.BINARY and isinstance(value, bytes | bytearray | memoryview):
+        return bytes(cast("bytes", value))
+    if kind is PropertyType.CHAR:
+        if isinstance(value, bytes) and len(value) == 1:
+            return value
+        raise InvalidProperty(f"property {name!r}: CHAR takes one byte (such as b'A'), not {value!r}")
+    raise InvalidProperty(f"property {name!r}: {kind.name} does not take {type(value).__name__}")
+
+
+def _encode_value(name: str, value: Any) -> tuple[int, bytes]:
+    """Return the wire type and bytes of a value of any kind that may be posted."""
+    if isinstance(value, bool):
+        return PropertyType.BOOL, _TRUE if value else _FALSE
+    if isinstance(value, Typed):
+        kind = PropertyType(value.type)
+        return kind, _typed_value(name, kind, value.value)
+    if isinstance(value, int):
+        return PropertyType.INT64, _integer(name, PropertyType.INT64, value, 8)
+    if isinstance(value, str):
+        return PropertyType.STRING, _typed_value(name, PropertyType.STRING, value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return PropertyType.BINARY, bytes(cast("bytes", value))
+    raise InvalidProperty(
+        f"property {name!r}: a value is bool, int, str, bytes or bmq.Typed, not {type(value).__name__}"
+    )
+
+
+def encode_properties(properties: Mapping[str, PropertyInput], *, new: bool) -> bytes:
+    """Return the properties area, padding included; ``b""`` when there are no properties.
+
+    Args:
+        properties: values by name; their order is kept.
+        new: whether to write the new encoding (the broker advertises MPS:MESSAGE_PROPERTIES_EX).
+
+    Raises:
+        InvalidProperty: a name, type, value or the number of properties is not legal.
+    """
+    count = len(properties)
+    if not count:
+        return b""
+    if isinstance(properties, Properties):
+        properties = properties.typed()
+    if count > MAX_PROPERTIES:
+        raise InvalidProperty(f"{count} properties; a message has at most {MAX_PROPERTIES}")
+    names = _names
+    heads: list[int] = []
+    parts: list[bytes] = []
+    offset = 0
+    for name, value in properties.items():
+        raw_name = names.get(name) or _name_bytes(name)
+        if type(value) is int:
+            number = int(PropertyType.INT64)
+            raw = _integer(name, PropertyType.INT64, value, 8)
+        else:
+            number, raw = _encode_value(name, value)
+        size = len(raw)
+        if size > MAX_PROPERTY_VALUE:
+            raise InvalidProperty(
+                f"property {name!r} has {size} bytes; at most {MAX_PROPERTY_VALUE} are allowed"
+            )
+        name_size = len(raw_name)
+        heads.append(number << _TYPE_SHIFT | (offset if new else size))
+        heads.append(name_size)
+        offset += name_size + size
+        if offset > MAX_PROPERTIES_AREA:
+            raise InvalidProperty(f"the properties exceed {MAX_PROPERTIES_AREA} bytes at {name!r}")
+        parts.append(raw_name)
+        parts.append(raw)
+    packer = _structs.get(count)
+    if packer is None:
+        packer = _structs[count] = Struct(">" + _STRIDE_FORMAT * count)
+    length = PROPERTIES_HEADER.size + packer.size + offset
+    if length > MAX_PROPERTIES_AREA:
+        raise InvalidProperty(
+            f"the properties take {length} bytes; at most {MAX_PROPERTIES_AREA} are allowed"
+        )
+    parts.append(padding(length))
+    return _pack_area((length >> 2) + 1, count) + packer.pack(*heads) + b"".join(parts)
+
+
+def properties_length(data: bytes, start: int = 0) -> int:
+    """Return how many bytes the properties area at ``start`` takes, padding included.
+
+    Raises:
+        ProtocolError: the header is cut short or claims more bytes than there are.
+    """
+    available = len(data) - start
+    if available < PROPERTIES_HEADER.size:
+        raise ProtocolError(
+            f"{available} bytes are too few for a header of {PROPERTIES_HEADER.size}",
+            field="MessagePropertiesHeader",
+            offset=start,
+        )
+    length: int = _unpack_area(data, start)[2] * 4
+    if not PROPERTIES_HEADER.size < length <= available:
+        raise ProtocolError(
+            f"claims {length} bytes, {available} are there",
+            field="MessagePropertiesHeader.areaWords",
+            offset=start + 1,
+        )
+    return length
+
+
+class Properties(Mapping[str, PropertyValue]):
+    """The properties of a message, decoded when they are read.
+
+    A read-only mapping of names to values; ``types`` has the types. BOOL reads as ``bool``, SHORT, INT32
+    and INT64 as ``int``, STRING as ``str``, CHAR and BINARY as ``bytes``.
+
+    Args:
+        area: the properties area (more bytes may follow).
+        new: whether it is in the new encoding.
+
+    Raises:
+        ProtocolError: on first access, when the area is malformed.
+    """
+
+    __slots__ = ("_area", "_index", "_new")
+
+    def __init__(self, area: bytes = b"", *, new: bool = True) -> None:
+        self._area = area
+        self._new = new
+        self._index: dict[str, tuple[int, int, int]] | None = None if area else {}
+
+    def _entries(self) -> dict[str, tuple[int, int, int]]:
+        index = self._index
+        if index is None:
+            index = self._index = _parse(self._area, self._new)
+        return index
+
+    def __getitem__(self, name: str) -> PropertyValue:
+        index = self._index
+        if index is None:
+            index = self._entries()
+        kind, start, end = index[name]
+        raw = self._area[start:end]
+        if kind == 6:
+            return raw.decode("utf-8", "surrogateescape")
+        if 3 <= kind <= 5:
+            return int.from_bytes(raw, "big", signed=True)
+        return raw == _TRUE if kind == 1 else raw
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries())
+
+    def __len__(self) -> int:
+        return len(self._entries())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries()
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+    @property
+    def types(self) -> dict[str, PropertyType]:
+        """The type of each property."""
+        return {name: _TYPES[kind] for name, (kind, _, _) in self._entries().items()}
+
+    def typed(self) -> dict[str, PropertyInput]:
+        """Every value with its type, so that posting them again keeps the types."""
+        types = self.types
+        return {name: Typed(types[name], value) for name, value in self.items()}
+
+
+def _wrong(what: str, field: str, offset: int) -> ProtocolError:
+    return ProtocolError(what, field=field, offset=offset)
+
+
+def _parse(area: bytes, new: bool) -> dict[str, tuple[int, int, int]]:
+    total = properties_length(area)
+    stride2x, header2x, _, count = _unpack_area(area)
+    header, stride = header2x * 2, stride2x * 2
+    if header < PROPERTIES_HEADER.size:
+        raise _wrong(f"{header} bytes are too few", "MessagePropertiesHeader.headerSize2x", 0)
+    if stride < PROPERTY_HEADER.size:
+        raise _wrong(f"{stride} bytes are too few", "MessagePropertiesHeader.propertyHeaderSize2x", 0)
+    if not count:
+        raise _wrong("0 properties", "MessagePropertiesHeader.numProperties", 5)
+    end = unpadded_length(area, 0, total, field="message properties padding")
+    position = header + stride * count
+    if position > end:
+        raise _wrong(f"{count} properties do not fit {end} bytes", "MessagePropertiesHeader.numProperties", 5)
+    base = position
+    unpack = PROPERTY_HEADER.struct.unpack_from
+    heads: list[Any] = [unpack(area, header + stride * i) for i in range(count)]
+    index: dict[str, tuple[int, int, int]] = {}
+    for i, (word, name_word) in enumerate(heads):
+        at = header + stride * i
+        kind = word >> _TYPE_SHIFT & _TYPE_MASK
+        field = word & _VALUE_MASK
+        name_size = name_word & _NAME_MASK
+        if kind not in _TYPES:
+            raise _wrong(f"{kind} is no property type", "MessagePropertyHeader.type", at)
+        if not name_size:
+            raise _wrong("a name cannot be empty", "MessagePropertyHeader.nameLength", at)
+        if new:
+            if base + field != position:
+                raise _wrong(
+                    f"offset {field} where the previous property ends at {position - base}",
+                    "MessagePropertyHeader.valueField",
+                    at,
+                )
+            stop = base + (heads[i + 1][0] & _VALUE_MASK) if i + 1 < count else end
+        else:
+            stop = position + name_size + field
+        start = position + name_size
+        if not start <= stop <= end:
+            raise _wrong(
+                f"a value from byte {start} to {stop} of {end}", "MessagePropertyHeader.valueField", at
+            )
+        size = _FIXED_SIZES.get(_TYPES[kind])
+        if size is not None and stop - start != size:
+            raise _wrong(
+                f"{_TYPES[kind].name} has {size} bytes, not {stop - start}",
+                "MessagePropertyHeader.valueField",
+                at,
+            )
+        name = area[position:start].decode("utf-8", "surrogateescape")
+        if name in index:
+            raise _wrong(f"property {name!r} occurs twice", "message properties", position)
+        index[name] = (kind, start, stop)
+        position = stop
+    return index

@@ -1,0 +1,126 @@
+"""PUT messages: what a producer sends."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from bmq.errors import ProtocolError
+from bmq.wire.codec import PUT_HEADER
+from bmq.wire.constants import Compression, PutFlags
+from bmq.wire.padding import PADDING
+
+__all__ = ["PutMessage", "decode_puts", "encode_put", "read_put"]
+
+_HEADER_WORDS = PUT_HEADER.size // 4
+_pack = PUT_HEADER.packer(optionsWords=0, headerWords=_HEADER_WORDS, reserved=0)
+_unpack = PUT_HEADER.unpack_from
+# Headers may be shorter than ours; without the CRC (its first 28 bytes) a PUT makes no sense.
+_MIN_HEADER_WORDS = 8
+
+
+class PutMessage(NamedTuple):
+    """One decoded PUT message.
+
+    Attributes:
+        queue_id: the sender's qId.
+        guid: the message GUID, or a legacy correlation id in its bytes 13 to 15.
+        flags: :class:`PutFlags` bits.
+        schema_id: 0 for the old property encoding, anything else for the new one.
+        compression: the CAT field.
+        crc: CRC32-C of ``data``.
+        data: the application data as it travelled, without padding.
+    """
+
+    queue_id: int
+    guid: bytes
+    flags: int
+    schema_id: int
+    compression: int
+    crc: int
+    data: bytes
+
+
+def encode_put(
+    queue_id: int,
+    guid: bytes,
+    data: bytes,
+    *,
+    flags: int = PutFlags.ACK_REQUESTED,
+    schema_id: int = 0,
+    compression: int = Compression.NONE,
+) -> bytes:
+    """Return one PUT message: header, application data, padding.
+
+    Args:
+        queue_id: the qId given in openQueue.
+        guid: 16 bytes.
+        data: the application data as it travels (compressed where ``compression`` says so), 1 byte to 64 MiB.
+        flags: :class:`PutFlags` bits.
+        schema_id: 1 with properties in the new encoding, else 0.
+        compression: what ``data`` is compressed with.
+    """
+    size = len(data)
+    words = _HEADER_WORDS + (size >> 2) + 1
+    header = _pack(flags, words, compression, queue_id, guid, crc32c(data), schema_id)
+    return header + data + PADDING[size & 3]
+
+
+def read_put(event: bytes, offset: int) -> tuple[PutMessage, int]:
+    """Return the PUT message at ``offset`` of an event, and where the next one starts.
+
+    Raises:
+        ProtocolError: a length does not fit the event, the padding is wrong, there is no application data,
+            or a schema id comes without properties.
+    """
+    end = len(event)
+    if end - offset < PUT_HEADER.size - 4:
+        raise ProtocolError(f"{end - offset} bytes are too few", field="PutHeader", offset=offset)
+    if end - offset < PUT_HEADER.size:
+        event = event + bytes(4)  # the header of an older sender at the very end: it has no schema id
+    flags, words, option_words, cat, header_words, queue_id, guid, crc, schema_id, _ = _unpack(event, offset)
+    stop: int = offset + words * 4
+    start = offset + (header_words + option_words) * 4
+    if header_words < _MIN_HEADER_WORDS:
+        raise ProtocolError(
+            f"{header_words} words are too few", field="PutHeader.headerWords", offset=offset + 7
+        )
+    if header_words < _HEADER_WORDS:
+        schema_id = 0
+    if not start < stop <= end:
+        raise ProtocolError(
+            f"{words} words, of which {header_words} header and {option_words} options, "
+            f"do not fit the {end - offset} bytes left",
+            field="PutHeader.messageWords",
+            offset=offset,
+        )
+    pad = event[stop - 1]
+    if not 1 <= pad <= 4:
+        raise ProtocolError(
+            f"the padding byte is {pad}, must be 1 to 4", field="PUT padding", offset=stop - 1
+        )
+    if start >= stop - pad:
+        raise ProtocolError("no application data", field="PutHeader.messageWords", offset=offset)
+    if cat not in (Compression.NONE, Compression.ZLIB):
+        raise ProtocolError(
+            f"{cat} is no compression", field="PutHeader.compressionAlgorithmType", offset=offset + 7
+        )
+    if schema_id and not flags & PutFlags.MESSAGE_PROPERTIES:
+        raise ProtocolError(
+            f"{schema_id} on a message without properties", field="PutHeader.schemaId", offset=offset + 32
+        )
+    return PutMessage(queue_id, guid, flags, schema_id, cat, crc, event[start : stop - pad]), stop
+
+
+def decode_puts(event: bytes, body: int) -> list[PutMessage]:
+    """Return every PUT message of an event whose body starts at ``body``.
+
+    Raises:
+        ProtocolError: see :func:`read_put`.
+    """
+    messages: list[PutMessage] = []
+    while body < len(event):
+        message, body = read_put(event, body)
+        messages.append(message)
+    return messages

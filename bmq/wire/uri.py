@@ -1,0 +1,95 @@
+"""Queue URIs: ``bmq://DOMAIN[.~TIER]/QUEUE[?id=APPID]``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from bmq.errors import InvalidURI
+
+__all__ = ["QueueUri"]
+
+_SCHEME = "bmq://"
+_DOMAIN = re.compile(r"[-a-zA-Z0-9._]+\Z")
+_TIER = re.compile(r"[-a-zA-Z0-9]+\Z")
+_NAME = re.compile(r"[-a-zA-Z0-9_.]+\Z")
+_MAX_QUEUE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class QueueUri:
+    """A parsed queue URI.
+
+    Attributes:
+        domain: the domain without the tier.
+        queue: the queue's name, 1 to 64 characters.
+        tier: the tier without its ``.~``, or "".
+        app_id: the appId of ``?id=``, or "".
+    """
+
+    domain: str
+    queue: str
+    tier: str = ""
+    app_id: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> QueueUri:
+        """Parse ``text``.
+
+        Raises:
+            InvalidURI: it is not a queue URI; the error names the part that is wrong.
+        """
+
+        def wrong(what: str) -> InvalidURI:
+            return InvalidURI(
+                f"queue URI {text!r}: {what}. The form is bmq://DOMAIN[.~TIER]/QUEUE[?id=APPID]"
+            )
+
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidURI(f"a queue URI is a str, not {type(text).__name__}")
+        if not text.startswith(_SCHEME):
+            raise wrong('it must start with "bmq://"')
+        authority, slash, path = text[len(_SCHEME) :].partition("/")
+        domain, has_tier, tier = authority.partition(".~")
+        if not _DOMAIN.match(domain):
+            raise wrong(
+                f"the domain {domain!r} must be letters, digits, '-', '.' or '_'"
+                if domain
+                else "the domain is missing"
+            )
+        if has_tier and not _TIER.match(tier):
+            raise wrong(f"the tier {tier!r} must be letters, digits or '-'")
+        if not slash:
+            raise wrong("the queue name is missing")
+        queue, question, query = path.partition("?")
+        if not queue:
+            raise wrong("the queue name is missing")
+        if not _NAME.match(queue):
+            raise wrong(f"the queue name {queue!r} must be letters, digits, '-', '_' or '.'")
+        if len(queue) > _MAX_QUEUE:
+            raise wrong(f"the queue name has {len(queue)} characters, at most {_MAX_QUEUE} are allowed")
+        app_id = ""
+        if question:
+            key, equals, app_id = query.partition("=")
+            if key != "id" or not equals:
+                raise wrong(f"the only query is ?id=APPID, not {query!r}")
+            if not _NAME.match(app_id):
+                raise wrong(f"the appId {app_id!r} must be letters, digits, '-', '_' or '.'")
+        return cls(domain, queue, tier, app_id)
+
+    @property
+    def qualified_domain(self) -> str:
+        """The domain with its tier: what names the domain's configuration."""
+        return f"{self.domain}.~{self.tier}" if self.tier else self.domain
+
+    @property
+    def canonical(self) -> str:
+        """The URI without the appId: what names the queue."""
+        return f"{_SCHEME}{self.qualified_domain}/{self.queue}"
+
+    def with_app_id(self, app_id: str) -> QueueUri:
+        """Return the same queue with another appId."""
+        return replace(self, app_id=app_id)
+
+    def __str__(self) -> str:
+        return f"{self.canonical}?id={self.app_id}" if self.app_id else self.canonical
