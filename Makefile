@@ -47,7 +47,7 @@ types: setup ## mypy and pyright, both strict
 	$(RUN) -m pyright
 
 docs: setup ## the documentation, strictly, into site/
-	$(RUN) -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
 
 bench: setup ## messages a second, beside the official client
 	$(RUN) benchmarks/throughput.py $(ARGS)

@@ -1,0 +1,286 @@
+"""The parts of the documentation that are written by the code itself.
+
+A page says ``<!-- generated: NAME -->`` where it wants one of them; MkDocs calls the hooks at the end of
+this file. What is generated comes from what runs: the Construct declarations, the transition tables and
+the error classes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import re
+import tokenize
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum, IntFlag
+from html import escape
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from construct import Construct
+from diagram import Edge, state_diagram
+
+import bmq.errors
+from bmq.errors import AckStatus, StatusCategory
+from bmq.protocol import tables
+from bmq.wire import constants, layout
+
+ROOT = Path(__file__).parent.parent
+MARKER = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)
+ROW_BITS = 32
+#: Characters of a field's name that fit into one bit of a diagram.
+CHARACTERS_PER_BIT = 2.4
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field's place in a structure; bit 0 is the most significant bit of the first byte."""
+
+    name: str
+    start: int
+    bits: int
+    kind: str
+
+
+def layout_fields(declaration: Construct) -> list[Field]:
+    """Walk a declaration: every field with its first bit, its width and its type."""
+    fields: list[Field] = []
+    start = 0
+    for member in declaration.subcon.subcons:
+        bits = member.sizeof()
+        signed = getattr(member.subcon, "signed", None)
+        if signed is None:
+            kind = f"{bits // 8} bytes"
+        else:
+            kind = "signed" if signed else "unsigned"
+        fields.append(Field(member.name, start, bits, kind))
+        start += bits
+    return fields
+
+
+def notes(module: ModuleType) -> dict[str, str]:
+    """The ``#:`` comments above a module's names."""
+    found: dict[str, str] = {}
+    pending: list[str] = []
+    for token in tokenize.generate_tokens(io.StringIO(inspect.getsource(module)).readline):
+        if token.type == tokenize.COMMENT and token.string.startswith("#:"):
+            pending.append(token.string[2:].strip())
+        elif token.type == tokenize.NAME and pending:
+            found[token.string] = " ".join(pending)
+            pending = []
+    return found
+
+
+def _code(text: str) -> str:
+    return text.replace("``", "`")
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    head = list(head)
+    lines = [head, ["---"] * len(head), *(list(row) for row in rows)]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _segments(fields: list[Field]) -> Iterator[list[tuple[int, Field, int, bool]]]:
+    """Cut the fields into rows of 32 bits: (number, field, bits in this row, whether it continues)."""
+    row: list[tuple[int, Field, int, bool]] = []
+    free = ROW_BITS
+    for number, item in enumerate(fields, 1):
+        left = item.bits
+        while left:
+            bits = min(left, free)
+            row.append((number, item, bits, left < item.bits))
+            left -= bits
+            free -= bits
+            if not free:
+                yield row
+                row, free = [], ROW_BITS
+    if row:
+        yield row
+
+
+def bit_diagram(fields: list[Field]) -> str:
+    """The structure as rows of 32 bits; a field too narrow for its name shows its number in the table."""
+    rows = []
+    for row in _segments(fields):
+        cells = []
+        for number, item, bits, continued in row:
+            fits = len(item.name) + 2 * continued <= bits * CHARACTERS_PER_BIT
+            text = ("… " if continued else "") + item.name if fits else str(number)
+            title = f"{number}: {item.name}, {item.bits} bits"
+            cells.append(f'<td colspan="{bits}" title="{escape(title)}">{escape(text)}</td>')
+        rows.append("<tr>" + "".join(cells) + "</tr>")
+    head = "".join(f"<th>{bit}</th>" for bit in range(ROW_BITS))
+    return f'<table class="bits"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+
+
+def layouts() -> str:
+    """Every structure: what it is for, its bits, and a table of its fields."""
+    remarks = notes(layout)
+    parts = []
+    for name, declaration in layout.LAYOUTS.items():
+        fields = layout_fields(declaration)
+        rows = [
+            (str(number), f"{f.start // 8}", f"{f.start % 8}", str(f.bits), f"`{f.name}`", f.kind)
+            for number, f in enumerate(fields, 1)
+        ]
+        parts += [
+            f"## {name}",
+            f"{_code(remarks.get(name, ''))} {sum(f.bits for f in fields) // 8} bytes.".strip(),
+            bit_diagram(fields),
+            _table(("#", "byte", "bit", "bits", "field", "type"), rows),
+        ]
+    return "\n\n".join(parts)
+
+
+def enumerations() -> str:
+    """The numbers that travel in the structures' fields."""
+    parts = []
+    for value in vars(constants).values():
+        if isinstance(value, type) and issubclass(value, Enum) and value.__module__ == constants.__name__:
+            rows = [(str(member.value), f"`{member.name}`") for member in value.__members__.values()]
+            unit = "bit" if issubclass(value, IntFlag) else "value"
+            parts += [
+                f"### {value.__name__}",
+                _code(inspect.getdoc(value) or ""),
+                _table((unit, "name"), rows),
+            ]
+    return "\n\n".join(parts)
+
+
+def _name(value: Any) -> str:
+    if isinstance(value, Enum):
+        return value.name
+    return str(getattr(value, "__name__", value))
+
+
+def machine(name: str, transitions: Mapping[tuple[Any, Any], Any]) -> str:
+    """One state machine: the diagram and the table it was drawn from."""
+    kind = type(next(iter(transitions))[0])
+    used = {state for state, _ in transitions} | {step.next_state for step in transitions.values()}
+    states = [_name(state) for state in kind if state in used]
+    rows = [
+        (_name(state), _name(event), _name(step.action), _name(step.next_state))
+        for (state, event), step in transitions.items()
+    ]
+    edges = [Edge(state, event, target) for state, event, _, target in rows]
+    rows.sort(key=lambda row: states.index(row[0]))
+    return "\n\n".join(
+        [
+            state_diagram(states, edges, f"The {name} state machine; the table below says the same in words"),
+            _table(
+                ("state", "event", "action", "next state"), [[f"`{cell}`" for cell in row] for row in rows]
+            ),
+        ]
+    )
+
+
+def session_machine() -> str:
+    """The session's states."""
+    return machine("session", tables.SESSION_TRANSITIONS)
+
+
+def queue_machine() -> str:
+    """The queue's states."""
+    return machine("queue", tables.QUEUE_TRANSITIONS)
+
+
+def _retryable(error: type[bmq.errors.Error]) -> str:
+    decided_when_raised = any("self.retryable" in inspect.getsource(base.__init__) for base in _ours(error))
+    if decided_when_raised:
+        return "by status"
+    return "yes" if error.retryable else "no"
+
+
+def _ours(error: type[bmq.errors.Error]) -> list[Any]:
+    return [
+        base for base in error.__mro__ if base.__module__ == bmq.errors.__name__ and "__init__" in vars(base)
+    ]
+
+
+def _below(error: type[bmq.errors.Error]) -> list[type[bmq.errors.Error]]:
+    return [child for child in error.__subclasses__() if child.__module__ == bmq.errors.__name__]
+
+
+def _drawn(error: type[bmq.errors.Error], indent: str = "") -> Iterator[str]:
+    children = _below(error)
+    for child in children:
+        last = child is children[-1]
+        yield f"{indent}{'└──' if last else '├──'} {child.__name__}"
+        yield from _drawn(child, indent + ("    " if last else "│   "))
+
+
+def _listed(error: type[bmq.errors.Error]) -> Iterator[tuple[str, ...]]:
+    builtin = [base.__name__ for base in error.__bases__ if not issubclass(base, bmq.errors.Error)]
+    meaning = (inspect.getdoc(error) or "").partition("\n\n")[0].replace("\n", " ")
+    also = ", ".join(f"`{name}`" for name in builtin if name != "Exception")
+    yield f"`{error.__name__}`", _code(meaning), _retryable(error), also
+    for child in _below(error):
+        yield from _listed(child)
+
+
+def errors() -> str:
+    """The error tree, and what each error means and whether to try again."""
+    root = bmq.errors.Error
+    tree = "\n".join([root.__name__, *_drawn(root)])
+    return f"```text\n{tree}\n```\n\n" + _table(("error", "meaning", "retryable", "also a"), _listed(root))
+
+
+def statuses() -> str:
+    """The two enumerations that errors carry."""
+    acks = [
+        (f"`{s.name}`", str(s.value), "yes" if s in bmq.errors.RETRYABLE_ACK_STATUSES else "")
+        for s in AckStatus
+    ]
+    categories = [
+        (f"`{c.name}`", str(c.value), "yes" if bmq.errors.RequestError("", category=c).retryable else "")
+        for c in StatusCategory
+    ]
+    return "\n\n".join(
+        [
+            "### AckStatus",
+            inspect.getdoc(AckStatus) or "",
+            _table(("name", "value", "retryable"), acks),
+            "### StatusCategory",
+            _code(inspect.getdoc(StatusCategory) or ""),
+            _table(("name", "value", "retryable"), categories),
+        ]
+    )
+
+
+GENERATED: dict[str, Callable[[], str]] = {
+    "layouts": layouts,
+    "enumerations": enumerations,
+    "session-machine": session_machine,
+    "queue-machine": queue_machine,
+    "errors": errors,
+    "statuses": statuses,
+}
+
+
+def fill(markdown: str) -> str:
+    """Replace every marker; one that nothing generates is an error."""
+
+    def generated(match: re.Match[str]) -> str:
+        try:
+            return GENERATED[match[1]]()
+        except KeyError:
+            raise ValueError(f"nothing generates '{match[1]}'; there are {', '.join(GENERATED)}") from None
+
+    return MARKER.sub(generated, markdown)
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the changelog, which lives at the root of the project."""
+    from mkdocs.structure.files import File
+
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    files.append(File.generated(config, "changelog.md", content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Fill in what the code generates."""
+    return fill(markdown)

@@ -1,0 +1,189 @@
+"""The documentation says what the code does: generated pages are complete, code blocks are code."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import itertools
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import bmq.errors
+from bmq.protocol import tables
+from bmq.wire import layout
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+MACHINES = {"session-machine": tables.SESSION_TRANSITIONS, "queue-machine": tables.QUEUE_TRANSITIONS}
+PROSE = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+CODE_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    """The module MkDocs loads as its hook, loaded the way MkDocs does: its folder first on the path."""
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(DOCS)
+        patch.setitem(sys.modules, "generate", module)
+        spec.loader.exec_module(module)
+    return module
+
+
+def rows(markdown: str) -> list[list[str]]:
+    """The cells of every table row in a piece of Markdown."""
+    lines = [line for line in markdown.splitlines() if line.startswith("| ")]
+    return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines]
+
+
+def section(markdown: str, heading: str) -> str:
+    return markdown.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+
+
+class TestLayouts:
+    @pytest.mark.parametrize("name", layout.LAYOUTS)
+    def test_every_field_has_its_row(self, generate: ModuleType, name: str) -> None:
+        declared = [member.name for member in layout.LAYOUTS[name].subcon.subcons]
+        shown = [row[4] for row in rows(section("\n" + generate.layouts(), name))[2:]]
+        assert shown == declared
+
+    def test_event_header_as_the_protocol_has_it(self, generate: ModuleType) -> None:
+        table = rows(section("\n" + generate.layouts(), "EventHeader"))[2:]
+        assert [(int(byte), int(bit), int(bits), name) for _, byte, bit, bits, name, _ in table] == [
+            (0, 0, 1, "fragment"),
+            (0, 1, 31, "length"),
+            (4, 0, 2, "protocolVersion"),
+            (4, 2, 6, "type"),
+            (5, 0, 8, "headerWords"),
+            (6, 0, 8, "typeSpecific"),
+            (7, 0, 8, "reserved"),
+        ]
+
+    @pytest.mark.parametrize("name", layout.LAYOUTS)
+    def test_the_diagram_has_every_bit_once(self, generate: ModuleType, name: str) -> None:
+        declaration = layout.LAYOUTS[name]
+        diagram = generate.bit_diagram(generate.layout_fields(declaration))
+        assert sum(map(int, re.findall(r'colspan="(\d+)"', diagram))) == declaration.sizeof() * 8
+
+
+class TestMachines:
+    @pytest.mark.parametrize("name", MACHINES)
+    def test_every_transition_has_its_row(self, generate: ModuleType, name: str) -> None:
+        shown = {tuple(row) for row in rows(generate.GENERATED[name]())[2:]}
+        named = generate._name
+        assert shown == {
+            (named(state), named(event), named(step.action), named(step.next_state))
+            for (state, event), step in MACHINES[name].items()
+        }
+
+    @pytest.mark.parametrize("name", MACHINES)
+    def test_every_state_and_event_is_drawn(self, generate: ModuleType, name: str) -> None:
+        drawing = generate.GENERATED[name]().split("\n\n", 1)[0]
+        boxes = set(re.findall(r'<text class="name"[^>]*>([^<]+)</text>', drawing))
+        events = [
+            e.removeprefix("↻ ") for e in re.findall(r'<text class="event"[^>]*>([^<]+)</text>', drawing)
+        ]
+        transitions = MACHINES[name]
+        assert boxes == {s.name for s, _ in transitions} | {t.next_state.name for t in transitions.values()}
+        assert sorted(events) == sorted(event.name for _, event in transitions)
+
+    @pytest.mark.parametrize("name", MACHINES)
+    def test_no_two_texts_of_a_drawing_overlap(self, generate: ModuleType, name: str) -> None:
+        drawing = generate.GENERATED[name]().split("\n\n", 1)[0]
+        texts = re.findall(r'<text class="event" x="([\d.]+)" y="([\d.]+)" text-anchor="(\w+)"', drawing)
+        for anchor in ("start", "end"):
+            lines = sorted(float(y) for _, y, side in texts if side == anchor)
+            assert all(below - above >= 12 for above, below in itertools.pairwise(lines))
+
+
+class TestErrors:
+    def test_the_whole_tree_is_listed(self, generate: ModuleType) -> None:
+        shown = [row[0] for row in rows(generate.errors())[2:]]
+        errors = [name for name, value in vars(bmq.errors).items() if _is_error(value)]
+        assert sorted(shown) == sorted(errors)
+
+    def test_retryable_is_said_as_the_classes_have_it(self, generate: ModuleType) -> None:
+        said = {row[0]: row[2] for row in rows(generate.errors())[2:]}
+        assert said["BufferFull"] == "yes"
+        assert said["InvalidURI"] == "no"
+        assert said["PostError"] == "by status"
+        assert said["OpenQueueError"] == "by status"
+
+
+def _is_error(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, bmq.errors.Error)
+
+
+def test_a_marker_nobody_generates_is_refused(generate: ModuleType) -> None:
+    with pytest.raises(ValueError, match="nothing generates 'weather'"):
+        generate.fill("<!-- generated: weather -->")
+
+
+def python_blocks() -> list[Any]:
+    blocks = []
+    for page in PROSE:
+        text = page.read_text(encoding="utf-8")
+        for match in CODE_BLOCK.finditer(text):
+            line = text.count("\n", 0, match.start()) + 2
+            blocks.append(pytest.param(match[1], id=f"{page.relative_to(ROOT)}:{line}"))
+    return blocks
+
+
+@pytest.mark.parametrize("code", python_blocks())
+def test_code_blocks_are_python_and_use_names_that_exist(code: str) -> None:
+    tree = ast.parse(code)
+    compile(code, "block", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "bmq":
+            assert hasattr(bmq, node.attr), f"bmq.{node.attr} does not exist"
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/quickstart.md"])
+def test_make_targets_named_in_prose_exist(page: str) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    console = re.findall(r"^\$ make ([^#\n]*)", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    named = {word for line in console for word in re.sub(r'\w+=("[^"]*"|\S+)', "", line).split()}
+    assert named <= targets
+
+
+class _References(HTMLParser):
+    """What a browser fetches by itself when it shows a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag in {"script", "img", "iframe", "source"}:
+            self.fetched.append(given.get("src") or "")
+        if tag == "link" and given.get("rel") in {"stylesheet", "preconnect", "icon", "preload"}:
+            self.fetched.append(given.get("href") or "")
+
+
+def test_the_site_builds_strictly_and_fetches_nothing_from_elsewhere(tmp_path: Path) -> None:
+    build = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert build.returncode == 0, build.stderr
+    pages = sorted(tmp_path.rglob("*.html"))
+    assert {"index.html", "wire.html", "states.html"} <= {page.name for page in pages}
+    for page in pages:
+        references = _References()
+        references.feed(page.read_text(encoding="utf-8"))
+        assert [url for url in references.fetched if "//" in url] == []
+    assert "<!-- generated" not in (tmp_path / "wire.html").read_text(encoding="utf-8")
