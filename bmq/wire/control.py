@@ -1,0 +1,176 @@
+"""Control messages: values, and whole events to and from them.
+
+The messages are declared in :mod:`bmq.wire.control_messages`; :mod:`bmq.wire.control_json` and
+:mod:`bmq.wire.control_ber` write and read them. A reader takes the codec from each event; which one to write
+is settled by the client's features, see :mod:`bmq.wire.features`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, overload
+
+from bmq.errors import ProtocolError, StatusCategory
+from bmq.wire.constants import EventType
+from bmq.wire.control_ber import decode_ber, encode_ber
+from bmq.wire.control_json import decode_json, encode_json
+from bmq.wire.control_messages import (
+    DEFAULT_APP_ID,
+    DEFAULT_DEDUPLICATION_TIME_MS,
+    INVALID_CONSUMER_PRIORITY,
+    AdminCommand,
+    AdminCommandResponse,
+    AuthenticationMessage,
+    AuthenticationRequest,
+    AuthenticationResponse,
+    BrokerResponse,
+    ClientIdentity,
+    ClientLanguage,
+    ClientType,
+    CloseQueue,
+    CloseQueueResponse,
+    Codec,
+    ConfigureQueueStream,
+    ConfigureQueueStreamResponse,
+    ConfigureStream,
+    ConfigureStreamResponse,
+    ConsumerInfo,
+    ControlBody,
+    ControlMessage,
+    Disconnect,
+    DisconnectResponse,
+    Expression,
+    ExpressionVersion,
+    GuidInfo,
+    Message,
+    MessageKind,
+    NegotiationMessage,
+    OpenQueue,
+    OpenQueueResponse,
+    QueueFlags,
+    QueueHandleParameters,
+    QueueStreamParameters,
+    RoutingConfiguration,
+    RoutingFlags,
+    Status,
+    StreamParameters,
+    SubQueueIdInfo,
+    Subscription,
+    kind_of,
+)
+from bmq.wire.event import Event, pack_schema_event
+from bmq.wire.features import Features, parse_features
+
+__all__ = [
+    "DEFAULT_APP_ID",
+    "DEFAULT_DEDUPLICATION_TIME_MS",
+    "INVALID_CONSUMER_PRIORITY",
+    "AdminCommand",
+    "AdminCommandResponse",
+    "AuthenticationMessage",
+    "AuthenticationRequest",
+    "AuthenticationResponse",
+    "BrokerResponse",
+    "ClientIdentity",
+    "ClientLanguage",
+    "ClientType",
+    "CloseQueue",
+    "CloseQueueResponse",
+    "Codec",
+    "ConfigureQueueStream",
+    "ConfigureQueueStreamResponse",
+    "ConfigureStream",
+    "ConfigureStreamResponse",
+    "ConsumerInfo",
+    "ControlBody",
+    "ControlMessage",
+    "Disconnect",
+    "DisconnectResponse",
+    "Expression",
+    "ExpressionVersion",
+    "Features",
+    "GuidInfo",
+    "Message",
+    "MessageKind",
+    "NegotiationMessage",
+    "OpenQueue",
+    "OpenQueueResponse",
+    "QueueFlags",
+    "QueueHandleParameters",
+    "QueueStreamParameters",
+    "RoutingConfiguration",
+    "RoutingFlags",
+    "Status",
+    "StatusCategory",
+    "StreamParameters",
+    "SubQueueIdInfo",
+    "Subscription",
+    "codec_of",
+    "decode_ber",
+    "decode_event",
+    "decode_json",
+    "encode_ber",
+    "encode_event",
+    "encode_json",
+    "kind_of",
+    "parse_features",
+]
+
+
+def encode_event(
+    message: Message, codec: Codec, *, escape_solidus: bool = False, omit_empty_arrays: bool = False
+) -> bytes:
+    """Return a whole event: header, the message, padding.
+
+    Args:
+        message: what to write; its family decides the event's type.
+        codec: how to write it.
+        escape_solidus: see :func:`encode_json`; without effect in BER.
+        omit_empty_arrays: likewise.
+
+    Raises:
+        UsageError: a value does not fit its member.
+    """
+    if codec == Codec.JSON:
+        body = encode_json(message, escape_solidus=escape_solidus, omit_empty_arrays=omit_empty_arrays)
+    else:
+        body = encode_ber(message)
+    authentication = kind_of(message) is MessageKind.AUTHENTICATION
+    return pack_schema_event(EventType.AUTHENTICATION if authentication else EventType.CONTROL, codec, body)
+
+
+def codec_of(event: Event) -> Codec:
+    """Return how a control or authentication event is encoded.
+
+    Raises:
+        ProtocolError: the codec is unknown.
+    """
+    number = event.type_specific >> 5
+    try:
+        return Codec(number)
+    except ValueError:
+        raise ProtocolError(
+            f"expected codec 0 (BER) or 1 (JSON), got {number}", field="EventHeader.typeSpecific", offset=6
+        ) from None
+
+
+@overload
+def decode_event(event: Event, kind: Literal[MessageKind.NEGOTIATION]) -> NegotiationMessage: ...
+@overload
+def decode_event(event: Event, kind: Literal[MessageKind.CONTROL]) -> ControlMessage: ...
+@overload
+def decode_event(event: Event, kind: Literal[MessageKind.AUTHENTICATION]) -> AuthenticationMessage: ...
+@overload
+def decode_event(event: Event, kind: MessageKind) -> Message: ...
+def decode_event(event: Event, kind: MessageKind) -> Message:
+    """Read the message of a whole event, in the codec that the event names.
+
+    Args:
+        event: a control or authentication event.
+        kind: the family the message belongs to: authentication for events of that type; of the control
+            events the first in each direction is a negotiation message.
+
+    Raises:
+        ProtocolError: see :func:`decode_json` and :func:`decode_ber`.
+    """
+    decode = decode_json if codec_of(event) is Codec.JSON else decode_ber
+    return decode(event.data[event.body :], kind, offset=event.body)

@@ -1,0 +1,439 @@
+"""Control messages as BER, derived from the declarations in :mod:`bmq.wire.control_messages`.
+
+Every member is an element of context tag, length and content; its type is known from the schema alone. The
+writer is canonical: constructed elements have indefinite lengths, every member that is not null is written,
+defaults included. The reader takes whatever the official decoder takes, and bounds its work: lengths are
+compared with what is left before they are used, unknown elements are skipped without recursion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Literal, NoReturn, cast, overload
+
+from bmq.errors import ProtocolError
+from bmq.wire.control_messages import (
+    CHOICES,
+    AuthenticationMessage,
+    ControlMessage,
+    Message,
+    MessageKind,
+    NegotiationMessage,
+    check_size,
+    kind_of,
+)
+from bmq.wire.schema import (
+    MAX_ARRAY_ELEMENTS,
+    Array,
+    Boolean,
+    Bytes,
+    Choice,
+    Enumeration,
+    Integer,
+    Kind,
+    Member,
+    Sequence,
+    String,
+    Structure,
+    join_path,
+    selection_name,
+)
+
+__all__ = ["decode_ber", "encode_ber"]
+
+_CLASS = 0xC0
+_CONTEXT = 0x80
+_CONSTRUCTED = 0x20
+_SEQUENCE = 16
+_LONG_TAG = 0x1F
+_INDEFINITE = -1
+
+# How deep elements that are skipped may nest; the official decoder stops at the same depth.
+_MAX_DEPTH = 512
+_MAX_TAG_OCTETS = 5
+_MAX_LENGTH_OCTETS = 4
+
+
+def encode_ber(message: Message, *, omit: Collection[str] = ()) -> bytes:
+    """Return a message in BER, without padding.
+
+    Args:
+        message: what to write.
+        omit: paths of members to leave out, as :func:`decode_ber` reports them, to write what a peer with
+            an older schema would have written.
+
+    Raises:
+        UsageError: a value does not fit its member.
+    """
+    out = bytearray(b"\x30\x80")
+    if isinstance(message, ControlMessage):
+        _write_members(out, message, "", omit)
+    else:
+        choice = CHOICES[kind_of(message)]
+        out += b"\xa0\x80"
+        _write_selection(out, choice, message, omit)
+        out += b"\0\0"
+    out += b"\0\0"
+    return bytes(out)
+
+
+def _write_members(out: bytearray, value: Structure, path: str, omit: Collection[str]) -> None:
+    for m in value.MEMBERS:
+        content: object = getattr(value, m.attribute)
+        at = join_path(path, m.name)
+        if (content is None and m.optional) or at in omit:
+            continue
+        kind = m.kind
+        if not isinstance(kind, Sequence | Array | Choice):
+            octets = _write_simple(kind, content, at)
+            out.append(_CONTEXT | m.id)
+            _write_length(out, len(octets))
+            out += octets
+            continue
+        out += bytes((_CONTEXT | _CONSTRUCTED | m.id, 0x80))
+        if isinstance(kind, Sequence):
+            _write_members(out, kind.check(content, at), at, omit)
+        elif isinstance(kind, Array):
+            for sub, element in kind.check(content, at):
+                out += b"\x30\x80"
+                _write_members(out, element, sub, omit)
+                out += b"\0\0"
+        elif content is not None:
+            _write_selection(out, kind, kind.check(content, at), omit)
+        out += b"\0\0"
+
+
+def _write_selection(out: bytearray, choice: Choice, value: Structure, omit: Collection[str]) -> None:
+    out += bytes((_CONTEXT | _CONSTRUCTED | choice.ids[type(value)], 0x80))
+    _write_members(out, value, selection_name(type(value)), omit)
+    out += b"\0\0"
+
+
+def _write_simple(kind: Kind, value: object, path: str) -> bytes:
+    if isinstance(kind, Integer | Enumeration):
+        number = int(kind.check(value, path))
+        # The shortest two's complement; an unsigned number has a leading zero where its top bit would be set.
+        bits = number if number >= 0 else ~number
+        return number.to_bytes(bits.bit_length() // 8 + 1, "big", signed=True)
+    if isinstance(kind, Boolean):
+        return b"\1" if kind.check(value, path) else b"\0"
+    return cast("String | Bytes", kind).check(value, path)
+
+
+def _write_length(out: bytearray, length: int) -> None:
+    if length < 0x80:
+        out.append(length)
+        return
+    octets = length.to_bytes((length.bit_length() + 7) // 8, "big")
+    out.append(0x80 | len(octets))
+    out += octets
+
+
+@overload
+def decode_ber(
+    body: bytes | memoryview,
+    kind: Literal[MessageKind.NEGOTIATION],
+    *,
+    offset: int = ...,
+    missing: set[str] | None = ...,
+) -> NegotiationMessage: ...
+@overload
+def decode_ber(
+    body: bytes | memoryview,
+    kind: Literal[MessageKind.CONTROL],
+    *,
+    offset: int = ...,
+    missing: set[str] | None = ...,
+) -> ControlMessage: ...
+@overload
+def decode_ber(
+    body: bytes | memoryview,
+    kind: Literal[MessageKind.AUTHENTICATION],
+    *,
+    offset: int = ...,
+    missing: set[str] | None = ...,
+) -> AuthenticationMessage: ...
+@overload
+def decode_ber(
+    body: bytes | memoryview, kind: MessageKind, *, offset: int = ..., missing: set[str] | None = ...
+) -> Message: ...
+def decode_ber(
+    body: bytes | memoryview, kind: MessageKind, *, offset: int = 8, missing: set[str] | None = None
+) -> Message:
+    """Read a message from BER.
+
+    Unknown elements are skipped, missing ones take their defaults, and the order is free. Of a repeated
+    member the last one counts, but structures merge and arrays append. What follows the message, such as
+    padding, is ignored.
+
+    Args:
+        body: the event's body.
+        kind: the family the message belongs to.
+        offset: where the body starts in its event, for error messages.
+        missing: if given, the paths of the members that the peer left out although its schema, were it ours,
+            does not allow that, are added to it.
+
+    Raises:
+        ProtocolError: it is no BER, an element or value is not of its member's type, or nothing that is
+            known is selected (a control message then decodes to one without a body instead).
+    """
+    check_size(len(body), kind, offset)
+    return cast("Message", _Reader(bytes(body), offset, missing).message(kind))
+
+
+class _Reader:
+    """A position in a body.
+
+    Structures are gathered as dictionaries first, since a repeated one adds to what is already there.
+    ``limit`` is always the end of the innermost element of definite length, or of the body.
+    """
+
+    __slots__ = ("body", "elements", "missing", "offset", "position")
+
+    def __init__(self, body: bytes, offset: int, missing: set[str] | None) -> None:
+        self.body = body
+        self.offset = offset
+        self.missing = missing
+        self.position = 0
+        self.elements = MAX_ARRAY_ELEMENTS
+
+    def message(self, kind: MessageKind) -> Structure:
+        limit = len(self.body)
+        end, limit = self.enter_sequence(limit, kind.value)
+        if kind is MessageKind.CONTROL:
+            gathered: dict[str, Any] = {}
+            self.members(ControlMessage, end, limit, gathered, "")
+            return self.build(ControlMessage, gathered, "")
+        choice = CHOICES[kind]
+        start = self.position
+        form, number, length = self.header(limit, kind.value)
+        if form != _CONTEXT | _CONSTRUCTED or number != 0:
+            self.fail("expected the choice's wrapper, tag [0] constructed", kind.value, start)
+        selected = self.selection(choice, *self.enter(length, limit), kind.value)
+        if self.more(end, limit, kind.value):
+            self.fail("expected the end of the message, got another element", kind.value)
+        if selected is None:
+            self.fail(f"expected {choice.expected}, got neither", kind.value, start)
+        type, gathered = selected
+        return self.build(type, gathered, selection_name(type))
+
+    # Elements
+
+    def octet(self, limit: int, path: str) -> int:
+        if self.position >= limit:
+            self.fail("ends in the middle of an element", path)
+        octet = self.body[self.position]
+        self.position += 1
+        return octet
+
+    def header(self, limit: int, path: str) -> tuple[int, int, int]:
+        """Read a tag and a length: class and constructed bits, number, length (known to be there)."""
+        start = self.position
+        octet = self.octet(limit, path)
+        number = octet & _LONG_TAG
+        if number == _LONG_TAG:
+            number = 0
+            for _ in range(_MAX_TAG_OCTETS):
+                more = self.octet(limit, path)
+                number = number << 7 | more & 0x7F
+                if more < 0x80:
+                    break
+            else:
+                self.fail(f"a tag number of more than {_MAX_TAG_OCTETS} octets", path, start)
+        length = self.octet(limit, path)
+        if length == 0x80:
+            return octet & ~_LONG_TAG, number, _INDEFINITE
+        if length > 0x80:
+            count = length & 0x7F
+            if count > _MAX_LENGTH_OCTETS:
+                self.fail(
+                    f"a length of {count} octets, at most {_MAX_LENGTH_OCTETS} are allowed", path, start
+                )
+            length = 0
+            for _ in range(count):
+                length = length << 8 | self.octet(limit, path)
+        if length > limit - self.position:
+            self.fail(f"an element of {length} bytes, only {limit - self.position} are left", path, start)
+        return octet & ~_LONG_TAG, number, length
+
+    def enter(self, length: int, limit: int) -> tuple[int, int]:
+        """Return where the element just begun ends (or that its end is marked), and the limit inside it."""
+        if length == _INDEFINITE:
+            return _INDEFINITE, limit
+        return self.position + length, self.position + length
+
+    def enter_sequence(self, limit: int, path: str) -> tuple[int, int]:
+        """Enter one of the two kinds of element with a universal tag: the message, or an array's element."""
+        start = self.position
+        form, number, length = self.header(limit, path)
+        if form != _CONSTRUCTED or number != _SEQUENCE:
+            self.fail(f"expected a SEQUENCE (tag 30), got tag {self.body[start]:02x}", path, start)
+        return self.enter(length, limit)
+
+    def more(self, end: int, limit: int, path: str) -> bool:
+        """Whether another element follows inside this one; if not, leave it."""
+        if end != _INDEFINITE:
+            return self.position < end
+        start = self.position
+        if self.octet(limit, path) != 0:
+            self.position = start
+            return True
+        if self.octet(limit, path) != 0:
+            self.fail("expected the end of contents (00 00)", path, start)
+        return False
+
+    def skip(self, form: int, length: int, limit: int, path: str) -> None:
+        """Skip the content of an unknown element: what is definite at once, the rest level by level."""
+        depth = 0
+        while True:
+            if length != _INDEFINITE:
+                self.position += length
+            elif not form & _CONSTRUCTED:
+                self.fail("a primitive element of indefinite length", path)
+            elif depth == _MAX_DEPTH:
+                self.fail(f"nested more than {_MAX_DEPTH} deep", path)
+            else:
+                depth += 1
+            while depth and not self.more(_INDEFINITE, limit, path):
+                depth -= 1
+            if not depth:
+                return
+            form, _, length = self.header(limit, path)
+
+    # Values
+
+    def members(
+        self, type: type[Structure], end: int, limit: int, gathered: dict[str, Any], path: str
+    ) -> None:
+        while self.more(end, limit, path):
+            start = self.position
+            form, number, length = self.header(limit, path)
+            if form & _CLASS != _CONTEXT:
+                self.fail(f"expected a context tag, got tag {self.body[start]:02x}", path, start)
+            if number < len(type.MEMBERS):
+                self.member(type.MEMBERS[number], form, length, limit, gathered, path, start)
+            else:
+                self.skip(form, length, limit, path)
+
+    def member(
+        self,
+        m: Member,
+        form: int,
+        length: int,
+        limit: int,
+        gathered: dict[str, Any],
+        path: str,
+        start: int,
+    ) -> None:
+        kind = m.kind
+        at = join_path(path, m.name)
+        nested = isinstance(kind, Sequence | Array | Choice)
+        if nested != bool(form & _CONSTRUCTED):
+            wanted, got = ("constructed", "primitive") if nested else ("primitive", "constructed")
+            self.fail(f"expected {kind.expected} in a {wanted} element, got a {got} one", at, start)
+        if isinstance(kind, Sequence):
+            # A null that is set again starts afresh; a plain structure keeps what it has.
+            inner: dict[str, Any] = {} if m.optional else gathered.get(m.attribute, {})
+            gathered[m.attribute] = inner
+            self.members(kind.type, *self.enter(length, limit), inner, at)
+        elif isinstance(kind, Array):
+            self.array(kind, *self.enter(length, limit), gathered.setdefault(m.attribute, []), at)
+        elif isinstance(kind, Choice):
+            selected = self.selection(kind, *self.enter(length, limit), at)
+            if selected is not None:
+                gathered[m.attribute] = selected
+        elif length == _INDEFINITE:
+            self.fail(f"expected {kind.expected}, got an indefinite length", at, start)
+        else:
+            content = self.body[self.position : self.position + length]
+            gathered[m.attribute] = self.simple(kind, content, at, start)
+            self.position += length
+
+    def array(self, kind: Array, end: int, limit: int, gathered: list[dict[str, Any]], path: str) -> None:
+        while self.more(end, limit, path):
+            at = f"{path}[{len(gathered)}]"
+            inner_end, inner_limit = self.enter_sequence(limit, at)
+            self.elements -= 1
+            if self.elements < 0:
+                self.fail(f"more than {MAX_ARRAY_ELEMENTS} array elements in one message", at)
+            inner: dict[str, Any] = {}
+            gathered.append(inner)
+            self.members(kind.element.type, inner_end, inner_limit, inner, at)
+
+    def selection(
+        self, choice: Choice, end: int, limit: int, path: str
+    ) -> tuple[type[Structure], dict[str, Any]] | None:
+        if not self.more(end, limit, path):
+            return None
+        start = self.position
+        form, number, length = self.header(limit, path)
+        if form & _CLASS != _CONTEXT:
+            self.fail(f"expected a context tag, got tag {self.body[start]:02x}", path, start)
+        selected = None
+        type = choice.by_id.get(number)
+        if type is None:
+            self.skip(form, length, limit, path)
+        else:
+            name = selection_name(type)
+            if not form & _CONSTRUCTED:
+                self.fail("expected a constructed element, got a primitive one", name, start)
+            selected = type, dict[str, Any]()
+            self.members(type, *self.enter(length, limit), selected[1], name)
+        if self.more(end, limit, path):
+            self.fail("expected one selection, got a second", path)
+        return selected
+
+    def simple(self, kind: Kind, content: bytes, path: str, start: int) -> object:
+        if isinstance(kind, String):
+            return content.decode("utf-8", "surrogateescape")
+        if isinstance(kind, Bytes):
+            return content
+        if isinstance(kind, Boolean):
+            if len(content) != 1:
+                self.fail(f"expected a boolean of 1 octet, got {len(content)}", path, start)
+            return content != b"\0"
+        if isinstance(kind, Enumeration):
+            number = self.integer(content, 32, kind.expected, path, start)
+            try:
+                return kind.type(number)
+            except ValueError:
+                self.fail(f"expected {kind.expected}, got {number}", path, start)
+        integer = cast("Integer", kind)
+        octets = len(content)
+        if not integer.signed and octets == integer.bits // 8 + 1 and content[0] == 0:
+            return int.from_bytes(content, "big")
+        number = self.integer(content, integer.bits, integer.expected, path, start)
+        # The official reader extends the sign of an unsigned number too, and drops what does not fit.
+        return number if integer.signed else number % (1 << integer.bits)
+
+    def integer(self, content: bytes, bits: int, expected: str, path: str, start: int) -> int:
+        if not 1 <= len(content) <= bits // 8:
+            self.fail(f"expected {expected} of 1 to {bits // 8} octets, got {len(content)}", path, start)
+        return int.from_bytes(content, "big", signed=True)
+
+    # Results
+
+    def build(self, type: type[Structure], gathered: dict[str, Any], path: str) -> Structure:
+        values: dict[str, object] = {}
+        for m in type.MEMBERS:
+            kind = m.kind
+            at = join_path(path, m.name)
+            if m.attribute not in gathered:
+                if self.missing is not None and not m.optional:
+                    self.missing.add(at)
+                continue
+            value = gathered[m.attribute]
+            if isinstance(kind, Sequence):
+                value = self.build(kind.type, value, at)
+            elif isinstance(kind, Array):
+                inner = kind.element.type
+                value = tuple(self.build(inner, each, f"{at}[{i}]") for i, each in enumerate(value))
+            elif isinstance(kind, Choice):
+                selected, inner = value
+                value = self.build(selected, inner, selection_name(selected))
+            values[m.attribute] = value
+        return type(**values)
+
+    def fail(self, problem: str, path: str, start: int | None = None) -> NoReturn:
+        at = self.position if start is None else start
+        raise ProtocolError(problem, field=path or ControlMessage.__name__, offset=self.offset + at)

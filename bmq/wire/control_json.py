@@ -1,0 +1,276 @@
+"""Control messages as JSON, derived from the declarations in :mod:`bmq.wire.control_messages`.
+
+Compact, members in schema order, enumerators by name, nulls left out, base64 for bytes. A choice is an object
+with one key, the selection's name; that of a control message sits beside ``rId``.
+"""
+
+from __future__ import annotations
+
+import binascii
+from enum import IntEnum
+from typing import Any, Literal, NoReturn, cast, overload
+
+import orjson
+
+from bmq.errors import ProtocolError
+from bmq.wire.control_messages import (
+    CHOICES,
+    AuthenticationMessage,
+    ControlMessage,
+    Message,
+    MessageKind,
+    NegotiationMessage,
+    check_size,
+    kind_of,
+)
+from bmq.wire.schema import (
+    MAX_ARRAY_ELEMENTS,
+    Array,
+    Boolean,
+    Bytes,
+    Choice,
+    Enumeration,
+    Integer,
+    Kind,
+    Member,
+    Sequence,
+    String,
+    Structure,
+    join_path,
+    selection_name,
+)
+
+__all__ = ["decode_json", "encode_json"]
+
+_TYPE_NAMES = {
+    dict: "an object",
+    list: "an array",
+    str: "a string",
+    bool: "a boolean",
+    int: "an integer",
+    float: "a number that is not an integer of 64 bits",
+    type(None): "null",
+}
+
+
+def encode_json(message: Message, *, escape_solidus: bool = False, omit_empty_arrays: bool = False) -> bytes:
+    r"""Return a message as JSON, without padding.
+
+    Both options serve byte-for-byte equality only; every reader accepts either form. A broker writes
+    ``\/`` for ``/`` and leaves empty arrays out; clients write ``/``, and write ``"subscriptions":[]`` when
+    they deconfigure a stream, where the empty array is the point of the message.
+
+    Args:
+        message: what to write.
+        escape_solidus: write ``/`` as ``\/``.
+        omit_empty_arrays: leave empty arrays out.
+
+    Raises:
+        UsageError: a value does not fit its member.
+    """
+    fields: dict[str, object]
+    if isinstance(message, ControlMessage):
+        fields = _write_structure(message, "", omit_empty_arrays)
+    else:
+        kind_of(message)
+        name = selection_name(type(message))
+        fields = {name: _write_structure(message, name, omit_empty_arrays)}
+    body = orjson.dumps(fields)
+    # Outside strings JSON has no solidus, so replacing all of them is right.
+    return body.replace(b"/", rb"\/") if escape_solidus else body
+
+
+def _write_structure(value: Structure, path: str, omit_empty_arrays: bool) -> dict[str, object]:
+    fields: dict[str, object] = {}
+    for m in value.MEMBERS:
+        content: object = getattr(value, m.attribute)
+        kind = m.kind
+        if isinstance(kind, Choice):
+            if content is not None:
+                selected = kind.check(content, m.name)
+                name = selection_name(type(selected))
+                fields[name] = _write_structure(selected, name, omit_empty_arrays)
+            continue
+        if content is None and m.optional:
+            continue
+        at = join_path(path, m.name)
+        if isinstance(kind, Sequence):
+            fields[m.name] = _write_structure(kind.check(content, at), at, omit_empty_arrays)
+        elif isinstance(kind, Array):
+            elements = [_write_structure(e, sub, omit_empty_arrays) for sub, e in kind.check(content, at)]
+            if elements or not omit_empty_arrays:
+                fields[m.name] = elements
+        else:
+            fields[m.name] = _write_simple(kind, content, at)
+    return fields
+
+
+def _write_simple(kind: Kind, value: object, path: str) -> object:
+    if isinstance(kind, Integer | Boolean):
+        return kind.check(value, path)
+    if isinstance(kind, Enumeration):
+        return kind.check(value, path).name
+    if isinstance(kind, String):
+        # JSON has no place for bytes that are not UTF-8 (a peer may have sent some in BER).
+        return kind.check(value, path).decode("utf-8", "replace")
+    return binascii.b2a_base64(cast("Bytes", kind).check(value, path), newline=False).decode("ascii")
+
+
+@overload
+def decode_json(
+    body: bytes | memoryview, kind: Literal[MessageKind.NEGOTIATION], *, offset: int = ...
+) -> NegotiationMessage: ...
+@overload
+def decode_json(
+    body: bytes | memoryview, kind: Literal[MessageKind.CONTROL], *, offset: int = ...
+) -> ControlMessage: ...
+@overload
+def decode_json(
+    body: bytes | memoryview, kind: Literal[MessageKind.AUTHENTICATION], *, offset: int = ...
+) -> AuthenticationMessage: ...
+@overload
+def decode_json(body: bytes | memoryview, kind: MessageKind, *, offset: int = ...) -> Message: ...
+def decode_json(body: bytes | memoryview, kind: MessageKind, *, offset: int = 8) -> Message:
+    """Read a message from JSON.
+
+    Unknown members are skipped and missing ones take their defaults. Where several selections are given, the
+    last one known counts.
+
+    Args:
+        body: the event's body; padding and anything else may follow the closing brace.
+        kind: the family the message belongs to.
+        offset: where the body starts in its event, for error messages.
+
+    Raises:
+        ProtocolError: it is no JSON, no object, a value is not of its member's type, or nothing that is
+            known is selected (a control message then decodes to one without a body instead).
+    """
+    check_size(len(body), kind, offset)
+    document = _parse(bytes(body), kind, offset)
+    reader = _Reader()
+    if kind is MessageKind.CONTROL:
+        return cast("ControlMessage", reader.structure(ControlMessage, document, ""))
+    choice = CHOICES[kind]
+    selected = reader.selection(choice, _object(document, kind.value))
+    if selected is None:
+        raise ProtocolError(f"expected {choice.expected}, got neither", field=kind.value)
+    return cast("Message", selected)
+
+
+def _parse(body: bytes, kind: MessageKind, offset: int) -> object:
+    pad = body[-1] if body else 0
+    text = body[:-pad] if 1 <= pad <= 4 else body
+    # The parser's exception carries the whole document, which may hold credentials: it must not be chained.
+    problem, prefix = "", b""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        problem = error.msg
+        prefix = error.doc[: error.pos].encode()
+    try:
+        # When what precedes the point of failure is a whole document, the rest is what may be ignored.
+        return orjson.loads(prefix)
+    except orjson.JSONDecodeError:
+        pass
+    raise ProtocolError(
+        f"expected a JSON object, got {len(body)} bytes that are not JSON: {problem}",
+        field=kind.value,
+        offset=offset + len(prefix),
+    )
+
+
+class _Reader:
+    """Reads parsed JSON; ``elements`` counts down how many more array elements are accepted."""
+
+    __slots__ = ("elements",)
+
+    def __init__(self) -> None:
+        self.elements = MAX_ARRAY_ELEMENTS
+
+    def structure(self, type: type[Structure], value: object, path: str) -> Structure:
+        fields = _object(value, path or type.__name__)
+        values: dict[str, object] = {}
+        for m in type.MEMBERS:
+            if isinstance(m.kind, Choice):
+                values[m.attribute] = self.selection(m.kind, fields)
+            elif m.name in fields:
+                values[m.attribute] = self.member(m, fields[m.name], join_path(path, m.name))
+        return type(**values)
+
+    def selection(self, choice: Choice, fields: dict[str, object]) -> Structure | None:
+        selected = None
+        for name, content in fields.items():
+            type = choice.by_name.get(name)
+            if type is not None:
+                selected = self.structure(type, content, name)
+        return selected
+
+    def member(self, m: Member, value: object, path: str) -> object:
+        if value is None and m.optional:
+            return None
+        kind = m.kind
+        if isinstance(kind, Sequence):
+            return self.structure(kind.type, value, path)
+        if isinstance(kind, Array):
+            if not isinstance(value, list):
+                _refuse("an array", value, path)
+            return self.array(kind, cast("list[object]", value), path)
+        return _read_simple(kind, value, path)
+
+    def array(self, kind: Array, values: list[object], path: str) -> tuple[Structure, ...]:
+        self.elements -= len(values)
+        if self.elements < 0:
+            raise ProtocolError(f"more than {MAX_ARRAY_ELEMENTS} array elements in one message", field=path)
+        type = kind.element.type
+        return tuple(self.structure(type, value, f"{path}[{i}]") for i, value in enumerate(values))
+
+
+def _read_simple(kind: Kind, value: object, path: str) -> object:
+    if isinstance(kind, Enumeration):
+        return _read_enumerator(kind, value, path)
+    if isinstance(kind, Integer):
+        if type(value) is not int or not kind.low <= value <= kind.high:
+            _refuse(kind.expected, value, path)
+    elif isinstance(kind, Boolean):
+        if not isinstance(value, bool):
+            _refuse(kind.expected, value, path)
+    elif not isinstance(value, str):
+        _refuse("a string", value, path)
+    elif isinstance(kind, Bytes):
+        return _read_base64(value, path)
+    return value
+
+
+def _read_enumerator(kind: Enumeration, value: object, path: str) -> IntEnum:
+    try:
+        if isinstance(value, str):
+            return kind.type[value]
+        if type(value) is int:
+            return kind.type(value)
+    except (KeyError, ValueError):
+        pass
+    _refuse(kind.expected, value, path, show=True)
+
+
+def _read_base64(value: str, path: str) -> bytes:
+    try:
+        return binascii.a2b_base64(value, strict_mode=True)
+    except ValueError:
+        pass
+    # Raised here and without the text: neither message nor context may carry credentials.
+    raise ProtocolError("expected base64, got a string that is not", field=path)
+
+
+def _object(value: object, path: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        _refuse("an object", value, path)
+    return cast("dict[str, object]", value)
+
+
+def _refuse(expected: str, value: Any, path: str, *, show: bool = False) -> NoReturn:
+    # Strings are shown only where an enumerator belongs: anywhere else they could be misplaced credentials.
+    if type(value) is int or (show and isinstance(value, str)):
+        got = f"{value!r:.80}"
+    else:
+        got = _TYPE_NAMES[type(value)]
+    raise ProtocolError(f"expected {expected}, got {got}", field=path)

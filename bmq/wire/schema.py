@@ -1,0 +1,331 @@
+"""How control messages are declared: once per member, for both encodings.
+
+A structure is a frozen, slotted dataclass. Each attribute says in its metadata which element id it has, of
+which kind it is and whether it may be absent; its default is the schema's default; its name in the protocol
+follows from the attribute's (``max_unconfirmed_bytes`` is ``maxUnconfirmedBytes``). The JSON and the BER
+codec read nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Any, ClassVar, NoReturn, TypeVar, cast, dataclass_transform
+
+from bmq.errors import UsageError
+
+__all__ = [
+    "BOOL",
+    "BYTES",
+    "I32",
+    "I64",
+    "MAX_ARRAY_ELEMENTS",
+    "STRING",
+    "U32",
+    "U64",
+    "Array",
+    "Boolean",
+    "Bytes",
+    "Choice",
+    "Enumeration",
+    "Integer",
+    "Kind",
+    "Member",
+    "Sequence",
+    "String",
+    "Structure",
+    "join_path",
+    "member",
+    "selection_name",
+    "structure",
+]
+
+#: Largest number of array elements accepted in one message. Two bytes on the wire can make an element that
+#: takes hundreds in memory, so a message's own length is no sufficient bound.
+MAX_ARRAY_ELEMENTS = 65_536
+
+_S = TypeVar("_S", bound="Structure")
+
+
+class Structure:
+    """What all structures share: construction from keywords, value equality, hash, repr, immutability.
+
+    Written once here instead of being generated for each of the dataclasses: generating it takes ten
+    milliseconds of every import.
+
+    Attributes:
+        MEMBERS: the members in the order of the attributes; a member's index is its element id.
+    """
+
+    __slots__ = ()
+    MEMBERS: ClassVar[tuple[Member, ...]] = ()
+    __match_args__: tuple[str, ...] = ()
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        names = self.__match_args__
+        if len(args) > len(names):
+            raise TypeError(f"{type(self).__name__} takes at most {len(names)} values, got {len(args)}")
+        given = dict(zip(names, args, strict=False))
+        for name, value in kwargs.items():
+            if name in given or name not in names:
+                problem = "got twice" if name in given else "has no member"
+                raise TypeError(f"{type(self).__name__} {problem} {name!r}")
+            given[name] = value
+        for m in self.MEMBERS:
+            object.__setattr__(self, m.attribute, given.get(m.attribute, m.default))
+
+    def _values(self) -> tuple[object, ...]:
+        return tuple(getattr(self, name) for name in self.__match_args__)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._values()))
+
+    def __repr__(self) -> str:
+        shown = (
+            f"{m.attribute}={'...' if m.secret and value else repr(value)}"
+            for m, value in zip(self.MEMBERS, self._values(), strict=True)
+        )
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise dataclasses.FrozenInstanceError(f"cannot assign to {name!r}: use dataclasses.replace")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise dataclasses.FrozenInstanceError(f"cannot delete {name!r}")
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), self._values()
+
+
+class Kind:
+    """What a member holds. ``expected`` words it for error messages."""
+
+    __slots__ = ("expected", "zero")
+
+    def __init__(self, expected: str, zero: object) -> None:
+        self.expected = expected
+        self.zero = zero
+
+    def refuse(self, value: object, path: str, *, secret: bool = False) -> UsageError:
+        """Return the error for a value of our own that cannot be written."""
+        got = type(value).__name__ if secret else f"{type(value).__name__} {value!r:.80}"
+        return UsageError(f"{path}: expected {self.expected}, got {got}")
+
+
+class Integer(Kind):
+    """An integer of 32 or 64 bits."""
+
+    __slots__ = ("bits", "high", "low", "signed")
+
+    def __init__(self, expected: str, bits: int, *, signed: bool) -> None:
+        self.bits = bits
+        self.signed = signed
+        self.low = -(1 << (bits - 1)) if signed else 0
+        self.high = (1 << (bits - 1 if signed else bits)) - 1
+        super().__init__(f"{expected} from {self.low} to {self.high}", 0)
+
+    def check(self, value: object, path: str) -> int:
+        """Return ``value`` as a plain integer, or raise :class:`UsageError`."""
+        if not isinstance(value, int) or isinstance(value, bool) or not self.low <= value <= self.high:
+            raise self.refuse(value, path)
+        return int(value)
+
+
+class Boolean(Kind):
+    """True or false."""
+
+    __slots__ = ()
+
+    def check(self, value: object, path: str) -> bool:
+        """Return ``value``, or raise :class:`UsageError`."""
+        if not isinstance(value, bool):
+            raise self.refuse(value, path)
+        return value
+
+
+class String(Kind):
+    """Text. Bytes of a peer that are not UTF-8 travel through as surrogate escapes."""
+
+    __slots__ = ()
+
+    def check(self, value: object, path: str) -> bytes:
+        """Return ``value`` as bytes, or raise :class:`UsageError`."""
+        if isinstance(value, str):
+            try:
+                return value.encode("utf-8", "surrogateescape")
+            except UnicodeEncodeError:
+                pass
+        raise self.refuse(value, path)
+
+
+class Bytes(Kind):
+    """Raw bytes (base64 in JSON). Never shown in a repr or an error: they are credentials."""
+
+    __slots__ = ()
+
+    def check(self, value: object, path: str) -> bytes:
+        """Return ``value`` as bytes, or raise :class:`UsageError`."""
+        if not isinstance(value, bytes):
+            raise self.refuse(value, path, secret=True)
+        return value
+
+
+class Enumeration(Kind):
+    """An enumerator: by name in JSON, by number in BER."""
+
+    __slots__ = ("type",)
+
+    def __init__(self, type: type[IntEnum]) -> None:
+        self.type = type
+        super().__init__("one of " + ", ".join(f"{e.name} ({e.value})" for e in type), type(0))
+
+    def check(self, value: object, path: str) -> IntEnum:
+        """Return ``value`` as an enumerator, or raise :class:`UsageError`."""
+        try:
+            return self.type(cast("int", value))
+        except ValueError:
+            raise self.refuse(value, path) from None
+
+
+class Sequence(Kind):
+    """A nested structure."""
+
+    __slots__ = ("type",)
+
+    def __init__(self, type: type[Structure]) -> None:
+        self.type = type
+        super().__init__(f"{type.__name__}", type())
+
+    def check(self, value: object, path: str) -> Structure:
+        """Return ``value``, or raise :class:`UsageError`."""
+        if not isinstance(value, self.type):
+            raise self.refuse(value, path, secret=True)
+        return value
+
+
+class Array(Kind):
+    """Any number of structures of one type."""
+
+    __slots__ = ("element",)
+
+    def __init__(self, type: type[Structure]) -> None:
+        self.element = Sequence(type)
+        super().__init__(f"a tuple of {type.__name__}", ())
+
+    def check(self, value: object, path: str) -> Iterator[tuple[str, Structure]]:
+        """Yield each element's path and the element, or raise :class:`UsageError`."""
+        if not isinstance(value, tuple | list):
+            raise self.refuse(value, path)
+        for index, element in enumerate(cast("tuple[object, ...]", value)):
+            at = f"{path}[{index}]"
+            yield at, self.element.check(element, at)
+
+
+class Choice(Kind):
+    """One structure out of several; its selection's name is its type's, with a small first letter."""
+
+    __slots__ = ("by_id", "by_name", "ids")
+
+    def __init__(self, selections: dict[int, type[Structure]]) -> None:
+        self.by_id = selections
+        self.by_name = {selection_name(type): type for type in selections.values()}
+        self.ids = {type: id for id, type in selections.items()}
+        super().__init__("one of " + ", ".join(self.by_name), None)
+
+    def check(self, value: object, path: str) -> Structure:
+        """Return ``value``, or raise :class:`UsageError`."""
+        if type(value) not in self.ids:
+            raise self.refuse(value, path, secret=True)
+        return cast("Structure", value)
+
+
+I32 = Integer("an int", 32, signed=True)
+I64 = Integer("a long", 64, signed=True)
+U32 = Integer("an unsignedInt", 32, signed=False)
+U64 = Integer("an unsignedLong", 64, signed=False)
+BOOL = Boolean("a boolean", False)
+STRING = String("a string", "")
+BYTES = Bytes("bytes", b"")
+
+
+class Member:
+    """One member of a structure.
+
+    Attributes:
+        id: its element id in BER.
+        attribute: its name in Python.
+        name: its name in the protocol, which is also its key in JSON.
+        kind: what it holds.
+        default: the value a reader assumes when it is missing.
+        optional: whether it may be null, which is written by leaving it out.
+        secret: whether its value must not be shown.
+    """
+
+    __slots__ = ("attribute", "default", "id", "kind", "name", "optional", "secret")
+
+    def __init__(self, id: int, kind: Kind, *, optional: bool, secret: bool) -> None:
+        self.id = id
+        self.kind = kind
+        self.optional = optional
+        self.secret = secret
+        self.attribute = self.name = ""
+        self.default: object = None
+
+
+def member(
+    id: int,
+    kind: Kind | type[IntEnum] | type[Structure] | Choice,
+    *,
+    default: object = None,
+    optional: bool = False,
+    secret: bool = False,
+) -> Any:
+    """Declare a member: a dataclass field that carries its own description.
+
+    Args:
+        id: the element id.
+        kind: a kind, or an enum or a structure to hold.
+        default: what a reader assumes when the member is missing, if not the kind's zero.
+        optional: the member may be null, and is by default.
+        secret: its value is kept out of reprs and errors.
+    """
+    if isinstance(kind, type):
+        kind = Enumeration(kind) if issubclass(kind, IntEnum) else Sequence(kind)
+    if default is None and not optional:
+        default = kind.zero
+    description = Member(id, kind, optional=optional, secret=secret)
+    return dataclasses.field(default=default, metadata={"member": description})
+
+
+@dataclass_transform(frozen_default=True)
+def structure(cls: type[_S]) -> type[_S]:
+    """Make a class with declared members a frozen, slotted dataclass."""
+    made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True)(cls)
+    found: list[Member] = []
+    for field in dataclasses.fields(cast("Any", made)):
+        description: Member = field.metadata["member"]
+        head, *tail = field.name.split("_")
+        if description.id != len(found):
+            raise TypeError(f"{cls.__name__}.{field.name}: element ids count from 0 without gaps")
+        description.attribute = field.name
+        description.name = head + "".join(part.capitalize() for part in tail)
+        description.default = field.default
+        found.append(description)
+    made.MEMBERS = tuple(found)
+    return made
+
+
+def selection_name(type: type[Structure]) -> str:
+    """Return the protocol's name of a choice's selection that holds ``type``."""
+    return type.__name__[0].lower() + type.__name__[1:]
+
+
+def join_path(path: str, name: str) -> str:
+    """Return the path of the member ``name`` of the structure at ``path``, for error messages."""
+    return f"{path}.{name}" if path else name
