@@ -1,0 +1,15 @@
+"""What every test shares: how hypothesis searches."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+_COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
+
+# The default: the same examples every time, a few seconds in all.
+settings.register_profile("ci", max_examples=100, derandomize=True, **_COMMON)
+# HYPOTHESIS_PROFILE=thorough: other examples every time, and many more of them.
+settings.register_profile("thorough", max_examples=5000, **_COMMON)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
