@@ -7,7 +7,7 @@ ARGS   ?=
 
 RUN   := $(VENV)/bin/python
 STAMP := $(VENV)/.installed-from-pyproject
-CODE  := bmq tests examples benchmarks docs
+CODE  := $(wildcard bmq tests examples benchmarks docs)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -89,7 +89,7 @@ def state_diagram(states: Sequence[str], edges: Iterable[Edge], title: str) -> s
     boxes.append(f'<circle class="initial" cx="{box_left + box_width / 2:g}" cy="{GAP / 2}" r="6"/>')
     boxes.append(_path("wire", f"M{box_left + box_width / 2:g} {GAP / 2} V{y:g}", arrow=True))
     for state in states:
-        final = not any(sides[state, side].leaves for side in ("left", "right"))
+        final = all(target == state for s in ("left", "right") for target, _ in sides[state, s].leaves)
         height = max(LINE + 2 * PADDING, *(sides[state, s].height + 2 * PADDING for s in ("left", "right")))
         boxes.append(_box(state, box_left, y, box_width, height, final=final))
         for side, sign, edge_x in (("left", -1, box_left), ("right", 1, box_right)):

@@ -150,41 +150,56 @@ def enumerations() -> str:
     return "\n\n".join(parts)
 
 
-def _name(value: Any) -> str:
-    if isinstance(value, Enum):
-        return value.name
-    return str(getattr(value, "__name__", value))
+MACHINE = "_TRANSITIONS"
 
 
-def machine(name: str, transitions: Mapping[tuple[Any, Any], Any]) -> str:
-    """One state machine: the diagram and the table it was drawn from."""
-    kind = type(next(iter(transitions))[0])
-    used = {state for state, _ in transitions} | {step.next_state for step in transitions.values()}
-    states = [_name(state) for state in kind if state in used]
+def transition_tables() -> dict[str, Mapping[tuple[Enum, Enum], Any]]:
+    """Every table of the protocol by its name: Session, Queue and so on."""
+    return {
+        name.removesuffix(MACHINE).capitalize(): table
+        for name, table in vars(tables).items()
+        if name.endswith(MACHINE)
+    }
+
+
+def _states(table: Mapping[tuple[Enum, Enum], Any]) -> list[Enum]:
+    """The states a table uses, in the order of their declaration, which is the order of a life."""
+    used = {state for state, _ in table} | {step.next_state for step in table.values()}
+    return [state for state in type(next(iter(used))) if state in used]
+
+
+def drawing(name: str, table: Mapping[tuple[Enum, Enum], Any]) -> str:
+    """A table's diagram."""
+    edges = [Edge(state.name, event.name, step.next_state.name) for (state, event), step in table.items()]
+    title = f"{name} state machine; the table below says the same in words"
+    return state_diagram([state.name for state in _states(table)], edges, title)
+
+
+def transitions(table: Mapping[tuple[Enum, Enum], Any]) -> str:
+    """A table as a table."""
+    order = _states(table)
     rows = [
-        (_name(state), _name(event), _name(step.action), _name(step.next_state))
-        for (state, event), step in transitions.items()
+        (
+            f"`{state.name}`",
+            f"`{event.name}`",
+            step.action and f"`{step.action}`",
+            f"`{step.next_state.name}`",
+        )
+        for (state, event), step in sorted(table.items(), key=lambda item: order.index(item[0][0]))
     ]
-    edges = [Edge(state, event, target) for state, event, _, target in rows]
-    rows.sort(key=lambda row: states.index(row[0]))
-    return "\n\n".join(
-        [
-            state_diagram(states, edges, f"The {name} state machine; the table below says the same in words"),
-            _table(
-                ("state", "event", "action", "next state"), [[f"`{cell}`" for cell in row] for row in rows]
-            ),
-        ]
-    )
+    return _table(("state", "event", "action", "next state"), rows)
 
 
-def session_machine() -> str:
-    """The session's states."""
-    return machine("session", tables.SESSION_TRANSITIONS)
-
-
-def queue_machine() -> str:
-    """The queue's states."""
-    return machine("queue", tables.QUEUE_TRANSITIONS)
+def machines() -> str:
+    """Every state machine: what its states and events mean, its diagram, its table."""
+    parts = []
+    for name, table in transition_tables().items():
+        state, event = next(iter(table))
+        parts += [f"## {name}", _code(inspect.getdoc(type(state)) or ""), drawing(name, table)]
+        for title, members in (("state", _states(table)), ("event", list(type(event)))):
+            parts.append(_table((title, "meaning"), [(f"`{m.name}`", str(m.value)) for m in members]))
+        parts.append(transitions(table))
+    return "\n\n".join(parts)
 
 
 def _retryable(error: type[bmq.errors.Error]) -> str:
@@ -253,8 +268,7 @@ def statuses() -> str:
 GENERATED: dict[str, Callable[[], str]] = {
     "layouts": layouts,
     "enumerations": enumerations,
-    "session-machine": session_machine,
-    "queue-machine": queue_machine,
+    "machines": machines,
     "errors": errors,
     "statuses": statuses,
 }

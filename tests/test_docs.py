@@ -21,7 +21,7 @@ from bmq.wire import layout
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-MACHINES = {"session-machine": tables.SESSION_TRANSITIONS, "queue-machine": tables.QUEUE_TRANSITIONS}
+MACHINES = {"Session": tables.SESSION_TRANSITIONS, "Queue": tables.QUEUE_TRANSITIONS}
 PROSE = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 CODE_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -77,32 +77,41 @@ class TestLayouts:
 
 
 class TestMachines:
+    def test_no_table_is_forgotten(self, generate: ModuleType) -> None:
+        page = "\n" + generate.machines()
+        named = {name for name in vars(tables) if name.endswith("_TRANSITIONS")}
+        assert set(re.findall(r"\n## (\w+)\n", page)) == {name.split("_")[0].capitalize() for name in named}
+        assert {"Session", "Queue"} <= set(generate.transition_tables())
+
     @pytest.mark.parametrize("name", MACHINES)
     def test_every_transition_has_its_row(self, generate: ModuleType, name: str) -> None:
-        shown = {tuple(row) for row in rows(generate.GENERATED[name]())[2:]}
-        named = generate._name
-        assert shown == {
-            (named(state), named(event), named(step.action), named(step.next_state))
+        shown = [tuple(row) for row in rows(section("\n" + generate.machines(), name)) if len(row) == 4]
+        expected = [
+            (state.name, event.name, step.action, step.next_state.name)
             for (state, event), step in MACHINES[name].items()
-        }
+        ]
+        assert sorted(shown[2:]) == sorted(expected)
 
     @pytest.mark.parametrize("name", MACHINES)
     def test_every_state_and_event_is_drawn(self, generate: ModuleType, name: str) -> None:
-        drawing = generate.GENERATED[name]().split("\n\n", 1)[0]
-        boxes = set(re.findall(r'<text class="name"[^>]*>([^<]+)</text>', drawing))
-        events = [
-            e.removeprefix("↻ ") for e in re.findall(r'<text class="event"[^>]*>([^<]+)</text>', drawing)
-        ]
-        transitions = MACHINES[name]
-        assert boxes == {s.name for s, _ in transitions} | {t.next_state.name for t in transitions.values()}
-        assert sorted(events) == sorted(event.name for _, event in transitions)
+        table = MACHINES[name]
+        drawing = generate.drawing(name, table)
+        boxes = re.findall(r'<text class="name"[^>]*>([^<]+)</text>', drawing)
+        events = re.findall(r'<text class="event"[^>]*>([^<]+)</text>', drawing)
+        states = {state.name for state, _ in table} | {step.next_state.name for step in table.values()}
+        assert sorted(boxes) == sorted(states)
+        assert sorted(event.removeprefix("↻ ") for event in events) == sorted(
+            event.name for _, event in table
+        )
 
     @pytest.mark.parametrize("name", MACHINES)
-    def test_no_two_texts_of_a_drawing_overlap(self, generate: ModuleType, name: str) -> None:
-        drawing = generate.GENERATED[name]().split("\n\n", 1)[0]
-        texts = re.findall(r'<text class="event" x="([\d.]+)" y="([\d.]+)" text-anchor="(\w+)"', drawing)
-        for anchor in ("start", "end"):
-            lines = sorted(float(y) for _, y, side in texts if side == anchor)
+    def test_no_two_events_are_drawn_over_each_other(self, generate: ModuleType, name: str) -> None:
+        texts = re.findall(
+            r'<text class="event" x="[\d.]+" y="([\d.]+)" text-anchor="(\w+)"',
+            generate.drawing(name, MACHINES[name]),
+        )
+        for side in ("start", "end"):
+            lines = sorted(float(y) for y, anchor in texts if anchor == side)
             assert all(below - above >= 12 for above, below in itertools.pairwise(lines))
 
 
