@@ -14,7 +14,7 @@ CODE  := $(wildcard bmq tests examples benchmarks docs)
 .PHONY: help setup demo test lint format types docs bench check clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv and install bmq and its tools into it
 
