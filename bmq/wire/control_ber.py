@@ -253,7 +253,8 @@ class _Reader:
             for _ in range(count):
                 length = length << 8 | self.octet(limit, path)
         if length > limit - self.position:
-            self.fail(f"an element of {length} bytes, only {limit - self.position} are left", path, start)
+            left = limit - self.position
+            self.fail(f"element [{number}] has {length} bytes, only {left} are left", path, start)
         return octet & ~_LONG_TAG, number, length
 
     def enter(self, length: int, limit: int) -> tuple[int, int]:

@@ -1,0 +1,69 @@
+"""The features string of an identity, and the codec that a broker chooses by it."""
+
+import pytest
+
+from bmq.wire.control import BrokerResponse, Codec, MessageKind, decode_event
+from bmq.wire.features import CONFIGURE_STREAM, MESSAGE_PROPERTIES_EX, parse_features
+from tests.wire.control_recordings import recorded_in
+
+CLIENT = "PROTOCOL_ENCODING:JSON;MPS:MESSAGE_PROPERTIES_EX"
+
+
+def test_a_recorded_broker():
+    responses = [decode_event(r.event, r.kind) for r in recorded_in(Codec.JSON) if r.from_broker][:20]
+    broker = next(r for r in responses if isinstance(r, BrokerResponse))
+    features = parse_features(broker.broker_identity.features)
+    assert features.has("MPS", "MESSAGE_PROPERTIES_EX")
+    assert features.has(*MESSAGE_PROPERTIES_EX)
+    assert features.has(*CONFIGURE_STREAM)
+    assert features.values("HA") == ("GRACEFUL_SHUTDOWN", "GRACEFUL_SHUTDOWN_V2", "BROADCAST_TO_PROXIES")
+    assert not features.has("HA", "GRACEFUL")
+    assert features.text == broker.broker_identity.features
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (CLIENT, True),
+        ("MPS:A,MESSAGE_PROPERTIES_EX,B", True),
+        (";;MPS:,MESSAGE_PROPERTIES_EX;", True),
+        ("BARE;MPS:MESSAGE_PROPERTIES_EX", True),
+        ("", False),
+        ("MPS", False),
+        ("mps:MESSAGE_PROPERTIES_EX", False),
+        ("MPS: MESSAGE_PROPERTIES_EX", False),
+        ("MPS:MESSAGE_PROPERTIES_EX_2", False),
+        ("MPS:A;MPS:MESSAGE_PROPERTIES_EX", False),
+        # A field that promises values and has none ends the search.
+        ("X:;MPS:MESSAGE_PROPERTIES_EX", False),
+        ("MPS:MESSAGE_PROPERTIES_EX;X:", True),
+    ],
+)
+def test_lookup(text: str, found: bool):
+    assert parse_features(text).has("MPS", "MESSAGE_PROPERTIES_EX") is found
+
+
+@pytest.mark.parametrize(
+    ("text", "codec"),
+    [
+        (CLIENT, Codec.JSON),
+        ("PROTOCOL_ENCODING:JSON", Codec.JSON),
+        ("PROTOCOL_ENCODING:BER,JSON;MPS:MESSAGE_PROPERTIES_EX", Codec.BER),
+        ("PROTOCOL_ENCODING:JSON,BER", Codec.BER),
+        ("PROTOCOL_ENCODING:BER", Codec.BER),
+        ("PROTOCOL_ENCODING:XML", Codec.BER),
+        ("PROTOCOL_ENCODING:json", Codec.BER),
+        ("MPS:MESSAGE_PROPERTIES_EX", Codec.BER),
+        ("", Codec.BER),
+    ],
+)
+def test_what_a_broker_writes(text: str, codec: Codec):
+    assert parse_features(text).codec is codec
+
+
+def test_recorded_brokers_chose_as_we_would():
+    for codec in Codec:
+        for r in recorded_in(codec):
+            if r.kind is MessageKind.NEGOTIATION and not r.from_broker and b"E_PYTHON" not in r.body:
+                identity = decode_event(r.event, MessageKind.NEGOTIATION)
+                assert parse_features(identity.features).codec is codec  # type: ignore[union-attr]

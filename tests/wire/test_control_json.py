@@ -1,0 +1,295 @@
+"""The JSON form of control messages: what is written, what is tolerated, what is refused."""
+
+import pytest
+
+from bmq.errors import ProtocolError
+from bmq.wire.control import (
+    AuthenticationRequest,
+    AuthenticationResponse,
+    ClientIdentity,
+    ClientLanguage,
+    ClientType,
+    CloseQueue,
+    Codec,
+    ConfigureStream,
+    ControlMessage,
+    Disconnect,
+    DisconnectResponse,
+    Expression,
+    ExpressionVersion,
+    MessageKind,
+    OpenQueue,
+    OpenQueueResponse,
+    QueueFlags,
+    QueueHandleParameters,
+    RoutingConfiguration,
+    Status,
+    StatusCategory,
+    StreamParameters,
+    SubQueueIdInfo,
+    Subscription,
+    codec_of,
+    decode_event,
+    decode_json,
+    encode_event,
+    encode_json,
+)
+from bmq.wire.event import read_event
+
+CONTROL = MessageKind.CONTROL
+
+
+def test_a_disconnect_event():
+    data = bytes.fromhex("00000024 41022000 7b227249 64223a33 2c226469 73636f6e 6e656374 223a7b7d 7d030303")
+    assert encode_event(ControlMessage(3, Disconnect()), Codec.JSON) == data
+    event = read_event(data)
+    assert codec_of(event) is Codec.JSON
+    assert decode_event(event, CONTROL) == ControlMessage(3, Disconnect())
+
+
+def test_an_authentication_event_has_its_own_type():
+    data = encode_event(AuthenticationRequest("BASIC", b"user:pass"), Codec.JSON)
+    assert data[4:8] == bytes.fromhex("4f022000")
+    assert data[8:] == b'{"authenticationRequest":{"mechanism":"BASIC","data":"dXNlcjpwYXNz"}}\3\3\3'
+    assert len(data) == int.from_bytes(data[:4], "big")
+
+
+def test_an_unknown_codec_is_refused():
+    event = read_event(bytes.fromhex("0000000c 41024000 7b7d0202"))
+    with pytest.raises(ProtocolError, match=r"expected codec 0 \(BER\) or 1 \(JSON\), got 2"):
+        decode_event(event, CONTROL)
+
+
+def test_members_are_written_in_schema_order_and_nulls_left_out():
+    handle = QueueHandleParameters(
+        uri="bmq://d/q?id=a",
+        sub_id_info=SubQueueIdInfo(1, "a"),
+        flags=QueueFlags.READ | QueueFlags.ACK,
+        read_count=1,
+    )
+    assert encode_json(ControlMessage(5, OpenQueue(handle))) == (
+        b'{"rId":5,"openQueue":{"handleParameters":{"uri":"bmq://d/q?id=a","qId":0,'
+        b'"subIdInfo":{"subId":1,"appId":"a"},"flags":10,"readCount":1,"writeCount":0,"adminCount":0}}}'
+    )
+    assert encode_json(ControlMessage()) == b"{}"
+
+
+def test_brokers_and_clients_differ_in_two_ways():
+    message = ControlMessage(3, ConfigureStream(0, StreamParameters("a/b")))
+    # A client that deconfigures says so.
+    assert encode_json(message) == (
+        b'{"rId":3,"configureStream":{"qId":0,"streamParameters":{"appId":"a/b","subscriptions":[]}}}'
+    )
+    assert encode_json(message, escape_solidus=True, omit_empty_arrays=True) == (
+        rb'{"rId":3,"configureStream":{"qId":0,"streamParameters":{"appId":"a\/b"}}}'
+    )
+
+
+TOLERATED = {
+    "padding": (b'{"rId":1,"disconnect":{}}\3\3\3', ControlMessage(1, Disconnect())),
+    "whole words, padded": (b'{"rId":12,"disconnect":{}}  \4\4\4\4', ControlMessage(12, Disconnect())),
+    "no padding": (b'{"rId":1,"disconnect":{}}', ControlMessage(1, Disconnect())),
+    "zero padding": (b'{"rId":1,"disconnect":{}}\0\0\0', ControlMessage(1, Disconnect())),
+    "anything after the brace": (b'{"rId":1,"disconnect":{}}{"x":}', ControlMessage(1, Disconnect())),
+    "white space": (b' {\n"rId" : 1 ,\t"disconnect" : { } } \2\2', ControlMessage(1, Disconnect())),
+    "unknown members": (
+        b'{"rId":1,"x":[{"y":null}],"disconnect":{"z":1.5}}',
+        ControlMessage(1, Disconnect()),
+    ),
+    "any order": (b'{"disconnect":{},"rId":1}', ControlMessage(1, Disconnect())),
+    "null where it is allowed": (
+        b'{"rId":null,"openQueue":{"handleParameters":{"subIdInfo":null}}}',
+        ControlMessage(None, OpenQueue()),
+    ),
+    "missing members": (b'{"rId":1,"openQueueResponse":{}}', ControlMessage(1, OpenQueueResponse())),
+    "a missing array": (
+        b'{"rId":1,"configureStream":{"streamParameters":{}}}',
+        ControlMessage(1, ConfigureStream()),
+    ),
+    "enumerators by number": (
+        b'{"rId":1,"status":{"category":-6}}',
+        ControlMessage(1, Status(StatusCategory.E_REFUSED)),
+    ),
+    "an unknown selection": (b'{"rId":1,"clusterMessage":{}}', ControlMessage(1, None)),
+    "no selection": (b'{"rId":1}', ControlMessage(1, None)),
+    "two selections": (
+        b'{"rId":1,"disconnect":{},"disconnectResponse":{}}', ControlMessage(1, DisconnectResponse()),
+    ),
+    "nothing": (b"{}", ControlMessage()),
+    "flags not known here": (
+        b'{"rId":1,"openQueueResponse":{"routingConfiguration":{"flags":18446744073709551615}}}',
+        ControlMessage(1, OpenQueueResponse(routing_configuration=RoutingConfiguration(2**64 - 1))),
+    ),
+    "an escaped solidus": (
+        rb'{"rId":1,"openQueue":{"handleParameters":{"uri":"bmq:\/\/d\/q"}}}',
+        ControlMessage(1, OpenQueue(QueueHandleParameters("bmq://d/q"))),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "expected"), TOLERATED.values(), ids=TOLERATED.keys())
+def test_tolerated(body: bytes, expected: ControlMessage):
+    assert decode_json(body, CONTROL) == expected
+    assert decode_json(memoryview(body), CONTROL) == expected
+
+
+def test_missing_members_take_the_defaults_of_the_schema():
+    identity = decode_json(b'{"clientIdentity":{"guidInfo":{}}}', MessageKind.NEGOTIATION)
+    assert isinstance(identity, ClientIdentity)
+    assert identity.client_type is ClientType.E_UNKNOWN
+    assert identity.sdk_language is ClientLanguage.E_CPP
+    assert (identity.sdk_version, identity.session_id, identity.cluster_node_id) == (999999, 1, -1)
+    info = decode_json(
+        b'{"configureStream":{"streamParameters":{"subscriptions":[{"consumers":[{}]}]}}}', CONTROL
+    )
+    assert isinstance(info.body, ConfigureStream)
+    consumer = info.body.stream_parameters.subscriptions[0].consumers[0]
+    assert consumer.consumer_priority == -2147483648
+    assert info.body.stream_parameters.app_id == "__default"
+    response = decode_json(b'{"authenticationResponse":{"status":{}}}', MessageKind.AUTHENTICATION)
+    assert response == AuthenticationResponse(Status(StatusCategory.E_SUCCESS, 0, ""), None)
+
+
+def open_queue(member: str) -> bytes:
+    return b'{"rId":1,"openQueue":{"handleParameters":{%s}}}' % member.encode()
+
+
+REFUSED = {
+    # name: (body, field, what the message says)
+    "not JSON": (b"not json\2\2", "ControlMessage", "expected a JSON object, got 10 bytes that are not JSON"),
+    "nothing": (b"", "ControlMessage", "got 0 bytes that are not JSON"),
+    "only padding": (b"\4\4\4\4", "ControlMessage", "not JSON"),
+    "cut off": (b'{"rId":1,"disconn\3\3\3', "ControlMessage", "not JSON"),
+    "not UTF-8": (b'{"rId":1,"status":{"message":"\xff"}}', "ControlMessage", "not JSON"),
+    "BER": (bytes.fromhex("308080 0103 a180a1800000 00000000 02 02"), "ControlMessage", "not JSON"),
+    "nested too deep": (b'{"x":' + b"[" * 5000, "ControlMessage", "not JSON"),
+    "an array": (b"[1]\1", "ControlMessage", "expected an object, got an array"),
+    "a string": (b'"rId"\3\3\3', "ControlMessage", "expected an object, got a string"),
+    "null": (b"null\4\4\4\4", "ControlMessage", "expected an object, got null"),
+    "a string for an int": (
+        b'{"rId":"1","disconnect":{}}', "rId", "expected an int from -2147483648 to 2147483647, got a string",
+    ),
+    "a float for an int": (b'{"rId":1.0}', "rId", "got a number that is not an integer of 64 bits"),
+    "a boolean for an int": (b'{"rId":true}', "rId", "got a boolean"),
+    "an int out of range": (b'{"rId":2147483648}', "rId", "got 2147483648"),
+    "a negative unsignedInt": (
+        open_queue('"qId":-1'), "openQueue.handleParameters.qId",
+        "expected an unsignedInt from 0 to 4294967295, got -1",
+    ),
+    "an unsignedLong of 65 bits": (
+        b'{"openQueueResponse":{"routingConfiguration":{"flags":18446744073709551616}}}',
+        "openQueueResponse.routingConfiguration.flags",
+        "expected an unsignedLong from 0 to 18446744073709551615, got a number",
+    ),
+    "null for an int": (open_queue('"qId":null'), "openQueue.handleParameters.qId", "got null"),
+    "null for a string": (
+        open_queue('"uri":null'), "openQueue.handleParameters.uri", "expected a string, got null",
+    ),
+    "null for an object": (b'{"openQueue":null}', "openQueue", "expected an object, got null"),
+    "null for an array": (
+        b'{"configureStream":{"streamParameters":{"subscriptions":null}}}',
+        "configureStream.streamParameters.subscriptions", "expected an array, got null",
+    ),
+    "an int for a string": (
+        open_queue('"uri":5'), "openQueue.handleParameters.uri", "expected a string, got 5",
+    ),
+    "an int for a boolean": (
+        b'{"closeQueue":{"isFinal":1}}', "closeQueue.isFinal", "expected a boolean, got 1",
+    ),
+    "an object for an array": (
+        b'{"configureStream":{"streamParameters":{"subscriptions":{}}}}',
+        "configureStream.streamParameters.subscriptions", "expected an array, got an object",
+    ),
+    "an int in an array of objects": (
+        b'{"configureStream":{"streamParameters":{"subscriptions":[{},7]}}}',
+        "configureStream.streamParameters.subscriptions[1]", "expected an object, got 7",
+    ),
+    "an unknown enumerator": (
+        b'{"status":{"category":"E_NEW"}}', "status.category", r"E_SUCCESS \(0\), .*, got 'E_NEW'",
+    ),
+    "an unknown enumerator's number": (b'{"status":{"category":1}}', "status.category", "got 1"),
+    "a boolean for an enumerator": (b'{"status":{"category":false}}', "status.category", "got a boolean"),
+    "more array elements than any honest peer sends": (
+        b'{"configureStream":{"streamParameters":{"subscriptions":[' + b"{}," * 65_536 + b"{}]}}}",
+        "configureStream.streamParameters.subscriptions", "more than 65536 array elements",
+    ),
+    "longer than any honest peer's": (
+        bytes(16 * 1024 * 1024 + 1), "ControlMessage", "at most 16777216 bytes, got 16777217",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "field", "problem"), REFUSED.values(), ids=REFUSED.keys())
+def test_refused(body: bytes, field: str, problem: str):
+    with pytest.raises(ProtocolError, match=problem) as caught:
+        decode_json(body, CONTROL)
+    assert caught.value.field == field
+
+
+def test_the_place_of_a_syntax_error_is_named():
+    with pytest.raises(ProtocolError) as caught:
+        decode_json('{"é":nul}'.encode(), CONTROL)
+    assert caught.value.offset in range(8 + 6, 8 + 11)
+
+
+@pytest.mark.parametrize(
+    "body", [b"{}", b'{"placeHolder":{}}', b'{"rId":1,"disconnect":{}}', b'{"clientidentity":{}}']
+)
+@pytest.mark.parametrize("kind", [MessageKind.NEGOTIATION, MessageKind.AUTHENTICATION])
+def test_negotiation_and_authentication_need_their_selection(body: bytes, kind: MessageKind):
+    with pytest.raises(
+        ProtocolError, match=r"expected one of (client|auth)\w+, (broker|auth)\w+, got neither"
+    ):
+        decode_json(body, kind)
+
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"authenticationRequest":{"mechanism":"BASIC","data":"%s!"}}',
+        '{"authenticationRequest":{"mechanism":"BASIC","data":{"x":"%s"}}}',
+        '{"authenticationRequest":"%s"}',
+        '{"authenticationRequest":{"mechanism":"BASIC","data":"%s"',
+        '"%s"',
+    ],
+)
+def test_errors_never_show_credentials(body: str):
+    with pytest.raises(ProtocolError) as caught:
+        decode_json((body % SECRET).encode(), MessageKind.AUTHENTICATION)
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert SECRET not in f"{error} {error!r} {vars(error)} {getattr(error, 'doc', '')}"
+        error = error.__cause__ or error.__context__
+
+
+def test_bytes_are_base64():
+    request = AuthenticationRequest("BASIC", bytes(range(256)))
+    assert decode_json(encode_json(request), MessageKind.AUTHENTICATION) == request
+    for data in (None, b""):
+        request = AuthenticationRequest("ANONYMOUS", data)
+        assert decode_json(encode_json(request), MessageKind.AUTHENTICATION) == request
+    assert encode_json(AuthenticationRequest("X")) == b'{"authenticationRequest":{"mechanism":"X"}}'
+
+
+def test_expressions_are_written_by_name():
+    message = ControlMessage(
+        1,
+        ConfigureStream(
+            0,
+            StreamParameters(
+                subscriptions=(Subscription(1, Expression(ExpressionVersion.E_VERSION_1, 'a == "/"')),)
+            ),
+        ),
+    )
+    written = encode_json(message)
+    assert rb'"expression":{"version":"E_VERSION_1","text":"a == \"/\""}' in written
+    assert decode_json(written, CONTROL) == message
+
+
+def test_final_closes():
+    assert decode_json(b'{"rId":4,"closeQueue":{"isFinal":true}}', CONTROL) == ControlMessage(
+        4, CloseQueue(is_final=True)
+    )

@@ -1,0 +1,297 @@
+"""The values of control messages: the schema they follow, and how they behave in Python."""
+
+import copy
+import dataclasses
+import pickle
+import re
+
+import pytest
+
+from bmq import errors
+from bmq.wire import control
+from bmq.wire.control import (
+    AuthenticationRequest,
+    ClientIdentity,
+    ClientLanguage,
+    ClientType,
+    CloseQueueResponse,
+    ControlMessage,
+    Disconnect,
+    DisconnectResponse,
+    ExpressionVersion,
+    MessageKind,
+    OpenQueue,
+    QueueFlags,
+    QueueHandleParameters,
+    RoutingFlags,
+    Status,
+    StatusCategory,
+    kind_of,
+)
+from bmq.wire.control_messages import CHOICES
+from bmq.wire.schema import Array, Choice, Enumeration, Member, Sequence, Structure
+
+# The protocol's own schema. Each member is `[id] tag name: kind`, the tag being its identifier octet; then
+# the value assumed when it is missing: `=x` declared, `~x` not declared, `?` null; nothing where it is a
+# structure's own defaults or an empty array.
+SCHEMA = """
+ClientIdentity
+    [0] 80 protocolVersion: i32 ~0
+    [1] 81 sdkVersion: i32 =999999
+    [2] 82 clientType: ClientType ~E_UNKNOWN
+    [3] 83 processName: string =""
+    [4] 84 pid: i32 =0
+    [5] 85 sessionId: i32 =1
+    [6] 86 hostName: string =""
+    [7] 87 features: string =""
+    [8] 88 clusterName: string =""
+    [9] 89 clusterNodeId: i32 =-1
+    [10] 8a sdkLanguage: ClientLanguage =E_CPP
+    [11] ab guidInfo: GuidInfo
+    [12] 8c userAgent: string =""
+GuidInfo
+    [0] 80 clientId: string =""
+    [1] 81 nanoSecondsFromEpoch: i64 =0
+BrokerResponse
+    [0] a0 result: Status
+    [1] 81 protocolVersion: i32 ~0
+    [2] 82 brokerVersion: i32 ~0
+    [3] 83 isDeprecatedSdk: bool =false
+    [4] a4 brokerIdentity: ClientIdentity
+    [5] 85 heartbeatIntervalMs: i32 =3000
+    [6] 86 maxMissedHeartbeats: i32 =10
+Status
+    [0] 80 category: StatusCategory ~E_SUCCESS
+    [1] 81 code: i32 ~0
+    [2] 82 message: string =""
+AuthenticationRequest
+    [0] 80 mechanism: string ~""
+    [1] 81 data: bytes ?
+AuthenticationResponse
+    [0] a0 status: Status
+    [1] 81 lifetimeMs: u64 ?
+OpenQueue
+    [0] a0 handleParameters: QueueHandleParameters
+QueueHandleParameters
+    [0] 80 uri: string ~""
+    [1] 81 qId: u32 ~0
+    [2] a2 subIdInfo: SubQueueIdInfo ?
+    [3] 83 flags: u64 ~0
+    [4] 84 readCount: i32 =0
+    [5] 85 writeCount: i32 =0
+    [6] 86 adminCount: i32 =0
+SubQueueIdInfo
+    [0] 80 subId: u32 =0
+    [1] 81 appId: string =__default
+OpenQueueResponse
+    [0] a0 originalRequest: OpenQueue
+    [1] a1 routingConfiguration: RoutingConfiguration
+    [2] 82 deduplicationTimeMs: i32 =300000
+RoutingConfiguration
+    [0] 80 flags: u64 ~0
+ConfigureStream
+    [0] 80 qId: u32 ~0
+    [1] a1 streamParameters: StreamParameters
+StreamParameters
+    [0] 80 appId: string =__default
+    [1] a1 subscriptions: array of Subscription
+Subscription
+    [0] 80 sId: u32 ~0
+    [1] a1 expression: Expression
+    [2] a2 consumers: array of ConsumerInfo
+Expression
+    [0] 80 version: ExpressionVersion =E_UNDEFINED
+    [1] 81 text: string ~""
+ConsumerInfo
+    [0] 80 maxUnconfirmedMessages: i64 =0
+    [1] 81 maxUnconfirmedBytes: i64 =0
+    [2] 82 consumerPriority: i32 =-2147483648
+    [3] 83 consumerPriorityCount: i32 =0
+ConfigureStreamResponse
+    [0] a0 request: ConfigureStream
+ConfigureQueueStream
+    [0] 80 qId: u32 ~0
+    [1] a1 streamParameters: QueueStreamParameters
+QueueStreamParameters
+    [0] a0 subIdInfo: SubQueueIdInfo ?
+    [1] 81 maxUnconfirmedMessages: i64 =0
+    [2] 82 maxUnconfirmedBytes: i64 =0
+    [3] 83 consumerPriority: i32 =-2147483648
+    [4] 84 consumerPriorityCount: i32 =0
+ConfigureQueueStreamResponse
+    [0] a0 request: ConfigureQueueStream
+CloseQueue
+    [0] a0 handleParameters: QueueHandleParameters
+    [1] 81 isFinal: bool =false
+AdminCommand
+    [0] 80 command: string ~""
+AdminCommandResponse
+    [0] 80 text: string ~""
+"""
+
+SELECTIONS = """
+[0] a0 status
+[1] a1 disconnect
+[2] a2 disconnectResponse
+[7] a7 adminCommand
+[8] a8 adminCommandResponse
+[9] a9 clusterMessage
+[10] aa openQueue
+[11] ab openQueueResponse
+[12] ac closeQueue
+[13] ad closeQueueResponse
+[14] ae configureQueueStream
+[15] af configureQueueStreamResponse
+[16] b0 configureStream
+[17] b1 configureStreamResponse
+"""
+
+
+def declared() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    members: list[str] = []
+    for line in SCHEMA.strip().splitlines():
+        if line.startswith(" "):
+            members.append(line.strip())
+        else:
+            members = found[line] = []
+    return found
+
+
+KINDS = {
+    "an int from -2147483648 to 2147483647": "i32",
+    "a long from -9223372036854775808 to 9223372036854775807": "i64",
+    "an unsignedInt from 0 to 4294967295": "u32",
+    "an unsignedLong from 0 to 18446744073709551615": "u64",
+    "a boolean": "bool",
+    "a string": "string",
+    "bytes": "bytes",
+}
+
+
+def describe(member: Member) -> str:
+    """Word a member as the schema above does."""
+    kind = member.kind
+    nested = isinstance(kind, Sequence | Array)
+    tag = (0xA0 if nested else 0x80) | member.id
+    default = member.default
+    if isinstance(kind, Array):
+        name, missing = f"array of {kind.element.type.__name__}", ""
+        assert default == ()
+    elif isinstance(kind, Sequence):
+        name, missing = kind.type.__name__, ""
+        assert default == (None if member.optional else kind.type())
+    elif isinstance(kind, Enumeration):
+        name, missing = kind.type.__name__, kind.type(default).name  # type: ignore[arg-type]
+    else:
+        name = KINDS[kind.expected]
+        missing = (
+            f'"{default}"' if default == "" else str(default).lower() if name == "bool" else str(default)
+        )
+    missing = "?" if member.optional else missing
+    return f"[{member.id}] {tag:02x} {member.name}: {name} {missing}".strip()
+
+
+@pytest.mark.parametrize("name", declared())
+def test_every_member_is_as_the_schema_says(name: str):
+    structure: type[Structure] = getattr(control, name)
+    expected = [re.sub(r" [~=]", " ", line) for line in declared()[name]]
+    assert [describe(m) for m in structure.MEMBERS] == expected
+
+
+def test_the_selections_are_as_the_schema_says():
+    selections = dict(re.findall(r"\[(\d+)\] \w\w (\w+)", SELECTIONS))
+    del selections["9"]  # clusterMessage, between brokers only
+    r_id, body = ControlMessage.MEMBERS
+    assert (r_id.id, r_id.name, r_id.kind.expected, r_id.optional) == (
+        0,
+        "rId",
+        "an int from -2147483648 to 2147483647",
+        True,
+    )
+    assert body.id == 1
+    assert isinstance(body.kind, Choice)
+    by_name = {id: name for name, id in zip(body.kind.by_name, body.kind.by_id, strict=True)}
+    assert {str(id): name for id, name in by_name.items()} == selections
+    assert list(CHOICES[MessageKind.NEGOTIATION].by_name) == ["clientIdentity", "brokerResponse"]
+    assert list(CHOICES[MessageKind.AUTHENTICATION].by_name) == [
+        "authenticationRequest",
+        "authenticationResponse",
+    ]
+
+
+def test_the_enumerators_are_as_the_schema_says():
+    assert [(e.name, e.value) for e in ClientType] == [
+        ("E_UNKNOWN", 0), ("E_TCPCLIENT", 1), ("E_TCPBROKER", 2), ("E_TCPADMIN", 3),
+    ]  # fmt: skip
+    assert [(e.name, e.value) for e in ClientLanguage] == [("E_UNKNOWN", 0), ("E_CPP", 1), ("E_JAVA", 2)]
+    assert [(e.name, e.value) for e in ExpressionVersion] == [("E_UNDEFINED", 0), ("E_VERSION_1", 1)]
+    assert StatusCategory is errors.StatusCategory
+    assert min(StatusCategory) == StatusCategory.E_NOT_READY == -8
+
+
+def test_flags():
+    assert RoutingFlags(10) == RoutingFlags.DELIVER_CONSUMER_PRIORITY | RoutingFlags.HAS_MULTIPLE_SUB_STREAMS
+    assert RoutingFlags.AT_MOST_ONCE in RoutingFlags(7)
+    assert RoutingFlags.DELIVER_ALL in RoutingFlags(7)
+    assert QueueFlags.READ | QueueFlags.WRITE | QueueFlags.ACK == 14
+    assert QueueFlags.ADMIN == 1
+
+
+def test_values_are_immutable_and_compare_by_value():
+    handle = QueueHandleParameters(uri="bmq://d/q", q_id=3)
+    assert handle == QueueHandleParameters("bmq://d/q", 3)
+    assert hash(handle) == hash(QueueHandleParameters("bmq://d/q", 3))
+    assert handle != QueueHandleParameters("bmq://d/q", 4)
+    assert Disconnect() != DisconnectResponse()
+    assert Disconnect() != ()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        handle.q_id = 4  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        del handle.q_id
+    with pytest.raises((AttributeError, TypeError)):
+        handle.qid = 4  # type: ignore[attr-defined]
+    assert not hasattr(handle, "__dict__")
+
+
+def test_values_are_dataclasses():
+    handle = QueueHandleParameters("bmq://d/q", flags=2)
+    assert dataclasses.replace(handle, flags=4) == QueueHandleParameters("bmq://d/q", flags=4)
+    assert [f.name for f in dataclasses.fields(Status)] == ["category", "code", "message"]
+    match ControlMessage(1, OpenQueue(handle)):
+        case ControlMessage(r_id, OpenQueue(QueueHandleParameters(flags=flags))):
+            assert (r_id, flags) == (1, 2)
+        case _:
+            pytest.fail("no match")
+
+
+def test_values_can_be_copied_and_pickled():
+    message = ControlMessage(1, OpenQueue(QueueHandleParameters("bmq://d/q")))
+    assert copy.deepcopy(message) == message
+    assert pickle.loads(pickle.dumps(message)) == message
+
+
+def test_wrong_arguments_are_refused_by_name():
+    with pytest.raises(TypeError, match="Status has no member 'categroy'"):
+        Status(categroy=0)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="Status got twice 'category'"):
+        Status(StatusCategory.E_SUCCESS, category=StatusCategory.E_SUCCESS)  # type: ignore[misc]
+    with pytest.raises(TypeError, match="Disconnect takes at most 0 values, got 1"):
+        Disconnect(1)  # type: ignore[call-arg]
+
+
+def test_reprs_show_everything_but_credentials():
+    assert repr(Status(StatusCategory.E_REFUSED, -1, "no")) == (
+        "Status(category=<StatusCategory.E_REFUSED: -6>, code=-1, message='no')"
+    )
+    assert repr(AuthenticationRequest("BASIC", b"user:hunter2")) == (
+        "AuthenticationRequest(mechanism='BASIC', data=...)"
+    )
+    assert repr(AuthenticationRequest("X")) == "AuthenticationRequest(mechanism='X', data=None)"
+    assert repr(Disconnect()) == "Disconnect()"
+
+
+def test_the_family_of_a_message():
+    assert kind_of(ClientIdentity()) is MessageKind.NEGOTIATION
+    assert kind_of(ControlMessage(1, CloseQueueResponse())) is MessageKind.CONTROL
+    assert kind_of(AuthenticationRequest()) is MessageKind.AUTHENTICATION
