@@ -1,0 +1,197 @@
+"""What the client core reports: session events for the application, and signals for the I/O layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from bmq.errors import AckStatus, Error
+
+__all__ = [
+    "Acked",
+    "CloseChannel",
+    "Completed",
+    "Connected",
+    "ConnectionLost",
+    "CredentialsNeeded",
+    "Disconnected",
+    "HostHealthRestored",
+    "HostUnhealthy",
+    "Outcome",
+    "Pushed",
+    "QueueReopenFailed",
+    "QueueReopened",
+    "QueueResumed",
+    "QueueSuspended",
+    "Reconnected",
+    "Reconnecting",
+    "SessionEvent",
+    "Signal",
+    "SlowConsumer",
+    "SlowConsumerRecovered",
+    "StateRestored",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEvent:
+    """The base of everything that :meth:`bmq.Session.events` yields."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connected(SessionEvent):
+    """The session is established for the first time.
+
+    Attributes:
+        broker: how the broker names itself.
+    """
+
+    broker: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLost(SessionEvent):
+    """The connection is gone; unless the session is closing, reconnecting starts at once."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnecting(SessionEvent):
+    """An attempt to reconnect is due.
+
+    Attributes:
+        attempt: 1 for the first one after the loss.
+        delay: seconds until it is made.
+        address: the address that will be tried.
+    """
+
+    attempt: int
+    delay: float
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnected(SessionEvent):
+    """There is a connection again; queues are being reopened."""
+
+    broker: str
+
+
+@dataclass(frozen=True, slots=True)
+class StateRestored(SessionEvent):
+    """Every queue was reopened or has failed, and the unacknowledged posts were sent again."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueReopened(SessionEvent):
+    """A queue is usable again after a reconnect."""
+
+    queue_uri: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueReopenFailed(SessionEvent):
+    """A queue could not be reopened after a reconnect; it is closed and its posts have failed."""
+
+    queue_uri: str
+    error: Error
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSuspended(SessionEvent):
+    """A queue does not take part while the host is unhealthy."""
+
+    queue_uri: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueResumed(SessionEvent):
+    """A suspended queue takes part again."""
+
+    queue_uri: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostUnhealthy(SessionEvent):
+    """The host health monitor reports trouble."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostHealthRestored(SessionEvent):
+    """The host is healthy again, and every suspended queue has resumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowConsumer(SessionEvent):
+    """The application does not keep up: reading from the connection has paused.
+
+    Attributes:
+        messages: how many messages wait for the application.
+        bytes: their size.
+    """
+
+    messages: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlowConsumerRecovered(SessionEvent):
+    """The application has caught up: reading goes on."""
+
+    messages: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected(SessionEvent):
+    """The session is over.
+
+    Attributes:
+        reason: "" when it was closed by the application.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """The base of what only the I/O layer sees."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completed(Signal):
+    """An operation ended: with ``error``, or well when that is None."""
+
+    token: Any
+    error: Error | None
+
+
+#: What became of one post: its token and tag, its GUID, the status, the queue.
+Outcome = tuple[Any, int, bytes, AckStatus, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Acked(Signal):
+    """Posts got their outcome."""
+
+    outcomes: list[Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed(Signal):
+    """Messages arrived: (subscription, its messages in order) each."""
+
+    deliveries: list[tuple[Any, list[Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class CloseChannel(Signal):
+    """The connection is to be closed, because of ``error`` unless that is None."""
+
+    error: Error | None
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialsNeeded(Signal):
+    """The authentication is about to expire: renew it with :meth:`ClientCore.reauthenticate`."""

@@ -1,0 +1,197 @@
+"""The beginning of a connection, client role: optional authentication, then negotiation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from bmq.errors import AuthenticationError, ConnectionFailed, Error, NegotiationError, StatusCategory
+from bmq.protocol.tables import HANDSHAKE_TRANSITIONS, HandshakeInput, HandshakeState, step
+from bmq.wire.constants import EventType
+from bmq.wire.control import (
+    AuthenticationRequest,
+    AuthenticationResponse,
+    BrokerResponse,
+    ClientIdentity,
+    Codec,
+    MessageKind,
+    decode_event,
+    encode_event,
+    parse_features,
+)
+from bmq.wire.event import Event
+from bmq.wire.features import CONFIGURE_STREAM, MESSAGE_PROPERTIES_EX
+
+__all__ = ["BrokerInfo", "Credentials", "Handshake"]
+
+
+class Credentials(NamedTuple):
+    """What proves who the client is.
+
+    Attributes:
+        mechanism: BASIC, ANONYMOUS, or the name of a mechanism the broker has a plugin for.
+        data: for BASIC ``b"user:password"``; None for none.
+    """
+
+    mechanism: str
+    data: bytes | None = None
+
+    def __repr__(self) -> str:
+        return f"Credentials(mechanism={self.mechanism!r}, data=<hidden>)"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """What the broker said of itself during negotiation.
+
+    Attributes:
+        name: process and host, for people.
+        version: its version number; 999999 is a development build.
+        features: what it can do, as it wrote it.
+        new_properties: it takes the new property encoding.
+        configure_stream: it announces configureStream.
+        heartbeat_interval: seconds between heartbeats.
+        max_missed_heartbeats: after how many silent intervals the connection is dead; 0 turns this off.
+    """
+
+    name: str
+    version: int
+    features: str
+    new_properties: bool
+    configure_stream: bool
+    heartbeat_interval: float
+    max_missed_heartbeats: int
+
+
+class Handshake:
+    """Runs :data:`HANDSHAKE_TRANSITIONS` for one connection after another.
+
+    Attributes:
+        state: where it is.
+        broker: what the broker said, once it is done.
+        error: why it failed.
+        lifetime: seconds after which the credentials must have been renewed, or None.
+        deadline: when it times out, or None.
+    """
+
+    def __init__(self, identity: ClientIdentity) -> None:
+        self.identity = identity
+        self.state = HandshakeState.IDLE
+        self.broker: BrokerInfo | None = None
+        self.error: Error | None = None
+        self.lifetime: float | None = None
+        self.deadline: float | None = None
+        self._credentials: Credentials | None = None
+
+    def connected(self, credentials: Credentials | None, deadline: float) -> bytes:
+        """A connection is there; return the event to send."""
+        self.error = None
+        self.lifetime = None
+        self.deadline = deadline
+        self._credentials = credentials
+        return self._fire(
+            HandshakeInput.CONNECTED if credentials is None else HandshakeInput.CONNECTED_WITH_CREDENTIALS
+        )
+
+    def receive(self, event: Event) -> bytes:
+        """Take the broker's answer; return the event to send next, if any.
+
+        Raises:
+            ProtocolError: it is not a legal answer.
+        """
+        if self.state is HandshakeState.AUTHENTICATING:
+            answer = decode_event(_expect(event, EventType.AUTHENTICATION), MessageKind.AUTHENTICATION)
+            if not isinstance(answer, AuthenticationResponse):
+                raise NegotiationError("the broker answered credentials with a request of its own")
+            return self._authentication_answered(answer)
+        message = decode_event(_expect(event, EventType.CONTROL), MessageKind.NEGOTIATION)
+        if not isinstance(message, BrokerResponse):
+            raise NegotiationError("the peer is not a broker: it introduced itself as a client")
+        return self._negotiation_answered(message)
+
+    def timed_out(self) -> None:
+        """The deadline has passed."""
+        waiting = "credentials" if self.state is HandshakeState.AUTHENTICATING else "negotiation"
+        self.error = ConnectionFailed(f"the broker did not answer the {waiting} in time")
+        self._fire(HandshakeInput.TIMEOUT)
+
+    def channel_down(self) -> None:
+        """The connection is gone."""
+        self.deadline = None
+        self._fire(HandshakeInput.CHANNEL_DOWN)
+
+    def authentication_request(self, credentials: Credentials) -> bytes:
+        """Return the event that carries credentials."""
+        request = AuthenticationRequest(mechanism=credentials.mechanism, data=credentials.data)
+        return encode_event(request, Codec.JSON)
+
+    def renewal_answered(self, event: Event) -> AuthenticationError | None:
+        """Take the answer to renewed credentials on the live session.
+
+        Raises:
+            ProtocolError: it is not a legal answer.
+        """
+        answer = decode_event(event, MessageKind.AUTHENTICATION)
+        if not isinstance(answer, AuthenticationResponse):
+            return AuthenticationError("the broker answered credentials with a request of its own")
+        if answer.status.category != StatusCategory.E_SUCCESS:
+            return _authentication_error(answer)
+        self.lifetime = None if answer.lifetime_ms is None else answer.lifetime_ms / 1000
+        return None
+
+    # transitions
+
+    def _fire(self, event: HandshakeInput) -> bytes:
+        action, self.state = step(HANDSHAKE_TRANSITIONS, self.state, event)
+        if action == "authenticate":
+            assert self._credentials is not None
+            return self.authentication_request(self._credentials)
+        if action == "negotiate":
+            return encode_event(self.identity, Codec.JSON)
+        if action in ("finish", "fail"):
+            self.deadline = None
+        return b""
+
+    def _authentication_answered(self, answer: AuthenticationResponse) -> bytes:
+        if answer.status.category != StatusCategory.E_SUCCESS:
+            self.error = _authentication_error(answer)
+            return self._fire(HandshakeInput.REFUSED)
+        self.lifetime = None if answer.lifetime_ms is None else answer.lifetime_ms / 1000
+        return self._fire(HandshakeInput.AUTHENTICATED)
+
+    def _negotiation_answered(self, message: BrokerResponse) -> bytes:
+        result = message.result
+        if result.category != StatusCategory.E_SUCCESS:
+            self.error = NegotiationError(
+                f"the broker refused the session: {result.message or 'no reason given'} "
+                f"({result.category.name}, code {result.code})"
+            )
+            return self._fire(HandshakeInput.REFUSED)
+        identity = message.broker_identity
+        features = parse_features(identity.features)
+        self.broker = BrokerInfo(
+            name=f"{identity.process_name or 'broker'} on {identity.host_name or 'unknown host'}",
+            version=message.broker_version,
+            features=identity.features,
+            new_properties=features.has(*MESSAGE_PROPERTIES_EX),
+            configure_stream=features.has(*CONFIGURE_STREAM),
+            heartbeat_interval=message.heartbeat_interval_ms / 1000,
+            max_missed_heartbeats=message.max_missed_heartbeats,
+        )
+        return self._fire(HandshakeInput.NEGOTIATED)
+
+
+def _expect(event: Event, wanted: EventType) -> Event:
+    if event.type != wanted:
+        raise NegotiationError(
+            f"during the handshake the broker sent an event of type {event.type}, not {wanted.name}"
+        )
+    return event
+
+
+def _authentication_error(answer: AuthenticationResponse) -> AuthenticationError:
+    status = answer.status
+    return AuthenticationError(
+        f"the broker refused the credentials: {status.message or 'no reason given'} "
+        f"({status.category.name}, code {status.code})"
+    )

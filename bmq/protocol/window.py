@@ -1,0 +1,75 @@
+"""The window: every post that has no outcome yet, in the order of posting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+__all__ = ["Pending", "Window"]
+
+
+class Pending(NamedTuple):
+    """One unacknowledged post.
+
+    Attributes:
+        queue: the queue it was posted to.
+        data: the encoded PUT message, ready to be sent again.
+        token: whom the outcome is for.
+        tag: which of the token's posts it is.
+        posted: when it was posted.
+    """
+
+    queue: Any
+    data: bytes
+    token: Any
+    tag: int
+    posted: float
+
+
+class Window:
+    """Holds unacknowledged posts by GUID until they are acknowledged or given up.
+
+    It is the only owner of their bytes: what a reconnect sends again comes from here.
+
+    Attributes:
+        bytes: the size of all encoded messages held.
+    """
+
+    __slots__ = ("_entries", "bytes")
+
+    def __init__(self) -> None:
+        self._entries: dict[bytes, Pending] = {}
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, guid: bytes) -> bool:
+        return guid in self._entries
+
+    def add(self, guid: bytes, pending: Pending) -> None:
+        """Take a post in; the GUID must not be there yet."""
+        self._entries[guid] = pending
+        self.bytes += len(pending.data)
+
+    def pop(self, guid: bytes) -> Pending | None:
+        """Let a post go; None when the GUID is not (or no longer) known."""
+        pending = self._entries.pop(guid, None)
+        if pending is not None:
+            self.bytes -= len(pending.data)
+        return pending
+
+    def oldest(self) -> Pending | None:
+        """Return the post that has waited longest."""
+        return next(iter(self._entries.values()), None)
+
+    def __iter__(self) -> Iterator[Pending]:
+        return iter(self._entries.values())
+
+    def take(self, wanted: Callable[[Pending], bool]) -> list[tuple[bytes, Pending]]:
+        """Remove and return every post that is wanted, in order."""
+        taken = [(guid, pending) for guid, pending in self._entries.items() if wanted(pending)]
+        for guid, pending in taken:
+            del self._entries[guid]
+            self.bytes -= len(pending.data)
+        return taken
