@@ -3,7 +3,7 @@
 Every member is an element of context tag, length and content; its type is known from the schema alone. The
 writer is canonical: constructed elements have indefinite lengths, every member that is not null is written,
 defaults included. The reader takes whatever the official decoder takes, and bounds its work: lengths are
-compared with what is left before they are used, unknown elements are skipped without recursion.
+compared with what is left before they are used, elements are counted, unknown ones skipped without recursion.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bmq.wire.control_messages import (
     kind_of,
 )
 from bmq.wire.schema import (
-    MAX_ARRAY_ELEMENTS,
+    MAX_ELEMENTS,
     Array,
     Boolean,
     Bytes,
@@ -185,7 +185,8 @@ class _Reader:
     """A position in a body.
 
     Structures are gathered as dictionaries first, since a repeated one adds to what is already there.
-    ``limit`` is always the end of the innermost element of definite length, or of the body.
+    ``limit`` is always the end of the innermost element of definite length, or of the body; ``elements``
+    counts down how many more are accepted.
     """
 
     __slots__ = ("body", "elements", "missing", "offset", "position")
@@ -195,7 +196,7 @@ class _Reader:
         self.offset = offset
         self.missing = missing
         self.position = 0
-        self.elements = MAX_ARRAY_ELEMENTS
+        self.elements = MAX_ELEMENTS
 
     def message(self, kind: MessageKind) -> Structure:
         limit = len(self.body)
@@ -229,6 +230,9 @@ class _Reader:
     def header(self, limit: int, path: str) -> tuple[int, int, int]:
         """Read a tag and a length: class and constructed bits, number, length (known to be there)."""
         start = self.position
+        self.elements -= 1
+        if self.elements < 0:
+            self.fail(f"more than {MAX_ELEMENTS} elements in one message", path)
         octet = self.octet(limit, path)
         number = octet & _LONG_TAG
         if number == _LONG_TAG:
@@ -354,9 +358,6 @@ class _Reader:
         while self.more(end, limit, path):
             at = f"{path}[{len(gathered)}]"
             inner_end, inner_limit = self.enter_sequence(limit, at)
-            self.elements -= 1
-            if self.elements < 0:
-                self.fail(f"more than {MAX_ARRAY_ELEMENTS} array elements in one message", at)
             inner: dict[str, Any] = {}
             gathered.append(inner)
             self.members(kind.element.type, inner_end, inner_limit, inner, at)

@@ -24,7 +24,7 @@ from bmq.wire.control_messages import (
     kind_of,
 )
 from bmq.wire.schema import (
-    MAX_ARRAY_ELEMENTS,
+    MAX_ELEMENTS,
     Array,
     Boolean,
     Bytes,
@@ -185,7 +185,7 @@ class _Reader:
     __slots__ = ("elements",)
 
     def __init__(self) -> None:
-        self.elements = MAX_ARRAY_ELEMENTS
+        self.elements = MAX_ELEMENTS
 
     def structure(self, type: type[Structure], value: object, path: str) -> Structure:
         fields = _object(value, path or type.__name__)
@@ -220,7 +220,7 @@ class _Reader:
     def array(self, kind: Array, values: list[object], path: str) -> tuple[Structure, ...]:
         self.elements -= len(values)
         if self.elements < 0:
-            raise ProtocolError(f"more than {MAX_ARRAY_ELEMENTS} array elements in one message", field=path)
+            raise ProtocolError(f"more than {MAX_ELEMENTS} array elements in one message", field=path)
         type = kind.element.type
         return tuple(self.structure(type, value, f"{path}[{i}]") for i, value in enumerate(values))
 

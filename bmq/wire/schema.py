@@ -20,7 +20,7 @@ __all__ = [
     "BYTES",
     "I32",
     "I64",
-    "MAX_ARRAY_ELEMENTS",
+    "MAX_ELEMENTS",
     "STRING",
     "U32",
     "U64",
@@ -41,9 +41,10 @@ __all__ = [
     "structure",
 ]
 
-#: Largest number of array elements accepted in one message. Two bytes on the wire can make an element that
-#: takes hundreds in memory, so a message's own length is no sufficient bound.
-MAX_ARRAY_ELEMENTS = 65_536
+#: Largest number of elements accepted in one message: of arrays in JSON, of all kinds in BER. Two bytes on
+#: the wire can make an element that costs microseconds and hundreds of bytes, so a message's own length does
+#: not bound the work it causes. An honest subscription has about eleven.
+MAX_ELEMENTS = 131_072
 
 _S = TypeVar("_S", bound="Structure")
 

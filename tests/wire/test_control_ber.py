@@ -564,13 +564,31 @@ def test_every_truncation_is_refused(name: str):
             decode_ber(body[:length], kind)
 
 
-def test_more_array_elements_than_any_honest_peer_sends_are_refused():
-    many = configure(element(0xA1, octets("30 00") * 65_536))
-    assert len(decode_ber(many, MessageKind.CONTROL).body.stream_parameters.subscriptions) == 65_536  # type: ignore[union-attr]
-    # Spread over several arrays they count together.
-    consumers = element(0x30, element(0xA2, octets("30 00") * 40_000))
-    with pytest.raises(ProtocolError, match="65536 array elements"):
-        decode_ber(configure(element(0xA1, consumers, consumers)), MessageKind.CONTROL)
+@pytest.mark.parametrize(
+    "flood",
+    [
+        configure(element(0xA1, octets("30 00") * 131_072)),
+        configure(element(0xA1, element(0x30, element(0xA2, octets("30 00") * 33_000)) * 4)),
+        control(element(0xAA, octets("a0 00") * 131_072)),
+        element(0x30, octets("98 00") * 131_072),
+        element(0x30, element(0xB9, octets("b9 80 00 00") * 131_072)),
+    ],
+    ids=["an array", "several arrays", "a repeated structure", "unknown", "unknown and nested"],
+)
+def test_more_elements_than_any_honest_peer_sends_are_refused(flood: bytes):
+    with pytest.raises(ProtocolError, match="more than 131072 elements in one message"):
+        decode_ber(flood, MessageKind.CONTROL)
+
+
+def test_thousands_of_subscriptions_are_not_too_many():
+    many = ConfigureStream(
+        7,
+        StreamParameters(
+            subscriptions=tuple(Subscription(n, consumers=(ConsumerInfo(),)) for n in range(10_000))
+        ),
+    )
+    message = ControlMessage(1, many)
+    assert decode_ber(encode_ber(message), MessageKind.CONTROL) == message
 
 
 def test_a_body_longer_than_any_honest_peer_sends_is_refused():

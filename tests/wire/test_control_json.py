@@ -210,8 +210,8 @@ REFUSED = {
     "an unknown enumerator's number": (b'{"status":{"category":1}}', "status.category", "got 1"),
     "a boolean for an enumerator": (b'{"status":{"category":false}}', "status.category", "got a boolean"),
     "more array elements than any honest peer sends": (
-        b'{"configureStream":{"streamParameters":{"subscriptions":[' + b"{}," * 65_536 + b"{}]}}}",
-        "configureStream.streamParameters.subscriptions", "more than 65536 array elements",
+        b'{"configureStream":{"streamParameters":{"subscriptions":[' + b"{}," * 131_072 + b"{}]}}}",
+        "configureStream.streamParameters.subscriptions", "more than 131072 array elements",
     ),
     "longer than any honest peer's": (
         bytes(16 * 1024 * 1024 + 1), "ControlMessage", "at most 16777216 bytes, got 16777217",
