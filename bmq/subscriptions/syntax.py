@@ -1,0 +1,198 @@
+"""The syntax tree of a subscription expression and the table of its operators.
+
+Every node knows its ``offset``: the index into the text of the token it comes from (for a binary node, its
+operator). Offsets take no part in comparing trees, so two trees are equal when they mean the same word for
+word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+__all__ = [
+    "INT64_MAX",
+    "INT64_MIN",
+    "MAX_LENGTH",
+    "MAX_OPERATORS",
+    "MAX_PROPERTIES",
+    "NEGATED",
+    "PRECEDENCE",
+    "UNARY_PRECEDENCE",
+    "Binary",
+    "BinaryOperator",
+    "Boolean",
+    "Exists",
+    "Integer",
+    "Junction",
+    "Negate",
+    "Node",
+    "Not",
+    "Property",
+    "String",
+    "flatten",
+    "join",
+    "operator_count",
+    "property_names",
+    "walk",
+]
+
+#: The broker's limits on one expression: bytes of text, operators, references to properties.
+MAX_LENGTH: Final = 128
+MAX_OPERATORS: Final = 10
+MAX_PROPERTIES: Final = 10
+
+INT64_MIN: Final = -(2**63)
+INT64_MAX: Final = 2**63 - 1
+
+BinaryOperator: TypeAlias = Literal[
+    "||", "&&", "==", "!=", "<", "<=", ">", ">=", "+", "-", "*", "/", "%"
+]  # fmt: skip
+
+#: The two operators that stop early.
+Junction: TypeAlias = Literal["&&", "||"]
+
+#: How tightly a binary operator binds; all are left-associative but the comparisons, which do not chain.
+PRECEDENCE: Final[dict[BinaryOperator, int]] = {
+    "||": 1,
+    "&&": 2,
+    "==": 3,
+    "!=": 3,
+    "<": 4,
+    "<=": 4,
+    ">": 4,
+    ">=": 4,
+    "+": 5,
+    "-": 5,
+    "*": 6,
+    "/": 6,
+    "%": 6,
+}
+UNARY_PRECEDENCE: Final = 7
+
+#: The comparison that is true where another is false (and an error where that one is an error).
+NEGATED: Final[dict[BinaryOperator, BinaryOperator]] = {
+    "==": "!=",
+    "!=": "==",
+    "<": ">=",
+    ">=": "<",
+    ">": "<=",
+    "<=": ">",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """The value of a message property: ``CustomerId``."""
+
+    name: str
+    offset: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    """Whether the message has a readable property: ``exists(CustomerId)``."""
+
+    name: str
+    offset: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Integer:
+    """A literal of 64 bits, sign included: ``-5``."""
+
+    value: int
+    offset: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class String:
+    """A string literal; the value is the raw text between the quotes, backslashes included."""
+
+    value: str
+    offset: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Boolean:
+    """``true`` or ``false``."""
+
+    value: bool
+    offset: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """``!operand`` (or ``~operand``)."""
+
+    operand: Node
+    offset: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Negate:
+    """``-operand``, where the operand is not a plain number."""
+
+    operand: Node
+    offset: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """``left operator right``."""
+
+    operator: BinaryOperator
+    left: Node
+    right: Node
+    offset: int = field(default=0, compare=False)
+
+
+Node: TypeAlias = Property | Exists | Integer | String | Boolean | Not | Negate | Binary
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """Every node of a tree in the order of the text, without recursion."""
+    stack: list[tuple[Node, bool]] = [(node, False)]
+    while stack:
+        current, opened = stack.pop()
+        if isinstance(current, Binary) and not opened:
+            stack.append((current.right, False))
+            stack.append((current, True))
+            stack.append((current.left, False))
+            continue
+        yield current
+        if isinstance(current, Not | Negate):
+            stack.append((current.operand, False))
+
+
+def flatten(junction: Junction, node: Node) -> list[Node]:
+    """The terms that a tree joins with one junction, in order, however they are grouped."""
+    terms: list[Node] = []
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        if isinstance(current, Binary) and current.operator == junction:
+            stack.append(current.right)
+            stack.append(current.left)
+        else:
+            terms.append(current)
+    return terms
+
+
+def join(junction: Junction, terms: list[Node]) -> Node:
+    """The opposite of :func:`flatten`; there must be a term."""
+    node = terms[0]
+    for term in terms[1:]:
+        node = Binary(junction, node, term)
+    return node
+
+
+def property_names(node: Node) -> tuple[str, ...]:
+    """The names of the properties a tree reads or tests, each once, in order of appearance."""
+    return tuple(dict.fromkeys(n.name for n in walk(node) if isinstance(n, Property | Exists)))
+
+
+def operator_count(node: Node) -> int:
+    """The operators of a tree as the broker counts them: a reference to a property is one too."""
+    return sum(not isinstance(n, Integer | String | Boolean) for n in walk(node))

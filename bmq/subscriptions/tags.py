@@ -1,0 +1,143 @@
+"""Tags on messages, as properties a subscription can test.
+
+The expression language has no sets, so a tag becomes a property of its own: a message tagged ``urgent`` has
+``t.urgent`` = true, and ``exists(t.urgent)`` asks for it. ``exists`` never ends in an error, whatever a
+message has or lacks, which makes tag filters the one kind of filter whose exact opposite can be written too.
+
+A tag's text is any string. In the property's name ASCII letters, digits, ``.`` and ``_`` stand for
+themselves; any other byte of its UTF-8 is ``__`` and two lower-case hexadecimal digits, and so is an
+underscore that stands directly before another underscore or before such a byte.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from bmq.errors import InvalidProperty
+from bmq.wire.constants import PropertyType
+from bmq.wire.properties import Properties, PropertyInput, Typed
+
+__all__ = [
+    "MAX_TAG_LENGTH",
+    "TAG_PREFIX",
+    "pulsar_properties",
+    "pulsar_tags",
+    "tag_name",
+    "tag_properties",
+    "tags_of",
+    "with_pulsar_tags",
+]
+
+TAG_PREFIX: Final = "t."
+#: Characters of an encoded tag: with more, not even ``!exists(t.<tag>)`` is an expression the broker takes.
+MAX_TAG_LENGTH: Final = 117
+
+_PULSAR_PREFIX: Final = "tag"
+_ESCAPED: Final = re.compile(rb"[^A-Za-z0-9._]|_(?=[^A-Za-z0-9.])")
+_ESCAPE: Final = re.compile(rb"__([0-9a-f]{2})")
+
+
+def tag_name(tag: str) -> str:
+    """The name of the property that stands for a tag.
+
+    Different tags have different names, and :func:`tags_of` gives the tags back.
+
+    Raises:
+        InvalidProperty: the tag is too long for any expression to name, or cannot be encoded as UTF-8.
+    """
+    if not isinstance(tag, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"a tag is a str, not {type(tag).__name__}: {tag!r}")
+    try:
+        raw = tag.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise InvalidProperty(
+            f"tag {tag[:40]!r} has half a character and cannot be encoded as UTF-8"
+        ) from None
+    name = _ESCAPED.sub(lambda found: b"__%02x" % found.group()[0], raw).decode("ascii")
+    if len(name) > MAX_TAG_LENGTH:
+        raise InvalidProperty(
+            f"tag {tag[:40]!r}… takes {len(name)} characters as the name of a property; with more than "
+            f"{MAX_TAG_LENGTH} no subscription could ask for it"
+        )
+    return TAG_PREFIX + name
+
+
+def tag_properties(tags: Iterable[str]) -> dict[str, bool]:
+    """The properties that tag a message: what ``post`` adds for ``tags=``.
+
+    >>> tag_properties(["urgent", "high-priority"])
+    {'t.high__2dpriority': True, 't.urgent': True}
+
+    Raises:
+        InvalidProperty: a tag is too long for any expression to name, or cannot be encoded as UTF-8.
+        TypeError: ``tags`` is a single string.
+    """
+    return {tag_name(tag): True for tag in distinct(tags)}
+
+
+def distinct(tags: Iterable[str]) -> tuple[str, ...]:
+    """Tags once each, in one order: then equal filters have equal texts, which the broker merges."""
+    if isinstance(tags, str):
+        raise TypeError(f"tags is a collection of strings, not one string: write {{{tags!r}}}")
+    return tuple(sorted(set(tags)))
+
+
+def tags_of(properties: Mapping[str, PropertyInput] | None) -> frozenset[str]:
+    """The tags of a message, from its properties."""
+    tags: set[str] = set()
+    for name, value in _typed(properties).items():
+        if name.startswith(TAG_PREFIX) and not _is_binary(value):
+            text = _decoded(name)
+            # A name that no tag has (``t.a__``) was not written by tag_properties, and no filter asks for it.
+            if len(name) - len(TAG_PREFIX) <= MAX_TAG_LENGTH and tag_name(text) == name:
+                tags.add(text)
+    return frozenset(tags)
+
+
+def _decoded(name: str) -> str:
+    raw = name.removeprefix(TAG_PREFIX).encode("utf-8", "surrogateescape")
+    return _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), raw).decode("utf-8", "surrogateescape")
+
+
+def _typed(properties: Mapping[str, PropertyInput] | None) -> Mapping[str, PropertyInput]:
+    if isinstance(properties, Properties):
+        return properties.typed()
+    return properties or {}
+
+
+def _is_binary(value: PropertyInput) -> bool:
+    if isinstance(value, Typed):
+        return value.type is PropertyType.BINARY
+    return isinstance(value, bytes | bytearray | memoryview)
+
+
+# ---- Pulsar's convention: the values of string properties whose keys start with "tag"
+
+
+def pulsar_properties(tags: Iterable[str]) -> dict[str, str]:
+    """Tags in Pulsar's form: ``tag0``, ``tag1``, ... with the tags as values."""
+    return {f"{_PULSAR_PREFIX}{i}": tag for i, tag in enumerate(distinct(tags))}
+
+
+def pulsar_tags(properties: Mapping[str, PropertyInput] | None) -> frozenset[str]:
+    """The tags of a message in Pulsar's form: the values of STRING properties called ``tag...``."""
+    values: set[str] = set()
+    for name, value in _typed(properties).items():
+        text = value.value if isinstance(value, Typed) and value.type is PropertyType.STRING else value
+        if name.startswith(_PULSAR_PREFIX) and isinstance(text, str):
+            values.add(text)
+    return frozenset(values)
+
+
+def with_pulsar_tags(properties: Mapping[str, PropertyInput]) -> dict[str, PropertyInput]:
+    """A copy of properties in which tags in Pulsar's form stand a second time, in ours.
+
+    For producers that were written for Pulsar: ``{"tag0": "urgent"}`` becomes ``{"tag0": "urgent",
+    "t.urgent": True}``, which a subscription can ask for.
+
+    Raises:
+        InvalidProperty: a tag is too long for any expression to name.
+    """
+    return {**_typed(properties), **tag_properties(pulsar_tags(properties))}

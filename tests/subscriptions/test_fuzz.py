@@ -1,0 +1,183 @@
+"""Held against a second evaluator, on random trees and messages."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from bmq.errors import InvalidExpression
+from bmq.subscriptions import Expression, Failure, lookup, parse, plan, unparse
+from bmq.subscriptions.evaluator import compile_tree
+from bmq.subscriptions.rewrite import is_total, simplest
+from bmq.subscriptions.syntax import (
+    MAX_OPERATORS,
+    Binary,
+    Boolean,
+    Exists,
+    Integer,
+    Negate,
+    Node,
+    Not,
+    Property,
+    operator_count,
+    property_names,
+)
+from tests.subscriptions.reference import outcome
+from tests.subscriptions.strategies import conditions, messages, trees
+
+
+def ours(node: Node, message: dict[str, Any]) -> bool | str:
+    result = compile_tree(node)(lookup(message))
+    return result.kind.name if isinstance(result, Failure) else result
+
+
+@given(st.one_of(trees, conditions), messages)
+def test_the_compiled_function_agrees_with_the_reference(node: Node, message: dict[str, Any]) -> None:
+    expected = outcome(node, message)
+    assert ours(node, message) == expected
+    # KeyError is as good as None for "missing".
+    result = compile_tree(node)(message.__getitem__)
+    assert (result.kind.name if isinstance(result, Failure) else result) == expected
+
+
+@given(st.one_of(trees, conditions), messages)
+@example(Binary("-", Property("a"), Integer(1)), {"a": 1})
+@example(Binary("-", Property("a"), Binary("*", Integer(1), Property("b"))), {"a": 1, "b": 2})
+@example(Negate(Integer(5)), {})
+@example(Negate(Integer(-5)), {})
+@example(Negate(Negate(Integer(5))), {})
+@example(Binary("&&", Exists("a"), Binary("&&", Exists("b"), Exists("a"))), {"a": 1})
+@example(Binary("==", Binary("==", Property("a"), Boolean(True)), Integer(1)), {"a": 1})
+@example(Not(Binary("<", Property("a"), Integer(1))), {"a": 1})
+def test_the_shortest_text_means_the_same(node: Node, message: dict[str, Any]) -> None:
+    text = unparse(node)
+    again = parse(text)
+    assert outcome(again, message) == outcome(node, message)
+    assert operator_count(again) == operator_count(node)
+    assert property_names(again) == property_names(node)
+    assert unparse(again) == text
+
+
+@given(st.one_of(trees, conditions))
+def test_no_character_of_the_shortest_text_is_needless(node: Node) -> None:
+    text = unparse(node)
+    tree = parse(text)
+    for i, character in enumerate(text):
+        if character == " ":
+            assert not same(text[:i] + text[i + 1 :], tree)
+        elif character == "(" and not text[:i].endswith("exists"):
+            shorter = text[:i] + text[i + 1 :]
+            assert not any(
+                same(shorter[:j] + shorter[j + 1 :], tree)
+                for j in range(i, len(shorter))
+                if shorter[j] == ")"
+            )
+
+
+def same(text: str, tree: Node) -> bool:
+    try:
+        return parse(text) == tree
+    except InvalidExpression:
+        return False
+
+
+@given(st.one_of(trees, conditions), messages)
+def test_the_simplest_form_means_the_same_and_costs_no_more(node: Node, message: dict[str, Any]) -> None:
+    simple = simplest(node)
+    assert outcome(simple, message) == outcome(node, message)
+    assert operator_count(simple) <= operator_count(node)
+    negated = simplest(Not(node))
+    assert outcome(negated, message) == outcome(Not(node), message)
+    assert operator_count(negated) <= operator_count(node) + 1
+
+
+@given(st.one_of(trees, conditions), messages)
+def test_what_is_called_total_never_ends_in_an_error(node: Node, message: dict[str, Any]) -> None:
+    if is_total(node):
+        assert outcome(node, message) in (True, False)
+
+
+@given(conditions, messages)
+def test_expressions_evaluate_as_their_trees(node: Node, message: dict[str, Any]) -> None:
+    text = unparse(node)
+    if operator_count(node) > MAX_OPERATORS:
+        return
+    if len(text.encode("utf-8", "surrogateescape")) > 128 or not property_names(node):
+        return
+    expression = Expression(text)
+    expected = outcome(node, message)
+    evaluation = expression.evaluate(message)
+    assert evaluation.value is (expected if isinstance(expected, bool) else None)
+    assert (evaluation.error.name if evaluation.error else None) == (
+        expected if isinstance(expected, str) else None
+    )
+    assert evaluation.offset is None or 0 <= evaluation.offset < len(text)
+    assert expression.matches(message) is (expected is True)
+
+
+#: Pieces of texts that are nearly expressions.
+fragments = st.lists(
+    st.sampled_from(
+        [*'()!~-+*/%<>=&|"\\ \t\n\r._1a', "==", "!=", "&&", "||", "exists", "true", "ab", "12", "é"]
+    ),
+    max_size=40,
+).map("".join)
+
+
+def refusal(text: str) -> InvalidExpression | None:
+    try:
+        Expression(text)
+    except InvalidExpression as error:
+        return error
+    return None
+
+
+@given(st.one_of(fragments, st.text(max_size=140)))
+@example("(" * 128)
+@example("!" * 128)
+@example('"' * 127)
+@example("exists(" * 18)
+@example("\ud800")
+def test_any_text_is_an_expression_or_a_clear_error(text: str) -> None:
+    error = refusal(text)
+    if error is None:
+        expression = Expression(text)
+        assert expression.ast is not None
+        assert 1 <= expression.operators <= 10
+        expression.evaluate({"a": 1, "ab": "x"})
+    else:
+        assert error.code in ("SYNTAX", "TOO_LONG", "TOO_COMPLEX", "NO_PROPERTIES")
+        assert 0 <= error.offset <= len(text)
+        first, shown, caret, *_ = str(error).split("\n")
+        assert first
+        assert caret.strip().startswith("^ column ")
+        assert caret.index("^") <= len(shown)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("(" * 100_000, "unexpected end of expression at offset 99999"),
+        ("x || (" * 50_000, "unexpected end of expression at offset 299999"),
+        ("-" * 100_000 + "x == 1", "nested 100002 deep"),
+        ("(" * 100_000 + "x" + ")" * 100_000 + "||y" * 10, "^$"),
+        ("x==0" + "0" * 100_000, "^$"),
+        ("x==1" + "0" * 100_000, "integer overflow at offset 3"),
+    ],
+    ids=["parentheses", "junctions", "minus", "closed", "zeros", "digits"],
+)
+def test_texts_of_any_size_cost_no_stack(text: str, message: str) -> None:
+    assert re.search(message, planned(text))
+
+
+def planned(text: str) -> str:
+    """What planning complains about; nothing when it succeeds."""
+    try:
+        plan(text)
+    except InvalidExpression as error:
+        return str(error)
+    return ""

@@ -1,0 +1,374 @@
+"""The language, case by case: what the broker's own test drivers say, and what a real broker answered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bmq.errors import InvalidExpression
+from bmq.subscriptions import ErrorKind, Expression
+from bmq.wire.constants import PropertyType
+from bmq.wire.properties import Typed
+from tests.transcripts import probes
+
+INT64_MIN = -(2**63)
+
+MESSAGE: dict[str, Any] = {
+    "b_true": True,
+    "b_false": False,
+    "i_0": 0,
+    "i_1": 1,
+    "i_2": 2,
+    "i_42": 42,
+    "i_neg1": -1,
+    "i64_42": Typed(PropertyType.INT64, 42),
+    "i64_min": Typed(PropertyType.INT64, INT64_MIN),
+    "s_foo": "foo",
+    "s_e": "",
+    "exists": 42,
+    "c_A": Typed(PropertyType.CHAR, b"A"),
+    "a.b": 5,
+    "bin": b"\x01",
+    "q3": 'a"b',
+    "q4": 'a\\"b',
+}
+
+OVERLONG = "expression is too long (130), max allowed length: 128"
+NO_PROPERTIES = "expression does not use any properties"
+
+
+def too_many(count: int) -> str:
+    return f"too many operators ({count}), max allowed operators: 10"
+
+
+#: (number, text, code, first line of the message)
+REFUSED = [
+    (1, "", "SYNTAX", "syntax error, unexpected end of expression at offset 0"),
+    (2, " ", "SYNTAX", "syntax error, unexpected end of expression at offset 0"),
+    (3, "42 @", "SYNTAX", "syntax error, unexpected invalid character at offset 3"),
+    (4, "!" * 11 + "x", "TOO_COMPLEX", too_many(12)),
+    (6, "true && true", "NO_PROPERTIES", NO_PROPERTIES),
+    (7, "1 == 1", "NO_PROPERTIES", NO_PROPERTIES),
+    (8, "b_true" + " " * 124, "TOO_LONG", OVERLONG),
+    (10, "val = 42", "SYNTAX", "syntax error, unexpected invalid character at offset 4"),
+    (11, "val | true", "SYNTAX", "syntax error, unexpected invalid character at offset 4"),
+    (12, "val & true", "SYNTAX", "syntax error, unexpected invalid character at offset 4"),
+    (13, "val <> 42", "SYNTAX", "syntax error, unexpected > at offset 5"),
+    (14, "x == y == z", "SYNTAX", "syntax error, unexpected = at offset 7"),
+    (15, "x != y != z", "SYNTAX", "syntax error, unexpected <> at offset 7"),
+    (16, "x < y < z", "SYNTAX", "syntax error, unexpected < at offset 6"),
+    (17, "x == y != z", "SYNTAX", "syntax error, unexpected <> at offset 7"),
+    (19, "i_0 != 9223372036854775808", "SYNTAX", "integer overflow at offset 7"),
+    (22, "x -99999999999999999999", "SYNTAX", "syntax error, unexpected overflow at offset 2"),
+    (23, "i_1-2 == -1", "SYNTAX", "syntax error, unexpected integer at offset 3"),
+    (30, "x x", "SYNTAX", "syntax error, unexpected property at offset 2"),
+    (31, "x > ", "SYNTAX", "syntax error, unexpected end of expression at offset 3"),
+    (32, "((true)", "SYNTAX", "syntax error, unexpected end of expression at offset 6"),
+    (33, "()", "SYNTAX", "syntax error, unexpected ) at offset 1"),
+    (34, "&&", "SYNTAX", "syntax error, unexpected AND at offset 0"),
+    (35, "true && (>>)", "SYNTAX", "syntax error, unexpected > at offset 9"),
+    (36, "b_true and b_true", "SYNTAX", "syntax error, unexpected property at offset 7"),
+    (37, "_x > 0", "SYNTAX", "syntax error, unexpected invalid character at offset 0"),
+    (38, "1x > 0", "SYNTAX", "syntax error, unexpected property at offset 1"),
+    (40, "exists()", "SYNTAX", "syntax error, unexpected ), expecting property or exists at offset 7"),
+    (
+        41,
+        'exists("a")',
+        "SYNTAX",
+        "syntax error, unexpected string, expecting property or exists at offset 7",
+    ),
+    (42, "exists(a", "SYNTAX", "syntax error, unexpected end of expression, expecting ) at offset 7"),
+    (45, "||".join(f"exists({name})" for name in "abcdef"), "TOO_COMPLEX", too_many(11)),
+    (47, "a==1||b==2||c==3||d==4", "TOO_COMPLEX", too_many(11)),
+    (48, "b_true\r&& b_true", "SYNTAX", "syntax error, unexpected invalid character at offset 6"),
+    (49, "'foo' == s_foo", "SYNTAX", "syntax error, unexpected invalid character at offset 0"),
+    (50, 's_foo == "foo', "SYNTAX", "syntax error, unexpected invalid character at offset 9"),
+]
+
+NAME, TYPE, ARITHMETIC = ErrorKind.NAME, ErrorKind.TYPE, ErrorKind.ARITHMETIC
+
+#: (number, text, True, False or the kind of error)
+EVALUATED: list[tuple[int, str, bool | ErrorKind]] = [
+    (5, "!" * 9 + "b_true", False),
+    (9, "b_true" + " " * 122, True),
+    (18, "i_1 < i_2 == i_0", TYPE),
+    (20, "i_0 != -9223372036854775808", True),
+    (21, "i_0 != 9223372036854775807", True),
+    (24, "i_1 - 2 == -1", True),
+    (25, "i_1 --2 == 3", True),
+    (26, "- 5 < i_0", True),
+    (27, "--i_1 == 1", True),
+    (28, "-i_42 == -42", True),
+    (29, "-i_1 + 1 == 0", True),
+    (39, "a.b > 4", True),
+    (43, "exists (i_42)", True),
+    (44, "exists(a)||exists(b)||exists(c)||exists(d)||exists(i_1)", True),
+    (46, "a==1||b==2||c==3", NAME),
+    (51, 's_foo == "foo"', True),
+    (52, 's_foo < "zig"', True),
+    (52, 's_foo > "bar"', True),
+    (52, 's_foo > "fo"', True),
+    (53, 's_e == ""', True),
+    (54, r'q3 == "a\"b"', False),
+    (55, r'q4 == "a\"b"', True),
+    (56, "s_foo == 42", TYPE),
+    (56, "42 == s_foo", TYPE),
+    (57, "s_foo == 42 && b_false", TYPE),
+    (58, "b_true || s_foo == 42", True),
+    (59, "b_false || s_foo == 42", TYPE),
+    (60, "b_true == b_false", TYPE),
+    (60, "b_true != b_false", TYPE),
+    (61, "b_true == true", True),
+    (61, "b_true != true", False),
+    (61, "b_false != true", True),
+    (62, "b_true < true", TYPE),
+    (63, "i_1 == true", TYPE),
+    (64, "!b_true == false", True),
+    (65, "!i_1", TYPE),
+    (66, "i_1", TYPE),
+    (66, "i_1 + 33", TYPE),
+    (67, "nope", NAME),
+    (68, "b_false && nope", False),
+    (68, "nope && b_false", NAME),
+    (69, "exists(nope)", False),
+    (69, "exists(i_42)", True),
+    (70, "!exists(nope) || nope > 41", True),
+    (71, "exists(nope) && nope > 41", False),
+    (72, "exists == 42", True),
+    (72, "exists(exists)", True),
+    (73, "i_42 / i_0 == 0", ARITHMETIC),
+    (73, "i_42 % i_0 == 0", ARITHMETIC),
+    (74, "i64_min / i_neg1 == 0", ARITHMETIC),
+    (74, "i64_min % i_neg1 == 0", ARITHMETIC),
+    (75, "-i_42 / 5 == -8", True),
+    (75, "-i_42 % 5 == -2", True),
+    (76, "i_42 == 042", True),
+    (77, "i64_42 == i_42", True),
+    (78, "i_2 + 20 * 2 == 42", True),
+    (78, "i_2 * 20 + 2 == 42", True),
+    (79, "b_false && b_false || b_true", True),
+    (80, "b_false && (b_false || b_true)", False),
+    (81, "~b_true", False),
+    (81, "~~b_true", True),
+    (81, "!~b_true", True),
+    (82, "TRUE || b_true", NAME),
+    (83, "c_A == 65", True),
+    (84, 'bin == "x"', TYPE),
+    (84, "exists(bin)", False),
+    (85, "9223372036854775807 + i_1 < 0", True),
+]
+
+DATES = 'x > "2007-04-03T11:15:25" && x < "2022-12-12T10:56:34"'
+
+#: (number, text, properties, True, False or the kind of error): vectors with a message of their own
+EVALUATED_ON = [
+    (66, "x", {"x": 1}, TYPE),
+    (86, "x >= 0 || (y >= 0)", {"y": 1}, NAME),
+    (87, DATES, {"x": "2015-06-01T00:00:00"}, True),
+    (87, DATES, {"x": "2007-04-03T11:15:25"}, False),
+    (87, DATES, {"x": "2022-12-12T10:56:35"}, False),
+]
+
+
+def ids(vector: tuple[Any, ...]) -> str:
+    return f"{vector[0]}: {vector[1]}"[:60]
+
+
+def test_no_vector_is_missing() -> None:
+    numbers = {vector[0] for vector in (*REFUSED, *EVALUATED, *EVALUATED_ON)}
+    assert numbers == set(range(1, 88))
+
+
+@pytest.mark.parametrize("vector", REFUSED, ids=ids)
+def test_refused_with_the_brokers_message(vector: tuple[int, str, str, str]) -> None:
+    _, text, code, message = vector
+    with pytest.raises(InvalidExpression) as caught:
+        Expression(text)
+    assert str(caught.value).split("\n")[0] == message
+    assert caught.value.code == code
+    assert caught.value.expression == text
+
+
+@pytest.mark.parametrize("vector", REFUSED, ids=ids)
+def test_what_the_broker_cannot_compile_matches_everything(vector: tuple[int, str, str, str]) -> None:
+    expression = Expression(vector[1], strict=False)
+    assert expression.matches(MESSAGE)
+    assert expression.matches(None)
+    assert expression.error is not None
+
+
+@pytest.mark.parametrize("vector", EVALUATED, ids=ids)
+def test_evaluated(vector: tuple[int, str, bool | ErrorKind]) -> None:
+    _, text, expected = vector
+    check(Expression(text), MESSAGE, expected)
+
+
+@pytest.mark.parametrize("vector", EVALUATED_ON, ids=ids)
+def test_evaluated_on_its_own_message(vector: tuple[int, str, dict[str, Any], bool | ErrorKind]) -> None:
+    _, text, properties, expected = vector
+    check(Expression(text), properties, expected)
+
+
+def check(expression: Expression, properties: dict[str, Any], expected: bool | ErrorKind) -> None:
+    evaluation = expression.evaluate(properties)
+    if isinstance(expected, ErrorKind):
+        assert (evaluation.value, evaluation.error) == (None, expected)
+        assert evaluation.reason
+    else:
+        assert (evaluation.value, evaluation.error) == (expected, None)
+    assert expression.matches(properties) is (expected is True)
+    assert bool(evaluation) is (expected is True)
+
+
+@pytest.mark.parametrize(
+    ("text", "operators", "references"),
+    [
+        ("x", 1, ("x",)),
+        ("exists(x)", 1, ("x",)),
+        ("!x", 2, ("x",)),
+        ("-x == 1", 3, ("x",)),
+        ("x == -1", 2, ("x",)),
+        ("x == true", 2, ("x",)),
+        ("(((x)))", 1, ("x",)),
+        ("x == x", 3, ("x",)),
+        ('b == "x" && exists(a)', 4, ("b", "a")),
+    ],
+)
+def test_operators_as_the_broker_counts_them(text: str, operators: int, references: tuple[str, ...]) -> None:
+    expression = Expression(text)
+    assert expression.operators == operators
+    assert expression.properties == references
+
+
+def test_ten_references_cannot_be_exceeded_before_ten_operators_are() -> None:
+    text = "&&".join(["x"] * 6)
+    with pytest.raises(InvalidExpression, match=r"^too many operators \(11\)"):
+        Expression(text)
+
+
+_FROM_BYTES = {
+    PropertyType.BOOL: lambda raw: raw == b"\1",
+    PropertyType.CHAR: lambda raw: Typed(PropertyType.CHAR, raw),
+    PropertyType.STRING: lambda raw: raw.decode(),
+    PropertyType.BINARY: lambda raw: raw,
+}
+
+
+@pytest.mark.parametrize("probe", probes()["expressions"], ids=lambda probe: f"{probe[0]} {probe[1]}")
+def test_as_a_real_broker_answered(probe: tuple[str, dict[str, tuple[int, str]], bool]) -> None:
+    text, wire, delivered = probe
+    properties: dict[str, Any] = {}
+    for name, (kind, hexadecimal) in wire.items():
+        raw = bytes.fromhex(hexadecimal)
+        convert = _FROM_BYTES.get(PropertyType(kind), lambda raw: int.from_bytes(raw, "big", signed=True))
+        properties[name] = convert(raw)
+    assert Expression(text, strict=False).matches(properties) is delivered
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # `== true` is replaced by its other side before anything is evaluated, so this compares integers.
+        ("(i_42 == true) == 42", True),
+        ("(i_42 != false) == 42", True),
+        ("(i_42 == false) == 42", TYPE),
+        ("(true == true) == b_true", True),
+        ("(true == false) == b_true", False),
+        ("true != false && b_true", True),
+        ("!true == b_true", TYPE),
+        ("b_true == !false", TYPE),
+        ("s_foo == true", TYPE),
+    ],
+)
+def test_comparisons_with_a_literal_boolean_are_rewritten(text: str, expected: bool | ErrorKind) -> None:
+    check(Expression(text), MESSAGE, expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("s_foo + nope == 1", NAME),
+        ("s_foo == nope", NAME),
+        ("b_true < nope", NAME),
+        ("bin == nope", TYPE),
+        ("nope == bin", NAME),
+        ("s_foo + 1 == nope", TYPE),
+        ("i_1 / 0 == nope", ARITHMETIC),
+        ("!nope", NAME),
+        ("i_1 && nope", TYPE),
+        ("-nope == s_foo", NAME),
+        ("-s_foo == nope", TYPE),
+        ("(i_1 == 1) + 1 == nope", TYPE),
+        ('"a" < 1 || b_true', TYPE),
+        ("1 && b_true", TYPE),
+    ],
+)
+def test_the_first_error_ends_the_evaluation(text: str, expected: ErrorKind) -> None:
+    check(Expression(text), MESSAGE, expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("x + 9223372036854775807 == -9223372036854775808", 1),
+        ("x - 1 == 9223372036854775807", INT64_MIN),
+        ("-x == -9223372036854775808", INT64_MIN),
+        ("x * 2 == 0", INT64_MIN),
+        ("x * x == 1", 2**63 - 1),
+        ("x * 4294967296 * 4294967296 == 0", 3),
+        ("x / 2 == -3", -7),
+        ("x / -2 == 3", -7),
+        ("x % 2 == -1", -7),
+        ("x % -2 == 1", 7),
+        ("x / -1 == 9223372036854775807", -(2**63 - 1)),
+    ],
+)
+def test_arithmetic_has_64_bits_and_divides_toward_zero(text: str, value: int) -> None:
+    check(Expression(text), {"x": value}, True)
+
+
+@pytest.mark.parametrize(
+    ("smaller", "larger"),
+    [
+        ("", "a"),
+        ("Z", "a"),
+        ("a", "é"),
+        ("\ue000", "\U00010000"),  # UTF-16 would sort these the other way round
+        ("é", "\udcff"),  # the raw byte 0xff, as a property's undecodable byte reads
+        ("\udc80", "é"),  # the raw byte 0x80 sorts before the bytes c3 a9
+    ],
+)
+def test_strings_compare_by_their_bytes(smaller: str, larger: str) -> None:
+    check(Expression("x < y"), {"x": smaller, "y": larger}, True)
+    check(Expression(f'x < "{larger}"'), {"x": smaller}, True)
+    check(Expression(f'"{smaller}" < x'), {"x": larger}, True)
+    check(Expression(f'x == "{larger}"'), {"x": smaller}, False)
+
+
+def test_a_byte_is_a_byte_however_it_was_decoded() -> None:
+    assert Expression("x == y").matches({"x": "é", "y": "\udcc3\udca9"})
+    assert Expression('x == "é"').matches({"x": "\udcc3\udca9"})
+
+
+def test_a_char_is_a_signed_integer() -> None:
+    assert Expression("c == -1").matches({"c": Typed(PropertyType.CHAR, b"\xff")})
+    assert Expression("c == 127").matches({"c": Typed(PropertyType.CHAR, b"\x7f")})
+
+
+def test_limits_count_bytes_not_characters() -> None:
+    assert Expression(f'x== "{"é" * 61}"').matches({"x": "é" * 61})
+    with pytest.raises(InvalidExpression, match=r"^expression is too long \(129\)"):
+        Expression(f'x == "{"é" * 61}"')
+    # An offset in the message counts bytes as well, as the broker's does; the attribute indexes the text.
+    with pytest.raises(InvalidExpression, match=r"unexpected property at offset 12\n") as caught:
+        Expression('x == "éé" y')
+    assert caught.value.offset == 10
+
+
+def test_any_byte_but_a_nul_may_stand_in_a_string() -> None:
+    check(Expression('x == "a\nb\t\rc"'), {"x": "a\nb\t\rc"}, True)
+    with pytest.raises(InvalidExpression, match="unexpected invalid character at offset 5"):
+        Expression('x == "a\0b"')
+    with pytest.raises(InvalidExpression, match="unexpected invalid character at offset 5"):
+        Expression('x == "a\\\nb"')
