@@ -1,1 +1,86 @@
 """The asyncio client for BlazingMQ, in pure Python."""
+
+from bmq._version import __version__
+from bmq.client.connect import connect, run
+from bmq.client.consumer import Consumer
+from bmq.client.message import Ack, FailedPost, Message, MessageBatch, PostReport, PutMessage
+from bmq.client.options import Credentials, SessionOptions
+from bmq.client.queue import Queue
+from bmq.client.retry import exponential_backoff
+from bmq.client.session import Session, SessionStats
+from bmq.errors import (
+    AckStatus,
+    AuthenticationError,
+    BufferFull,
+    CloseQueueError,
+    ConfigureQueueError,
+    ConnectionFailed,
+    Error,
+    InvalidExpression,
+    InvalidPayload,
+    InvalidProperty,
+    InvalidURI,
+    NegotiationError,
+    OpenQueueError,
+    PostError,
+    ProtocolError,
+    QueueClosed,
+    RequestError,
+    RequestTimeout,
+    SessionClosed,
+    StateError,
+    StatusCategory,
+    UsageError,
+)
+from bmq.protocol.tables import QueueState, SessionState
+from bmq.wire.constants import Compression, PropertyType
+from bmq.wire.properties import Properties, Typed
+from bmq.wire.uri import QueueUri
+
+__all__ = [
+    "Ack",
+    "AckStatus",
+    "AuthenticationError",
+    "BufferFull",
+    "CloseQueueError",
+    "Compression",
+    "ConfigureQueueError",
+    "ConnectionFailed",
+    "Consumer",
+    "Credentials",
+    "Error",
+    "FailedPost",
+    "InvalidExpression",
+    "InvalidPayload",
+    "InvalidProperty",
+    "InvalidURI",
+    "Message",
+    "MessageBatch",
+    "NegotiationError",
+    "OpenQueueError",
+    "PostError",
+    "PostReport",
+    "Properties",
+    "PropertyType",
+    "ProtocolError",
+    "PutMessage",
+    "Queue",
+    "QueueClosed",
+    "QueueState",
+    "QueueUri",
+    "RequestError",
+    "RequestTimeout",
+    "Session",
+    "SessionClosed",
+    "SessionOptions",
+    "SessionState",
+    "SessionStats",
+    "StateError",
+    "StatusCategory",
+    "Typed",
+    "UsageError",
+    "__version__",
+    "connect",
+    "exponential_backoff",
+    "run",
+]

@@ -223,6 +223,11 @@ class ClientCore:
         if error is not None:
             self._fail_channel(error)
 
+    def note_alive(self) -> None:
+        """Nothing is being read on purpose: silence says nothing about the broker."""
+        if self._heartbeat is not None:
+            self._heartbeat.received()
+
     def tick(self, now: float) -> None:
         """Do what is due at ``now``."""
         if self.handshake.deadline is not None and now >= self.handshake.deadline:

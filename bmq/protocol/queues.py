@@ -107,7 +107,6 @@ class Queues:
         flags: QueueFlags,
         owner: Any,
         operation: Operation,
-        now: float,
         *,
         suspends: bool,
     ) -> QueueCore:

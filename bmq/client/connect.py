@@ -1,0 +1,94 @@
+"""Where everything starts: :func:`connect` and :func:`run`."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl as ssl_module
+from collections.abc import Callable, Coroutine, Generator
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, TypeVar
+
+from bmq.client.address import parse_addresses, resolve_broker
+from bmq.client.options import CredentialsSource, SessionOptions
+from bmq.client.session import Session
+from bmq.errors import UsageError
+from bmq.protocol.events import SessionEvent
+
+__all__ = ["connect", "run"]
+
+T = TypeVar("T")
+
+
+class connect:
+    """Connect to a broker.
+
+    ``async with bmq.connect(uri) as session`` or ``session = await bmq.connect(uri)``.
+
+    Args:
+        broker: ``tcp://host:port`` (``tcps://`` for TLS), several separated by commas. The
+            environment variable BMQ_BROKER_URI, if set, is used instead.
+        credentials: :class:`bmq.Credentials`, or a callable (it may be async) that returns them whenever the
+            session authenticates.
+        ssl: a context for TLS; ``tcps://`` without one uses the system's defaults.
+        server_hostname: the name to verify the broker's certificate against, if not the address's host.
+        on_event: called with every session event, in the event loop.
+        options: a :class:`bmq.SessionOptions`; its fields may also be given directly, as keywords.
+
+    Raises:
+        ConnectionFailed: no address answered within ``connect_timeout``.
+        NegotiationError: the broker refused the session.
+        AuthenticationError: the broker refused the credentials.
+        InvalidURI, UsageError: the arguments are not legal.
+
+    Cancelling it closes whatever was opened.
+    """
+
+    def __init__(
+        self,
+        broker: str = "tcp://localhost:30114",
+        *,
+        credentials: CredentialsSource | None = None,
+        ssl: ssl_module.SSLContext | None = None,
+        server_hostname: str | None = None,
+        on_event: Callable[[SessionEvent], None] | None = None,
+        options: SessionOptions | None = None,
+        **fields: Any,
+    ) -> None:
+        options = options or SessionOptions()
+        unknown = set(fields) - set(SessionOptions.__dataclass_fields__)
+        if unknown:
+            known = ", ".join(sorted(SessionOptions.__dataclass_fields__))
+            raise UsageError(f"unknown option {', '.join(sorted(unknown))}; there are: {known}")
+        self._session = Session(
+            parse_addresses(resolve_broker(broker)),
+            replace(options, **fields),
+            credentials=credentials,
+            ssl=ssl,
+            server_hostname=server_hostname,
+            on_event=on_event,
+        )
+
+    def __await__(self) -> Generator[Any, None, Session]:
+        return self._session.start().__await__()
+
+    async def __aenter__(self) -> Session:
+        return await self._session.start()
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self._session.close()
+
+
+def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
+    """Run a coroutine as ``asyncio.run`` does, on uvloop where it is installed.
+
+    Applications call it; the library itself never sets an event loop policy.
+    """
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main, debug=debug)
+    with asyncio.Runner(debug=debug, loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)

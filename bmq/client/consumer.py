@@ -1,0 +1,258 @@
+"""Consumers: where the messages of one subscription arrive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Generator
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from bmq.client.message import Message, MessageBatch
+from bmq.errors import Error, QueueClosed
+from bmq.protocol.queue import SubscriptionCore, SubscriptionOptions
+from bmq.wire.push import PushMessage
+
+if TYPE_CHECKING:
+    from bmq.client.queue import Queue
+
+__all__ = ["Consumer"]
+
+
+class Consumer:
+    """One subscription of a queue, with its own messages.
+
+    Made by :meth:`bmq.Queue.subscribe`; ``async with`` (or ``await``) activates it::
+
+        async with queue.subscribe("CustomerId == 1234", priority=10) as consumer:
+            async for message in consumer:
+                ...
+
+    Several tasks may receive from one consumer; each message goes to one of them.
+    """
+
+    def __init__(self, queue: Queue, core: SubscriptionCore, *, max_message_size: int) -> None:
+        self.queue = queue
+        self.max_message_size = max_message_size
+        self.core = core
+        self.used = False
+        self._messages: deque[PushMessage] = deque()
+        self._bytes = 0
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._closed = False
+        self._error: Error | None = None
+
+    # what it is
+
+    @property
+    def expression(self) -> str:
+        """The subscription's expression, "" for everything."""
+        return self.core.expression
+
+    @property
+    def options(self) -> SubscriptionOptions:
+        """The subscription's limits and priority."""
+        return self.core.options
+
+    @property
+    def buffered(self) -> int:
+        """How many messages wait for the application."""
+        return len(self._messages)
+
+    @property
+    def closed(self) -> bool:
+        """Whether no more messages will arrive."""
+        return self._closed
+
+    def __repr__(self) -> str:
+        what = self.core.expression or "everything"
+        return f"<bmq.Consumer of {what!r} on {self.queue.uri}, {len(self._messages)} waiting>"
+
+    # receiving
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        self.used = True
+        return self
+
+    async def __anext__(self) -> Message:
+        while not self._messages:
+            if self._closed:
+                if self._error is not None:
+                    raise self._error
+                raise StopAsyncIteration
+            await self._arrival()
+        return self._pop()
+
+    async def receive(self, timeout: float | None = None) -> Message:
+        """Wait for the next message.
+
+        Args:
+            timeout: seconds to wait; None waits without bound.
+
+        Raises:
+            TimeoutError: nothing arrived in time.
+            QueueClosed: the consumer, its queue or the session was closed.
+
+        Cancelling it loses nothing: a message that is not returned stays in line.
+        """
+        self.used = True
+        async with asyncio.timeout(timeout):
+            while not self._messages:
+                self._raise_if_closed()
+                await self._arrival()
+        return self._pop()
+
+    def receive_nowait(self) -> Message | None:
+        """Return the next message if one is there, else None."""
+        self.used = True
+        return self._pop() if self._messages else None
+
+    async def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> MessageBatch:
+        """Wait until there is a message, then return all that are there, up to ``max_messages``.
+
+        Args:
+            max_messages: how many to return at most.
+            timeout: seconds to wait for the first; None waits without bound.
+
+        Raises:
+            TimeoutError: nothing arrived in time.
+            QueueClosed: the consumer, its queue or the session was closed.
+
+        Cancelling it loses nothing.
+        """
+        self.used = True
+        async with asyncio.timeout(timeout):
+            while not self._messages:
+                self._raise_if_closed()
+                await self._arrival()
+        return self._pop_many(max_messages)
+
+    async def batches(self, max_messages: int = 1000) -> AsyncIterator[MessageBatch]:
+        """Iterate over batches: whatever has arrived, up to ``max_messages`` at a time."""
+        self.used = True
+        while True:
+            while not self._messages:
+                if self._closed:
+                    if self._error is not None:
+                        raise self._error
+                    return
+                await self._arrival()
+            yield self._pop_many(max_messages)
+
+    # life
+
+    async def open(self) -> Consumer:
+        """Tell the broker about this subscription; ``async with`` and ``await`` do the same.
+
+        Raises:
+            ConfigureQueueError: the broker refused; the other subscriptions stand as before.
+            QueueClosed: the queue is closed.
+
+        Cancelling it takes the subscription back.
+        """
+        await self.queue.activate(self)
+        return self
+
+    async def close(self) -> None:
+        """Take the subscription back; messages that wait unseen are handed to others.
+
+        Idempotent. Cancelling it leaves the subscription taken back, at the latest when the queue is closed.
+        """
+        await self.queue.deactivate(self)
+
+    def __await__(self) -> Generator[object, None, Consumer]:
+        return self.open().__await__()
+
+    async def __aenter__(self) -> Consumer:
+        return await self.open()
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # what the queue and its messages call
+
+    def deliver(self, messages: list[PushMessage]) -> None:
+        """Take messages in."""
+        self._messages.extend(messages)
+        size = 0
+        for message in messages:
+            size += len(message[6])
+        self._bytes += size
+        self.queue.session.note_buffered(len(messages), size)
+        if self._waiters:
+            self._wake(len(messages))
+
+    def take_back(self) -> list[PushMessage]:
+        """Give up the messages that wait unseen."""
+        messages = list(self._messages)
+        self._messages.clear()
+        self.queue.session.note_buffered(-len(messages), -self._bytes)
+        self._bytes = 0
+        return messages
+
+    def shut(self, error: Error | None) -> None:
+        """No more messages will arrive; receivers end, with ``error`` if there is one."""
+        if not self._closed:
+            self._closed = True
+            self._error = error
+            self._wake(len(self._waiters))
+
+    def confirm_guid(self, guid: bytes) -> None:
+        """Confirm one message."""
+        self.queue.session.confirm(self.core, guid)
+
+    def confirm_guids(self, guids: list[bytes]) -> None:
+        """Confirm several messages."""
+        self.queue.session.confirm_many(self.core, guids)
+
+    # helpers
+
+    def _pop(self) -> Message:
+        push = self._messages.popleft()
+        size = len(push[6])
+        self._bytes -= size
+        self.queue.session.note_buffered(-1, -size)
+        return Message(self, push)
+
+    def _pop_many(self, limit: int) -> MessageBatch:
+        if len(self._messages) <= limit:
+            pushes = self.take_back()
+        else:
+            pushes = [self._messages.popleft() for _ in range(limit)]
+            size = sum(len(push[6]) for push in pushes)
+            self._bytes -= size
+            self.queue.session.note_buffered(-len(pushes), -size)
+        return MessageBatch(self, [Message(self, push) for push in pushes])
+
+    def _raise_if_closed(self) -> None:
+        if self._closed:
+            raise self._error or QueueClosed(f"{self!r} is closed")
+
+    async def _arrival(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            # The message this waiter was woken for is still in line: wake somebody else for it.
+            if waiter.done() and not waiter.cancelled() and self._messages:
+                self._wake(1)
+            raise
+        finally:
+            if not waiter.done() or waiter.cancelled():
+                self._discard(waiter)
+
+    def _discard(self, waiter: asyncio.Future[None]) -> None:
+        try:
+            self._waiters.remove(waiter)
+        except ValueError:
+            pass
+
+    def _wake(self, count: int) -> None:
+        while count > 0 and self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                count -= 1

@@ -1,0 +1,77 @@
+"""Session events for the application: iterators and a callback."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+
+from bmq.protocol.events import SessionEvent
+
+__all__ = ["EventStream"]
+
+logger = logging.getLogger("bmq.client")
+
+_MAX_WAITING = 1000
+
+
+class _Subscriber(AsyncIterator[SessionEvent]):
+    def __init__(self, ended: bool) -> None:
+        self._waiting: deque[SessionEvent] = deque(maxlen=_MAX_WAITING)
+        self._wakeup: asyncio.Event = asyncio.Event()
+        self._ended = ended
+
+    def put(self, event: SessionEvent) -> None:
+        self._waiting.append(event)
+        self._wakeup.set()
+
+    def end(self) -> None:
+        self._ended = True
+        self._wakeup.set()
+
+    async def __anext__(self) -> SessionEvent:
+        while not self._waiting:
+            if self._ended:
+                raise StopAsyncIteration
+            self._wakeup.clear()
+            await self._wakeup.wait()
+        return self._waiting.popleft()
+
+
+class EventStream:
+    """Hands every event to every subscriber.
+
+    Args:
+        callback: called with each event, in the event loop; what it raises is logged.
+    """
+
+    def __init__(self, callback: Callable[[SessionEvent], None] | None) -> None:
+        self._callback = callback
+        self._subscribers: list[_Subscriber] = []
+        self._ended = False
+
+    def subscribe(self) -> AsyncIterator[SessionEvent]:
+        """Return an iterator over the events from now on."""
+        subscriber = _Subscriber(self._ended)
+        if not self._ended:
+            self._subscribers.append(subscriber)
+        return subscriber
+
+    def publish(self, event: SessionEvent) -> None:
+        """Hand an event out."""
+        for subscriber in self._subscribers:
+            subscriber.put(event)
+        if self._callback is not None:
+            try:
+                self._callback(event)
+            except Exception:
+                logger.exception("the session event callback failed on %r", event)
+
+    def end(self, last: SessionEvent) -> None:
+        """The session is over: subscribers end behind the last event."""
+        self._ended = True
+        for subscriber in self._subscribers:
+            subscriber.put(last)
+            subscriber.end()
+        self._subscribers.clear()

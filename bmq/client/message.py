@@ -1,0 +1,251 @@
+"""Messages: received ones, those to post, and what became of posts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, overload
+
+from bmq.errors import AckStatus, PostError
+from bmq.wire.constants import PropertyType, PushFlags
+from bmq.wire.guid import guid_to_text
+from bmq.wire.message import NO_PROPERTIES, split_application_data
+from bmq.wire.properties import Properties, PropertyInput
+from bmq.wire.push import PushMessage
+
+if TYPE_CHECKING:
+    from bmq.client.consumer import Consumer
+
+__all__ = ["Ack", "FailedPost", "Message", "MessageBatch", "PostReport", "PutMessage"]
+
+_HAS_PROPERTIES = int(PushFlags.MESSAGE_PROPERTIES)
+_OUT_OF_ORDER = int(PushFlags.OUT_OF_ORDER)
+
+
+class Message:
+    """A message as the broker delivered it (one PUSH message).
+
+    It stays the application's until :meth:`confirm`; a message never confirmed is delivered again, to this
+    or another consumer, once this one closes. ``async with message:`` confirms on a clean exit and leaves
+    the message unconfirmed when the block raises or is cancelled.
+    """
+
+    __slots__ = ("_consumer", "_payload", "_properties", "_push", "confirmed")
+
+    #: Whether the application has confirmed this message.
+    confirmed: bool
+
+    def __init__(self, consumer: Consumer, push: PushMessage) -> None:
+        self._consumer = consumer
+        self._push = push
+        self._properties: Properties | None = None
+        self.confirmed = False
+
+    def _split(self) -> Properties:
+        push = self._push
+        properties, self._payload = split_application_data(
+            push[6],
+            has_properties=bool(push[3] & _HAS_PROPERTIES),
+            schema_id=push[4],
+            compression=push[5],
+            limit=self._consumer.max_message_size,
+        )
+        self._properties = properties
+        return properties
+
+    @property
+    def data(self) -> bytes:
+        """The payload, decompressed.
+
+        Raises:
+            ProtocolError: the producer's data is malformed or decompresses to more than the session allows.
+        """
+        push = self._push
+        if not (push[3] & _HAS_PROPERTIES or push[5]):
+            return push[6]
+        if self._properties is None:
+            self._split()
+        return self._payload
+
+    @property
+    def properties(self) -> Properties:
+        """The properties: a read-only mapping of names to values, with their types in ``.types``.
+
+        Raises:
+            ProtocolError: the producer's data is malformed or decompresses to more than the session allows.
+        """
+        properties = self._properties
+        if properties is None:
+            push = self._push
+            properties = self._split() if push[3] & _HAS_PROPERTIES or push[5] else NO_PROPERTIES
+        return properties
+
+    @property
+    def property_types(self) -> dict[str, PropertyType]:
+        """The type of each property."""
+        return self.properties.types
+
+    @property
+    def guid(self) -> str:
+        """The message's GUID: 32 upper-case hexadecimal digits, the same on every delivery."""
+        return guid_to_text(self._push[2])
+
+    @property
+    def queue_uri(self) -> str:
+        """The URI of the queue as it was opened, with ``?id=`` for an application of a fanout queue."""
+        return self._consumer.queue.uri
+
+    @property
+    def subscription(self) -> Consumer:
+        """The consumer whose subscription the broker routed this message to."""
+        return self._consumer
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether the broker marked the message as out of order.
+
+        It does so for messages that were delivered before, and for those that waited for a matching
+        subscription; the protocol does not tell the two apart.
+        """
+        return bool(self._push[3] & _OUT_OF_ORDER)
+
+    def confirm(self) -> None:
+        """Tell the broker that the message is done with.
+
+        Buffered, and sent with other confirmations at the end of the current turn of the event loop. Calling
+        it again does nothing. After the queue or the session is closed it has no effect: the message will be
+        delivered again.
+        """
+        if not self.confirmed:
+            self.confirmed = True
+            self._consumer.confirm_guid(self._push[2])
+
+    async def __aenter__(self) -> Message:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        if exc_type is None:
+            self.confirm()
+
+    def __repr__(self) -> str:
+        return f"<bmq.Message {self.guid} from {self.queue_uri}, {len(self._push[6])} bytes>"
+
+
+class MessageBatch(Sequence[Message]):
+    """Messages that were received together; :meth:`confirm` confirms them all at once.
+
+    ``async with batch:`` does so on a clean exit.
+    """
+
+    __slots__ = ("_consumer", "_messages")
+
+    def __init__(self, consumer: Consumer, messages: list[Message]) -> None:
+        self._consumer = consumer
+        self._messages = messages
+
+    def confirm(self) -> None:
+        """Confirm every message of the batch that is not confirmed yet, as :meth:`Message.confirm` does."""
+        guids: list[bytes] = []
+        for message in self._messages:
+            if not message.confirmed:
+                message.confirmed = True
+                guids.append(message._push[2])  # pyright: ignore[reportPrivateUsage]
+        self._consumer.confirm_guids(guids)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | list[Message]:
+        return self._messages[index]
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._messages)
+
+    async def __aenter__(self) -> MessageBatch:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        if exc_type is None:
+            self.confirm()
+
+    def __repr__(self) -> str:
+        return f"<bmq.MessageBatch of {len(self._messages)} from {self._consumer.queue.uri}>"
+
+
+@dataclass(frozen=True, slots=True)
+class PutMessage:
+    """A message to post with :meth:`bmq.Queue.post_many`.
+
+    Attributes:
+        data: the payload, 1 byte to 64 MiB.
+        properties: values by name.
+        guid: a GUID of 16 bytes to use instead of a generated one. The broker drops a second message with
+            the same GUID within its deduplication window, so equal GUIDs must mean equal messages.
+    """
+
+    data: bytes | bytearray | memoryview
+    properties: Mapping[str, PropertyInput] | None = None
+    guid: bytes | None = None
+
+
+class Ack(NamedTuple):
+    """The broker accepted a message: it is stored, or was stored before under the same GUID.
+
+    Attributes:
+        guid: the message's GUID: 32 upper-case hexadecimal digits.
+        queue_uri: the queue it was posted to.
+        status: always SUCCESS; anything else is raised as :class:`bmq.PostError`.
+    """
+
+    guid: str
+    queue_uri: str
+    status: AckStatus = AckStatus.SUCCESS
+
+
+@dataclass(frozen=True, slots=True)
+class FailedPost:
+    """One message of a :meth:`bmq.Queue.post_many` that was not accepted.
+
+    Attributes:
+        index: its position among the items, from 0.
+        error: why.
+    """
+
+    index: int
+    error: PostError
+
+
+@dataclass(slots=True)
+class PostReport:
+    """What became of a :meth:`bmq.Queue.post_many`.
+
+    Attributes:
+        posted: how many messages were posted.
+        acknowledged: how many of them the broker accepted.
+        bytes: the sum of their payloads' sizes.
+        failures: the others, in the order their outcomes came.
+    """
+
+    posted: int = 0
+    acknowledged: int = 0
+    bytes: int = 0
+    failures: list[FailedPost] = field(default_factory=list["FailedPost"])
+
+    def raise_for_failures(self) -> PostReport:
+        """Raise the first failure, if there is one; else return the report.
+
+        Raises:
+            PostError: a message was not accepted.
+        """
+        if self.failures:
+            raise self.failures[0].error
+        return self

@@ -1,0 +1,70 @@
+"""What can be set for a session."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+
+from bmq.client.retry import exponential_backoff
+from bmq.protocol.handshake import Credentials
+from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT, MAX_APPLICATION_DATA, Compression
+
+__all__ = ["Credentials", "CredentialsSource", "SessionOptions"]
+
+#: Credentials, or something to call for them at every authentication (so that they can rotate).
+CredentialsSource = Credentials | Callable[[], Credentials | Awaitable[Credentials]]
+
+
+def _process_name() -> str:
+    return os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """Options of a session. Times are in seconds, sizes in bytes.
+
+    Attributes:
+        process_name: how the broker's log names this process.
+        connect_timeout: for one attempt to connect: TCP, TLS, authentication and negotiation together.
+        open_timeout: for opening a queue, configuring it included; also for reopening it.
+        configure_timeout: for changing a queue's subscriptions or options.
+        close_timeout: for closing a queue.
+        disconnect_timeout: for the whole of :meth:`Session.close`.
+        compression: how payloads of 1,024 bytes and more are compressed when posted.
+        max_unacked_messages: how many posts may be without outcome before ``post`` waits.
+        max_unacked_bytes: how many bytes of them.
+        max_buffered_messages: how many received messages may wait for the application before reading from
+            the connection pauses.
+        max_buffered_bytes: how many bytes of them.
+        max_event_size: the largest event accepted from the broker.
+        max_message_size: the largest payload, decompressed, accepted from the broker.
+        drop_confirmed_redeliveries: whether a message that is delivered again after a reconnect, although
+            this process had confirmed it, is confirmed again instead of being handed to the application.
+        reconnect: whether a lost connection is restored.
+        reconnect_delays: makes the delays between attempts, the first included.
+        retry_first_connect: whether a first connection that fails is retried too.
+        reconnect_timeout: how long to try before the session gives up; None for ever.
+        is_retryable: says whether an attempt that failed with this error is worth another one.
+    """
+
+    process_name: str = field(default_factory=_process_name)
+    connect_timeout: float = 30.0
+    open_timeout: float = 60.0
+    configure_timeout: float = 60.0
+    close_timeout: float = 60.0
+    disconnect_timeout: float = 30.0
+    compression: Compression = Compression.NONE
+    max_unacked_messages: int = 200_000
+    max_unacked_bytes: int = 128 * 1024 * 1024
+    max_buffered_messages: int = 200_000
+    max_buffered_bytes: int = 128 * 1024 * 1024
+    max_event_size: int = DEFAULT_MAX_INCOMING_EVENT
+    max_message_size: int = MAX_APPLICATION_DATA
+    drop_confirmed_redeliveries: bool = True
+    reconnect: bool = True
+    reconnect_delays: Callable[[], Iterator[float]] = exponential_backoff
+    retry_first_connect: bool = False
+    reconnect_timeout: float | None = None
+    is_retryable: Callable[[BaseException], bool] = lambda error: getattr(error, "retryable", True)

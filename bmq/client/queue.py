@@ -1,0 +1,408 @@
+"""Queues: posting, subscribing, closing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from bmq.client.consumer import Consumer
+from bmq.client.message import Ack, Message, MessageBatch, PostReport, PutMessage
+from bmq.client.posting import Poster, PostFuture
+from bmq.errors import QueueClosed, UsageError
+from bmq.protocol.queue import QueueCore, SubscriptionCore, SubscriptionOptions
+from bmq.protocol.tables import QueueState
+from bmq.wire.properties import PropertyInput
+from bmq.wire.uri import QueueUri
+
+if TYPE_CHECKING:
+    from bmq.client.session import Session
+
+__all__ = ["DEFAULT_MAX_UNCONFIRMED_BYTES", "DEFAULT_MAX_UNCONFIRMED_MESSAGES", "Queue"]
+
+DEFAULT_MAX_UNCONFIRMED_MESSAGES = 1000
+DEFAULT_MAX_UNCONFIRMED_BYTES = 33_554_432
+# The SDKs' range: half of what the field holds, so that sums do not overflow.
+_MAX_PRIORITY = 2**30
+_MIN_PRIORITY = -(2**30)
+
+
+def subscription_options(messages: int, size: int, priority: int) -> SubscriptionOptions:
+    """Check limits and priority.
+
+    Raises:
+        UsageError: one is out of its range.
+    """
+    if messages < 0 or size < 0:
+        raise UsageError("max_unconfirmed_messages and max_unconfirmed_bytes cannot be negative")
+    if not _MIN_PRIORITY <= priority <= _MAX_PRIORITY:
+        raise UsageError(f"a priority is {_MIN_PRIORITY} to {_MAX_PRIORITY}, not {priority}")
+    return SubscriptionOptions(messages, size, priority)
+
+
+class Queue:
+    """An open queue. Made by :meth:`bmq.Session.open_queue`.
+
+    Iterating over it receives everything, through its default subscription; :meth:`subscribe` makes
+    consumers that receive what their expression selects.
+    """
+
+    def __init__(
+        self, session: Session, uri: QueueUri, options: SubscriptionOptions, *, default_subscription: bool
+    ) -> None:
+        self.session = session
+        self._uri = uri
+        self._options = options
+        self._default_subscription = default_subscription
+        self._consumers: list[Consumer] = []
+        self._default: Consumer | None = None
+        self._flushers: list[tuple[float, asyncio.Future[None]]] = []
+        self._close_task: asyncio.Task[None] | None = None
+        self.core: QueueCore
+        self._poster: Poster
+
+    def attach(self, core: QueueCore) -> None:
+        """Take the protocol's side of this queue."""
+        self.core = core
+        self._poster = Poster(self.session, core)
+        if core.readable and self._default_subscription:
+            self._default = self._consumer("", self._options)
+            self._consumers.append(self._default)
+            core.desired = [self._default.core]
+
+    def _consumer(self, expression: str, options: SubscriptionOptions) -> Consumer:
+        core = SubscriptionCore(self.core, expression, options, None)
+        consumer = Consumer(self, core, max_message_size=self.session.options.max_message_size)
+        core.owner = consumer
+        return consumer
+
+    # what it is
+
+    @property
+    def uri(self) -> str:
+        """The URI it was opened as."""
+        return str(self._uri)
+
+    @property
+    def state(self) -> QueueState:
+        """Where its state machine is."""
+        return self.core.state
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed or closing."""
+        return self.core.state is QueueState.CLOSED or self.core.closing is not None
+
+    @property
+    def unacked(self) -> int:
+        """How many posts have no outcome yet."""
+        return self.core.unacked
+
+    @property
+    def subscriptions(self) -> list[Consumer]:
+        """The consumers whose subscriptions the broker has."""
+        return [sub.owner for sub in self.core.applied]
+
+    def __repr__(self) -> str:
+        return f"<bmq.Queue {self.uri}, {self.core.state.value}>"
+
+    # posting
+
+    async def post(
+        self,
+        payload: bytes | bytearray | memoryview,
+        *,
+        properties: Mapping[str, PropertyInput] | None = None,
+        guid: bytes | None = None,
+        timeout: float | None = None,
+    ) -> Ack:
+        """Post a message and wait for its acknowledgement.
+
+        Waits for room first, while the window of unacknowledged posts is full. While the connection is down
+        the message is kept, and sent once it is restored.
+
+        Args:
+            payload: 1 byte to 64 MiB.
+            properties: values by name: bool, int, str, bytes, or :class:`bmq.Typed`.
+            guid: 16 bytes to use as the GUID instead of generated ones; the broker drops a second message
+                with the same GUID within its deduplication window.
+            timeout: seconds to wait for the outcome; None leaves it to the queue's deduplication time, after
+                which a post that stayed unanswered fails.
+
+        Raises:
+            PostError: the broker did not accept the message, or never answered.
+            InvalidPayload, InvalidProperty: nothing was posted.
+            QueueClosed, SessionClosed: nothing was posted.
+            TimeoutError: no outcome in time; the message may still be accepted.
+
+        Cancelling it while it waits for room posts nothing; after that the message stays posted, and only its
+        outcome is lost to this caller.
+        """
+        async with asyncio.timeout(timeout):
+            poster = self._poster
+            while not self.session.takes_posts:
+                await self.session.room()
+            return await poster.post(payload, properties, guid)
+
+    def post_nowait(
+        self,
+        payload: bytes | bytearray | memoryview,
+        *,
+        properties: Mapping[str, PropertyInput] | None = None,
+        guid: bytes | None = None,
+    ) -> PostFuture:
+        """Post a message without waiting.
+
+        It leaves with everything else posted in the same turn of the event loop, in one event.
+
+        Returns:
+            A future with the :class:`bmq.Ack`, or the :class:`bmq.PostError`.
+
+        Raises:
+            BufferFull: the window of unacknowledged posts is full; nothing was posted.
+            InvalidPayload, InvalidProperty: nothing was posted.
+            QueueClosed, SessionClosed: nothing was posted.
+        """
+        if not self.session.has_room:
+            raise self.session.buffer_full()
+        return self._poster.post(payload, properties, guid)
+
+    async def post_many(
+        self,
+        items: Iterable[bytes | PutMessage] | AsyncIterable[bytes | PutMessage],
+    ) -> PostReport:
+        """Post many messages, batched and with backpressure, and wait for every outcome.
+
+        Args:
+            items: payloads or :class:`bmq.PutMessage`, from an iterable or an async iterable.
+
+        Returns:
+            What became of them; ``report.raise_for_failures()`` raises the first failure.
+
+        Raises:
+            InvalidPayload, InvalidProperty: an item is not legal; those before it are posted.
+            QueueClosed, SessionClosed: the queue was closed meanwhile.
+
+        Cancelling it stops taking items; those already taken stay posted.
+        """
+        return await self._poster.post_many(items)
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait until every post made so far has its outcome.
+
+        Args:
+            timeout: seconds to wait; None waits as long as it takes (a post that stays unanswered fails after
+                the queue's deduplication time).
+
+        Raises:
+            TimeoutError: some posts have no outcome yet.
+
+        Cancelling it changes nothing.
+        """
+        async with asyncio.timeout(timeout):
+            await self.session.flushed(self)
+
+    # receiving
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self._default_consumer().__aiter__()
+
+    async def receive(self, timeout: float | None = None) -> Message:
+        """Wait for the next message of the default subscription; see :meth:`bmq.Consumer.receive`."""
+        return await self._default_consumer().receive(timeout)
+
+    def receive_nowait(self) -> Message | None:
+        """Return the next message of the default subscription if one is there, else None."""
+        return self._default_consumer().receive_nowait()
+
+    async def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> MessageBatch:
+        """Wait for messages of the default subscription; see :meth:`bmq.Consumer.receive_many`."""
+        return await self._default_consumer().receive_many(max_messages, timeout)
+
+    def batches(self, max_messages: int = 1000) -> AsyncIterator[MessageBatch]:
+        """Iterate over batches of the default subscription; see :meth:`bmq.Consumer.batches`."""
+        return self._default_consumer().batches(max_messages)
+
+    def _default_consumer(self) -> Consumer:
+        if not self.core.readable:
+            raise UsageError(f"queue {self.uri} was not opened for reading: open_queue(..., read=True)")
+        if self._default is None:
+            raise UsageError(
+                f"queue {self.uri} has no default subscription: iterate over the consumers of subscribe(), "
+                "or open the queue with default_subscription=True"
+            )
+        return self._default
+
+    # subscriptions
+
+    def subscribe(
+        self,
+        expression: object = "",
+        *,
+        priority: int | None = None,
+        max_unconfirmed_messages: int | None = None,
+        max_unconfirmed_bytes: int | None = None,
+    ) -> Consumer:
+        """Make a consumer for the messages that match an expression.
+
+        Nothing is sent before ``async with`` or ``await`` activates it.
+
+        Args:
+            expression: what to select; "" for everything.
+            priority: the highest matching priority gets a message; None for the queue's.
+            max_unconfirmed_messages: how many delivered messages may be unconfirmed; None for the queue's.
+            max_unconfirmed_bytes: how many bytes of them; None for the queue's.
+
+        The first subscription takes the place of the default one, unless that is in use.
+
+        Raises:
+            UsageError: the queue was not opened for reading, or a limit is out of its range.
+            InvalidExpression: the expression is not legal.
+        """
+        if not self.core.readable:
+            raise UsageError(f"queue {self.uri} was not opened for reading: open_queue(..., read=True)")
+        defaults = self._options
+        options = subscription_options(
+            defaults.max_unconfirmed_messages
+            if max_unconfirmed_messages is None
+            else max_unconfirmed_messages,
+            defaults.max_unconfirmed_bytes if max_unconfirmed_bytes is None else max_unconfirmed_bytes,
+            defaults.priority if priority is None else priority,
+        )
+        return self._consumer(str(expression), options)
+
+    async def activate(self, consumer: Consumer) -> None:
+        """Add a consumer's subscription to the stream; see :meth:`bmq.Consumer.open`."""
+        if consumer in self._consumers:
+            return
+        self._check_open()
+        replaced = self._default if self._default is not None and not self._default.used else None
+        self._consumers.append(consumer)
+        if replaced is not None:
+            self._consumers.remove(replaced)
+            self._default = None
+        self.core.desired = [c.core for c in self._consumers]
+        try:
+            await self.session.configure(self.core)
+        except BaseException:
+            if consumer in self._consumers:
+                self._consumers.remove(consumer)
+            if replaced is not None and self._default is None:
+                self._default = replaced
+                self._consumers.append(replaced)
+            self._sync()
+            raise
+        if replaced is not None:
+            self._retire(replaced)
+
+    async def deactivate(self, consumer: Consumer) -> None:
+        """Take a consumer's subscription out of the stream; see :meth:`bmq.Consumer.close`."""
+        if consumer not in self._consumers:
+            consumer.shut(None)
+            return
+        self._consumers.remove(consumer)
+        if consumer is self._default:
+            self._default = None
+        try:
+            if not self.closed:
+                self.core.desired = [c.core for c in self._consumers]
+                await self.session.configure(self.core)
+        except QueueClosed:
+            pass
+        finally:
+            self._retire(consumer)
+
+    def _retire(self, consumer: Consumer) -> None:
+        """A consumer has left: give what it did not see to others."""
+        consumer.shut(None)
+        left = consumer.take_back()
+        if left and not self.closed:
+            self.session.release(self.core)
+
+    def _sync(self) -> None:
+        """The stream is to have what the consumers say, whatever became of the last attempt."""
+        if not self.closed:
+            self.core.desired = [c.core for c in self._consumers]
+            self.session.configure_later(self.core)
+
+    async def configure(
+        self,
+        *,
+        priority: int | None = None,
+        max_unconfirmed_messages: int | None = None,
+        max_unconfirmed_bytes: int | None = None,
+    ) -> None:
+        """Change the options of the queue and of its default subscription; None leaves one as it is.
+
+        Subscriptions made by :meth:`subscribe` keep theirs.
+
+        Raises:
+            ConfigureQueueError: the broker refused; the previous options stand.
+            RequestTimeout: no answer in time; the previous options are assumed.
+            QueueClosed: the queue is closed.
+            UsageError: an option is out of its range, or the queue was not opened for reading.
+
+        Cancelling it leaves the outcome open: the broker may or may not have the new options.
+        """
+        if not self.core.readable:
+            raise UsageError(f"queue {self.uri} was not opened for reading: there is nothing to configure")
+        self._check_open()
+        before = self._options
+        options = subscription_options(
+            before.max_unconfirmed_messages if max_unconfirmed_messages is None else max_unconfirmed_messages,
+            before.max_unconfirmed_bytes if max_unconfirmed_bytes is None else max_unconfirmed_bytes,
+            before.priority if priority is None else priority,
+        )
+        default = self._default
+        if default is not None:
+            default.core.options = options
+        self._options = options
+        try:
+            await self.session.configure(self.core)
+        except Exception:
+            self._options = before
+            if default is not None:
+                default.core.options = before
+            raise
+
+    # life
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Close the queue: wait for the outcomes of its posts, take back its subscriptions, close.
+
+        Idempotent. Works while disconnected.
+
+        Args:
+            timeout: seconds for all of it; None for the session's ``close_timeout``.
+
+        Raises:
+            RequestTimeout: the broker did not answer in time; the queue is closed all the same. Posts that
+                still have no outcome fail with :class:`bmq.PostError`.
+
+        Cancelling it leaves the closing going on in the background.
+        """
+        if self._close_task is None:
+            if self.core.state is QueueState.CLOSED:
+                return
+            self._close_task = asyncio.ensure_future(self.session.close_queue(self, timeout))
+        await asyncio.shield(self._close_task)
+
+    def shut(self, error: Exception | None) -> None:
+        """The queue is closed: end its consumers."""
+        for consumer in self._consumers:
+            consumer.shut(error)  # type: ignore[arg-type]
+            consumer.take_back()
+
+    async def __aenter__(self) -> Queue:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _check_open(self) -> None:
+        self.session.check_open()
+        if self.closed:
+            raise QueueClosed(f"queue {self.uri} is closed")

@@ -1,0 +1,26 @@
+"""How long to wait between attempts to connect."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+__all__ = ["exponential_backoff"]
+
+
+def exponential_backoff(
+    first: float = 0.01, base: float = 0.1, factor: float = 2.0, cap: float = 10.0
+) -> Iterator[float]:
+    """Yield delays in seconds: the first almost nothing, then exponential with full jitter.
+
+    Args:
+        first: the first delay is drawn from 0 to this: a restarted broker is not met by all clients at once.
+        base: the second is drawn from 0 to this, and so on, times ``factor``,
+        factor: the growth,
+        cap: up to this.
+    """
+    yield random.uniform(0, first)
+    limit = base
+    while True:
+        yield random.uniform(0, limit)
+        limit = min(cap, limit * factor)
