@@ -15,25 +15,26 @@ class Framer:
     """Cuts the incoming stream into events.
 
     An event's length is checked as soon as its four bytes are there, before anything is kept on its behalf:
-    at most ``max_event_size`` bytes and one chunk are ever buffered. Chunks of a large event are joined once.
+    at most ``max_event_size`` bytes and one chunk are ever buffered. The bytes of a large event are gathered
+    as they come and looked at once they are all there, so small chunks cost no more than large ones.
 
     Args:
         max_event_size: the largest event that is accepted, in bytes.
     """
 
-    __slots__ = ("_chunks", "_error", "_have", "_need", "max_event_size")
+    __slots__ = ("_error", "_need", "_pending", "max_event_size")
 
     def __init__(self, max_event_size: int = DEFAULT_MAX_INCOMING_EVENT) -> None:
         self.max_event_size = max_event_size
-        self._chunks: list[bytes] = []
-        self._have = 0
+        # Not a list of chunks: a peer that sends bytes one by one would make it many times their size.
+        self._pending = bytearray()
         self._need = _LENGTH_BYTES
         self._error: ProtocolError | None = None
 
     @property
     def buffered(self) -> int:
         """How many bytes of an unfinished event are held."""
-        return self._have
+        return len(self._pending)
 
     def feed(self, data: bytes) -> tuple[list[Event], ProtocolError | None]:
         """Take bytes from the peer.
@@ -45,13 +46,13 @@ class Framer:
         events: list[Event] = []
         if self._error is not None:
             return events, self._error
-        self._have += len(data)
-        if self._chunks:
-            self._chunks.append(data)
-            if self._have < self._need:
+        pending = self._pending
+        if pending:
+            if len(pending) + len(data) < self._need:
+                pending += data
                 return events, None
-            data = b"".join(self._chunks)
-            self._chunks.clear()
+            data = b"".join((pending, data))
+            pending.clear()
         start, end = 0, len(data)
         try:
             while True:
@@ -68,11 +69,9 @@ class Framer:
                 start = stop
         except ProtocolError as error:
             self._error = error
-            self._have = 0
             return events, error
-        self._have = left
         if left:
-            self._chunks.append(data[start:] if start else data)
+            pending += memoryview(data)[start:]
         return events, None
 
     def _check_length(self, data: bytes, start: int) -> int:

@@ -1,0 +1,233 @@
+"""The stream is cut into events whatever its chunks are, and a peer's mistakes end it with memory bounded."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterable, Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bmq.errors import ProtocolError
+from bmq.protocol.framing import Framer
+from bmq.wire.constants import EventType
+from bmq.wire.event import HEARTBEAT_REQ, Event, pack_event_header
+from tests.hostile import damaged
+from tests.transcripts import RECORDINGS, recorded, stream
+
+EVERY = recorded()
+
+
+def event(size: int, event_type: int = EventType.PUSH) -> bytes:
+    return pack_event_header(size, event_type) + bytes(size - 8)
+
+
+def cut(data: bytes, sizes: Iterable[int]) -> Iterator[bytes]:
+    start = 0
+    for size in sizes:
+        yield data[start : start + size]
+        start += size
+    yield data[start:]
+
+
+def feed_all(framer: Framer, chunks: Iterable[bytes]) -> tuple[list[bytes], ProtocolError | None]:
+    """Feed chunk by chunk, checking the bound after each."""
+    events: list[bytes] = []
+    error = None
+    for chunk in chunks:
+        some, error = framer.feed(chunk)
+        assert framer.buffered <= framer.max_event_size
+        events.extend(e.data for e in some)
+        if error:
+            break
+    return events, error
+
+
+# Any chunks
+
+
+@pytest.mark.parametrize("recording", RECORDINGS)
+def test_a_recorded_connection_arrives_whole_and_byte_by_byte(recording: str) -> None:
+    for direction in ("c2b", "b2c"):
+        data = stream(recording, 1, direction)
+        sent = [e.data for e in recorded(recording=recording, direction=direction) if e.connection == 1]
+        for chunks in ([data], [data[i : i + 1] for i in range(len(data))]):
+            framer = Framer()
+            assert feed_all(framer, chunks) == (sent, None)
+            assert framer.buffered == 0
+
+
+@given(
+    st.lists(st.sampled_from(EVERY), max_size=12),
+    st.lists(st.integers(0, 40) | st.integers(0, 1500), max_size=60),
+)
+def test_any_chunks_make_the_same_events(events: list, sizes: list[int]) -> None:
+    sent = [e.data for e in events]
+    framer = Framer()
+    assert feed_all(framer, cut(b"".join(sent), sizes)) == (sent, None)
+    assert framer.buffered == 0
+
+
+@given(st.lists(st.sampled_from(EVERY), min_size=1, max_size=5), st.integers(1, 200))
+def test_an_unfinished_event_is_kept(events: list, missing: int) -> None:
+    data = b"".join(e.data for e in events)
+    missing = min(missing, len(events[-1].data))
+    framer = Framer()
+    done, error = framer.feed(data[:-missing])
+    assert error is None
+    assert [e.data for e in done] == [e.data for e in events[:-1]]
+    assert framer.buffered == len(events[-1].data) - missing
+    done, error = framer.feed(data[-missing:])
+    assert error is None
+    assert [e.data for e in done] == [events[-1].data]
+
+
+def test_events_say_what_they_are() -> None:
+    events, error = Framer().feed(HEARTBEAT_REQ + event(20, EventType.ACK))
+    assert error is None
+    assert events == [
+        Event(EventType.HEARTBEAT_REQ, 0, HEARTBEAT_REQ, 8),
+        Event(EventType.ACK, 0, event(20, EventType.ACK), 8),
+    ]
+    assert all(type(e.data) is bytes for e in events)
+
+
+def test_nothing_makes_nothing() -> None:
+    framer = Framer()
+    assert framer.feed(b"") == ([], None)
+    assert framer.feed(b"\0") == ([], None)
+    assert framer.feed(b"") == ([], None)
+    assert framer.buffered == 1
+
+
+# Bounded work and memory
+
+
+class Counting(Framer):
+    """Counts how often the bytes gathered so far are looked at: once for every time they are joined."""
+
+    looks = 0
+
+    def _check_length(self, data: bytes, start: int) -> int:
+        self.looks += 1
+        return super()._check_length(data, start)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1000])
+def test_small_chunks_of_a_large_event_are_joined_once(chunk: int) -> None:
+    size = 200_000
+    framer = Counting()
+    events, error = feed_all(framer, cut(event(size) * 2, [chunk] * (2 * size // chunk)))
+    assert (len(events), error) == (2, None)
+    # Per event: when its length is there, and when the rest is.
+    assert framer.looks <= 2 * 2 + 1
+
+
+def test_tiny_chunks_take_no_more_memory_than_their_bytes() -> None:
+    size = 300_000
+    data = event(size)
+    framer = Framer()
+    tracemalloc.start()
+    try:
+        for i in range(0, size - 2, 2):
+            framer.feed(data[i : i + 2])
+        assert tracemalloc.get_traced_memory()[1] < 2 * size
+    finally:
+        tracemalloc.stop()
+    assert framer.buffered == size - 2
+
+
+def test_memory_is_given_back_after_a_large_event() -> None:
+    size = 1_000_000
+    tracemalloc.start()
+    try:
+        framer = Framer()
+        feed_all(framer, cut(event(size) + b"\0", [size // 10] * 10))
+        assert tracemalloc.get_traced_memory()[0] < size // 2
+    finally:
+        tracemalloc.stop()
+
+
+# What ends the stream
+
+
+def header(length: int, byte4: int = 0x44, words: int = 2) -> bytes:
+    return (length & 0xFFFFFFFF).to_bytes(4, "big") + bytes([byte4, words, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("bad", "field", "offset", "message"),
+    [
+        (header(0), "EventHeader.length", 0, "an event of 0 bytes cannot hold its header of 8"),
+        (header(2), "EventHeader.length", 0, "an event of 2 bytes"),
+        (header(4), "EventHeader.length", 0, "an event of 4 bytes"),
+        (header(7), "EventHeader.length", 0, "an event of 7 bytes"),
+        (header(1001), "EventHeader.length", 0, "an event of 1,001 bytes exceeds the limit of 1,000"),
+        (header(2**31 - 1), "EventHeader.length", 0, "an event of 2,147,483,647 bytes exceeds the limit"),
+        (header(-1), "EventHeader.fragment", 0, "fragmented events are not allowed"),
+        (header(8 | 1 << 31), "EventHeader.fragment", 0, "fragmented events are not allowed"),
+        (header(8, byte4=0x40), "EventHeader.type", 4, "0 is no event type"),
+        (header(8, words=0), "EventHeader.headerWords", 5, "0 words do not fit an event of 8 bytes"),
+        (header(8, words=1), "EventHeader.headerWords", 5, "1 words do not fit"),
+        (header(8, words=3), "EventHeader.headerWords", 5, "3 words do not fit"),
+        (b"GET / HTTP/1.1\r\n", "EventHeader.length", 0, "exceeds the limit"),
+        (b"\x16\x03\x01\x02\x00\x01\x00", "EventHeader.length", 0, "exceeds the limit"),
+    ],
+)
+@pytest.mark.parametrize("whole", [True, False], ids=["at once", "byte by byte"])
+def test_a_header_that_cannot_be_ends_the_stream(
+    bad: bytes, field: str, offset: int, message: str, whole: bool
+) -> None:
+    good = [HEARTBEAT_REQ, event(1000)]
+    data = b"".join(good) + bad + event(100)
+    framer = Framer(max_event_size=1000)
+    events, error = feed_all(framer, [data] if whole else [data[i : i + 1] for i in range(len(data))])
+    assert events == good, "what came before the mistake is good"
+    assert error is not None
+    assert (error.field, error.offset) == (field, offset)
+    assert message in str(error)
+    assert framer.buffered == 0
+    assert framer.feed(HEARTBEAT_REQ) == ([], error), "nothing more is accepted"
+    assert framer.buffered == 0
+
+
+def test_a_length_is_refused_before_anything_is_kept() -> None:
+    framer = Framer(max_event_size=1000)
+    _, error = framer.feed(b"\x7f\xff\xff\xff")
+    assert error is not None
+    assert framer.buffered == 0
+
+
+def test_the_largest_event_is_accepted() -> None:
+    framer = Framer(max_event_size=1000)
+    assert feed_all(framer, [event(999), event(1000)]) == ([event(999), event(1000)], None)
+
+
+def test_by_default_a_message_of_the_largest_size_fits() -> None:
+    largest_put = 8 + 36 + 64 * 1024 * 1024 + 4
+    assert Framer().max_event_size >= largest_put
+    assert Framer().max_event_size >= 66 * 1024 * 1024, "the largest PUT event"
+
+
+@settings(max_examples=settings().max_examples * 2)
+@given(
+    st.lists(damaged(EVERY) | st.sampled_from(EVERY).map(lambda e: e.data), min_size=1, max_size=6),
+    st.lists(st.integers(1, 2000), max_size=20),
+)
+def test_a_damaged_stream_is_events_or_an_error(pieces: list[bytes], sizes: list[int]) -> None:
+    data = b"".join(pieces)
+    framer = Framer(max_event_size=4096)
+    events, error = feed_all(framer, cut(data, sizes))
+    assert data.startswith(b"".join(events))
+    assert all(8 <= len(e) <= 4096 for e in events)
+    if error:
+        assert error.field.startswith("EventHeader.")
+        assert error.offset is not None
+        assert 0 <= error.offset < 8
+    else:
+        assert sum(map(len, events)) + framer.buffered == len(data)
+    once = Framer(max_event_size=4096)
+    again, same = once.feed(data)
+    assert [e.data for e in again] == events, "chunks change nothing"
+    assert str(same) == str(error)

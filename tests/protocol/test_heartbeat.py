@@ -1,0 +1,112 @@
+"""Heartbeats: a silent peer is asked, and given up on; a talking one is left alone."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bmq.protocol.heartbeat import Heartbeat, Pulse
+
+NOTHING, SEND, DEAD = Pulse.NOTHING, Pulse.SEND, Pulse.DEAD
+
+
+def run(heartbeat: Heartbeat, heard: list[bool], interval: float = 3.0) -> list[Pulse]:
+    """Poll once an interval; ``heard`` says whether an event arrived in it."""
+    pulses = []
+    for i, something in enumerate(heard, 1):
+        if something:
+            heartbeat.received()
+        pulses.append(heartbeat.poll(i * interval))
+    return pulses
+
+
+def test_a_silent_peer_is_asked_max_missed_times_and_then_given_up() -> None:
+    assert run(Heartbeat(3.0, 2, now=0.0), [False] * 3) == [SEND, SEND, DEAD]
+    assert run(Heartbeat(3.0, 10, now=0.0), [False] * 11) == [SEND] * 10 + [DEAD]
+
+
+def test_any_event_starts_the_count_again() -> None:
+    heard = [False, False, True, False, False, False]
+    assert run(Heartbeat(3.0, 2, now=0.0), heard) == [SEND, SEND, NOTHING, SEND, SEND, DEAD]
+
+
+def test_a_peer_that_answers_every_request_lives() -> None:
+    assert run(Heartbeat(3.0, 1, now=0.0), [False, True] * 50) == [SEND, NOTHING] * 50
+
+
+def test_a_busy_peer_is_never_asked() -> None:
+    assert run(Heartbeat(3.0, 2, now=0.0), [True] * 20) == [NOTHING] * 20
+
+
+def test_many_events_in_an_interval_count_for_that_interval_only() -> None:
+    heartbeat = Heartbeat(3.0, 1, now=0.0)
+    for _ in range(100):
+        heartbeat.received()
+    assert run(heartbeat, [False, False, False]) == [NOTHING, SEND, DEAD]
+
+
+def test_nothing_is_asked_before_the_deadline() -> None:
+    heartbeat = Heartbeat(3.0, 2, now=10.0)
+    assert heartbeat.deadline == 13.0
+    assert heartbeat.poll(10.0) is NOTHING
+    assert heartbeat.poll(12.999) is NOTHING
+    assert heartbeat.deadline == 13.0
+    assert heartbeat.poll(13.0) is SEND
+    assert heartbeat.deadline == 16.0
+    assert heartbeat.poll(13.5) is NOTHING
+
+
+def test_a_late_poll_counts_as_one_interval() -> None:
+    # A suspended process must not find its peer dead for the time it slept itself.
+    heartbeat = Heartbeat(3.0, 2, now=0.0)
+    assert heartbeat.poll(3600.0) is SEND
+    assert heartbeat.deadline == 3603.0
+    assert heartbeat.poll(3601.0) is NOTHING
+
+
+def test_a_dead_peer_is_reported_once() -> None:
+    heartbeat = Heartbeat(3.0, 1, now=0.0)
+    assert run(heartbeat, [False, False]) == [SEND, DEAD]
+    assert heartbeat.deadline is None
+    heartbeat.received()
+    assert heartbeat.poll(1000.0) is NOTHING
+
+
+@pytest.mark.parametrize(("interval", "max_missed"), [(3.0, 0), (3.0, -1), (0.0, 10), (-1.0, 10)])
+def test_zero_turns_the_timer_off(interval: float, max_missed: int) -> None:
+    heartbeat = Heartbeat(interval, max_missed, now=0.0)
+    assert heartbeat.deadline is None
+    assert [heartbeat.poll(now) for now in (0.0, 3.0, 1e9)] == [NOTHING] * 3
+
+
+def test_silent_intervals_of_the_grace_do_not_count() -> None:
+    # Three minutes at three seconds, as brokers grant; requests are sent meanwhile.
+    heartbeat = Heartbeat(3.0, 2, now=0.0, grace=60)
+    assert run(heartbeat, [False] * 63) == [SEND] * 62 + [DEAD]
+
+
+def test_events_in_the_grace_do_not_shorten_it() -> None:
+    heartbeat = Heartbeat(3.0, 1, now=0.0, grace=3)
+    assert run(heartbeat, [True] + [False] * 5) == [NOTHING] + [SEND] * 4 + [DEAD]
+
+
+@given(st.integers(1, 5), st.integers(0, 8), st.lists(st.booleans(), max_size=60))
+def test_the_first_close_comes_after_the_grace_and_enough_silence(
+    max_missed: int, grace: int, heard: list[bool]
+) -> None:
+    pulses = run(Heartbeat(3.0, max_missed, now=0.0, grace=grace), heard)
+    for i, (something, pulse) in enumerate(zip(heard, pulses, strict=True)):
+        if DEAD in pulses[:i] or something:
+            assert pulse is NOTHING
+        else:
+            assert pulse in (SEND, DEAD)
+    if DEAD in pulses:
+        end = pulses.index(DEAD)
+        assert end >= grace + max_missed
+        assert not any(heard[end - max_missed : end + 1]), "given up on a peer that was heard"
+    else:
+        silences = [len(list(same)) for something, same in groupby(heard) if not something]
+        assert max(silences, default=0) <= grace + max_missed
