@@ -70,10 +70,20 @@ _names: dict[str, bytes] = {}
 _NAMES_CACHED = 4096
 
 
+def _utf8(name: str, text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise InvalidProperty(
+            f"property {name[:40]!r}: the character {text[error.start]!r} at {error.start} is half of a "
+            "surrogate pair and has no UTF-8 form; use bytes for what is not text"
+        ) from None
+
+
 def _name_bytes(name: str) -> bytes:
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidProperty(f"a property name is a str, not {type(name).__name__}")
-    raw = name.encode("utf-8", "surrogateescape")
+    raw = _utf8(name, name)
     if not 1 <= len(raw) <= MAX_PROPERTY_NAME:
         raise InvalidProperty(
             f"property name {name[:40]!r} has {len(raw)} bytes; 1 to {MAX_PROPERTY_NAME} are allowed"
@@ -103,7 +113,7 @@ def _typed_value(name: str, kind: PropertyType, value: Any) -> bytes:
     if kind is PropertyType.BOOL and isinstance(value, bool):
         return _TRUE if value else _FALSE
     if kind is PropertyType.STRING and isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape")
+        return _utf8(name, value)
     if kind is PropertyType.BINARY and isinstance(value, bytes | bytearray | memoryview):
         return bytes(cast("bytes", value))
     if kind is PropertyType.CHAR:
@@ -118,7 +128,12 @@ def _encode_value(name: str, value: Any) -> tuple[int, bytes]:
     if isinstance(value, bool):
         return PropertyType.BOOL, _TRUE if value else _FALSE
     if isinstance(value, Typed):
-        kind = PropertyType(value.type)
+        kind = _TYPES.get(value.type)
+        if kind is None:
+            raise InvalidProperty(
+                f"property {name!r}: {value.type!r} is no type; "
+                f"the types are {', '.join(PropertyType.__members__)}"
+            )
         return kind, _typed_value(name, kind, value.value)
     if isinstance(value, int):
         return PropertyType.INT64, _integer(name, PropertyType.INT64, value, 8)
