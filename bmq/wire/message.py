@@ -28,8 +28,14 @@ def join_application_data(
         compression: what is wanted; data below 1,024 bytes and data that would not shrink stay plain.
 
     Raises:
-        InvalidPayload: the result exceeds 64 MiB.
+        InvalidPayload: properties and payload exceed 64 MiB, which is what readers accept once decompressed.
     """
+    size = len(area) + len(payload)
+    if size > MAX_APPLICATION_DATA:
+        raise InvalidPayload(
+            f"properties and payload take {size:,} bytes; "
+            f"a message has at most {MAX_APPLICATION_DATA:,} (64 MiB)"
+        )
     plain = area + payload if area else payload
     if compression is Compression.ZLIB:
         if new or not area:
@@ -49,11 +55,6 @@ def join_application_data(
                 compression = Compression.NONE
         else:
             compression = Compression.NONE
-    if len(plain) > MAX_APPLICATION_DATA:
-        raise InvalidPayload(
-            f"properties and payload take {len(plain):,} bytes; "
-            f"a message has at most {MAX_APPLICATION_DATA:,} (64 MiB)"
-        )
     return plain, compression
 
 

@@ -1,0 +1,219 @@
+"""Application data: properties and payload together, compressed or not, within their limits."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+import zlib
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bmq.errors import InvalidPayload, ProtocolError
+from bmq.wire.compression import compress, decompress
+from bmq.wire.constants import Compression
+from bmq.wire.message import join_application_data, split_application_data
+from bmq.wire.properties import Properties, encode_properties
+from bmq.wire.put import encode_put, read_put
+
+ZLIB = Compression.ZLIB
+MIB = 1024 * 1024
+AREA = {new: encode_properties({"alpha": 7, "beta": "hi"}, new=new) for new in (True, False)}
+NOISE = random.Random(1).randbytes(5000)
+ENCODINGS = pytest.mark.parametrize("new", [True, False], ids=["new", "old"])
+
+
+def split(
+    data: bytes, *, new: bool = True, limit: int = MIB, properties: bool = True, compression: int = 1
+) -> tuple[Properties, bytes]:
+    return split_application_data(
+        data, has_properties=properties, schema_id=int(new), compression=compression, limit=limit
+    )
+
+
+@ENCODINGS
+@given(
+    properties=st.dictionaries(
+        st.from_regex(r"[a-z]{1,8}", fullmatch=True), st.binary(max_size=600), max_size=4
+    ),
+    payload=st.one_of(
+        st.binary(min_size=1, max_size=100),
+        st.integers(1000, 3000).map(lambda n: b"ab" * n),
+        st.integers(1, len(NOISE)).map(lambda n: NOISE[:n]),
+    ),
+    wanted=st.sampled_from(Compression),
+)
+def test_what_is_joined_splits_again(
+    properties: dict[str, bytes], payload: bytes, wanted: Compression, new: bool
+) -> None:
+    area = encode_properties(properties, new=new)
+    data, compression = join_application_data(payload, area, new=new, compression=wanted)
+    assert len(data) <= len(area) + len(payload), "compression never makes it larger"
+    if wanted is Compression.NONE:
+        assert (data, compression) == (area + payload, Compression.NONE)
+    schema = int(new and bool(area))
+    assert split_application_data(
+        data, has_properties=bool(area), schema_id=schema, compression=compression
+    ) == (properties, payload)
+
+
+# The threshold, and what is compressed
+
+
+@pytest.mark.parametrize(("size", "expected"), [(1023, Compression.NONE), (1024, ZLIB)])
+def test_the_new_encoding_counts_the_payload_alone(size: int, expected: Compression) -> None:
+    for area in (b"", AREA[True]):
+        data, compression = join_application_data(b"a" * size, area, new=True, compression=ZLIB)
+        assert compression is expected
+        assert data.startswith(area)
+        rest = data[len(area) :]
+        assert (zlib.decompress(rest) if compression else rest) == b"a" * size
+
+
+@pytest.mark.parametrize(("total", "expected"), [(1023, Compression.NONE), (1024, ZLIB)])
+def test_the_old_encoding_counts_the_properties_too(total: int, expected: Compression) -> None:
+    area = AREA[False]
+    payload = b"a" * (total - len(area))
+    data, compression = join_application_data(payload, area, new=False, compression=ZLIB)
+    assert compression is expected
+    assert (zlib.decompress(data) if compression else data) == area + payload
+
+
+def test_the_old_encoding_without_properties_is_like_the_new_one() -> None:
+    payload = b"a" * 1024
+    old, new = (join_application_data(payload, new=new, compression=ZLIB) for new in (False, True))
+    assert old == new == (compress(payload), ZLIB)
+
+
+@ENCODINGS
+def test_data_that_does_not_shrink_stays_plain(new: bool) -> None:
+    data, compression = join_application_data(NOISE, AREA[new], new=new, compression=ZLIB)
+    assert (data, compression) == (AREA[new] + NOISE, Compression.NONE)
+
+
+@ENCODINGS
+def test_the_crc_is_that_of_the_bytes_that_travel(new: bool) -> None:
+    data, compression = join_application_data(b"z" * 5000, AREA[new], new=new, compression=ZLIB)
+    put = encode_put(0, bytes(16), data, flags=3, schema_id=int(new), compression=compression)
+    message, _ = read_put(put, 0)
+    assert message.crc == crc32c(data) == int.from_bytes(put[28:32], "big")
+
+
+# Limits
+
+
+def test_properties_and_payload_take_at_most_64_mib() -> None:
+    area = AREA[True]
+    most = bytes(64 * MIB - len(area))
+    assert len(join_application_data(most, area)[0]) == 64 * MIB
+    with pytest.raises(InvalidPayload, match=r"take 67,108,865 bytes; a message has at most 67,108,864"):
+        join_application_data(most + b"1", area)
+
+
+def test_compression_does_not_make_room_for_more() -> None:
+    # A reader refuses what decompresses to more, so nothing of the kind is sent.
+    with pytest.raises(InvalidPayload, match="67,108,865 bytes"):
+        join_application_data(bytes(64 * MIB + 1), compression=ZLIB)
+
+
+@ENCODINGS
+def test_a_decompression_bomb_is_refused_within_the_limit(new: bool) -> None:
+    head = AREA[True] if new else b""
+    bomb = zlib.compress(bytes(50 * MIB))
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            ProtocolError, match="decompresses to more than the limit of 1048576 bytes"
+        ) as caught:
+            split(head + bomb, new=new)
+        assert tracemalloc.get_traced_memory()[1] < 4 * MIB
+    finally:
+        tracemalloc.stop()
+    assert caught.value.field == "application data"
+
+
+@pytest.mark.parametrize("size", [1, 1000, 16_384, 65_536, 100_000])
+def test_the_limit_is_inclusive(size: int) -> None:
+    for data in (bytes(size), random.Random(size).randbytes(size)):
+        packed = zlib.compress(data)
+        assert decompress(packed, size) == data
+        if size > 1:
+            with pytest.raises(ProtocolError, match=f"the limit of {size - 1} bytes"):
+                decompress(packed, size - 1)
+
+
+# What a peer may get wrong
+
+STREAM = zlib.compress(b"payload" * 300)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "cut short"),
+        (STREAM[:1], "cut short"),
+        (STREAM[:-1], "cut short"),
+        (STREAM[:-4], "cut short"),
+        (STREAM + b"x", "1 bytes follow the zlib stream"),
+        (STREAM + STREAM, f"{len(STREAM)} bytes follow the zlib stream"),
+        (b"not zlib at all", "not a zlib stream"),
+        (STREAM[:-1] + bytes([STREAM[-1] ^ 1]), "not a zlib stream"),
+        (b"\x1f\x8b" + STREAM, "not a zlib stream"),
+        (zlib.compress(b"raw deflate")[2:-4], "not a zlib stream"),
+        (b"\x78\xbb\x00\x00\x00\x01" + STREAM[2:], "not a zlib stream"),
+    ],
+    ids=[
+        "empty",
+        "one byte",
+        "no last byte",
+        "no checksum",
+        "one byte more",
+        "two streams",
+        "text",
+        "wrong checksum",
+        "gzip",
+        "raw deflate",
+        "preset dictionary",
+    ],
+)
+def test_streams_that_are_not_zlib(data: bytes, message: str) -> None:
+    for call in (
+        lambda: decompress(data, MIB),
+        lambda: split(data, properties=False),
+        lambda: split(data, new=False),
+        lambda: split(AREA[True] + data),
+    ):
+        with pytest.raises(ProtocolError, match=message) as caught:
+            call()
+        assert caught.value.field == "application data"
+
+
+@pytest.mark.parametrize("compression", [2, 3, 7])
+def test_unknown_compression(compression: int) -> None:
+    with pytest.raises(ProtocolError, match=f"{compression} is no compression") as caught:
+        split(b"data", properties=False, compression=compression)
+    assert caught.value.field == "compressionAlgorithmType"
+
+
+@ENCODINGS
+def test_properties_that_claim_more_than_there_is(new: bool) -> None:
+    area = AREA[new]
+    for data in (area[:-1], area[:1] + b"\0\0\1" + area[4:], area[:1] + b"\xff\xff\xff" + area[4:]):
+        with pytest.raises(ProtocolError) as caught:
+            split(data, new=new, compression=0)
+        assert (caught.value.field, caught.value.offset) == ("MessagePropertiesHeader.areaWords", 1)
+
+
+@ENCODINGS
+def test_properties_and_no_payload(new: bool) -> None:
+    assert split(AREA[new], new=new, compression=0) == ({"alpha": 7, "beta": "hi"}, b"")
+
+
+@pytest.mark.parametrize("schema_id", [1, 2, 3, 65534, 65535])
+def test_every_schema_id_but_zero_means_the_new_encoding(schema_id: int) -> None:
+    properties, payload = split_application_data(
+        AREA[True] + b"x", has_properties=True, schema_id=schema_id, compression=0
+    )
+    assert (properties, payload) == ({"alpha": 7, "beta": "hi"}, b"x")
