@@ -82,6 +82,8 @@ def _gather(fields: list[Field]) -> list[Slot]:
     run: list[Field] = []
 
     def close(fmt: str) -> None:
+        if any(f.signed for f in run) and not (len(run) == 1 and len(fmt) == 1):
+            raise TypeError(f"fields {[f.name for f in run]}: a signed field needs a machine word of its own")
         shift = sum(f.bits for f in run)
         placed = []
         for f in run:
@@ -139,6 +141,8 @@ class Codec:
         The generated function trusts its arguments: a value too large for its field raises
         ``struct.error`` or spills into its neighbour, so callers check sizes first.
         """
+        if unknown := constants.keys() - self.fields.keys():
+            raise TypeError(f"{self.name} has no field {', '.join(sorted(unknown))}")
         args = [name for name in self.fields if name not in constants]
         items = []
         for slot in self.slots:
@@ -155,8 +159,7 @@ class Codec:
                         raise TypeError(f"{self.name}.{f.name} is an integer")
                     fixed |= (value & f.mask) << f.shift if len(slot.fields) > 1 else value
                 else:
-                    masked = f"({f.name} & {f.mask})" if f.signed and len(slot.fields) > 1 else f.name
-                    terms.append(f"{masked} << {f.shift}" if f.shift else masked)
+                    terms.append(f"{f.name} << {f.shift}" if f.shift else f.name)
             if fixed or not terms:
                 terms.append(str(fixed))
             text = " | ".join(terms)

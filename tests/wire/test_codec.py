@@ -1,0 +1,173 @@
+"""The generated codecs and the Construct declarations are the same thing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from construct import BitsInteger, BitStruct, Bytes, Bytewise, Construct, Int16ub
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bmq.errors import ProtocolError
+from bmq.wire.codec import CODECS, Codec
+from bmq.wire.layout import LAYOUTS
+
+#: The lengths in bytes that the protocol gives.
+SIZES = {
+    "EventHeader": 8,
+    "PutHeader": 36,
+    "PushHeader": 32,
+    "OptionHeader": 4,
+    "SubQueueId": 4,
+    "SubQueueInfo": 8,
+    "AckHeader": 4,
+    "AckMessage": 24,
+    "ConfirmHeader": 4,
+    "ConfirmMessage": 24,
+    "RejectHeader": 4,
+    "RejectMessage": 24,
+    "MessagePropertiesHeader": 6,
+    "MessagePropertyHeader": 6,
+    "MessageGUID": 16,
+}
+STRUCTURES = sorted(LAYOUTS)
+structures = pytest.mark.parametrize("name", STRUCTURES)
+# Each of the fifteen structures has examples of its own.
+fewer = settings(max_examples=settings().max_examples // 4)
+
+
+def field_strategies(declaration: Any) -> dict[str, st.SearchStrategy[Any]]:
+    """What each field may hold, read from the declaration and not from the codec under test."""
+    fields: dict[str, st.SearchStrategy[Any]] = {}
+    for sub in declaration.subcon.subcons:
+        bits = sub.sizeof()
+        if not isinstance(sub.subcon, BitsInteger):
+            fields[sub.name] = st.binary(min_size=bits // 8, max_size=bits // 8)
+        elif sub.subcon.signed:
+            fields[sub.name] = st.integers(-(1 << bits - 1), (1 << bits - 1) - 1)
+        else:
+            fields[sub.name] = st.integers(0, (1 << bits) - 1)
+    return fields
+
+
+FIELDS = {name: field_strategies(LAYOUTS[name]) for name in STRUCTURES}
+VALUES = {
+    name: st.tuples(*fields.values()).map(lambda row, names=tuple(fields): dict(zip(names, row, strict=True)))
+    for name, fields in FIELDS.items()
+}
+
+
+def parse(declaration: Construct, data: bytes) -> dict[str, Any]:
+    return {key: value for key, value in declaration.parse(data).items() if key != "_io"}
+
+
+def test_every_declaration_has_a_codec_of_the_protocols_size() -> None:
+    assert {name: codec.size for name, codec in CODECS.items()} == SIZES
+    assert {name: declaration.sizeof() for name, declaration in LAYOUTS.items()} == SIZES
+    assert all(CODECS[name].declaration is LAYOUTS[name] for name in LAYOUTS)
+
+
+@structures
+@fewer
+@given(data=st.data())
+def test_packing_agrees_with_the_declaration(name: str, data: st.DataObject) -> None:
+    values = data.draw(VALUES[name])
+    expected = LAYOUTS[name].build(values)
+    assert CODECS[name].build(**values) == expected
+    assert CODECS[name].pack(*values.values()) == expected
+
+
+@structures
+@fewer
+@given(data=st.data())
+def test_unpacking_agrees_with_the_declaration(name: str, data: st.DataObject) -> None:
+    raw = data.draw(st.binary(min_size=SIZES[name], max_size=SIZES[name]))
+    before, after = data.draw(st.binary(max_size=9)), data.draw(st.binary(max_size=9))
+    fields = CODECS[name].read(before + raw + after, len(before))
+    assert fields == parse(LAYOUTS[name], raw)
+    assert list(fields) == list(FIELDS[name]), "fields in another order"
+    assert CODECS[name].pack(*fields.values()) == raw
+
+
+@structures
+@fewer
+@given(data=st.data())
+def test_packers_with_constants_agree_with_the_declaration(name: str, data: st.DataObject) -> None:
+    values = data.draw(VALUES[name])
+    fixed = data.draw(st.sets(st.sampled_from(sorted(values))))
+    pack = CODECS[name].packer(**{field: values[field] for field in fixed})
+    assert pack(*(value for field, value in values.items() if field not in fixed)) == LAYOUTS[name].build(
+        values
+    )
+
+
+@structures
+@fewer
+@given(data=st.data())
+def test_partial_unpackers_agree_with_the_declaration(name: str, data: st.DataObject) -> None:
+    raw = data.draw(st.binary(min_size=SIZES[name], max_size=SIZES[name]))
+    every = list(FIELDS[name])
+    wanted = data.draw(st.lists(st.sampled_from(every), min_size=1, unique=True))
+    offset = data.draw(st.integers(0, 5))
+    expected = parse(LAYOUTS[name], raw)
+    unpack_from = CODECS[name].unpacker(*wanted)
+    assert unpack_from(bytes(offset) + raw, offset) == tuple(expected[field] for field in wanted)
+
+
+@structures
+@fewer
+@given(data=st.data())
+def test_fields_that_are_not_given_are_zero(name: str, data: st.DataObject) -> None:
+    values = data.draw(VALUES[name])
+    given_fields = data.draw(st.sets(st.sampled_from(sorted(values))))
+    zero = {field: bytes(len(v)) if isinstance(v, bytes) else 0 for field, v in values.items()}
+    some = {field: values[field] for field in given_fields}
+    assert CODECS[name].build(**some) == LAYOUTS[name].build(zero | some)
+
+
+@structures
+def test_a_buffer_that_ends_inside_the_structure(name: str) -> None:
+    codec = CODECS[name]
+    for offset in (0, 3):
+        for there in range(codec.size):
+            with pytest.raises(ProtocolError) as caught:
+                codec.read(bytes(offset + there), offset)
+            assert (caught.value.field, caught.value.offset) == (name, offset)
+            assert f"{codec.size} bytes expected, only {there} there" in str(caught.value)
+    with pytest.raises(ProtocolError, match="only 0 there"):
+        codec.read(b"", 10)
+    assert codec.read(bytes(codec.size + 3), 3)
+
+
+@structures
+def test_reading_takes_memoryviews(name: str) -> None:
+    raw = bytes(range(SIZES[name]))
+    assert CODECS[name].read(memoryview(raw)) == CODECS[name].read(raw)
+
+
+def test_misspelt_fields_are_refused() -> None:
+    codec = CODECS["PutHeader"]
+    with pytest.raises(TypeError, match="PutHeader has no field queueid"):
+        codec.packer(queueid=1)
+    with pytest.raises(TypeError):
+        codec.build(queueid=1)
+    with pytest.raises(KeyError, match="queueid"):
+        codec.unpacker("queueid")
+    with pytest.raises(TypeError, match=r"PutHeader\.queueId is an integer"):
+        codec.packer(queueId=b"1")
+
+
+@pytest.mark.parametrize(
+    ("declaration", "message"),
+    [
+        (BitStruct("a" / BitsInteger(4), "b" / BitsInteger(5)), "do not fill whole bytes"),
+        (BitStruct("a" / BitsInteger(3), "raw" / Bytewise(Bytes(2))), "do not fill whole bytes"),
+        (BitStruct("a" / BitsInteger(4, signed=True), "b" / BitsInteger(4)), "signed field"),
+        (BitStruct("a" / BitsInteger(24, signed=True)), "signed field"),
+        (BitStruct("a" / Bytewise(Int16ub)), "field a: only BitsInteger and Bytewise"),
+    ],
+)
+def test_declarations_that_cannot_be_compiled_say_so_at_once(declaration: Construct, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        Codec("Odd", declaration)
