@@ -63,8 +63,8 @@ def read_list_header(event: bytes, body: int, kind: str, minimum: int) -> tuple[
         raise ProtocolError(
             f"{stride_words} words are too few", field=f"{kind}Header.perMessageWords", offset=body
         )
-    if (end - start) % stride:
+    if rest := (end - start) % stride:
         raise ProtocolError(
-            f"{end - start} bytes are no multiple of {stride}", field=f"{kind}Message", offset=end
+            f"only {rest} of its {stride} bytes are there", field=f"{kind}Message", offset=end - rest
         )
     return start, stride

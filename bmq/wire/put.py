@@ -25,7 +25,7 @@ class PutMessage(NamedTuple):
 
     Attributes:
         queue_id: the sender's qId.
-        guid: the message GUID, or a legacy correlation id in its bytes 13 to 15.
+        guid: the message GUID, or a legacy correlation id in its bytes 1 to 3.
         flags: :class:`PutFlags` bits.
         schema_id: 0 for the old property encoding, anything else for the new one.
         compression: the CAT field.
@@ -75,10 +75,9 @@ def read_put(event: bytes, offset: int) -> tuple[PutMessage, int]:
             or a schema id comes without properties.
     """
     end = len(event)
-    if end - offset < PUT_HEADER.size - 4:
-        raise ProtocolError(f"{end - offset} bytes are too few", field="PutHeader", offset=offset)
     if end - offset < PUT_HEADER.size:
-        event = event + bytes(4)  # the header of an older sender at the very end: it has no schema id
+        # Not even the shorter header of an older sender fits with a word of data behind it.
+        raise ProtocolError(f"{end - offset} bytes are too few", field="PutHeader", offset=offset)
     flags, words, option_words, cat, header_words, queue_id, guid, crc, schema_id, _ = _unpack(event, offset)
     stop: int = offset + words * 4
     start = offset + (header_words + option_words) * 4

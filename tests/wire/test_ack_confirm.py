@@ -1,0 +1,146 @@
+"""ACK, CONFIRM and REJECT events: lists of equal items behind a header that says their size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bmq.errors import AckStatus, ProtocolError
+from bmq.wire.ack import AckMessage, decode_acks, encode_acks
+from bmq.wire.confirm import (
+    MAX_CONFIRMS,
+    ConfirmMessage,
+    decode_confirms,
+    encode_confirm,
+    encode_confirms,
+    pack_confirms,
+)
+from bmq.wire.constants import ACK_STATUS_FROM_WIRE, ACK_STATUS_TO_WIRE, EventType
+from bmq.wire.event import read_event
+from bmq.wire.layout import AckHeader, ConfirmHeader
+from bmq.wire.layout import AckMessage as AckLayout
+from bmq.wire.layout import ConfirmMessage as ConfirmLayout
+
+GUID = bytes.fromhex("40000100000000003039CD8101020304")
+EVENT_HEADER = bytes(8)
+AT = len(EVENT_HEADER)
+
+guids = st.binary(min_size=16, max_size=16)
+int32s = st.integers(-(2**31), 2**31 - 1)
+acks = st.lists(
+    st.builds(AckMessage, st.integers(0, 15), st.integers(0, 2**24 - 1), guids, int32s), max_size=6
+)
+confirms = st.lists(st.builds(ConfirmMessage, int32s, guids, int32s), max_size=6)
+
+
+def ack_item(ack: AckMessage) -> bytes:
+    fields = {"status": ack.status, "correlationId": ack.correlation_id, "messageGUID": ack.guid}
+    return AckLayout.build({"reserved": 0, "queueId": ack.queue_id, **fields})
+
+
+def confirm_item(confirm: ConfirmMessage) -> bytes:
+    fields = {"queueId": confirm.queue_id, "messageGUID": confirm.guid, "subQueueId": confirm.sub_queue_id}
+    return ConfirmLayout.build(fields)
+
+
+def header(kind: str, words: int = 1, stride: int = 6) -> bytes:
+    if kind == "Ack":
+        return AckHeader.build({"headerWords": words, "perMessageWords": stride, "flags": 0, "reserved": 0})
+    return ConfirmHeader.build({"headerWords": words, "perMessageWords": stride, "reserved": 0})
+
+
+KINDS = [pytest.param("Ack", decode_acks, id="ACK"), pytest.param("Confirm", decode_confirms, id="CONFIRM")]
+kinds = pytest.mark.parametrize(("kind", "decode"), KINDS)
+Decoder = Callable[[bytes, int], list[Any]]
+ITEM = bytes(4) + GUID + bytes(4)
+
+
+@given(acks)
+def test_acks_arrive_as_they_were_sent(messages: list[AckMessage]) -> None:
+    event = encode_acks(messages)
+    assert event[8:] == header("Ack") + b"".join(map(ack_item, messages))
+    read = read_event(event)
+    assert (read.type, decode_acks(read.data, read.body)) == (EventType.ACK, messages)
+
+
+@given(confirms, st.sampled_from([EventType.CONFIRM, EventType.REJECT]))
+def test_confirms_arrive_as_they_were_sent(messages: list[ConfirmMessage], event_type: EventType) -> None:
+    event = encode_confirms(messages, event_type)
+    assert event[8:] == header("Confirm") + b"".join(map(confirm_item, messages))
+    assert pack_confirms([encode_confirm(*m) for m in messages], event_type) == event
+    read = read_event(event)
+    assert (read.type, decode_confirms(read.data, read.body)) == (event_type, messages)
+
+
+def test_a_full_event_of_confirms_stays_below_the_limit() -> None:
+    assert 8 + 4 + MAX_CONFIRMS * 24 <= 512 * 1024 * 1024 < 8 + 4 + (MAX_CONFIRMS + 1) * 24
+
+
+@pytest.mark.parametrize(
+    ("wire", "status"),
+    [
+        (0, AckStatus.SUCCESS),
+        (1, AckStatus.LIMIT_MESSAGES),
+        (2, AckStatus.LIMIT_BYTES),
+        (5, AckStatus.UNKNOWN),
+        (6, AckStatus.STORAGE_FAILURE),
+        (7, AckStatus.NOT_READY),
+        *((n, AckStatus.UNKNOWN) for n in (3, 4, *range(8, 16))),
+    ],
+)
+def test_statuses_on_the_wire(wire: int, status: AckStatus) -> None:
+    assert ACK_STATUS_FROM_WIRE[wire] is status
+    if status is not AckStatus.UNKNOWN:
+        assert ACK_STATUS_TO_WIRE[status] == wire
+    else:
+        assert status not in ACK_STATUS_TO_WIRE
+
+
+@given(acks, confirms, st.integers(1, 15), st.integers(6, 15))
+def test_longer_headers_and_items_are_honoured(
+    some_acks: list[AckMessage], some_confirms: list[ConfirmMessage], words: int, stride: int
+) -> None:
+    def event(kind: str, items: list[bytes]) -> bytes:
+        longer = [item.ljust(stride * 4, b"\xee") for item in items]
+        return EVENT_HEADER + header(kind, words, stride).ljust(words * 4, b"\xdd") + b"".join(longer)
+
+    assert decode_acks(event("Ack", [*map(ack_item, some_acks)]), AT) == some_acks
+    assert decode_confirms(event("Confirm", [*map(confirm_item, some_confirms)]), AT) == some_confirms
+
+
+@kinds
+@pytest.mark.parametrize(
+    ("body", "field", "at"),
+    [
+        (b"", "Header", 0),
+        (b"\x16\0\0", "Header", 0),
+        ((0, 6, ITEM), "Header.headerWords", 0),
+        ((8, 6, ITEM), "Header.headerWords", 0),
+        ((15, 6, b""), "Header.headerWords", 0),
+        ((2, 6, b""), "Header.headerWords", 0),
+        ((1, 0, ITEM), "Header.perMessageWords", 0),
+        ((1, 5, ITEM[:20]), "Header.perMessageWords", 0),
+        ((1, 1, ITEM), "Header.perMessageWords", 0),
+        ((1, 6, ITEM[:-1]), "Message", 4),
+        ((1, 6, ITEM + ITEM[:4]), "Message", 28),
+        ((1, 6, b"x"), "Message", 4),
+        ((1, 7, ITEM), "Message", 4),
+        ((1, 15, ITEM + ITEM), "Message", 4),
+        ((2, 6, ITEM), "Message", 8),
+    ],
+)
+@pytest.mark.parametrize("start", [8, 12, 1020])
+def test_headers_that_lie(kind: str, decode: Decoder, body: Any, field: str, at: int, start: int) -> None:
+    raw = body if isinstance(body, bytes) else header(kind, body[0], body[1]) + body[2]
+    with pytest.raises(ProtocolError) as caught:
+        decode(bytes(start) + raw, start)
+    assert (caught.value.field, caught.value.offset) == (kind + field, start + at)
+
+
+@kinds
+def test_an_event_without_items(kind: str, decode: Decoder) -> None:
+    assert decode(EVENT_HEADER + header(kind), AT) == []

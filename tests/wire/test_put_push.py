@@ -1,0 +1,306 @@
+"""PUT and PUSH messages: their fields, peers of other versions, and headers that lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from construct import Construct
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bmq.errors import ProtocolError
+from bmq.wire import push as push_module
+from bmq.wire.layout import PushHeader, PutHeader
+from bmq.wire.options import encode_sub_queue_ids
+from bmq.wire.push import PushMessage, decode_pushes, encode_push
+from bmq.wire.put import PutMessage, decode_puts, encode_put, read_put
+
+GUID = bytes.fromhex("40000100000000003039CD8101020304")
+EVENT_HEADER = bytes(8)
+AT = len(EVENT_HEADER)
+
+guids = st.binary(min_size=16, max_size=16)
+queue_ids = st.integers(0, 2**31 - 1)
+datas = st.binary(min_size=1, max_size=70)
+schema_ids = st.integers(0, 2**16 - 1)
+
+
+def pad(data: bytes) -> bytes:
+    count = 4 - len(data) % 4
+    return data + bytes([count]) * count
+
+
+def message(
+    declaration: Construct,
+    data: bytes,
+    *,
+    options: bytes = b"",
+    header_words: int | None = None,
+    raw: bool = False,
+    **fields: Any,
+) -> bytes:
+    """Write a message with Construct alone, right or wrong; other versions have other headers."""
+    words = declaration.sizeof() // 4 if header_words is None else header_words
+    body = options + (data if raw else pad(data))
+    right = {
+        "flags": 0,
+        "messageWords": words + len(body) // 4,
+        "optionsWords": len(options) // 4,
+        "compressionAlgorithmType": 0,
+        "headerWords": words,
+        "queueId": 3,
+        "messageGUID": GUID,
+        "crc32c": 0xDEADBEEF,
+        "schemaId": 0,
+        "reserved": 0,
+    }
+    header = declaration.build(right | fields)
+    return header[: words * 4].ljust(words * 4, b"\xee") + body
+
+
+def put(data: bytes = b"payload", **fields: Any) -> bytes:
+    return message(PutHeader, data, **fields)
+
+
+def push(data: bytes = b"payload", **fields: Any) -> bytes:
+    return message(PushHeader, data, **fields)
+
+
+Decoder = Callable[[bytes, int], list[Any]]
+KINDS = [
+    pytest.param(put, decode_puts, "Put", id="PUT"),
+    pytest.param(push, decode_pushes, "Push", id="PUSH"),
+]
+kinds = pytest.mark.parametrize(("build", "decode", "kind"), KINDS)
+
+
+# Values in, bytes out, and back
+
+
+@given(
+    st.lists(
+        st.builds(
+            PutMessage,
+            queue_id=queue_ids,
+            guid=guids,
+            flags=st.sampled_from([2, 3]),
+            schema_id=schema_ids,
+            compression=st.integers(0, 1),
+            crc=st.just(0),
+            data=datas,
+        ).map(lambda m: m._replace(crc=crc32c(m.data))),
+        max_size=5,
+    )
+)
+def test_puts_arrive_as_they_were_sent(messages: list[PutMessage]) -> None:
+    encoded = [
+        encode_put(
+            m.queue_id, m.guid, m.data, flags=m.flags, schema_id=m.schema_id, compression=m.compression
+        )
+        for m in messages
+    ]
+    expected = [
+        put(
+            m.data,
+            flags=m.flags,
+            queueId=m.queue_id,
+            messageGUID=m.guid,
+            crc32c=m.crc,
+            schemaId=m.schema_id,
+            compressionAlgorithmType=m.compression,
+        )
+        for m in messages
+    ]
+    assert encoded == expected
+    assert decode_puts(EVENT_HEADER + b"".join(encoded), AT) == messages
+
+
+@given(
+    st.lists(
+        st.builds(
+            PushMessage,
+            queue_id=queue_ids,
+            sub_ids=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=20).map(tuple),
+            guid=guids,
+            flags=st.sampled_from([0, 2, 4, 6, 8, 14]),
+            schema_id=schema_ids,
+            compression=st.integers(0, 1),
+            data=datas,
+        ),
+        max_size=5,
+    )
+)
+def test_pushes_arrive_as_they_were_sent(messages: list[PushMessage]) -> None:
+    encoded = [
+        encode_push(
+            m.queue_id,
+            m.guid,
+            m.data,
+            encode_sub_queue_ids(m.sub_ids),
+            flags=m.flags,
+            schema_id=m.schema_id,
+            compression=m.compression,
+        )
+        for m in messages
+    ]
+    expected = [
+        push(
+            m.data,
+            options=encode_sub_queue_ids(m.sub_ids),
+            flags=m.flags,
+            queueId=m.queue_id,
+            messageGUID=m.guid,
+            schemaId=m.schema_id,
+            compressionAlgorithmType=m.compression,
+        )
+        for m in messages
+    ]
+    assert encoded == expected
+    assert decode_pushes(EVENT_HEADER + b"".join(encoded), AT) == messages
+
+
+@kinds
+def test_an_event_without_messages(build: Any, decode: Decoder, kind: str) -> None:
+    assert decode(EVENT_HEADER, AT) == []
+
+
+@kinds
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 1023, 1024, 70_000])
+def test_every_padding(build: Any, decode: Decoder, kind: str, length: int) -> None:
+    event = EVENT_HEADER + build(b"x" * length) + build(b"next")
+    assert [m.data for m in decode(event, AT)] == [b"x" * length, b"next"]
+
+
+def test_a_push_without_options_is_for_subscription_0() -> None:
+    assert [m.sub_ids for m in decode_pushes(EVENT_HEADER + push(), AT)] == [(0,)]
+
+
+def test_options_of_a_put_are_skipped() -> None:
+    group = bytes.fromhex("08000002") + pad(b"grp")
+    [decoded] = decode_puts(EVENT_HEADER + put(options=group), AT)
+    assert decoded.data == b"payload"
+
+
+def test_the_options_of_each_push_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What options say is remembered; the memory is small and may be forgotten at any time.
+    monkeypatch.setattr(push_module, "_OPTIONS_CACHED", 4)
+    expected = [(n % 9,) for n in range(200)] + [(n, n + 1) for n in range(20)] + [(0,)]
+    pushes = [push(options=encode_sub_queue_ids(ids)) for ids in expected[:-1]] + [push()]
+    assert [m.sub_ids for m in decode_pushes(EVENT_HEADER + b"".join(pushes), AT)] == expected
+    assert len(push_module._options) <= 4
+
+
+def test_implicit_payload_has_no_data() -> None:
+    event = EVENT_HEADER + push(b"", raw=True, flags=1) + push(b"next")
+    assert [(m.flags, m.data) for m in decode_pushes(event, AT)] == [(1, b""), (0, b"next")]
+
+
+# Peers of other versions
+
+
+def test_the_header_of_an_old_broker_has_no_schema_id() -> None:
+    options = encode_sub_queue_ids((9,))
+    old = push(b"x", header_words=7, options=options, flags=2) + push(b"y", header_words=7, flags=2)
+    messages = decode_pushes(EVENT_HEADER + old + push(b"z", flags=2, schemaId=5), AT)
+    assert [(m.data, m.sub_ids, m.schema_id) for m in messages] == [
+        (b"x", (9,), 0),
+        (b"y", (0,), 0),
+        (b"z", (0,), 5),
+    ]
+
+
+def test_the_header_of_an_old_producer_has_no_schema_id() -> None:
+    old = put(b"x", header_words=8, flags=2) + put(b"y", header_words=8)
+    messages = decode_puts(EVENT_HEADER + old, AT)
+    assert [(m.data, m.schema_id, m.crc) for m in messages] == [(b"x", 0, 0xDEADBEEF), (b"y", 0, 0xDEADBEEF)]
+
+
+@kinds
+@pytest.mark.parametrize("words", [10, 11, 20, 31])
+def test_longer_headers_are_honoured(build: Any, decode: Decoder, kind: str, words: int) -> None:
+    options = encode_sub_queue_ids((4,)) if kind == "Push" else b""
+    longer = build(b"x", header_words=words, options=options, flags=2, schemaId=7)
+    [first, second] = decode(EVENT_HEADER + longer + build(b"y"), AT)
+    assert (first.data, first.schema_id, first.queue_id, first.guid) == (b"x", 7, 3, GUID)
+    assert second.data == b"y"
+
+
+# Headers that lie
+
+WRONG = {
+    "one byte": (lambda build: build()[:1], "", 0),
+    "header cut": (lambda build: build()[:27], "", 0),
+    "header alone": (lambda build: build()[:32], None, 0),
+    "data cut": (lambda build: build()[:-1], "messageWords", 0),
+    "last word missing": (lambda build: build()[:-4], "messageWords", 0),
+    "zero words": (lambda build: build(messageWords=0), "messageWords", 0),
+    "one word": (lambda build: build(messageWords=1), "messageWords", 0),
+    "fewer words than the header": (lambda build: build(messageWords=7), "messageWords", 0),
+    "words beyond the event": (lambda build: build(messageWords=12), "messageWords", 0),
+    "most words": (lambda build: build(messageWords=2**28 - 1), "messageWords", 0),
+    "options beyond the message": (lambda build: build(optionsWords=3), "messageWords", 0),
+    "most options": (lambda build: build(optionsWords=2**24 - 1), "messageWords", 0),
+    "header of no words": (lambda build: build(headerWords=0), "headerWords", 7),
+    "header of six words": (lambda build: build(headerWords=6), "headerWords", 7),
+    "header of 31 words": (lambda build: build(headerWords=31), "messageWords", 0),
+    "compression 2": (lambda build: build(compressionAlgorithmType=2), "compressionAlgorithmType", 7),
+    "compression 7": (lambda build: build(compressionAlgorithmType=7), "compressionAlgorithmType", 7),
+    "no data": (lambda build: build(b""), "messageWords", 0),
+    "no data, no padding": (lambda build: build(b"", raw=True).ljust(36, b"\4"), "messageWords", 0),
+}
+
+
+@kinds
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("before", [b"", b"a", b"four"], ids=len)
+def test_headers_that_lie(build: Any, decode: Decoder, kind: str, name: str, before: bytes) -> None:
+    bad, field, at = WRONG[name]
+    good = build(before) if before else b""
+    with pytest.raises(ProtocolError) as caught:
+        decode(EVENT_HEADER + good + bad(build), AT)
+    if field is None:  # which of the two is noticed depends on the header's length
+        assert caught.value.field in (f"{kind}Header", f"{kind}Header.messageWords")
+    else:
+        assert caught.value.field == (f"{kind}Header.{field}" if field else f"{kind}Header")
+    assert caught.value.offset == AT + len(good) + at
+
+
+@kinds
+@pytest.mark.parametrize("last", [0, 5, 255])
+def test_bad_padding(build: Any, decode: Decoder, kind: str, last: int) -> None:
+    good = EVENT_HEADER + build(b"good")
+    event = good + build(b"bad bad" + bytes([last]), raw=True)
+    with pytest.raises(ProtocolError, match=f"the padding byte is {last}, must be 1 to 4") as caught:
+        decode(event, AT)
+    assert (caught.value.field, caught.value.offset) == (f"{kind.upper()} padding", len(event) - 1)
+
+
+def test_a_put_header_of_seven_words_has_no_crc() -> None:
+    with pytest.raises(ProtocolError, match="7 words are too few") as caught:
+        decode_puts(EVENT_HEADER + put(header_words=7, data=b"x" * 20), AT)
+    assert (caught.value.field, caught.value.offset) == ("PutHeader.headerWords", AT + 7)
+
+
+def test_a_schema_id_without_properties() -> None:
+    event = EVENT_HEADER + put() + put(schemaId=1)
+    with pytest.raises(ProtocolError, match="1 on a message without properties") as caught:
+        decode_puts(event, AT)
+    assert (caught.value.field, caught.value.offset) == ("PutHeader.schemaId", AT + len(put()) + 32)
+
+
+def test_malformed_options_are_placed_in_the_event() -> None:
+    good = push()
+    bad = push(options=bytes.fromhex("08000002") + pad(b"grp") + bytes.fromhex("04000009"))
+    with pytest.raises(ProtocolError) as caught:
+        decode_pushes(EVENT_HEADER + good + bad, AT)
+    assert (caught.value.field, caught.value.offset) == ("OptionHeader.words", AT + len(good) + 32 + 8)
+
+
+def test_messages_can_be_read_one_by_one() -> None:
+    event = EVENT_HEADER + put(b"one") + put(b"second")
+    first, after = read_put(event, AT)
+    second, end = read_put(event, after)
+    assert (first.data, second.data, after, end) == (b"one", b"second", AT + 40, len(event))
