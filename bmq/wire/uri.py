@@ -88,7 +88,13 @@ class QueueUri:
         return f"{_SCHEME}{self.qualified_domain}/{self.queue}"
 
     def with_app_id(self, app_id: str) -> QueueUri:
-        """Return the same queue with another appId."""
+        """Return the same queue with another appId; ``""`` takes it away.
+
+        Raises:
+            InvalidURI: the appId has characters that none may have.
+        """
+        if app_id and not _NAME.match(app_id):
+            raise InvalidURI(f"the appId {app_id!r} must be letters, digits, '-', '_' or '.'")
         return replace(self, app_id=app_id)
 
     def __str__(self) -> str:

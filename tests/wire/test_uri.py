@@ -1,0 +1,115 @@
+"""The grammar of queue URIs, and errors that name the part that is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bmq.errors import InvalidURI
+from bmq.wire.uri import QueueUri
+
+
+@pytest.mark.parametrize(
+    ("text", "domain", "tier", "queue", "app_id"),
+    [
+        ("bmq://bmq.test.mem.priority/orders", "bmq.test.mem.priority", "", "orders", ""),
+        ("bmq://d/q", "d", "", "q", ""),
+        ("bmq://my.domain/q?id=app1", "my.domain", "", "q", "app1"),
+        ("bmq://my.domain.~tst/q", "my.domain", "tst", "q", ""),
+        ("bmq://my.domain.~dev-1/q?id=a_b.c-d", "my.domain", "dev-1", "q", "a_b.c-d"),
+        ("bmq://A-Z_0.9/q", "A-Z_0.9", "", "q", ""),
+        ("bmq://d/A-Z_a.0", "d", "", "A-Z_a.0", ""),
+        ("bmq://d../..", "d..", "", "..", ""),
+        ("bmq://d..~t/q", "d.", "t", "q", ""),
+        ("bmq://d/" + "q" * 64, "d", "", "q" * 64, ""),
+        ("bmq://d/q?id=__default", "d", "", "q", "__default"),
+    ],
+)
+def test_what_the_grammar_allows(text: str, domain: str, tier: str, queue: str, app_id: str) -> None:
+    uri = QueueUri.parse(text)
+    assert (uri.domain, uri.tier, uri.queue, uri.app_id) == (domain, tier, queue, app_id)
+    assert str(uri) == text
+    assert uri.canonical == text.partition("?")[0]
+    assert uri.qualified_domain == text.removeprefix("bmq://").partition("/")[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", 'it must start with "bmq://"'),
+        ("orders", 'it must start with "bmq://"'),
+        ("bmq:/d/q", 'it must start with "bmq://"'),
+        ("BMQ://d/q", 'it must start with "bmq://"'),
+        (" bmq://d/q", 'it must start with "bmq://"'),
+        ("tcp://localhost:30114", 'it must start with "bmq://"'),
+        ("bmq://", "the domain is missing"),
+        ("bmq:///q", "the domain is missing"),
+        ("bmq://.~t/q", "the domain is missing"),
+        ("bmq://a b/q", "the domain 'a b' must be letters, digits"),
+        ("bmq://d:30114/q", "the domain 'd:30114' must be"),
+        ("bmq://d~t/q", "the domain 'd~t' must be"),
+        ("bmq://dömain/q", "the domain 'dömain' must be"),
+        ("bmq://d?id=a", "the domain 'd\\?id=a' must be"),
+        ("bmq://d.~/q", "the tier '' must be letters, digits or '-'"),
+        ("bmq://d.~t.u/q", "the tier 't.u' must be"),
+        ("bmq://d.~t_u/q", "the tier 't_u' must be"),
+        ("bmq://d.~t.~u/q", "the tier 't.~u' must be"),
+        ("bmq://d", "the queue name is missing"),
+        ("bmq://d/", "the queue name is missing"),
+        ("bmq://d/?id=a", "the queue name is missing"),
+        ("bmq://d/q/r", "the queue name 'q/r' must be letters, digits, '-', '_' or '.'"),
+        ("bmq://d/q~r", "the queue name 'q~r' must be"),
+        ("bmq://d/q r", "the queue name 'q r' must be"),
+        ("bmq://d/q\n", r"the queue name 'q\\n' must be"),
+        ("bmq://d/٣", "the queue name '٣' must be"),
+        ("bmq://d/q#f", "the queue name 'q#f' must be"),
+        ("bmq://d/" + "q" * 65, "the queue name has 65 characters, at most 64 are allowed"),
+        ("bmq://d/q?", r"the only query is \?id=APPID, not ''"),
+        ("bmq://d/q?id", r"the only query is \?id=APPID, not 'id'"),
+        ("bmq://d/q?ID=a", r"the only query is \?id=APPID, not 'ID=a'"),
+        ("bmq://d/q?app=a", r"the only query is \?id=APPID, not 'app=a'"),
+        ("bmq://d/q?id=", "the appId '' must be letters, digits, '-', '_' or '.'"),
+        ("bmq://d/q?id=a&id=b", "the appId 'a&id=b' must be"),
+        ("bmq://d/q?id=a?id=b", r"the appId 'a\?id=b' must be"),
+        ("bmq://d/q?id=a/b", "the appId 'a/b' must be"),
+        ("bmq://d/q?id=a ", "the appId 'a ' must be"),
+    ],
+)
+def test_the_error_names_the_part_that_is_wrong(text: str, message: str) -> None:
+    with pytest.raises(InvalidURI, match=message) as caught:
+        QueueUri.parse(text)
+    assert repr(text) in str(caught.value)
+    assert "The form is bmq://DOMAIN[.~TIER]/QUEUE[?id=APPID]" in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [None, b"bmq://d/q", 7, ["bmq://d/q"]])
+def test_a_uri_is_text(value: Any) -> None:
+    with pytest.raises(InvalidURI, match=f"a queue URI is a str, not {type(value).__name__}"):
+        QueueUri.parse(value)
+
+
+def test_another_app_id() -> None:
+    uri = QueueUri.parse("bmq://d.~t/q?id=foo")
+    assert str(uri.with_app_id("bar")) == "bmq://d.~t/q?id=bar"
+    assert str(uri.with_app_id("")) == uri.canonical == "bmq://d.~t/q"
+    with pytest.raises(InvalidURI, match="the appId 'b r' must be letters"):
+        uri.with_app_id("b r")
+
+
+def test_equal_uris_are_one_key() -> None:
+    one, two = QueueUri.parse("bmq://d/q?id=a"), QueueUri.parse("bmq://d/q?id=a")
+    assert one == two
+    assert len({one, two, QueueUri.parse("bmq://d/q")}) == 2
+
+
+@given(st.text(max_size=30) | st.text(alphabet="bmq:/.~?id=aZ-_", max_size=30).map(lambda t: "bmq://" + t))
+def test_any_text_is_a_uri_that_reads_back_or_an_error(text: str) -> None:
+    try:
+        uri = QueueUri.parse(text)
+    except InvalidURI:
+        return
+    assert str(uri) == text
+    assert QueueUri.parse(str(uri)) == uri
