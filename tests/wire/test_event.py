@@ -1,0 +1,117 @@
+"""Event headers and padding."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bmq.errors import ProtocolError
+from bmq.wire.constants import EventType
+from bmq.wire.event import Event, pack_event_header, pack_schema_event, read_event
+from bmq.wire.layout import EventHeader
+from bmq.wire.padding import padding, unpadded_length
+
+
+def event(body: bytes = b"", **fields: int) -> bytes:
+    """Write an event with Construct alone, right or wrong."""
+    right = {
+        "fragment": 0,
+        "length": 8 + len(body),
+        "protocolVersion": 1,
+        "type": 4,
+        "headerWords": 2,
+        "typeSpecific": 0,
+        "reserved": 0,
+    }
+    return EventHeader.build(right | fields) + body
+
+
+@given(st.integers(8, 2**31 - 1), st.sampled_from(EventType), st.integers(0, 255))
+def test_headers_have_the_protocols_fields(length: int, event_type: EventType, specific: int) -> None:
+    header = EventHeader.parse(pack_event_header(length, event_type, specific))
+    assert (header.fragment, header.length) == (0, length)
+    assert (header.protocolVersion, header.type, header.headerWords) == (1, event_type, 2)
+    assert (header.typeSpecific, header.reserved) == (specific, 0)
+
+
+@pytest.mark.parametrize("length", [-1, 0, 7, 2**31])
+def test_lengths_that_no_header_can_hold(length: int) -> None:
+    with pytest.raises(ValueError, match=f"an event has 8 to 2147483647 bytes, not {length}"):
+        pack_event_header(length, EventType.PUT)
+
+
+@pytest.mark.parametrize("event_type", range(1, 64))
+def test_every_type_but_zero_is_read(event_type: int) -> None:
+    data = event(b"body", type=event_type, typeSpecific=0x20)
+    assert read_event(data) == Event(event_type, 0x20, data, 8)
+
+
+@pytest.mark.parametrize("words", [2, 3, 4, 255])
+def test_longer_headers_are_honoured(words: int) -> None:
+    data = event(bytes(words * 4 - 8) + b"body", headerWords=words)
+    assert read_event(data).body == words * 4
+    assert data[read_event(data).body :] == b"body"
+
+
+def test_a_header_may_fill_the_event() -> None:
+    assert read_event(event(bytes(4), headerWords=3)).body == 12
+
+
+@pytest.mark.parametrize(
+    ("data", "field", "offset"),
+    [
+        (b"", "length", 0),
+        (event()[:7], "length", 0),
+        (event(fragment=1), "EventHeader.fragment", 0),
+        (event(b"1234", length=8), "EventHeader.length", 0),
+        (event(b"1234", length=13), "EventHeader.length", 0),
+        (event(length=0), "EventHeader.length", 0),
+        (event(type=0), "EventHeader.type", 4),
+        (event(headerWords=0), "EventHeader.headerWords", 5),
+        (event(headerWords=1), "EventHeader.headerWords", 5),
+        (event(headerWords=3), "EventHeader.headerWords", 5),
+        (event(b"1234567", headerWords=4), "EventHeader.headerWords", 5),
+        (event(headerWords=255), "EventHeader.headerWords", 5),
+    ],
+)
+def test_malformed_headers(data: bytes, field: str, offset: int) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        read_event(data)
+    assert (caught.value.field, caught.value.offset) == (field, offset)
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"),
+    [(0, "04040404"), (1, "030303"), (2, "0202"), (3, "01"), (4, "04040404"), (25, "030303")],
+)
+def test_padding_is_one_to_four_bytes_of_its_own_number(length: int, expected: str) -> None:
+    assert padding(length) == bytes.fromhex(expected)
+
+
+@given(st.binary(max_size=40), st.integers(0, 7))
+def test_padding_comes_off_again(data: bytes, start: int) -> None:
+    padded = bytes(start) + data + padding(len(data))
+    assert (len(padded) - start) % 4 == 0
+    assert unpadded_length(padded, start, len(padded), field="x") == len(data)
+
+
+@pytest.mark.parametrize(
+    ("tail", "offset"),
+    [(b"\0", 4), (b"\5", 4), (b"\xff", 4), (b"\2", 4), (b"\4\4\4", 6), (b"", 4)],
+    ids=["0", "5", "255", "2 of 1", "4 of 3", "none"],
+)
+def test_bad_padding(tail: bytes, offset: int) -> None:
+    buffer = b"\1\1\1\1" + tail
+    with pytest.raises(ProtocolError, match="must be 1 to 4") as caught:
+        unpadded_length(buffer, 4, len(buffer), field="option padding")
+    assert (caught.value.field, caught.value.offset) == ("option padding", offset)
+
+
+@given(st.binary(max_size=40), st.integers(0, 7))
+def test_schema_events_are_padded_and_say_their_codec(body: bytes, codec: int) -> None:
+    data = pack_schema_event(EventType.CONTROL, codec, body)
+    read = read_event(data)
+    assert len(data) % 4 == 0
+    assert read.type_specific == codec << 5
+    assert data[read.body : read.body + unpadded_length(data, read.body, len(data), field="x")] == body

@@ -1,0 +1,119 @@
+"""Message GUIDs: unique, in their layout, and as text."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bmq.errors import UsageError
+from bmq.wire.guid import GuidGenerator, client_id_from, guid_from_text, guid_to_text
+from bmq.wire.layout import MessageGUID
+
+CLIENT_ID = bytes.fromhex("CD8101020304")
+
+
+@given(st.integers(0, 2**56 - 1), st.binary(min_size=6, max_size=6))
+def test_layout(tick: int, client_id: bytes) -> None:
+    generator = GuidGenerator(client_id)
+    for counter in range(3):
+        expected = {"version": 1, "counter": counter, "timerTick": tick, "clientId": client_id}
+        assert generator.next(tick) == MessageGUID.build(expected)
+
+
+def test_guids_of_one_tick_are_unique() -> None:
+    generator = GuidGenerator(CLIENT_ID)
+    assert len({generator.next(7) for _ in range(50_000)}) == 50_000
+
+
+def test_the_first_guid_is_not_the_unset_one() -> None:
+    assert GuidGenerator(bytes(6)).next(0) == bytes.fromhex("40") + bytes(15)
+
+
+def test_the_counter_wraps_and_the_tick_keeps_guids_apart() -> None:
+    generator = GuidGenerator(CLIENT_ID)
+    first = generator.next(1)
+    for _ in range(2**22 - 2):
+        generator.next(1)
+    last, wrapped, later = generator.next(1), generator.next(1), generator.next(2)
+    assert last[:3].hex() == "7fffff"
+    assert wrapped == first, "4,194,304 GUIDs in one nanosecond are too many"
+    assert later[:3].hex() == "400001"
+    assert later[3:10] == (2).to_bytes(7, "big")
+
+
+@pytest.mark.parametrize(
+    ("tick", "expected"),
+    [(2**56 - 1, "ff" * 7), (2**56, "00" * 7), (2**56 + 5, "00" * 6 + "05"), (2**63, "00" * 7)],
+)
+def test_the_tick_wraps_at_56_bits(tick: int, expected: str) -> None:
+    assert GuidGenerator(CLIENT_ID).next(tick)[3:10].hex() == expected
+
+
+@given(st.lists(st.integers(0, 2**64), min_size=2, max_size=50))
+def test_whatever_the_clock_does_guids_are_unique_and_carry_the_version(ticks: list[int]) -> None:
+    generator = GuidGenerator(CLIENT_ID)
+    guids = [generator.next(tick) for tick in ticks]
+    assert len(set(guids)) == len(guids)
+    assert all(0x40 <= guid[0] <= 0x7F and guid.endswith(CLIENT_ID) for guid in guids)
+
+
+@pytest.mark.parametrize("size", [0, 5, 7, 16])
+def test_client_ids_have_six_bytes(size: int) -> None:
+    with pytest.raises(ValueError, match=f"a client id has 6 bytes, not {size}"):
+        GuidGenerator(bytes(size))
+
+
+def test_the_client_id_as_negotiation_wants_it() -> None:
+    assert GuidGenerator(CLIENT_ID).client_id_text == "CD8101020304"
+
+
+def test_the_client_id_is_the_start_of_an_md5_over_what_tells_sessions_apart() -> None:
+    seed = b"\x7f\0\0\1" + (1_700_000_000_000_000_000).to_bytes(8, "big") + b"\0\0\x10\x92" + b"\0\0\0\1"
+    assert client_id_from("\x7f\0\0\1", 1_700_000_000_000_000_000, 4242, 1) == hashlib.md5(seed).digest()[:6]
+    base: tuple[Any, ...] = ("host", 1, 2, 3)
+    others = [
+        ("other", 1, 2, 3),
+        ("host", 2, 2, 3),
+        ("host", 1, 3, 3),
+        ("host", 1, 2, 4),
+        ("h\udce9st", 1, 2, 3),
+    ]
+    assert len({client_id_from(*arguments) for arguments in [base, *others]}) == 6
+
+
+@given(st.binary(min_size=16, max_size=16).filter(any))
+def test_text_form(guid: bytes) -> None:
+    text = guid_to_text(guid)
+    assert len(text) == 32
+    assert text == text.upper()
+    assert int(text, 16) == int.from_bytes(guid, "big")
+    assert guid_from_text(text) == guid
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "40000100000000003039CD810102030",
+        "40000100000000003039CD81010203040",
+        "40000100000000003039cd8101020304",
+        "40000100000000003039CD810102030G",
+        "40000100000000003039CD8101020304\n",
+        " 0000100000000003039CD8101020304",
+        "0x000100000000003039CD8101020304",
+        "４0000100000000003039CD8101020304",
+    ],
+)
+def test_text_that_is_no_guid(text: str) -> None:
+    with pytest.raises(UsageError, match="32 upper-case hexadecimal digits, not"):
+        guid_from_text(text)
+
+
+def test_the_unset_guid_is_not_one_to_use() -> None:
+    assert guid_to_text(bytes(16)) == "0" * 32
+    with pytest.raises(UsageError, match="means 'unset'"):
+        guid_from_text("0" * 32)

@@ -1,0 +1,229 @@
+"""Every binary event that a real broker and its clients exchanged decodes, and encodes to the same bytes."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+from crc32c import crc32c
+
+from bmq.wire.ack import decode_acks, encode_acks
+from bmq.wire.confirm import decode_confirms, encode_confirms
+from bmq.wire.constants import Compression, EventType, PropertyType, PushFlags, PutFlags
+from bmq.wire.event import HEADER_SIZE, pack_event_header, read_event
+from bmq.wire.message import join_application_data, split_application_data
+from bmq.wire.options import encode_sub_queue_ids
+from bmq.wire.properties import Properties, encode_properties
+from bmq.wire.push import PushMessage, decode_pushes, encode_push
+from bmq.wire.put import PutMessage, decode_puts, encode_put
+from tests.transcripts import RECORDINGS, Recorded, recorded
+
+#: How many there are of each, so that nothing is left out unnoticed.
+COUNTS = {
+    ("c2b", EventType.PUT): 90,
+    ("c2b", EventType.CONFIRM): 70,
+    ("b2c", EventType.PUSH): 42,
+    ("b2c", EventType.ACK): 36,
+    ("b2c", EventType.HEARTBEAT_REQ): 1,
+    ("c2b", EventType.HEARTBEAT_RSP): 1,
+    ("c2b", EventType.HEARTBEAT_REQ): 1,
+    ("b2c", EventType.HEARTBEAT_RSP): 1,
+    ("c2b", EventType.CONTROL): 185,
+    ("b2c", EventType.CONTROL): 183,
+    ("c2b", EventType.AUTHENTICATION): 8,
+    ("b2c", EventType.AUTHENTICATION): 8,
+}
+# zlib-ng finds other, equally good, compressions than zlib does.
+ZLIB_IS_THE_REFERENCE = "ng" not in zlib.ZLIB_RUNTIME_VERSION
+
+
+def each(*types: EventType) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("event", recorded(*types), ids=str)
+
+
+def event_of(event_type: EventType, messages: list[bytes]) -> bytes:
+    body = b"".join(messages)
+    return pack_event_header(HEADER_SIZE + len(body), event_type) + body
+
+
+def open_data(message: PutMessage | PushMessage) -> tuple[Properties, bytes]:
+    return split_application_data(
+        message.data,
+        has_properties=bool(message.flags & PutFlags.MESSAGE_PROPERTIES),
+        schema_id=message.schema_id,
+        compression=message.compression,
+    )
+
+
+def close_data(message: PutMessage | PushMessage) -> bytes:
+    """Encode a message's application data anew from its decoded values."""
+    properties, payload = open_data(message)
+    new = message.schema_id != 0
+    data, compression = join_application_data(
+        payload, encode_properties(properties, new=new), new=new, compression=Compression(message.compression)
+    )
+    assert compression == message.compression
+    if compression and not ZLIB_IS_THE_REFERENCE:  # pragma: no cover
+        assert open_data(message._replace(data=data)) == (properties, payload)
+        return message.data
+    return data
+
+
+def test_the_recordings_are_all_there() -> None:
+    assert len(RECORDINGS) == 17
+    counted = {key: len(recorded(key[1], direction=key[0])) for key in COUNTS}
+    assert counted == COUNTS
+    assert len(recorded()) == sum(COUNTS.values())
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_event_headers(name: str) -> None:
+    for recording in recorded(recording=name):
+        event = read_event(recording.data)
+        assert (event.type, event.body, event.data) == (recording.type, HEADER_SIZE, recording.data)
+        header = pack_event_header(len(recording.data), event.type, event.type_specific)
+        assert header == recording.data[:HEADER_SIZE]
+
+
+@each(EventType.PUT)
+def test_puts_encode_to_the_same_bytes(event: Recorded) -> None:
+    messages = decode_puts(event.data, HEADER_SIZE)
+    assert messages
+    again = [
+        encode_put(
+            m.queue_id,
+            m.guid,
+            close_data(m),
+            flags=m.flags,
+            schema_id=m.schema_id,
+            compression=m.compression,
+        )
+        for m in messages
+    ]
+    assert event_of(EventType.PUT, again) == event.data
+    assert [crc32c(m.data) for m in messages] == [m.crc for m in messages]
+
+
+@each(EventType.PUSH)
+def test_pushes_encode_to_the_same_bytes(event: Recorded) -> None:
+    messages = decode_pushes(event.data, HEADER_SIZE)
+    assert messages
+    again = [
+        encode_push(
+            m.queue_id,
+            m.guid,
+            close_data(m),
+            encode_sub_queue_ids(m.sub_ids),
+            flags=m.flags,
+            schema_id=m.schema_id,
+            compression=m.compression,
+        )
+        for m in messages
+    ]
+    assert event_of(EventType.PUSH, again) == event.data
+
+
+@each(EventType.CONFIRM)
+def test_confirms_encode_to_the_same_bytes(event: Recorded) -> None:
+    messages = decode_confirms(event.data, HEADER_SIZE)
+    assert messages
+    assert encode_confirms(messages) == event.data
+
+
+@each(EventType.ACK)
+def test_acks_encode_to_the_same_bytes(event: Recorded) -> None:
+    messages = decode_acks(event.data, HEADER_SIZE)
+    assert messages
+    assert encode_acks(messages) == event.data
+
+
+def test_the_official_clients_property_types() -> None:
+    put = recorded(EventType.PUT, recording="official-props")[0]
+    [message] = decode_puts(put.data, HEADER_SIZE)
+    properties, payload = open_data(message)
+    assert list(properties.items()) == [
+        ("b", b"\x00\xff"),
+        ("big", 2**62),
+        ("ch", b"A"),
+        ("empty", ""),
+        ("f", False),
+        ("i16", -3),
+        ("i32", 7),
+        ("i64", -5),
+        ("s", "héllo"),
+        ("t", True),
+    ]
+    assert list(properties.types.values()) == [
+        PropertyType.BINARY,
+        PropertyType.INT64,
+        PropertyType.CHAR,
+        PropertyType.STRING,
+        PropertyType.BOOL,
+        PropertyType.SHORT,
+        PropertyType.INT32,
+        PropertyType.INT64,
+        PropertyType.STRING,
+        PropertyType.BOOL,
+    ]
+    assert type(properties["f"]) is type(properties["t"]) is bool
+    assert payload == b"with properties"
+    assert message.schema_id == 3
+
+
+def test_compression_of_the_official_client_starts_at_1024_bytes() -> None:
+    puts = recorded(EventType.PUT, recording="official-zlib")
+    messages = [message for put in puts for message in decode_puts(put.data, HEADER_SIZE)]
+    assert [(len(open_data(m)[1]), m.compression, m.schema_id != 0) for m in messages] == [
+        (1023, 0, True),
+        (1024, 1, True),
+        (5000, 1, True),
+        (76800, 1, True),
+        (1023, 0, False),
+        (1024, 1, False),
+        (5000, 1, False),
+        (76800, 1, False),
+    ]
+    with_properties = messages[1]
+    assert with_properties.data[:6] == bytes.fromhex("1b0000060001"), "properties stay plain in front"
+
+
+def test_a_consumer_without_the_new_encoding_gets_the_old_one_decompressed() -> None:
+    posted = recorded(EventType.PUT, recording="json-old")
+    pushed = recorded(EventType.PUSH, recording="json-old")
+    sent = [m for put in posted for m in decode_puts(put.data, HEADER_SIZE)]
+    received = [m for push in pushed for m in decode_pushes(push.data, HEADER_SIZE)]
+    assert [(m.schema_id, m.compression) for m in sent[:2]] == [(1, 0), (1, 1)]
+    assert [(m.schema_id, m.compression) for m in received] == [(0, 0), (0, 0)]
+    for put, push in zip(sent, received, strict=False):
+        assert open_data(put) == open_data(push)
+        assert open_data(put)[0].types == open_data(push)[0].types
+        assert put.guid == push.guid
+
+
+def test_a_push_for_two_app_ids_names_both_subscriptions() -> None:
+    pushes = recorded(EventType.PUSH, recording="json-session")
+    messages = [m for push in pushes for m in decode_pushes(push.data, HEADER_SIZE)]
+    assert [m.sub_ids for m in messages] == [(1,), (2,), (3,), (3,), (3,), (4,), (5, 6)]
+
+
+def test_a_legacy_client_gets_its_correlation_id_back() -> None:
+    put = recorded(EventType.PUT, recording="json-old")[-1]
+    ack = recorded(EventType.ACK, recording="json-old")[-1]
+    [posted] = decode_puts(put.data, HEADER_SIZE)
+    [answer] = decode_acks(ack.data, HEADER_SIZE)
+    assert posted.guid == bytes.fromhex("00000005") + bytes(12)
+    assert (answer.status, answer.correlation_id) == (0, 5)
+
+
+def test_negative_acknowledgements() -> None:
+    full = recorded(EventType.ACK, recording="official-full")[-1]
+    unknown_queue = recorded(EventType.ACK, recording="json-session")[-1]
+    assert [ack.status for ack in decode_acks(full.data, HEADER_SIZE)] == [1]
+    assert [(ack.status, ack.queue_id) for ack in decode_acks(unknown_queue.data, HEADER_SIZE)] == [(5, 42)]
+
+
+def test_redelivered_messages_are_pushed_out_of_order() -> None:
+    pushes = recorded(EventType.PUSH, recording="official-redelivery")
+    messages = [m for push in pushes for m in decode_pushes(push.data, HEADER_SIZE) if m.data == b"poison"]
+    assert [m.flags for m in messages] == [PushFlags.NONE] + [PushFlags.OUT_OF_ORDER] * 4
+    assert len({m.guid for m in messages}) == 1
