@@ -63,11 +63,9 @@ def lookup(properties: Mapping[str, Any] | None) -> Lookup:
     Properties as they came off the wire are read lazily; if they turn out to be undecodable, every name is
     missing, as it is for the broker.
     """
-    if not properties:
+    if properties is None:
         return _nothing
-    if not isinstance(properties, Properties):
-        return properties.get
-    return _wire_lookup(properties)
+    return _wire_lookup(properties) if isinstance(properties, Properties) else properties.get
 
 
 def _nothing(_name: str) -> None:

@@ -80,7 +80,8 @@ def _forms(node: Node) -> tuple[Node, Node]:
         case Boolean(value):
             return node, Boolean(not value)
         case Binary("&&" | "||" as junction):
-            forms = [_forms(term) for term in flatten(junction, node)]
+            # Said twice is said once: whenever the second is reached, it has the value that the first had.
+            forms = [_forms(term) for term in dict.fromkeys(flatten(junction, node))]
             plain = join(junction, _factored(_DUAL[junction], [positive for positive, _ in forms]))
             other = join(_DUAL[junction], _factored(junction, [negative for _, negative in forms]))
             return _cheaper(plain, _negation(other)), _cheaper(_negation(plain), other)

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from bmq.errors import InvalidProperty
+from bmq.errors import InvalidProperty, ProtocolError
 from bmq.wire.constants import PropertyType
 from bmq.wire.properties import Properties, PropertyInput, Typed
 
@@ -102,9 +102,12 @@ def _decoded(name: str) -> str:
 
 
 def _typed(properties: Mapping[str, PropertyInput] | None) -> Mapping[str, PropertyInput]:
-    if isinstance(properties, Properties):
+    if not isinstance(properties, Properties):
+        return properties or {}
+    try:
         return properties.typed()
-    return properties or {}
+    except ProtocolError:  # what the broker cannot decode either, it treats as absent
+        return {}
 
 
 def _is_binary(value: PropertyInput) -> bool:

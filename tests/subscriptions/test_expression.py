@@ -1,0 +1,171 @@
+"""Expressions as objects."""
+
+from __future__ import annotations
+
+import copy
+import enum
+import pickle
+
+import pytest
+
+from bmq.errors import InvalidExpression, InvalidProperty
+from bmq.subscriptions import Evaluation, Expression, Failure, lookup, tags_of
+from bmq.subscriptions.syntax import Binary, Exists, Integer, Property
+from bmq.wire.constants import PropertyType
+from bmq.wire.properties import Properties, Typed, encode_properties
+
+TEXT = "CustomerId >= 1000 && exists(OrderType)"
+
+
+def test_the_example_of_the_front_page() -> None:
+    assert Expression(TEXT).matches({"CustomerId": 1234, "OrderType": "EXPRESS"})
+    assert not Expression(TEXT).matches({"CustomerId": 999, "OrderType": "EXPRESS"})
+    assert not Expression(TEXT).matches({"CustomerId": 1234})
+    assert not Expression(TEXT).matches(None)
+
+
+def test_equal_means_the_same_text() -> None:
+    assert Expression("x == 1") == Expression("x == 1")
+    assert Expression("x == 1") != Expression("x==1")
+    assert Expression("x == 1") == Expression("x == 1", strict=False)
+    assert Expression("x == 1") != "x == 1"
+    assert len({Expression("x == 1"), Expression("x == 1"), Expression("x==1")}) == 2
+    assert str(Expression("x == 1")) == "x == 1"
+    assert repr(Expression("x = 1", strict=False)) == "Expression('x = 1', strict=False)"
+
+
+@pytest.mark.parametrize("expression", [Expression(TEXT), Expression("x = 1", strict=False)])
+def test_pickles_and_copies(expression: Expression) -> None:
+    expression.matches({})
+    for twin in (pickle.loads(pickle.dumps(expression)), copy.deepcopy(expression)):
+        assert twin == expression
+        assert twin.strict == expression.strict
+        assert twin.matches({"CustomerId": 1}) == expression.matches({"CustomerId": 1})
+
+
+def test_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        Expression("x").text = "y"  # type: ignore[misc]
+
+
+def test_the_tree_knows_its_places() -> None:
+    tree = Expression("x - 1 == 2 && exists(y)").ast
+    assert tree == Binary(
+        "&&",
+        Binary("==", Binary("-", Property("x"), Integer(1)), Integer(2)),
+        Exists("y"),
+    )
+    assert isinstance(tree, Binary)
+    assert tree.offset == 11
+    assert tree.left.offset == 6
+    assert tree.right.offset == 14
+
+
+def test_not_strict_takes_any_text_as_the_broker_would() -> None:
+    valid = Expression("x == 1", strict=False)
+    assert valid.error is None
+    assert not valid.matches({"x": 2})
+
+    broken = Expression("x >", strict=False)
+    assert broken.matches({"x": 2})
+    assert broken.ast is None
+    assert broken.properties == ()
+    assert isinstance(broken.error, InvalidExpression)
+    evaluation = broken.evaluate({})
+    assert evaluation.value is True
+    assert evaluation.reason.startswith("the broker cannot compile this and matches everything: syntax error")
+
+    with pytest.raises(InvalidExpression, match="half a character"):
+        Expression('x == "\ud800"', strict=False)
+    with pytest.raises(TypeError, match="an expression is a str, not bytes"):
+        Expression(b"x")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "offset", "reason"),
+    [
+        ("a == 1 && nope == 2", 10, "the message has no property `nope`"),
+        ("s == 1", 0, "`==` compares with an integer here, and `s` is something else (s is STRING 'foo')"),
+        (
+            "a == s",
+            2,
+            "`==` compares two integers or two strings, nothing else (a is an integer: 1, s is STRING",
+        ),
+        ("f", 0, "the whole expression has to be a boolean, and `f` is something else (f is CHAR b'x')"),
+        ("bin == 1", 0, "`bin` is BINARY, which an expression cannot read"),
+        ("a / 0 == 1", 2, "`/` by zero"),
+        ("a && a == 1", 0, "each side of `&&` has to be a boolean, and `a` is something else"),
+    ],
+)
+def test_an_evaluation_says_what_went_wrong_and_where(text: str, offset: int, reason: str) -> None:
+    message = {"a": 1, "s": "foo", "f": Typed(PropertyType.CHAR, b"x"), "bin": b"\0"}
+    evaluation = Expression(text).evaluate(message)
+    assert evaluation.value is None
+    assert evaluation.offset == offset
+    assert evaluation.reason.startswith(reason)
+    assert not evaluation
+
+
+def test_true_and_false_have_no_error() -> None:
+    assert Expression("x == 1").evaluate({"x": 1}) == Evaluation(True)
+    assert Expression("x == 1").evaluate({"x": 2}) == Evaluation(False)
+
+
+def test_the_compiled_function_takes_any_lookup() -> None:
+    evaluator = Expression(TEXT).compile()
+    message = {"CustomerId": 1234, "OrderType": "EXPRESS"}
+    assert evaluator(message.get) is True
+    assert evaluator(message.__getitem__) is True
+    assert isinstance(evaluator({}.__getitem__), Failure)
+    assert Expression(TEXT).compile() is not evaluator
+    expression = Expression(TEXT)
+    assert expression.compile() is expression.compile()
+
+
+class Color(enum.IntEnum):
+    RED = 1
+
+
+class Place(enum.StrEnum):
+    HERE = "here"
+
+
+def test_values_of_subclasses_are_what_post_would_send() -> None:
+    message = {"c": Color.RED, "p": Place.HERE}
+    assert Expression('c == 1 && p == "here"').matches(message)
+    assert Expression("exists(c)").matches(message)
+
+
+@pytest.mark.parametrize("value", [1.5, ["a"], {}, object()])
+def test_values_that_no_property_can_have_are_refused(value: object) -> None:
+    with pytest.raises(
+        InvalidProperty, match=r"a property's value is bool, int, str, bytes or bmq\.Typed, not"
+    ):
+        Expression("x == 1").matches({"x": value})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_properties_as_they_came_off_the_wire(new: bool) -> None:
+    values = {
+        "flag": True,
+        "char": Typed(PropertyType.CHAR, b"\xfe"),
+        "short": Typed(PropertyType.SHORT, -3),
+        "text": "é",
+        "bin": b"x",
+    }
+    properties = Properties(encode_properties(values, new=new), new=new)
+    assert Expression('flag && char == -2 && short == -3 && text == "é"').matches(properties)
+    assert not Expression("exists(bin)").matches(properties)
+    assert Expression("exists(char)").matches(properties)
+    evaluation = Expression("char == text").evaluate(properties)
+    assert "char is CHAR b'\\xfe'" in evaluation.reason
+
+
+def test_undecodable_properties_read_as_none_at_all() -> None:
+    area = bytearray(encode_properties({"x": 1}, new=True))
+    area[6] = 0xFF  # a type that does not exist
+    properties = Properties(bytes(area))
+    assert lookup(properties)("x") is None
+    assert not Expression("exists(x)").matches(properties)
+    assert Expression("!exists(x)").matches(properties)
+    assert tags_of(properties) == frozenset()

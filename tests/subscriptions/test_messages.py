@@ -1,0 +1,137 @@
+"""What an invalid expression's error says: the broker's words, the place, the mistake, what is legal."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from bmq.errors import InvalidExpression, UsageError
+from bmq.subscriptions import ErrorKind, Expression
+
+
+def error_of(text: str) -> InvalidExpression:
+    with pytest.raises(InvalidExpression) as caught:
+        Expression(text)
+    return caught.value
+
+
+def test_the_whole_message() -> None:
+    assert str(error_of("CustomerId = 42")) == (
+        "syntax error, unexpected invalid character at offset 11\n"
+        "    CustomerId = 42\n"
+        "               ^ column 12\n"
+        "Equality is written `==`.\n"
+        "Legal here: an operator (&& || == != < <= > >= + - * / %) or the end."
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "hint"),
+    [
+        ("x = 1", 3, "Equality is written `==`."),
+        ("x === 1", 5, "Equality is written `==`, with two signs."),
+        ("x !== 1", 5, "Inequality is written `!=`, with one equals sign."),
+        ("x => 1", 3, "Write `>=`."),
+        ("x =< 1", 3, "Write `<=`."),
+        ("x <> 1", 4, "Inequality is written `!=`."),
+        ("x | y", 3, "Or is written `||`."),
+        ("x & y", 3, "And is written `&&`."),
+        ("x and y", 3, "`and` is a property name here: write `&&`."),
+        ("x == 1 AND y == 2", 8, "`AND` is a property name here: write `&&`."),
+        ("x or y", 3, "`or` is a property name here: write `||`."),
+        ("not x", 5, "`not` is a property name here: write `!`."),
+        ('x in "abc"', 3, "There is no operator `in`"),
+        ('x like "abc"', 3, "There is no operator `like`"),
+        ("x == 'abc'", 6, "Strings stand in double quotes"),
+        ("x == “abc”", 6, "Strings stand in straight double quotes"),
+        ('x == "abc', 6, "This string never ends"),
+        ("a-1 == 2", 2, "To subtract, write `- 1`."),
+        ("a == b -99999999999999999999", 8, "To subtract, write `- 99999999999999999999`."),
+        ("_x == 1", 1, "A property's name starts with an ASCII letter"),
+        ("a == _x", 6, "A property's name starts with an ASCII letter"),
+        ("1x == 1", 2, "A property's name starts with an ASCII letter, not with a digit."),
+        ("größe == 1", 3, "Outside of strings only ASCII is possible"),
+        ("x == 1\r\n&& y", 7, "A carriage return is not white space here"),
+        ("x\f== 1", 2, "is not white space here"),
+        ("x\u00a0== 1", 2, "is not white space here"),
+        ("x == 1.5", 7, "Numbers are whole"),
+        ("x < y < z", 7, "Comparisons do not chain: write `a < b && b < c`"),
+        ("1 <= x <= 5", 8, "Comparisons do not chain"),
+        ("exists(1)", 8, "exists() takes one bare property name"),
+        ("exists(a, b)", 9, "There are no lists"),
+        ("exists(a b)", 10, "exists() takes one bare property name"),
+        ("((x == 1)", 10, "A closing parenthesis is missing."),
+        ("x == 1)", 7, "This parenthesis closes nothing."),
+        ("x == y z", 8, "An operator is missing between this and what stands before it."),
+        ("x == 9223372036854775808", 6, "Integers are 64 bits"),
+        ("", 1, "The expression is empty. To receive everything, subscribe without one."),
+        ("x ^ 2 == 4", 3, "There are no bit operators"),
+        ("x @ 1", 3, "`@` has no meaning in this language."),
+        ("x ? y : z", 3, "There is no conditional operator."),
+        ("!" * 11 + "x", 11, "Split the expression at a `||` into several subscriptions"),
+        ("a==1||b==2||c==3||d==4", 20, "Split the expression at a `||` into several subscriptions"),
+        ("x == 1" + " " * 130, 129, "Leave out spaces, shorten property names, or split"),
+        ("1 == 1", 1, "An expression has to name at least one property."),
+        ("x == \ud800", 6, "cannot be encoded as UTF-8"),
+    ],
+)
+def test_the_column_and_the_hint(text: str, column: int, hint: str) -> None:
+    message = str(error_of(text))
+    assert f"^ column {column}\n" in message
+    assert hint in message
+
+
+@pytest.mark.parametrize(
+    ("text", "legal"),
+    [
+        ("", 'a property, a number, a "string", true, false, exists(name), `!`, `-` or `(`'),
+        ("x ==", 'a property, a number, a "string", true, false, exists(name), `!`, `-` or `(`'),
+        ("x y", "an operator (&& || == != < <= > >= + - * / %) or the end"),
+        ("(x y", "an operator (&& || == != < <= > >= + - * / %) or `)`"),
+        ("exists(", "the bare name of one property"),
+        ("exists(a", "`)`"),
+        ("a < b < c", "`&&`, `||`, + - * / % or the end"),
+    ],
+)
+def test_what_would_be_legal(text: str, legal: str) -> None:
+    assert str(error_of(text)).endswith(f"Legal here: {legal}.")
+
+
+def test_the_caret_stands_under_the_place_whatever_the_text_holds() -> None:
+    lines = str(error_of("x == 1\n\t&& y = 2")).split("\n")
+    assert lines[1] == "    x == 1␊␉&& y = 2"
+    assert lines[2] == "    " + " " * 13 + "^ column 14"
+
+
+def test_a_very_long_text_is_shown_around_the_place() -> None:
+    lines = str(error_of("x" * 500)).split("\n")
+    assert lines[0] == "expression is too long (500), max allowed length: 128"
+    assert len(lines[1]) == 104
+    assert lines[1].startswith("    …x")
+    assert lines[1].endswith("x…")
+    assert lines[2].endswith("^ column 129")
+
+
+def test_the_error_is_the_callers_and_carries_its_facts() -> None:
+    error = error_of("x = 1")
+    assert isinstance(error, UsageError)
+    assert isinstance(error, ValueError)
+    assert not error.retryable
+    assert (error.expression, error.offset, error.code) == ("x = 1", 2, "SYNTAX")
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), copy.offset) == (str(error), 2)
+
+
+def test_the_brokers_codes_and_short_texts() -> None:
+    assert {kind.name: (kind.value, kind.text) for kind in ErrorKind} == {
+        "NAME": (-1, "undefined name in subscription expression"),
+        "TYPE": (-2, "type error in expression"),
+        "BINARY": (-3, "binary properties are not supported"),
+        "ARITHMETIC": (-4, "arithmetic error in expression"),
+        "UNDEFINED": (-5, "undefined error"),
+        "SYNTAX": (-100, "syntax error"),
+        "NO_PROPERTIES": (-101, "expression does not use any property"),
+        "TOO_COMPLEX": (-102, "subscription expression is too complex"),
+        "TOO_LONG": (-103, "subscription expression is too long"),
+    }

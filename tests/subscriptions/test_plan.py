@@ -1,0 +1,196 @@
+"""Filters bigger than one expression."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, reject
+from hypothesis import strategies as st
+
+from bmq.errors import InvalidExpression
+from bmq.subscriptions import (
+    CmqTags,
+    Expression,
+    P,
+    Selector,
+    TagFilter,
+    parse,
+    plan,
+    subscriptions_for,
+    tag,
+    unparse,
+)
+from bmq.subscriptions.syntax import Junction, Node, Not, join
+from tests.subscriptions.reference import outcome
+from tests.subscriptions.strategies import conditions, messages
+
+
+def texts(selector: Any) -> list[str]:
+    return [expression.text for expression in plan(selector)]
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        # What fits stays as it was written.
+        ("x == 1", ["x == 1"]),
+        (Expression("x  ==  1"), ["x  ==  1"]),
+        (Expression("x =", strict=False), ["x ="]),
+        (P.x == 1, ["x==1"]),
+        (P.urgent, ["urgent"]),
+        # The broker's own example of too many operators.
+        ("a==1||b==2||c==3||d==4", ["a==1||b==2||c==3", "d==4"]),
+        (P.x.one_of(*range(1, 8)), ["x==1||x==2||x==3", "x==4||x==5||x==6", "x==7"]),
+        # An alternative inside a conjunction is distributed.
+        (P.x.one_of(1, 2, 3) & (P.y == 4), ["(x==1||x==2)&&y==4", "x==3&&y==4"]),
+        ((P.y == 4) & P.x.one_of(1, 2, 3), ["y==4&&(x==1||x==2)", "y==4&&x==3"]),
+        (
+            (P.a == 1) & P.x.one_of(1, 2) & P.y.one_of(3, 4),
+            ["a==1&&x==1&&y==3", "a==1&&x==1&&y==4", "a==1&&x==2&&y==3", "a==1&&x==2&&y==4"],
+        ),
+        # The negation of a conjunction is an alternative.
+        ("!(a==1&&b==2&&c==3&&d==4)", ["a!=1||b!=2||c!=3", "d!=4"]),
+        (
+            "!(exists(a)&&exists(b)&&exists(c)&&exists(d)&&exists(e)&&exists(f))",
+            ["!exists(a)||!exists(b)||!exists(c)", "!exists(d)||!exists(e)||!exists(f)"],
+        ),
+        (
+            "x==0 && !(a==1&&b==2&&c==3)",
+            ["x==0&&(a!=1||b!=2)", "x==0&&c!=3"],
+        ),
+        # Too many operators as written, but not in the simplest form.
+        ("!(a==1)&&!(b==2)&&!(c==3)", ["a!=1&&b!=2&&c!=3"]),
+        ("!!!!!!!!!!!x", ["!x"]),
+        # Too long as written, but not without the spaces.
+        ("x == 1" + " " * 130, ["x==1"]),
+        # Too long, though not too complex.
+        (
+            P.x.one_of("a" * 50, "b" * 50, "c" * 50),
+            [f'x=="{"a" * 50}"||x=="{"b" * 50}"', f'x=="{"c" * 50}"'],
+        ),
+    ],
+    ids=str,
+)
+def test_plans(selector: Any, expected: list[str]) -> None:
+    assert texts(selector) == expected
+
+
+def test_hundreds_of_alternatives() -> None:
+    parts = plan(P.CustomerId.one_of(*range(500)))
+    assert len(parts) == 167
+    for customer in (0, 250, 499):
+        assert sum(part.matches({"CustomerId": customer}) for part in parts) == 1
+    assert not any(part.matches({"CustomerId": 500}) for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("selector", "code", "limit", "culprit"),
+    [
+        (
+            (P.a == 1) & (P.b == 2) & (P.c == 3) & (P.d == 4),
+            "TOO_COMPLEX",
+            "too many operators (11), max allowed operators: 10",
+            "a==1&&b==2&&c==3&&d==4",
+        ),
+        (
+            (P.z == 0) | ((P.a == 1) & (P.b == 2) & (P.c == 3) & (P.d == 4)),
+            "TOO_COMPLEX",
+            "too many operators (11), max allowed operators: 10",
+            "a==1&&b==2&&c==3&&d==4",
+        ),
+        (
+            ~(P.a.exists() | P.b.exists() | P.c.exists() | P.d.exists() | P.e.exists() | P.f.exists()),
+            "TOO_COMPLEX",
+            "too many operators (17), max allowed operators: 10",
+            "!exists(a)&&!exists(b)&&!exists(c)&&!exists(d)&&!exists(e)&&!exists(f)",
+        ),
+        (P.x == "a" * 130, "TOO_LONG", "expression is too long (135), max allowed length: 128", 'x=="aaa'),
+        (
+            (P.x == "a" * 70) & (P.y == "b" * 70),
+            "TOO_LONG",
+            "expression is too long (152), max allowed length: 128",
+            'x=="aaa',
+        ),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_split_says_which_limit_and_what_to_do(
+    selector: Any, code: str, limit: str, culprit: str
+) -> None:
+    with pytest.raises(InvalidExpression) as caught:
+        plan(selector)
+    lines = str(caught.value).split("\n")
+    assert lines[0] == limit
+    assert lines[1].startswith("    " + culprit)
+    assert "cannot be split" in lines[2]
+    assert "application subscription" in lines[2]
+    assert caught.value.code == code
+
+
+def test_a_plan_of_absurd_size_is_refused() -> None:
+    with pytest.raises(InvalidExpression, match="more than 1000 subscriptions"):
+        plan(P.x.one_of(*range(4000)))
+    with pytest.raises(InvalidExpression, match="a filter of 2000000 characters is beyond planning"):
+        plan("x" * 2_000_000)
+
+
+def test_a_syntax_error_is_one_in_a_plan_too() -> None:
+    with pytest.raises(InvalidExpression, match="unexpected invalid character at offset 2"):
+        plan("x = 1")
+    with pytest.raises(InvalidExpression, match="does not use any properties"):
+        plan("1 == 1")
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        (None, [None]),
+        ("x == 1", [Expression("x == 1")]),
+        (Expression("x =", strict=False), [Expression("x =", strict=False)]),
+        (P.x.one_of(1, 2, 3, 4), [Expression("x==1||x==2||x==3"), Expression("x==4")]),
+        (TagFilter(), [None]),
+        (CmqTags("a"), [Expression("exists(t.a)")]),
+        (tag("a") & (P.price > 3), [Expression("exists(t.a)&&price>3")]),
+    ],
+    ids=str,
+)
+def test_any_selector_becomes_subscriptions(selector: Selector, expected: list[Expression | None]) -> None:
+    assert subscriptions_for(selector) == expected
+
+
+def parts_of(node: Node) -> list[Expression]:
+    try:
+        return plan(unparse(node))
+    except InvalidExpression:
+        reject()
+
+
+_big = st.lists(conditions, min_size=2, max_size=6)
+_junctions = st.sampled_from(["&&", "||"])
+
+
+@given(conditions, messages)
+def test_a_plan_matches_what_the_filter_matches(node: Node, message: dict[str, Any]) -> None:
+    check(node, message)
+
+
+@given(_big, _junctions, st.booleans(), messages)
+def test_a_plan_of_something_big_does_too(
+    nodes: list[Node], junction: Junction, negated: bool, message: dict[str, Any]
+) -> None:
+    node = join(junction, nodes)
+    check(Not(node) if negated else node, message)
+
+
+def check(node: Node, message: dict[str, Any]) -> None:
+    parts = parts_of(node)
+    expected = outcome(parse(unparse(node)), message)
+    matched = [part for part in parts if part.matches(message)]
+    if isinstance(expected, bool):
+        assert bool(matched) == expected
+    elif len(parts) == 1:
+        assert not matched
+    else:
+        # The whole ends in an error; a part that does not may still match, as one subscription among several.
+        assert all(outcome(parse(part.text), message) is True for part in matched)
