@@ -30,13 +30,12 @@ def join_application_data(
     Raises:
         InvalidPayload: properties and payload exceed 64 MiB, which is what readers accept once decompressed.
     """
-    size = len(area) + len(payload)
-    if size > MAX_APPLICATION_DATA:
+    plain = area + payload if area else payload
+    if len(plain) > MAX_APPLICATION_DATA:
         raise InvalidPayload(
-            f"properties and payload take {size:,} bytes; "
+            f"properties and payload take {len(plain):,} bytes; "
             f"a message has at most {MAX_APPLICATION_DATA:,} (64 MiB)"
         )
-    plain = area + payload if area else payload
     if compression is Compression.ZLIB:
         if new or not area:
             if len(payload) >= COMPRESSION_THRESHOLD:
