@@ -1,5 +1,10 @@
-"""The asyncio client for BlazingMQ, in pure Python."""
+"""The asyncio client for BlazingMQ, in pure Python.
 
+``bmq.connect`` starts everything. :mod:`bmq.events` has the session events, :mod:`bmq.errors` the errors,
+:mod:`bmq.broker` an embedded broker for tests.
+"""
+
+from bmq import errors, events
 from bmq._version import __version__
 from bmq.client.connect import connect, run
 from bmq.client.consumer import Consumer
@@ -33,6 +38,7 @@ from bmq.errors import (
     UsageError,
 )
 from bmq.protocol.tables import QueueState, SessionState
+from bmq.subscriptions import CmqTags, Expression, P, RoutingTable, TagFilter
 from bmq.wire.constants import Compression, PropertyType
 from bmq.wire.properties import Properties, Typed
 from bmq.wire.uri import QueueUri
@@ -43,12 +49,14 @@ __all__ = [
     "AuthenticationError",
     "BufferFull",
     "CloseQueueError",
+    "CmqTags",
     "Compression",
     "ConfigureQueueError",
     "ConnectionFailed",
     "Consumer",
     "Credentials",
     "Error",
+    "Expression",
     "FailedPost",
     "InvalidExpression",
     "InvalidPayload",
@@ -58,6 +66,7 @@ __all__ = [
     "MessageBatch",
     "NegotiationError",
     "OpenQueueError",
+    "P",
     "PostError",
     "PostReport",
     "Properties",
@@ -70,6 +79,7 @@ __all__ = [
     "QueueUri",
     "RequestError",
     "RequestTimeout",
+    "RoutingTable",
     "Session",
     "SessionClosed",
     "SessionOptions",
@@ -77,10 +87,13 @@ __all__ = [
     "SessionStats",
     "StateError",
     "StatusCategory",
+    "TagFilter",
     "Typed",
     "UsageError",
     "__version__",
     "connect",
+    "errors",
+    "events",
     "exponential_backoff",
     "run",
 ]

@@ -9,14 +9,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from bmq.client.message import Message, MessageBatch
-from bmq.errors import Error, QueueClosed
+from bmq.errors import Error, ProtocolError, QueueClosed
 from bmq.protocol.queue import SubscriptionCore, SubscriptionOptions
+from bmq.subscriptions import Complement, Expression, Selector
+from bmq.wire.constants import PushFlags
+from bmq.wire.message import split_application_data
+from bmq.wire.properties import Properties
 from bmq.wire.push import PushMessage
 
 if TYPE_CHECKING:
     from bmq.client.queue import Queue
 
-__all__ = ["Consumer"]
+__all__ = ["Consumer", "Drain", "properties_of"]
 
 
 class Consumer:
@@ -31,11 +35,22 @@ class Consumer:
     Several tasks may receive from one consumer; each message goes to one of them.
     """
 
-    def __init__(self, queue: Queue, core: SubscriptionCore, *, max_message_size: int) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        selector: Selector,
+        expressions: list[Expression | None],
+        options: SubscriptionOptions,
+        discard: Complement | None,
+    ) -> None:
         self.queue = queue
-        self.max_message_size = max_message_size
-        self.core = core
+        self.max_message_size = queue.session.options.max_message_size
         self.used = False
+        self._selector = selector
+        self._options = options
+        self._unwanted = discard
+        self._expressions = expressions
+        self.cores = self._make_cores()
         self._messages: deque[PushMessage] = deque()
         self._bytes = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
@@ -45,14 +60,19 @@ class Consumer:
     # what it is
 
     @property
-    def expression(self) -> str:
-        """The subscription's expression, "" for everything."""
-        return self.core.expression
+    def selector(self) -> Selector:
+        """What the subscription was made from; None or "" for everything."""
+        return self._selector
+
+    @property
+    def expressions(self) -> list[str]:
+        """The expressions the broker evaluates; a filter too big for one has several. "" is everything."""
+        return [str(each or "") for each in self._expressions]
 
     @property
     def options(self) -> SubscriptionOptions:
-        """The subscription's limits and priority."""
-        return self.core.options
+        """The limits and the priority, all expressions together."""
+        return self._options
 
     @property
     def buffered(self) -> int:
@@ -65,7 +85,7 @@ class Consumer:
         return self._closed
 
     def __repr__(self) -> str:
-        what = self.core.expression or "everything"
+        what = " | ".join(filter(None, self.expressions)) or "everything"
         return f"<bmq.Consumer of {what!r} on {self.queue.uri}, {len(self._messages)} waiting>"
 
     # receiving
@@ -171,10 +191,81 @@ class Consumer:
     ) -> None:
         await self.close()
 
+    async def configure(
+        self,
+        selector: Selector = None,
+        *,
+        priority: int | None = None,
+        max_unconfirmed_messages: int | None = None,
+        max_unconfirmed_bytes: int | None = None,
+    ) -> None:
+        """Change the subscription while messages flow; what is not given stays.
+
+        Messages that were routed before the change arrive all the same, each once.
+
+        Raises:
+            InvalidExpression, UsageError: the new subscription is not legal.
+            ConfigureQueueError: the broker refused; the previous subscription stands.
+            QueueClosed: the queue is closed.
+
+        Cancelling it leaves the outcome open: the broker may or may not have the change.
+        """
+        await self.queue.reconfigure(
+            self, selector, priority, max_unconfirmed_messages, max_unconfirmed_bytes
+        )
+
     # what the queue and its messages call
+
+    def _make_cores(self) -> list[SubscriptionCore]:
+        """One subscription an expression, the limits divided among them, and those that discard."""
+        options, core = self._options, self.queue.core
+        share = len(self._expressions)
+        divided = SubscriptionOptions(
+            _share(options.max_unconfirmed_messages, share),
+            _share(options.max_unconfirmed_bytes, share),
+            options.priority,
+        )
+        cores = [SubscriptionCore(core, str(each or ""), divided, self) for each in self._expressions]
+        if self._unwanted is not None:
+            # A catch-all matches what is wanted too: it must not be asked before the filter.
+            below = SubscriptionOptions(
+                divided.max_unconfirmed_messages, divided.max_unconfirmed_bytes, options.priority - 1
+            )
+            limits = below if self._unwanted.catch_all else divided
+            drain = Drain(self, self._unwanted)
+            cores.extend(
+                SubscriptionCore(core, str(each or ""), limits, drain)
+                for each in self._unwanted.subscriptions()
+            )
+        return cores
+
+    @property
+    def definition(self) -> tuple[Selector, list[Expression | None], SubscriptionOptions, Complement | None]:
+        """All that :meth:`redefine` takes."""
+        return self._selector, self._expressions, self._options, self._unwanted
+
+    def redefine(
+        self,
+        selector: Selector,
+        expressions: list[Expression | None],
+        options: SubscriptionOptions,
+        discard: Complement | None,
+    ) -> None:
+        """Become another subscription, with the same messages."""
+        self._selector, self._expressions = selector, expressions
+        self._options, self._unwanted = options, discard
+        self.cores = self._make_cores()
+
+    def takes(self, properties: Properties | None) -> bool:
+        """Whether a message with these properties is for this consumer."""
+        return any(each is None or each.matches(properties) for each in self._expressions)
 
     def deliver(self, messages: list[PushMessage]) -> None:
         """Take messages in."""
+        self.queue.outstanding += len(messages)
+        if self._closed:
+            self.queue.reroute(messages)
+            return
         self._messages.extend(messages)
         size = 0
         for message in messages:
@@ -201,11 +292,11 @@ class Consumer:
 
     def confirm_guid(self, guid: bytes) -> None:
         """Confirm one message."""
-        self.queue.session.confirm(self.core, guid)
+        self.queue.confirm(guid)
 
     def confirm_guids(self, guids: list[bytes]) -> None:
         """Confirm several messages."""
-        self.queue.session.confirm_many(self.core, guids)
+        self.queue.confirm_many(guids)
 
     # helpers
 
@@ -256,3 +347,53 @@ class Consumer:
             if not waiter.done():
                 waiter.set_result(None)
                 count -= 1
+
+
+class Drain:
+    """Confirms unseen what a filter does not want, and nothing else.
+
+    The counterpart of brokers that drop a message for a subscriber whose filter does not match. Every message
+    is evaluated again before it is confirmed: one that is wanted goes to the consumer.
+    """
+
+    def __init__(self, consumer: Consumer, complement: Complement) -> None:
+        self._consumer = consumer
+        self._complement = complement
+
+    def deliver(self, messages: list[PushMessage]) -> None:
+        """Take messages in."""
+        unwanted: list[bytes] = []
+        wanted: list[PushMessage] = []
+        for message in messages:
+            discard = self._complement.may_discard(properties_of(message, self._consumer.max_message_size))
+            if discard:
+                unwanted.append(message.guid)
+            else:
+                wanted.append(message)
+        if wanted:
+            self._consumer.deliver(wanted)
+        if unwanted:
+            self._consumer.queue.outstanding += len(unwanted)
+            self._consumer.queue.confirm_many(unwanted)
+
+
+def properties_of(message: PushMessage, limit: int) -> Properties | None:
+    """Return a message's properties; None when it has none that can be decoded, as the broker sees it."""
+    if not message.flags & PushFlags.MESSAGE_PROPERTIES:
+        return None
+    try:
+        properties, _ = split_application_data(
+            message.data,
+            has_properties=True,
+            schema_id=message.schema_id,
+            compression=message.compression,
+            limit=limit,
+        )
+        len(properties)  # decodes them
+    except ProtocolError:
+        return None
+    return properties
+
+
+def _share(limit: int, parts: int) -> int:
+    return max(1, limit // parts) if limit else 0

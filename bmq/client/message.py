@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, overload
 
 from bmq.errors import AckStatus, PostError
+from bmq.subscriptions import tags_of
 from bmq.wire.constants import PropertyType, PushFlags
 from bmq.wire.guid import guid_to_text
 from bmq.wire.message import NO_PROPERTIES, split_application_data
@@ -85,6 +86,11 @@ class Message:
     def property_types(self) -> dict[str, PropertyType]:
         """The type of each property."""
         return self.properties.types
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """The tags it was posted with."""
+        return tags_of(self.properties)
 
     @property
     def guid(self) -> str:
@@ -190,11 +196,13 @@ class PutMessage:
         properties: values by name.
         guid: a GUID of 16 bytes to use instead of a generated one. The broker drops a second message with
             the same GUID within its deduplication window, so equal GUIDs must mean equal messages.
+        tags: tags that a :class:`bmq.TagFilter` selects by; each becomes a property.
     """
 
     data: bytes | bytearray | memoryview
     properties: Mapping[str, PropertyInput] | None = None
     guid: bytes | None = None
+    tags: Iterable[str] = ()
 
 
 class Ack(NamedTuple):

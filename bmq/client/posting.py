@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bmq.client.message import Ack, FailedPost, PostReport, PutMessage
 from bmq.errors import AckStatus, InvalidPayload, PostError, UsageError
 from bmq.protocol.queue import QueueCore
+from bmq.subscriptions import tag_properties
 from bmq.wire.constants import MAX_APPLICATION_DATA, UNSET_GUID, Compression, PutFlags
 from bmq.wire.guid import guid_to_text
 from bmq.wire.message import join_application_data
@@ -17,7 +18,7 @@ from bmq.wire.properties import PropertyInput, encode_properties
 if TYPE_CHECKING:
     from bmq.client.session import Session
 
-__all__ = ["PostBatch", "PostFuture", "Poster", "post_error"]
+__all__ = ["PostBatch", "PostFuture", "Poster", "post_error", "tagged"]
 
 PostFuture = asyncio.Future[Ack]
 
@@ -77,6 +78,15 @@ _REASONS = {
 }
 
 
+def tagged(
+    properties: Mapping[str, PropertyInput] | None, tags: Iterable[str]
+) -> Mapping[str, PropertyInput] | None:
+    """Return properties with tags among them."""
+    if not tags:
+        return properties
+    return {**(properties or {}), **tag_properties(tags)}
+
+
 class Poster:
     """Posts to one queue."""
 
@@ -111,7 +121,8 @@ class Poster:
             while not session.takes_posts:
                 await session.room()
             if item.__class__ is PutMessage:
-                size = accept(item.data, item.properties, item.guid, batch, report.posted)
+                properties = tagged(item.properties, item.tags)
+                size = accept(item.data, properties, item.guid, batch, report.posted)
             else:
                 size = accept(item, None, None, batch, report.posted)
             batch.outstanding += 1

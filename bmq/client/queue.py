@@ -7,13 +7,15 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from bmq.client.consumer import Consumer
+from bmq.client.consumer import Consumer, properties_of
 from bmq.client.message import Ack, Message, MessageBatch, PostReport, PutMessage
-from bmq.client.posting import Poster, PostFuture
-from bmq.errors import QueueClosed, UsageError
-from bmq.protocol.queue import QueueCore, SubscriptionCore, SubscriptionOptions
+from bmq.client.posting import Poster, PostFuture, tagged
+from bmq.errors import ConfigureQueueError, QueueClosed, UsageError
+from bmq.protocol.queue import QueueCore, SubscriptionOptions
 from bmq.protocol.tables import QueueState
+from bmq.subscriptions import Expression, Selector, complement, subscriptions_for
 from bmq.wire.properties import PropertyInput
+from bmq.wire.push import PushMessage
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
@@ -57,8 +59,11 @@ class Queue:
         self._default_subscription = default_subscription
         self._consumers: list[Consumer] = []
         self._default: Consumer | None = None
-        self._flushers: list[tuple[float, asyncio.Future[None]]] = []
         self._close_task: asyncio.Task[None] | None = None
+        #: Messages delivered and neither confirmed nor handed back.
+        self.outstanding = 0
+        # Of those, the ones no consumer is left for.
+        self._stranded = 0
         self.core: QueueCore
         self._poster: Poster
 
@@ -67,15 +72,9 @@ class Queue:
         self.core = core
         self._poster = Poster(self.session, core)
         if core.readable and self._default_subscription:
-            self._default = self._consumer("", self._options)
+            self._default = Consumer(self, None, [None], self._options, None)
             self._consumers.append(self._default)
-            core.desired = [self._default.core]
-
-    def _consumer(self, expression: str, options: SubscriptionOptions) -> Consumer:
-        core = SubscriptionCore(self.core, expression, options, None)
-        consumer = Consumer(self, core, max_message_size=self.session.options.max_message_size)
-        core.owner = consumer
-        return consumer
+            self._set_desired()
 
     # what it is
 
@@ -102,7 +101,8 @@ class Queue:
     @property
     def subscriptions(self) -> list[Consumer]:
         """The consumers whose subscriptions the broker has."""
-        return [sub.owner for sub in self.core.applied]
+        applied = set(self.core.applied)
+        return [consumer for consumer in self._consumers if not applied.isdisjoint(consumer.cores)]
 
     def __repr__(self) -> str:
         return f"<bmq.Queue {self.uri}, {self.core.state.value}>"
@@ -114,6 +114,7 @@ class Queue:
         payload: bytes | bytearray | memoryview,
         *,
         properties: Mapping[str, PropertyInput] | None = None,
+        tags: Iterable[str] = (),
         guid: bytes | None = None,
         timeout: float | None = None,
     ) -> Ack:
@@ -125,6 +126,7 @@ class Queue:
         Args:
             payload: 1 byte to 64 MiB.
             properties: values by name: bool, int, str, bytes, or :class:`bmq.Typed`.
+            tags: tags that a :class:`bmq.TagFilter` selects by; each becomes a property.
             guid: 16 bytes to use as the GUID instead of generated ones; the broker drops a second message
                 with the same GUID within its deduplication window.
             timeout: seconds to wait for the outcome; None leaves it to the queue's deduplication time, after
@@ -143,13 +145,14 @@ class Queue:
             poster = self._poster
             while not self.session.takes_posts:
                 await self.session.room()
-            return await poster.post(payload, properties, guid)
+            return await poster.post(payload, tagged(properties, tags), guid)
 
     def post_nowait(
         self,
         payload: bytes | bytearray | memoryview,
         *,
         properties: Mapping[str, PropertyInput] | None = None,
+        tags: Iterable[str] = (),
         guid: bytes | None = None,
     ) -> PostFuture:
         """Post a message without waiting.
@@ -166,7 +169,7 @@ class Queue:
         """
         if not self.session.has_room:
             raise self.session.buffer_full()
-        return self._poster.post(payload, properties, guid)
+        return self._poster.post(payload, tagged(properties, tags), guid)
 
     async def post_many(
         self,
@@ -238,23 +241,31 @@ class Queue:
 
     def subscribe(
         self,
-        expression: object = "",
+        selector: Selector = None,
         *,
         priority: int | None = None,
         max_unconfirmed_messages: int | None = None,
         max_unconfirmed_bytes: int | None = None,
+        discard_unmatched: bool = False,
+        strict: bool = True,
     ) -> Consumer:
-        """Make a consumer for the messages that match an expression.
+        """Make a consumer for the messages that match.
 
-        Nothing is sent before ``async with`` or ``await`` activates it.
+        Nothing is sent before ``async with`` or ``await`` activates it. The first subscription takes the
+        place of the default one, unless that is in use.
 
         Args:
-            expression: what to select; "" for everything.
+            selector: what to receive: an expression as text or :class:`bmq.Expression`, a filter built with
+                ``bmq.P``, a :class:`bmq.TagFilter` or :class:`bmq.CmqTags`; None or "" for everything. One
+                that exceeds the limits of an expression becomes several where that means the same.
             priority: the highest matching priority gets a message; None for the queue's.
             max_unconfirmed_messages: how many delivered messages may be unconfirmed; None for the queue's.
             max_unconfirmed_bytes: how many bytes of them; None for the queue's.
-
-        The first subscription takes the place of the default one, unless that is in use.
+            discard_unmatched: confirm unseen whatever does not match, instead of leaving it in the queue for
+                others. It takes *all* of that, what other consumers want included: only for a queue (or an
+                appId) whose consumers all have this filter.
+            strict: False sends an expression that does not compile as it is; the broker then delivers
+                everything.
 
         Raises:
             UsageError: the queue was not opened for reading, or a limit is out of its range.
@@ -262,36 +273,35 @@ class Queue:
         """
         if not self.core.readable:
             raise UsageError(f"queue {self.uri} was not opened for reading: open_queue(..., read=True)")
-        defaults = self._options
-        options = subscription_options(
-            defaults.max_unconfirmed_messages
-            if max_unconfirmed_messages is None
-            else max_unconfirmed_messages,
-            defaults.max_unconfirmed_bytes if max_unconfirmed_bytes is None else max_unconfirmed_bytes,
-            defaults.priority if priority is None else priority,
-        )
-        return self._consumer(str(expression), options)
+        options = self._derive(self._options, priority, max_unconfirmed_messages, max_unconfirmed_bytes)
+        if isinstance(selector, str):
+            selector = Expression(selector, strict=strict) if selector else None
+        discard = complement(selector) if discard_unmatched else None
+        return Consumer(self, selector, subscriptions_for(selector), options, discard)
 
     async def activate(self, consumer: Consumer) -> None:
         """Add a consumer's subscription to the stream; see :meth:`bmq.Consumer.open`."""
         if consumer in self._consumers:
             return
         self._check_open()
+        if consumer.closed:
+            raise QueueClosed(f"{consumer!r} is closed; subscribe again")
         replaced = self._default if self._default is not None and not self._default.used else None
         self._consumers.append(consumer)
         if replaced is not None:
             self._consumers.remove(replaced)
             self._default = None
-        self.core.desired = [c.core for c in self._consumers]
+        self._set_desired()
         try:
             await self.session.configure(self.core)
-        except BaseException:
+        except BaseException as error:
             if consumer in self._consumers:
                 self._consumers.remove(consumer)
             if replaced is not None and self._default is None:
                 self._default = replaced
                 self._consumers.append(replaced)
-            self._sync()
+            if not isinstance(error, ConfigureQueueError):
+                self._sync()
             raise
         if replaced is not None:
             self._retire(replaced)
@@ -306,25 +316,113 @@ class Queue:
             self._default = None
         try:
             if not self.closed:
-                self.core.desired = [c.core for c in self._consumers]
+                self._set_desired()
                 await self.session.configure(self.core)
-        except QueueClosed:
-            pass
+        except (QueueClosed, ConfigureQueueError):
+            pass  # closed, or refused: what the broker still sends for it is handed to others
         finally:
             self._retire(consumer)
 
-    def _retire(self, consumer: Consumer) -> None:
-        """A consumer has left: give what it did not see to others."""
-        consumer.shut(None)
-        left = consumer.take_back()
-        if left and not self.closed:
-            self.session.release(self.core)
+    async def reconfigure(
+        self,
+        consumer: Consumer,
+        selector: Selector,
+        priority: int | None,
+        max_unconfirmed_messages: int | None,
+        max_unconfirmed_bytes: int | None,
+    ) -> None:
+        """Change a consumer's subscription; see :meth:`bmq.Consumer.configure`."""
+        self._check_open()
+        before = consumer.definition
+        old_selector, old_expressions, old_options, old_discard = before
+        options = self._derive(old_options, priority, max_unconfirmed_messages, max_unconfirmed_bytes)
+        if selector is None:
+            consumer.redefine(old_selector, old_expressions, options, old_discard)
+        else:
+            discard = complement(selector) if old_discard is not None else None
+            consumer.redefine(selector, subscriptions_for(selector), options, discard)
+        if consumer not in self._consumers:
+            return
+        self._set_desired()
+        try:
+            await self.session.configure(self.core)
+        except Exception:
+            consumer.redefine(*before)
+            self._sync()
+            raise
+
+    def _derive(
+        self, base: SubscriptionOptions, priority: int | None, messages: int | None, size: int | None
+    ) -> SubscriptionOptions:
+        return subscription_options(
+            base.max_unconfirmed_messages if messages is None else messages,
+            base.max_unconfirmed_bytes if size is None else size,
+            base.priority if priority is None else priority,
+        )
+
+    def _set_desired(self) -> None:
+        self.core.desired = [core for consumer in self._consumers for core in consumer.cores]
 
     def _sync(self) -> None:
         """The stream is to have what the consumers say, whatever became of the last attempt."""
         if not self.closed:
-            self.core.desired = [c.core for c in self._consumers]
+            self._set_desired()
             self.session.configure_later(self.core)
+
+    # messages whose consumer has left
+
+    def _retire(self, consumer: Consumer) -> None:
+        consumer.shut(None)
+        left = consumer.take_back()
+        if left and not self.closed:
+            self.reroute(left)
+
+    def reroute(self, messages: list[PushMessage]) -> None:
+        """Hand messages of a consumer that has left to another one that wants them, or back to the broker.
+
+        The protocol knows no other way to give a message back than to close the reading side and open it
+        again; that waits until the application holds no message of this queue.
+        """
+        self.outstanding -= len(messages)
+        ranked = sorted(self._consumers, key=lambda consumer: -consumer.options.priority)
+        limit = self.session.options.max_message_size
+        for message in messages:
+            properties = properties_of(message, limit)
+            for consumer in ranked:
+                if not consumer.closed and consumer.takes(properties):
+                    consumer.deliver([message])
+                    break
+            else:
+                self.outstanding += 1
+                self._stranded += 1
+        self._hand_back()
+
+    def _hand_back(self) -> None:
+        buffered = sum(consumer.buffered for consumer in self._consumers)
+        idle = self.outstanding - buffered <= self._stranded
+        if self._stranded and idle and not self.core.at_most_once and self.session.release(self.core):
+            self.forget_delivered()
+
+    def forget_delivered(self) -> None:
+        """What was delivered and not seen by the application will be delivered again: drop it."""
+        self.outstanding = self._stranded = 0
+        if not self.core.at_most_once:
+            for consumer in self._consumers:
+                consumer.take_back()
+
+    def confirm(self, guid: bytes) -> None:
+        """Confirm a message."""
+        self.outstanding -= 1
+        self.session.confirm(self.core, guid)
+        if self._stranded:
+            self._hand_back()
+
+    def confirm_many(self, guids: list[bytes]) -> None:
+        """Confirm several messages."""
+        self.outstanding -= len(guids)
+        self.session.confirm_many(self.core, guids)
+        if self._stranded:
+            self._hand_back()
 
     async def configure(
         self,
@@ -335,7 +433,7 @@ class Queue:
     ) -> None:
         """Change the options of the queue and of its default subscription; None leaves one as it is.
 
-        Subscriptions made by :meth:`subscribe` keep theirs.
+        Consumers made by :meth:`subscribe` keep theirs; see :meth:`bmq.Consumer.configure`.
 
         Raises:
             ConfigureQueueError: the broker refused; the previous options stand.
@@ -349,21 +447,20 @@ class Queue:
             raise UsageError(f"queue {self.uri} was not opened for reading: there is nothing to configure")
         self._check_open()
         before = self._options
-        options = subscription_options(
-            before.max_unconfirmed_messages if max_unconfirmed_messages is None else max_unconfirmed_messages,
-            before.max_unconfirmed_bytes if max_unconfirmed_bytes is None else max_unconfirmed_bytes,
-            before.priority if priority is None else priority,
-        )
-        default = self._default
-        if default is not None:
-            default.core.options = options
+        options = self._derive(before, priority, max_unconfirmed_messages, max_unconfirmed_bytes)
         self._options = options
+        if self._default is None:
+            return
+        definition = self._default.definition
+        self._default.redefine(None, [None], options, None)
+        self._set_desired()
         try:
             await self.session.configure(self.core)
         except Exception:
             self._options = before
-            if default is not None:
-                default.core.options = before
+            if self._default is not None:
+                self._default.redefine(*definition)
+                self._set_desired()
             raise
 
     # life

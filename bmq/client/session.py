@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from bmq._version import __version__
 from bmq.client.address import Address
@@ -36,6 +35,7 @@ from bmq.protocol.events import (
     Acked,
     CloseChannel,
     Completed,
+    ConnectionLost,
     CredentialsNeeded,
     Disconnected,
     Outcome,
@@ -46,14 +46,11 @@ from bmq.protocol.events import (
     SlowConsumer,
     SlowConsumerRecovered,
 )
-from bmq.protocol.queue import QueueCore, SubscriptionCore
+from bmq.protocol.queue import QueueCore
 from bmq.protocol.tables import SessionState
 from bmq.wire.control import ClientIdentity, ClientLanguage, ClientType, GuidInfo, QueueFlags
 from bmq.wire.guid import GuidGenerator, client_id_from
 from bmq.wire.uri import QueueUri
-
-if TYPE_CHECKING:
-    from bmq.client.consumer import Consumer
 
 __all__ = ["Session", "SessionStats"]
 
@@ -437,10 +434,11 @@ class Session:
         self.core.configure_queue(core, None, self.now() + self.options.configure_timeout)
         self.wake()
 
-    def release(self, core: QueueCore) -> None:
-        """Hand unconfirmed messages back to the broker."""
-        self.core.release_queue(core, self.now())
+    def release(self, core: QueueCore) -> bool:
+        """Hand unconfirmed messages back to the broker; False when that is not possible now."""
+        released = self.core.release_queue(core, self.now())
         self.wake()
+        return released
 
     async def close_queue(self, queue: Queue, timeout: float | None) -> None:
         """Close one queue; see :meth:`Queue.close`."""
@@ -463,14 +461,14 @@ class Session:
         finally:
             self._queues.pop(queue.core, None)
 
-    def confirm(self, sub: SubscriptionCore, guid: bytes) -> None:
+    def confirm(self, queue: QueueCore, guid: bytes) -> None:
         """Confirm a message."""
-        self.core.confirm(sub, guid)
+        self.core.confirm(queue, guid)
         self.wake()
 
-    def confirm_many(self, sub: SubscriptionCore, guids: Iterable[bytes]) -> None:
-        """Confirm several messages of one subscription."""
-        self.core.confirm_many(sub, guids)
+    def confirm_many(self, queue: QueueCore, guids: Iterable[bytes]) -> None:
+        """Confirm several messages of one queue."""
+        self.core.confirm_many(queue, guids)
         self.wake()
 
     def note_buffered(self, messages: int, size: int) -> None:
@@ -572,9 +570,7 @@ class Session:
             self._acked(event.outcomes)
         elif isinstance(event, Pushed):
             for sub, messages in event.deliveries:
-                consumer: Consumer = sub.owner
-                if not consumer.closed:
-                    consumer.deliver(messages)
+                sub.owner.deliver(messages)
         elif isinstance(event, Completed):
             future: asyncio.Future[None] | None = event.token
             if future is not None and not future.done():
@@ -589,6 +585,9 @@ class Session:
         elif isinstance(event, SessionEvent):
             if isinstance(event, QueueReopenFailed):
                 self._queue_failed(event)
+            elif isinstance(event, ConnectionLost):
+                for queue in self._queues.values():
+                    queue.forget_delivered()
             elif isinstance(event, Disconnected):
                 self._ended(event)
             self._dialer.note(event)

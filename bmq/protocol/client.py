@@ -346,9 +346,8 @@ class ClientCore:
         if self._expire_at is None:
             self._expire_at = now + queue.deduplication_time
 
-    def confirm(self, sub: SubscriptionCore, guid: bytes) -> None:
+    def confirm(self, queue: QueueCore, guid: bytes) -> None:
         """Confirm one message; it goes out with the next :meth:`data_to_send`."""
-        queue = sub.queue
         if queue.at_most_once:
             return
         message = encode_confirm(queue.q_id, guid, queue.sub_id)
@@ -357,9 +356,8 @@ class ClientCore:
         elif self.options.drop_confirmed_redeliveries:
             self._confirmed.add(message)
 
-    def confirm_many(self, sub: SubscriptionCore, guids: Iterable[bytes]) -> None:
-        """Confirm several messages of one subscription."""
-        queue = sub.queue
+    def confirm_many(self, queue: QueueCore, guids: Iterable[bytes]) -> None:
+        """Confirm several messages of one queue."""
         if queue.at_most_once:
             return
         q_id, sub_id = queue.q_id, queue.sub_id

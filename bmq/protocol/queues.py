@@ -378,7 +378,7 @@ class Queues:
         self._send_close(queue, request, refusal)
 
     def _send_release(self, queue: QueueCore, _request: Request | None, _refusal: Status | None) -> None:
-        queue.releasing = queue.writable
+        queue.releasing = True
         self._request_close(queue, self._now + self._reopen_timeout)
 
     def _send_deconfigure(self, queue: QueueCore, _request: Request | None, _refusal: Status | None) -> None:
@@ -427,7 +427,8 @@ class Queues:
             for other in self._queues.values()
         )
         body = CloseQueue(
-            handle_parameters=queue.handle_parameters(), is_final=not others and not queue.releasing
+            handle_parameters=queue.handle_parameters(),
+            is_final=not others and not (queue.releasing and queue.writable),
         )
         queue.request = self._link.request(RequestKind.CLOSE, body, queue, deadline)
 

@@ -1,0 +1,37 @@
+"""Session events: what :meth:`bmq.Session.events` yields and ``on_event`` is called with."""
+
+from bmq.protocol.events import (
+    Connected,
+    ConnectionLost,
+    Disconnected,
+    HostHealthRestored,
+    HostUnhealthy,
+    QueueReopened,
+    QueueReopenFailed,
+    QueueResumed,
+    QueueSuspended,
+    Reconnected,
+    Reconnecting,
+    SessionEvent,
+    SlowConsumer,
+    SlowConsumerRecovered,
+    StateRestored,
+)
+
+__all__ = [
+    "Connected",
+    "ConnectionLost",
+    "Disconnected",
+    "HostHealthRestored",
+    "HostUnhealthy",
+    "QueueReopenFailed",
+    "QueueReopened",
+    "QueueResumed",
+    "QueueSuspended",
+    "Reconnected",
+    "Reconnecting",
+    "SessionEvent",
+    "SlowConsumer",
+    "SlowConsumerRecovered",
+    "StateRestored",
+]
