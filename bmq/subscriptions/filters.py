@@ -89,8 +89,6 @@ class TagFilter:
     def __init__(self, *, any_of: Iterable[str] = (), all_of: Iterable[str] = ()) -> None:
         self._any_of = distinct(any_of)
         self._all_of = distinct(all_of)
-        for each in (*self._any_of, *self._all_of):
-            tag_name(each)
 
     @classmethod
     def from_pulsar(cls, metadata: Mapping[str, str]) -> TagFilter:
@@ -184,14 +182,20 @@ class TagFilter:
 class CmqTags(TagFilter):
     """CMQ's tag matching: messages that share a tag with the subscriber; without tags every message.
 
+    Args:
+        tags: one by one, or in collections.
+
+    Raises:
+        InvalidProperty: a tag is too long for any expression to name.
+
     >>> CmqTags("imac", "xiaomi").matches_tags({"apple", "imac"})
     True
     """
 
     __slots__ = ()
 
-    def __init__(self, *tags: str) -> None:
-        super().__init__(any_of=tags)
+    def __init__(self, *tags: str | Iterable[str]) -> None:
+        super().__init__(any_of=[tag for each in tags for tag in ([each] if isinstance(each, str) else each)])
 
     @property
     def tags(self) -> frozenset[str]:

@@ -71,7 +71,7 @@ def plan_tree(node: Node) -> list[str]:
         raise _refusal(
             "", ErrorKind.TOO_COMPLEX, f"the filter is nested {depth} deep; no expression can hold that"
         )
-    return [unparse(part) for part in _split(simplest(node))]
+    return list(dict.fromkeys(unparse(part) for part in _split(simplest(node))))
 
 
 def _split(node: Node) -> list[Node]:
@@ -145,7 +145,7 @@ def _too_big(node: Node) -> InvalidExpression:
         kind,
         f"{limit}\n    {shown}\n"
         "This part cannot be split: several subscriptions mean *or*, and nothing means *and*. What helps: "
-        "let producers set one property that says what these conditions say together; move some of them to an "
-        "application subscription in the domain's configuration (the broker applies both); shorten property "
-        "names; or subscribe to some of the conditions and check the rest in the application.",
+        "let producers set one property that says what these conditions say together; move some of them to "
+        "an application subscription in the domain's configuration (the broker applies both); shorten "
+        "property names; or subscribe to some of the conditions and check the rest in the application.",
     )

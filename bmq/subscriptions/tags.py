@@ -6,12 +6,15 @@ message has or lacks, which makes tag filters the one kind of filter whose exact
 
 A tag's text is any string. In the property's name ASCII letters, digits, ``.`` and ``_`` stand for
 themselves; any other byte of its UTF-8 is ``__`` and two lower-case hexadecimal digits, and so is an
-underscore that stands directly before another underscore or before such a byte.
+underscore that stands directly before another underscore or before such a byte. Where it is shorter, as with
+text that is not Latin, the name is ``__.`` and the UTF-8 in base 64, with ``_`` and ``.`` for its 62nd and
+63rd digit and no padding.
 """
 
 from __future__ import annotations
 
 import re
+from binascii import Error, a2b_base64, b2a_base64
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -37,6 +40,9 @@ MAX_TAG_LENGTH: Final = 117
 _PULSAR_PREFIX: Final = "tag"
 _ESCAPED: Final = re.compile(rb"[^A-Za-z0-9._]|_(?=[^A-Za-z0-9.])")
 _ESCAPE: Final = re.compile(rb"__([0-9a-f]{2})")
+# No plain name has a dot after two underscores.
+_DENSE: Final = b"__."
+_DIGITS: Final = (b"+/", b"_.")
 
 
 def tag_name(tag: str) -> str:
@@ -55,7 +61,9 @@ def tag_name(tag: str) -> str:
         raise InvalidProperty(
             f"tag {tag[:40]!r} has half a character and cannot be encoded as UTF-8"
         ) from None
-    name = _ESCAPED.sub(lambda found: b"__%02x" % found.group()[0], raw).decode("ascii")
+    plain = _ESCAPED.sub(lambda found: b"__%02x" % found.group()[0], raw)
+    dense = _DENSE + b2a_base64(raw, newline=False).rstrip(b"=").translate(bytes.maketrans(*_DIGITS))
+    name = min(plain, dense, key=len).decode("ascii")
     if len(name) > MAX_TAG_LENGTH:
         raise InvalidProperty(
             f"tag {tag[:40]!r}… takes {len(name)} characters as the name of a property; with more than "
@@ -74,14 +82,17 @@ def tag_properties(tags: Iterable[str]) -> dict[str, bool]:
         InvalidProperty: a tag is too long for any expression to name, or cannot be encoded as UTF-8.
         TypeError: ``tags`` is a single string.
     """
-    return {tag_name(tag): True for tag in distinct(tags)}
+    return dict.fromkeys(map(tag_name, distinct(tags)), True)
 
 
 def distinct(tags: Iterable[str]) -> tuple[str, ...]:
     """Tags once each, in one order: then equal filters have equal texts, which the broker merges."""
     if isinstance(tags, str):
         raise TypeError(f"tags is a collection of strings, not one string: write {{{tags!r}}}")
-    return tuple(sorted(set(tags)))
+    given = tuple(tags)
+    for tag in given:
+        tag_name(tag)
+    return tuple(sorted(set(given)))
 
 
 def tags_of(properties: Mapping[str, PropertyInput] | None) -> frozenset[str]:
@@ -89,15 +100,21 @@ def tags_of(properties: Mapping[str, PropertyInput] | None) -> frozenset[str]:
     tags: set[str] = set()
     for name, value in _typed(properties).items():
         if name.startswith(TAG_PREFIX) and not _is_binary(value):
-            text = _decoded(name)
-            # A name that no tag has (``t.a__``) was not written by tag_properties, and no filter asks for it.
-            if len(name) - len(TAG_PREFIX) <= MAX_TAG_LENGTH and tag_name(text) == name:
-                tags.add(text)
+            # A name that no tag has (such as ``t.a__``) was made elsewhere, and no filter asks for it.
+            try:
+                text = _decoded(name)
+                if tag_name(text) == name:
+                    tags.add(text)
+            except (Error, InvalidProperty):
+                continue
     return frozenset(tags)
 
 
 def _decoded(name: str) -> str:
     raw = name.removeprefix(TAG_PREFIX).encode("utf-8", "surrogateescape")
+    if raw.startswith(_DENSE):
+        digits = raw.removeprefix(_DENSE).translate(bytes.maketrans(*reversed(_DIGITS)))
+        return a2b_base64(digits + b"=" * (-len(digits) % 4)).decode("utf-8", "surrogateescape")
     return _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), raw).decode("utf-8", "surrogateescape")
 
 

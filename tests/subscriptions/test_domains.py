@@ -1,0 +1,181 @@
+"""Application subscriptions in a domain file: what the broker refuses, ignores, and does with a message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bmq.errors import UsageError
+from bmq.subscriptions import AppOutcome, check_domain, explain_domain
+from tests.transcripts import probes
+
+
+def entry(app_id: str | None, text: str, version: Any = "E_VERSION_1") -> dict[str, Any]:
+    result: dict[str, Any] = {"expression": {"version": version, "text": text}}
+    return result if app_id is None else {"appId": app_id, **result}
+
+
+def domain(mode: str, *subscriptions: Any, apps: tuple[str, ...] = ("foo", "bar", "baz")) -> dict[str, Any]:
+    modes = {"fanout": {"appIDs": list(apps)}} if mode == "fanout" else {mode: {}}
+    parameters = {"name": "bmq.test", "mode": modes, "subscriptions": list(subscriptions)}
+    return {"definition": {"location": "local", "parameters": parameters}}
+
+
+FANOUT = domain("fanout", entry("foo", "x == 1"), entry("bar", "x == 2"))
+
+
+def test_a_good_domain_has_no_findings() -> None:
+    assert check_domain(FANOUT) == []
+    assert check_domain(FANOUT["definition"]["parameters"]) == []
+    assert check_domain(domain("priority", entry("", "x > 0"))) == []
+    assert check_domain(domain("broadcast", entry(None, "x > 0"))) == []
+    assert check_domain({"mode": {"priority": {}}}) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "where", "message"),
+    [
+        (
+            domain("fanout", entry("foo", "x = 1")),
+            "subscriptions[0].expression.text",
+            "unexpected invalid character",
+        ),
+        (
+            domain("fanout", entry("foo", "x == 1"), entry("bar", "a||b||c||d||e||f")),
+            "subscriptions[1].expression.text",
+            "too many operators (11), max allowed operators: 10",
+        ),
+        (
+            domain("fanout", entry("foo", "1 == 1")),
+            "subscriptions[0].expression.text",
+            "does not use any properties",
+        ),
+        (
+            domain("fanout", entry("foo", "x == 1", "E_UNDEFINED")),
+            "subscriptions[0].expression.version",
+            "Unsupported version: E_UNDEFINED",
+        ),
+        (
+            domain("fanout", {"appId": "foo", "expression": {"text": "x == 1"}}),
+            "subscriptions[0].expression.version",
+            'needs "version": "E_VERSION_1"',
+        ),
+        (domain("fanout", {"appId": "foo"}), "subscriptions[0].expression.version", "Unsupported version"),
+        (
+            domain("fanout", entry("foo", "x", 1)),
+            "subscriptions[0].expression.version",
+            "Unsupported version: 1",
+        ),
+        (
+            domain("priority", entry("", "x == 1"), entry("", "x == 2")),
+            "subscriptions[1]",
+            "a priority domain takes one subscription at most",
+        ),
+        (
+            domain("broadcast", entry("", "x == 1"), entry("", "x == 2")),
+            "subscriptions[1]",
+            "a broadcast domain takes one subscription at most",
+        ),
+        (domain("fanout", "x == 1"), "subscriptions[0]", "an entry is"),
+        (domain("fanout", {"appId": 1, "expression": {}}), "subscriptions[0]", "an entry is"),
+        (domain("fanout", {"appId": "foo", "expression": "x"}), "subscriptions[0]", "an entry is"),
+        (domain("fanout", entry("foo", None)), "subscriptions[0].expression.text", "a string is needed"),
+        ({"mode": {"priority": {}}, "subscriptions": {}}, "subscriptions", "a list is needed, not dict"),
+        ({"subscriptions": []}, "mode", "exactly one of"),
+        ({"mode": {"quorum": {}}}, "mode", "exactly one of"),
+        ({"redirect": "bmq.other"}, "redirect", "the settings are in another file, that of 'bmq.other'"),
+    ],
+)
+def test_errors(given: dict[str, Any], where: str, message: str) -> None:
+    (finding,) = check_domain(given)
+    assert (finding.severity, finding.where) == ("error", where)
+    assert message in finding.message
+    assert str(finding).startswith(f"error: {where}")
+    with pytest.raises(UsageError, match="the broker would refuse this domain"):
+        check_domain(given, strict=True)
+    with pytest.raises(UsageError, match="the broker would refuse this domain"):
+        explain_domain(given, {"x": 1})
+
+
+@pytest.mark.parametrize(
+    ("given", "where", "message"),
+    [
+        (domain("fanout", entry("foo", "")), "subscriptions[0].expression.text", "matches every message"),
+        (
+            domain("fanout", entry("qux", "x == 1")),
+            "subscriptions[0]",
+            "ignored: the domain's appIDs are 'foo', 'bar'",
+        ),
+        (
+            domain("fanout", entry("", "x == 1"), apps=()),
+            "subscriptions[0]",
+            "ignored: the domain's appIDs are none",
+        ),
+        (
+            domain("fanout", entry("foo", "x == 1"), entry("foo", "x == 2")),
+            "subscriptions[0]",
+            "ignored: subscriptions[1] is for the same appId, and the last one wins",
+        ),
+        (domain("priority", entry("foo", "x == 1")), "subscriptions[0]", "the name is ignored"),
+    ],
+)
+def test_warnings(given: dict[str, Any], where: str, message: str) -> None:
+    (finding,) = check_domain(given, strict=True)
+    assert (finding.severity, finding.where) == ("warning", where)
+    assert message in finding.message
+
+
+def test_the_error_of_an_expression_points_at_the_column() -> None:
+    (finding,) = check_domain(domain("fanout", entry("foo", "x = 1")))
+    assert "\n    x = 1\n      ^ column 3\nEquality is written `==`." in str(finding)
+    assert finding.app_id == "foo"
+
+
+def delivered(outcomes: dict[str, AppOutcome]) -> dict[str, bool]:
+    return {app: outcome.delivered for app, outcome in outcomes.items()}
+
+
+def test_fanout() -> None:
+    assert delivered(explain_domain(FANOUT, {"x": 1})) == {"foo": True, "bar": False, "baz": True}
+    assert delivered(explain_domain(FANOUT, {"x": 2})) == {"foo": False, "bar": True, "baz": True}
+    outcomes = explain_domain(FANOUT, {"x": 1})
+    assert outcomes["foo"].why == "subscriptions[0] matches: x == 1"
+    assert outcomes["bar"].why == "confirmed at once: subscriptions[1] does not match: x == 2"
+    assert outcomes["baz"].why == "no application subscription: it gets every message"
+    assert outcomes["baz"].expression is None
+
+
+def test_an_evaluation_error_is_no_match() -> None:
+    outcome = explain_domain(FANOUT, None)["foo"]
+    assert not outcome.delivered
+    assert outcome.why.endswith("(NAME error: the message has no property `x`)")
+
+
+def test_the_last_entry_of_an_app_wins() -> None:
+    given = domain("fanout", entry("foo", "x == 1"), entry("foo", "x == 2"), apps=("foo",))
+    assert delivered(explain_domain(given, {"x": 1})) == {"foo": False}
+    assert delivered(explain_domain(given, {"x": 2})) == {"foo": True}
+
+
+def test_entries_without_effect() -> None:
+    assert delivered(explain_domain(domain("fanout", entry("foo", ""), apps=("foo",)), None)) == {"foo": True}
+    given = domain("fanout", entry("qux", "x == 1"), apps=("foo",))
+    assert delivered(explain_domain(given, None)) == {"foo": True}
+
+
+@pytest.mark.parametrize("mode", ["priority", "broadcast"])
+@pytest.mark.parametrize("app_id", ["", None, "anything"])
+def test_without_app_ids_the_one_entry_is_for_everybody(mode: str, app_id: str | None) -> None:
+    given = domain(mode, entry(app_id, "x > 0"))
+    assert delivered(explain_domain(given, {"x": 1})) == {"": True}
+    assert delivered(explain_domain(given, {"x": -1})) == {"": False}
+    assert delivered(explain_domain(domain(mode), {"x": -1})) == {"": True}
+
+
+def test_as_a_real_broker_did_it() -> None:
+    # x > 0 on a priority domain: x = 1 is called "pos"; x = -1 and a message without properties never came.
+    given = domain("priority", entry("", "x > 0"))
+    posted: dict[str, dict[str, Any] | None] = {"pos": {"x": 1}, "neg": {"x": -1}, "none": None}
+    kept = [name for name, properties in posted.items() if explain_domain(given, properties)[""].delivered]
+    assert kept == probes()["application_subscription"]["pushed"]

@@ -1,0 +1,164 @@
+"""Which subscription a message goes to, offline, as the seeds state it and a real broker did it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bmq.errors import InvalidExpression, UsageError
+from bmq.subscriptions import Expression, P, Route, RoutingTable
+from tests.transcripts import probes
+
+
+def names(table: RoutingTable, properties: dict[str, Any] | None) -> tuple[str, ...]:
+    return table.route(properties).names
+
+
+ORDERS = RoutingTable(
+    [
+        ("CustomerId >= 0", 5, "all customers"),
+        ("CustomerId == 0", 10, "customer zero"),
+    ]
+)
+
+
+def test_overlapping_subscriptions_are_tried_by_priority() -> None:
+    assert names(ORDERS, {"CustomerId": 0}) == ("customer zero",)
+    assert names(ORDERS, {"CustomerId": 1}) == ("all customers",)
+    # The probe: subscription 5 was `CustomerId >= 0` at priority 5, 10 was `CustomerId == 0` at 10.
+    probe = probes()["overlapping_priority"]
+    number = {"all customers": 5, "customer zero": 10}
+    routed = [[number[name] for name in names(ORDERS, {"CustomerId": int(text)})] for text in probe["pushed"]]
+    assert routed == probe["sids"]
+
+
+def test_without_a_match_the_message_stays() -> None:
+    decision = ORDERS.route({"CustomerId": -1})
+    assert decision.candidates == ()
+    assert decision.route is None
+    assert not decision.waits
+    assert [step.verdict for step in decision.steps] == ["no match", "no match"]
+    assert "NAME error" in ORDERS.route(None).steps[0].verdict
+
+
+def test_no_expression_takes_everything() -> None:
+    table = RoutingTable([("x == 1", 1, "one"), (None, 0, "rest")])
+    assert names(table, {"x": 1}) == ("one",)
+    assert names(table, {"x": 2}) == ("rest",)
+    assert names(table, None) == ("rest",)
+
+
+def test_equal_texts_merge_and_share() -> None:
+    table = RoutingTable([("x == 1", 0, "first"), ("x == 1", 0, "second"), ("x==1", 0, "third")])
+    decision = table.route({"x": 1})
+    assert decision.names == ("first", "second")
+    assert [route.name for route in decision.also] == ["third"]
+    assert decision.route == table.routes[0]
+    # The probe: the first two alternated and the third, a different text, got nothing.
+    first, second, third = probes()["order_of_evaluation_and_merge"]
+    assert (len(first), len(second), len(third)) == (6, 6, 0)
+
+
+def test_of_equal_texts_only_the_highest_priority_is_active() -> None:
+    table = RoutingTable([("x == 1", 1, "low"), ("x == 1", 2, "high"), ("x == 1", 2, "high too")])
+    assert names(table, {"x": 1}) == ("high", "high too")
+    (step,) = table.route({"x": 1}).steps
+    assert [route.name for route in step.dormant] == ["low"]
+
+
+@pytest.mark.parametrize(
+    ("low", "probe"), [("x >= 0", "different expression"), ("x >= 1", "same expression")]
+)
+def test_nothing_spills_over_to_a_lower_priority(low: str, probe: str) -> None:
+    table = RoutingTable([Route(Expression("x >= 1"), 2, "high", full=True), (low, 1, "low")])
+    decision = table.route({"x": 1})
+    assert decision.waits
+    assert decision.names == ()
+    assert probes()["spillover"][probe]["low"] == []
+
+
+def test_a_full_consumer_is_passed_over_for_an_equal_one() -> None:
+    busy = Route(Expression("x >= 1"), 1, "busy", full=True)
+    assert names(RoutingTable([busy, ("x >= 1", 1, "idle")]), {"x": 1}) == ("idle",)
+    assert names(RoutingTable([busy, ("x >= 0", 1, "other text")]), {"x": 1}) == ("other text",)
+    # One that does not match at all does not stop the descent.
+    assert names(RoutingTable([busy, ("x < 1", 0, "low")]), {"x": 0}) == ("low",)
+
+
+def test_an_expression_the_broker_cannot_compile_takes_everything() -> None:
+    with pytest.raises(InvalidExpression):
+        RoutingTable([("x = 1", 1, "typo")])
+    table = RoutingTable([(Expression("x = 1", strict=False), 1, "typo"), ("x == 2", 0, "two")])
+    assert names(table, {"x": 2}) == ("typo",)
+    assert "the broker cannot compile this" in table.route({"x": 2}).steps[0].verdict
+
+
+def test_broadcast_gives_each_consumer_one_copy() -> None:
+    table = RoutingTable(
+        [
+            Route(Expression("x > 0"), 1, "a.positive", "a"),
+            Route(Expression("x > 10"), 2, "a.large", "a"),
+            Route(Expression("x > 0"), 1, "b.positive", "b"),
+            Route(Expression("x > 0"), 0, "c.positive", "c"),
+            Route(None, 0, "d", full=True),
+        ],
+        broadcast=True,
+    )
+    assert names(table, {"x": 20}) == ("a.large", "b.positive", "d")
+    assert names(table, {"x": 5}) == ("a.positive", "b.positive", "d")
+    assert names(table, {"x": 0}) == ("d",)
+    assert "A copy goes to each of: a.large, b.positive, d." in table.explain({"x": 20})
+
+
+def test_routes_may_be_built_and_unnamed() -> None:
+    table = RoutingTable([(P.x == 1, 0), Route(Expression("x == 2")), ("x == 3", 0)])
+    assert [route.name for route in table.routes] == ["#1", "#2", "#3"]
+    assert names(table, {"x": 3}) == ("#3",)
+    assert RoutingTable([]).route({}).names == ()
+    with pytest.raises(UsageError, match="two routes are called 'a'"):
+        RoutingTable([("x", 0, "a"), ("y", 0, "a")])
+
+
+def test_the_explanation_is_a_table_to_read() -> None:
+    table = RoutingTable(
+        [
+            ("CustomerId >= 0", 5, "all"),
+            ("CustomerId == 0", 10, "zero"),
+            ("CustomerId == 0", 10, "nil"),
+            ("CustomerId == 0", 1, "spare"),
+            ("Zone == 1", 10, "zone"),
+        ]
+    )
+    assert table.explain({"CustomerId": 0}) == (
+        "priority  expression       subscriptions  verdict\n"
+        "--------  ---------------  -------------  -------\n"
+        "      10  CustomerId == 0  zero, nil      matches\n"
+        "       1  CustomerId == 0  spare          never: 10 is higher\n"
+        "      10  Zone == 1        zone           no match: NAME error, the message has no property `Zone`\n"
+        "       5  CustomerId >= 0  all            not evaluated\n"
+        "\n"
+        "The message goes to one of zero, nil, turn by turn."
+    )
+
+
+@pytest.mark.parametrize(
+    ("routes", "properties", "summary"),
+    [
+        ([("x == 1", 0, "one")], {"x": 1}, "The message goes to one."),
+        ([("x == 1", 0, "one")], {"x": 2}, "Nothing matches: the message stays in the queue"),
+        ([Route(None, 0, "busy", full=True)], {}, "The message waits: what matches is full"),
+        (
+            [("x == 1", 0, "one"), ("x > 0", 0, "some")],
+            {"x": 1},
+            "The message goes to one. some match at the same priority: which expression comes first is not",
+        ),
+    ],
+)
+def test_the_explanation_ends_with_the_outcome(routes: Any, properties: dict[str, Any], summary: str) -> None:
+    assert RoutingTable(routes).explain(properties).split("\n\n")[1].startswith(summary)
+
+
+def test_nothing_of_a_broadcast_is_kept() -> None:
+    table = RoutingTable([("x == 1", 0, "one")], broadcast=True)
+    assert table.explain({}).endswith("Nothing matches: the message is dropped.")

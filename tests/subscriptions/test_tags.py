@@ -1,0 +1,371 @@
+"""Tags: how they are encoded, which filters take which messages, and what takes the rest."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from bmq.errors import InvalidExpression, InvalidProperty, UsageError
+from bmq.subscriptions import (
+    CmqTags,
+    Expression,
+    P,
+    TagFilter,
+    complement,
+    plan,
+    pulsar_properties,
+    pulsar_tags,
+    tag,
+    tag_name,
+    tag_properties,
+    tags_of,
+    with_pulsar_tags,
+)
+from bmq.wire.constants import PropertyType
+from bmq.wire.properties import Properties, Typed, encode_properties
+from tests.transcripts import probes
+
+
+def properties_of(tags: set[str]) -> dict[str, Any]:
+    return {**tag_properties(tags), "other": 1}
+
+
+def takes(selector: TagFilter, tags: set[str]) -> bool:
+    """Whether the subscriptions, evaluated as a broker does, take a message with these tags."""
+    message = properties_of(tags)
+    return any(each is None or each.matches(message) for each in selector.subscriptions())
+
+
+class TestEncoding:
+    @pytest.mark.parametrize(
+        ("tag", "name"),
+        [
+            ("urgent", "t.urgent"),
+            ("EU.west_1", "t.EU.west_1"),
+            ("9", "t.9"),
+            ("", "t."),
+            ("_a", "t._a"),
+            ("a_", "t.a_"),
+            ("high-priority", "t.high__2dpriority"),
+            ("a b", "t.a__20b"),
+            ("grünkohl-eintopf", "t.gr__c3__bcnkohl__2deintopf"),
+            ("ä", "t.__.w6Q"),
+            ("紧急", "t.__.57Sn5oCl"),
+            ("???>>>", "t.__.Pz8.Pj4_"),
+            ("__.", "t.__5f_."),
+            ("a__b", "t.a__5f_b"),
+            ("under_-score", "t.under__5f__2dscore"),
+            ("__2d", "t.__5f_2d"),
+            ('x" || true', "t.__.eCIgfHwgdHJ1ZQ"),
+        ],
+    )
+    def test_names(self, tag: str, name: str) -> None:
+        assert tag_name(tag) == name
+        assert tags_of({name: True}) == {tag}
+
+    @given(st.text(max_size=21))
+    @example("\udcff")
+    def test_every_text_is_a_name_an_expression_can_hold_and_comes_back(self, text: str) -> None:
+        name = tag_name(text)
+        assert tags_of({name: True}) == {text}
+        assert Expression(f"exists({name})").matches(tag_properties([text]))
+        encode_properties(tag_properties([text]), new=True)
+
+    @given(st.text("a_-5f2d.", max_size=12), st.text("a_-5f2d.", max_size=12))
+    def test_different_tags_have_different_names(self, first: str, second: str) -> None:
+        assert (tag_name(first) == tag_name(second)) == (first == second)
+
+    @given(st.text("abz_25f.", max_size=12))
+    @example("__.w6Q")
+    @example("__.w6R")  # not the only way to write ä in base 64, but the wrong one
+    @example("__.w")
+    @example("__.w6Q=")
+    @example("a" * 118)
+    def test_a_name_made_elsewhere_is_a_tag_only_if_a_filter_could_ask_for_it(self, rest: str) -> None:
+        found = tags_of({f"t.{rest}": True})
+        assert [tag_name(each) for each in found] == ([f"t.{rest}"] if found else [])
+
+    def test_properties(self) -> None:
+        assert tag_properties({"urgent", "eu"}) == {"t.eu": True, "t.urgent": True}
+        assert tag_properties([]) == {}
+
+    def test_other_properties_are_no_tags(self) -> None:
+        message = {"t.a": True, "t.b": 0, "t.c": "", "t.d": b"x", "tag": True, "T.e": True, "x": 1}
+        assert tags_of(message) == {"a", "b", "c"}
+        assert tags_of(None) == frozenset()
+        area = encode_properties({"t.a": True, "t.d": Typed(PropertyType.CHAR, b"x"), "t.e": b""}, new=True)
+        assert tags_of(Properties(area)) == {"a", "d"}
+
+    def test_misuse(self) -> None:
+        with pytest.raises(
+            TypeError, match=r"tags is a collection of strings, not one string: write \{'urgent'\}"
+        ):
+            tag_properties("urgent")
+        with pytest.raises(TypeError, match="a tag is a str, not int"):
+            tag_properties([1])  # type: ignore[list-item]
+        with pytest.raises(
+            InvalidProperty, match=r"takes 118 characters .* with more than 117 no subscription"
+        ):
+            tag_properties(["x" * 118])
+        with pytest.raises(InvalidProperty, match="takes 119 characters"):
+            TagFilter(any_of=["-" * 87])
+        with pytest.raises(InvalidProperty, match="half a character"):
+            tag_name("\ud800")
+
+    def test_the_longest_tag_can_be_asked_for_and_discarded(self) -> None:
+        wanted = TagFilter(any_of=["x" * 117])
+        assert takes(wanted, {"x" * 117})
+        assert [len(each.text) for each in wanted.complement().expressions] == [128]
+
+
+U, C, E = "urgent", "compressed", "eu"
+
+#: (number, any_of, all_of, tags of the message, match)
+PULSAR: list[tuple[int, set[str], set[str], set[str], bool]] = [
+    (1, set(), set(), set(), True),
+    (2, set(), set(), {U}, True),
+    (3, {U, C}, set(), {U}, True),
+    (4, {U, C}, set(), {C}, True),
+    (5, {U, C}, set(), {U, C}, True),
+    (6, {U, C}, set(), {"low"}, False),
+    (7, {U, C}, set(), set(), False),
+    (8, set(), {U, C}, {U, C}, True),
+    (9, set(), {U, C}, {U, "uncompressed"}, False),
+    (10, set(), {U, C}, {U}, False),
+    (11, set(), {U, C}, {U, C, "extra"}, True),
+    (12, set(), {U}, set(), False),
+    (13, {U}, {E}, {U, E}, True),
+    (14, {U}, {E}, {U}, False),
+    (15, {U}, {E}, {E}, False),
+    (16, {E}, {E}, {E}, True),
+    (18, {"Urgent"}, set(), {U}, False),
+]
+
+APPLE = {"apple", "imac", "iphone", "macbook"}
+TEN = {f"m{i}" for i in range(10)}
+
+#: (number, tags of the subscriber, tags of the message, match)
+CMQ: list[tuple[int, set[str], set[str], bool]] = [
+    (1, {"apple"}, set(), False),
+    (2, set(), APPLE, True),
+    (3, set(), set(), True),
+    (4, {"apple"}, APPLE, True),
+    (5, {"xiaomi"}, APPLE, False),
+    (6, {"imac", "xiaomi"}, APPLE, True),
+    (7, set(), APPLE, True),
+    (8, {"m3", "x", "y", "z"}, TEN, True),
+    (9, {"w", "x", "y", "z"}, TEN, False),
+    (10, {"apple"}, {"Apple"}, False),
+    (11, {"s1", "s2", "s3", "s4", "s5", "s6"}, {"s6"}, True),
+]
+
+
+class TestPulsar:
+    @pytest.mark.parametrize("row", PULSAR, ids=lambda row: f"row {row[0]}")
+    def test_truth_table(self, row: tuple[int, set[str], set[str], set[str], bool]) -> None:
+        _, any_of, all_of, tags, match = row
+        wanted = TagFilter(any_of=any_of, all_of=all_of)
+        assert wanted.matches_tags(tags) is match
+        assert wanted.matches(properties_of(tags)) is match
+        assert takes(wanted, tags) is match
+        # The same, with consumer and producer as they were written for Pulsar.
+        metadata = {f"anytag{i}": each for i, each in enumerate(sorted(any_of))}
+        metadata |= {f"alltag{i}": each for i, each in enumerate(sorted(all_of))}
+        message = with_pulsar_tags({**pulsar_properties(tags), "other": 1})
+        migrated = TagFilter.from_pulsar(metadata)
+        assert any(each is None or each.matches(message) for each in migrated.subscriptions()) is match
+
+    def test_row_17_the_key_has_to_start_with_tag(self) -> None:
+        wanted = TagFilter(any_of=[U])
+        assert not wanted.matches(with_pulsar_tags({"color": U}))
+        assert not wanted.matches(with_pulsar_tags({"Tag": U}))
+        assert wanted.matches(with_pulsar_tags({"tag_color": U}))
+
+    def test_expressions_of_the_rows(self) -> None:
+        assert texts(TagFilter(any_of=[U], all_of=[E])) == ["exists(t.urgent)&&exists(t.eu)"]
+        assert texts(TagFilter(any_of=[U, C])) == ["exists(t.compressed)||exists(t.urgent)"]
+        assert texts(TagFilter(any_of=[E], all_of=[E])) == ["exists(t.eu)"]
+        assert TagFilter().subscriptions() == [None]
+
+    def test_properties_in_pulsars_form(self) -> None:
+        assert pulsar_properties(["urgent", "eu"]) == {"tag0": "eu", "tag1": "urgent"}
+        message = {"tag0": "eu", "tagX": "urgent", "tag2": 5, "color": "red"}
+        assert pulsar_tags(message) == {"eu", "urgent"}
+        assert pulsar_tags({"tag0": Typed(PropertyType.STRING, "eu"), "tag1": b"x"}) == {"eu"}
+        assert with_pulsar_tags(message) == {**message, "t.eu": True, "t.urgent": True}
+
+    def test_consumer_metadata_that_is_no_filter_is_ignored(self) -> None:
+        metadata = {"anytag": "a", "anytag2": "b", "alltagX": "c", "tag": "d", "name": "e"}
+        assert TagFilter.from_pulsar(metadata) == TagFilter(any_of=["a", "b"], all_of=["c"])
+
+
+class TestCmq:
+    @pytest.mark.parametrize("row", CMQ, ids=lambda row: f"row {row[0]}")
+    def test_truth_table(self, row: tuple[int, set[str], set[str], bool]) -> None:
+        _, subscriber, tags, match = row
+        wanted = CmqTags(*subscriber)
+        assert wanted.matches_tags(tags) is match
+        assert takes(wanted, tags) is match
+
+    def test_six_tags_take_two_subscriptions(self) -> None:
+        assert len(CmqTags(*CMQ[-1][1]).subscriptions()) == 2
+
+    def test_is_a_tag_filter(self) -> None:
+        assert CmqTags("b", "a") == TagFilter(any_of=["a", "b"])
+        assert CmqTags("b", "a").tags == {"a", "b"}
+        assert repr(CmqTags("b", "a")) == "CmqTags('a', 'b')"
+        assert CmqTags({"b", "a"}) == CmqTags("a", "b") == CmqTags(["a"], "b")
+        with pytest.raises(TypeError, match="a tag is a str, not int"):
+            CmqTags({1})  # type: ignore[arg-type]
+
+
+def texts(wanted: TagFilter) -> list[str]:
+    return ["" if each is None else each.text for each in wanted.subscriptions()]
+
+
+class TestBudget:
+    def test_five_tags_fit_in_any_form(self) -> None:
+        five = {"a", "b", "c", "d", "e"}
+        assert len(texts(TagFilter(any_of=five))) == 1
+        assert len(texts(TagFilter(all_of=five))) == 1
+        assert texts(TagFilter(any_of={"a", "b", "c"}, all_of={"x", "y"})) == [
+            "(exists(t.a)||exists(t.b)||exists(t.c))&&exists(t.x)&&exists(t.y)"
+        ]
+        assert [each.operators for each in TagFilter(any_of=five).complement().expressions] == [10]
+
+    def test_many_any_tags_are_several_subscriptions(self) -> None:
+        parts = TagFilter(any_of=[f"tag{i:03}" for i in range(100)], all_of=["x"]).subscriptions()
+        assert len(parts) == 25
+        assert all(part is not None and part.operators <= 10 for part in parts)
+
+    def test_long_tags_take_more_subscriptions(self) -> None:
+        wanted = TagFilter(any_of=[letter * 60 for letter in "abc"])
+        assert len(wanted.subscriptions()) == 3
+        assert takes(wanted, {"c" * 60})
+
+    def test_more_than_five_all_tags_are_an_error_with_ways_out(self) -> None:
+        wanted = TagFilter(all_of=["a", "b", "c", "d", "e", "f"])
+        with pytest.raises(InvalidExpression) as caught:
+            wanted.subscriptions()
+        message = str(caught.value)
+        assert message.startswith("too many operators (11), max allowed operators: 10\n")
+        for way in (
+            "application subscription",
+            "one tag for the combination",
+            "tp % K == 0",
+            "in the application",
+        ):
+            assert way in message
+        assert isinstance(caught.value, UsageError)
+        assert wanted.matches_tags({"a", "b", "c", "d", "e", "f", "g"})
+        with pytest.raises(InvalidExpression, match="expression is too long"):
+            TagFilter(any_of=["c" * 60], all_of=["a" * 60]).subscriptions()
+
+    def test_the_product_of_primes_the_error_speaks_of(self) -> None:
+        primes = {"a": 2, "b": 3, "c": 5, "d": 7, "e": 11, "f": 13}
+        everything = Expression("tp % 30030 == 0")
+        assert everything.matches({"tp": 30030 * 17})
+        assert not everything.matches({"tp": 30030 // primes["f"]})
+
+    def test_equal_filters_have_equal_texts_whatever_the_order(self) -> None:
+        first = TagFilter(any_of=["b", "a", "b"], all_of=("y", "x"))
+        second = TagFilter(any_of={"a", "b"}, all_of=["x", "y", "x"])
+        assert first == second
+        assert hash(first) == hash(second)
+        assert first.subscriptions() == second.subscriptions()
+        assert first != TagFilter(any_of=["a"])
+        assert first != "x"
+
+
+tag_sets = st.sets(st.sampled_from([*"abcdefgh", "a-b", "x" * 50, "y" * 50]), max_size=8)
+
+
+class TestComplement:
+    @given(tag_sets, st.sets(st.sampled_from([*"abxyz", "y" * 50]), max_size=4), tag_sets)
+    def test_disjoint_and_complete(self, any_of: set[str], all_of: set[str], tags: set[str]) -> None:
+        wanted = TagFilter(any_of=any_of, all_of=all_of)
+        try:
+            wanted.subscriptions()
+        except InvalidExpression:
+            return
+        rest, message = wanted.complement(), properties_of(tags)
+        taken = takes(wanted, tags)
+        assert taken is wanted.matches_tags(tags)
+        assert rest.may_discard(message) is not taken
+        if rest.catch_all:
+            assert rest.expressions == ()
+            assert rest.subscriptions() == [None]
+            assert rest.reason
+        else:
+            assert any(each.matches(message) for each in rest.expressions) is not taken
+
+    def test_everything_leaves_nothing(self) -> None:
+        for everything in (TagFilter().complement(), CmqTags().complement(), complement(None)):
+            assert everything.subscriptions() == []
+            assert not everything.catch_all
+            assert not everything.may_discard({})
+        assert complement(Expression("x =", strict=False)).subscriptions() == []
+
+    def test_the_probe_of_a_real_broker(self) -> None:
+        wanted = TagFilter(any_of=["a", "b"])
+        assert [each.text for each in wanted.complement().expressions] == ["!(exists(t.a)||exists(t.b))"]
+        # There, subscription 1 was the filter and 2 its negation.
+        assert probes()["tags"]["sids"] == [[1], [2], [2], [1]]
+
+    def test_too_many_any_tags_leave_a_catch_all(self) -> None:
+        wanted = TagFilter(any_of=["a", "b", "c", "d", "e", "f"])
+        rest = wanted.complement()
+        assert rest.catch_all
+        assert "too many operators" in rest.reason
+        assert rest.subscriptions() == [None]
+        assert not rest.may_discard(properties_of({"f", "z"}))
+        assert rest.may_discard(properties_of({"z"}))
+        assert rest.may_discard(None)
+
+    def test_missing_tags_are_split_where_one_expression_is_too_long(self) -> None:
+        wanted = TagFilter(all_of=["x" * 54, "y" * 52])
+        rest = wanted.complement()
+        assert not rest.catch_all
+        assert len(rest.expressions) == 2
+        assert [len(each.text) for each in wanted.subscriptions() if each] == [128]
+
+    @pytest.mark.parametrize(
+        ("selector", "expressions"),
+        [
+            (tag("a") | ~tag("b"), ["!exists(t.a)&&exists(t.b)"]),
+            (P.x.exists(), ["!exists(x)"]),
+            ("exists(a) && exists(b)", ["!(exists(a)&&exists(b))"]),
+        ],
+        ids=str,
+    )
+    def test_any_filter_of_nothing_but_exists_has_one(self, selector: Any, expressions: list[str]) -> None:
+        assert [each.text for each in complement(selector).expressions] == expressions
+
+    @pytest.mark.parametrize("selector", ["x == 1", P.x > 3, P.flag, tag("a") & (P.x == 1)], ids=str)
+    def test_a_filter_that_can_end_in_an_error_has_none(self, selector: Any) -> None:
+        rest = complement(selector)
+        assert rest.catch_all
+        assert "neither the filter nor its negation matches" in rest.reason
+        # The negation would not do: on a message without x neither takes it.
+        (wanted,) = plan(selector)
+        assert not wanted.matches({"y": 1})
+        assert not Expression(f"!({wanted.text})").matches({"t.a": True})
+        assert rest.may_discard({"y": 1})
+
+
+def test_tags_combine_with_other_conditions() -> None:
+    built = tag("high-priority") & ~tag("eu") & (P.price > 3)
+    assert str(built) == "exists(t.high__2dpriority)&&!exists(t.eu)&&price>3"
+
+
+@pytest.mark.parametrize("wanted", [TagFilter(any_of=["a"], all_of=["b"]), CmqTags("a", "b"), CmqTags()])
+def test_filters_pickle(wanted: TagFilter) -> None:
+    twin = pickle.loads(pickle.dumps(wanted))
+    assert twin == wanted
+    assert type(twin) is type(wanted)
+    assert repr(twin) == repr(wanted)
+    assert pickle.loads(pickle.dumps(wanted.complement())) == wanted.complement()
