@@ -449,18 +449,18 @@ class Queue:
         before = self._options
         options = self._derive(before, priority, max_unconfirmed_messages, max_unconfirmed_bytes)
         self._options = options
-        if self._default is None:
+        default = self._default
+        if default is None:
             return
-        definition = self._default.definition
-        self._default.redefine(None, [None], options, None)
+        definition = default.definition
+        default.redefine(None, [None], options, None)
         self._set_desired()
         try:
             await self.session.configure(self.core)
         except Exception:
             self._options = before
-            if self._default is not None:
-                self._default.redefine(*definition)
-                self._set_desired()
+            default.redefine(*definition)
+            self._set_desired()
             raise
 
     # life
