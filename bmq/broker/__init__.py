@@ -1,1 +1,21 @@
-"""."""
+"""The embedded broker: for development and tests. Production is a real BlazingMQ cluster.
+
+:class:`Broker` is a TCP server in the running event loop; ``python -m bmq broker`` is the same as a process.
+"""
+
+from bmq.broker.clock import Clock, ManualClock
+from bmq.broker.domain import AppSubscription, DomainConfig, InvalidDomain, Limits, Mode
+from bmq.broker.server import Broker
+from bmq.protocol.broker_settings import Authentication
+
+__all__ = [
+    "AppSubscription",
+    "Authentication",
+    "Broker",
+    "Clock",
+    "DomainConfig",
+    "InvalidDomain",
+    "Limits",
+    "ManualClock",
+    "Mode",
+]

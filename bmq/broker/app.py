@@ -1,0 +1,246 @@
+"""One application of a queue: its consumers, its place in the queue, and what it has passed by.
+
+Work is done in this order: messages to be redelivered, messages put aside, then onwards from where the
+application stopped, then new messages together with the queue's other applications. While anything is to be
+redelivered nothing new is looked at, even if no consumer accepts it: a real broker waits as well.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bmq.broker.backlog import Backlog
+from bmq.broker.routing import Routing, Subscriber
+from bmq.broker.storage import Message
+from bmq.subscriptions.evaluator import Evaluator
+
+if TYPE_CHECKING:
+    from bmq.broker.handle import Stream
+    from bmq.broker.queue import Queue
+
+__all__ = ["App", "poison_delay"]
+
+# A message that survived lost connections is redelivered with delays, by the attempts it has left.
+_HIGH_THRESHOLD, _LOW_THRESHOLD = 4, 2
+_LOW_INTERVAL, _HIGH_INTERVAL = 1.0, 3.0
+
+
+def poison_delay(message: Message, bit: int) -> float:
+    """Return how many seconds to leave between redeliveries of suspects to one consumer; 0 for none."""
+    if message.attempts is None:
+        return 0.0
+    left = message.attempts.get(bit)
+    if left is None or left > _HIGH_THRESHOLD:
+        return 0.0
+    return _LOW_INTERVAL if left > _LOW_THRESHOLD else _HIGH_INTERVAL
+
+
+class App:
+    """An application: ``__default`` of a priority or broadcast queue, or one appId of a fanout queue.
+
+    Attributes:
+        queue: its queue.
+        app_id: its name.
+        bit: its bit in ``Message.pending``; 0 when the domain does not know it, and nothing is for it.
+        streams: its readers, in the order they opened the queue.
+        routing: who gets what.
+        resume: the first message it has not looked at, when it is behind the queue's other applications.
+        redelivery: messages whose consumer has gone.
+        aside: messages nobody could take.
+        matcher: the application subscription; None when every message is for the application.
+        wait_until: when to try a suspected poison message again.
+    """
+
+    __slots__ = (
+        "app_id",
+        "aside",
+        "bit",
+        "matcher",
+        "queue",
+        "redelivery",
+        "resume",
+        "routing",
+        "streams",
+        "wait_until",
+    )
+
+    def __init__(self, queue: Queue, app_id: str, bit: int) -> None:
+        self.queue = queue
+        self.app_id = app_id
+        self.bit = bit
+        self.streams: list[Stream] = []
+        self.routing = Routing()
+        self.resume: Message | None = None
+        self.redelivery = Backlog()
+        self.aside = Backlog()
+        self.matcher: Evaluator | None = None
+        self.wait_until: float | None = None
+
+    @property
+    def behind(self) -> bool:
+        """Whether new messages must wait for older ones."""
+        return self.resume is not None or len(self.redelivery) > 0
+
+    def rebuild(self) -> None:
+        """Make the routing table anew: a consumer came, went, or changed its mind."""
+        for stream in self.streams:
+            for subscriber in stream.subscribers():
+                subscriber.group = None
+        self.routing = Routing(self.streams)
+        for stream in self.streams:
+            stream.forget_subscribers()
+        self.redelivery.wake()
+        self.aside.wake()
+        self.wait_until = None
+
+    def deliver(self, now: float) -> None:
+        """Deliver what waits, as far as the consumers have room."""
+        self.wait_until = None
+        if not self.bit or not self.routing.groups:
+            return
+        if self._offer(self.redelivery, now):
+            self._offer(self.aside, now)
+        if not self.redelivery and self.resume is not None:
+            self._catch_up(self.resume, now)
+
+    def _offer(self, backlog: Backlog, now: float) -> bool:
+        """Try the messages of a backlog; return whether none of them has to wait for its time."""
+        bit = self.bit
+        while (message := backlog.next()) is not None:
+            if not message.pending & bit:
+                backlog.discard(message)
+                continue
+            delay = poison_delay(message, bit)
+            if delay:
+                chosen = self._select_slowly(message, delay, now)
+                if chosen is None:
+                    backlog.put_back(message)
+                    return False
+            else:
+                selected = self.routing.select(message)
+                if selected is None:
+                    backlog.put_back(message)
+                    return True
+                if isinstance(selected, tuple):
+                    backlog.wait(message, selected)
+                    continue
+                chosen = selected
+            backlog.discard(message)
+            self._send(chosen, message, now)
+        return True
+
+    def _catch_up(self, message: Message | None, now: float) -> None:
+        """Go on from where this application stopped to where the queue is."""
+        bit, position = self.bit, self.queue.position
+        self.resume = None
+        while message is not None and message is not position:
+            if message.pending & bit:
+                selected = self.routing.select(message)
+                if selected is None:
+                    self.resume = message
+                    return
+                if isinstance(selected, tuple):
+                    self.aside.park(message, selected)
+                else:
+                    self._send(selected, message, now)
+            message = message.next
+
+    def _select_slowly(self, message: Message, delay: float, now: float) -> Subscriber | None:
+        """Return a consumer that has not had a redelivered message for ``delay`` seconds."""
+        wait: float | None = None
+        for subscriber in self.routing.candidates(message):
+            last = subscriber.stream.last_sent
+            left = 0.0 if last is None else last[0] + delay - now
+            if left <= 0:
+                return subscriber
+            wait = left if wait is None else min(wait, left)
+        if wait is not None:
+            self.wait_until = now + wait
+            self.queue.waiting.add(self)
+        return None
+
+    def _send(self, subscriber: Subscriber, message: Message, now: float) -> None:
+        stream = subscriber.stream
+        if stream.take(subscriber, message):
+            self.queue.pushed += 1
+            stream.last_sent = (now, message.guid)
+            stream.handle.push(message, subscriber.option, out_of_order=True)
+
+    def confirm(self, stream: Stream, guid: bytes, now: float) -> None:
+        """Be done with a message; GUIDs that are not stored are ignored.
+
+        A message may be confirmed by a consumer that was never sent it: it was delivered to another one, or
+        before the broker was restarted.
+        """
+        entry = stream.settle(guid)
+        queue = self.queue
+        if entry is None:
+            message = queue.store.get(guid)
+            if message is None or not message.pending & self.bit:
+                return
+            queue.confirmed += 1
+            self.drop(message)
+            if self.resume is not None:
+                queue.serve(self, now)
+            return
+        message, subscriber = entry
+        queue.confirmed += 1
+        if message.pending & self.bit:
+            message.pending ^= self.bit
+            if not message.pending:
+                queue.remove(message)
+        if stream.last_sent is not None and stream.last_sent[1] == guid:
+            stream.last_sent = None
+            if self.wait_until is not None:
+                queue.serve(self, now)
+        if subscriber.full:
+            self.relax(subscriber, now)
+
+    def relax(self, subscriber: Subscriber, now: float) -> None:
+        """Let a full subscriber take part again if it has confirmed enough."""
+        if subscriber.messages <= subscriber.low_messages and subscriber.bytes <= subscriber.low_bytes:
+            subscriber.full = False
+            if subscriber.group is not None and subscriber.group.admit(subscriber):
+                self.queue.serve(self, now)
+
+    def drop(self, message: Message) -> None:
+        """Be done with a message that no consumer of ours has to settle."""
+        if message.pending & self.bit:
+            message.pending ^= self.bit
+            self.redelivery.discard(message)
+            self.aside.discard(message)
+            if not message.pending:
+                self.queue.remove(message)
+
+    def reject(self, stream: Stream) -> None:
+        """Use up a delivery attempt of everything a lost client had; drop what has none left."""
+        limit, bit = self.queue.domain.config.max_delivery_attempts, self.bit
+        if not limit:
+            for message, _ in stream.unconfirmed.values():
+                if message.attempts is not None:
+                    message.attempts.pop(bit, None)
+            return
+        for guid, (message, _) in list(stream.unconfirmed.items()):
+            if not message.pending & bit:
+                continue
+            attempts = message.attempts = message.attempts or {}
+            attempts[bit] = attempts.get(bit, limit) - 1
+            if attempts[bit] <= 0:
+                stream.settle(guid)
+                self.queue.poisoned += 1
+                self.drop(message)
+
+    def release(self, stream: Stream) -> None:
+        """Take back what a consumer had and has not confirmed, to be delivered to others."""
+        for message, subscriber in stream.unconfirmed.values():
+            subscriber.messages -= 1
+            subscriber.bytes -= message.size
+            if message.pending & self.bit:
+                self.redelivery.add(message)
+        stream.unconfirmed.clear()
+
+    def clear(self) -> None:
+        """Forget where this application was and what it passed by."""
+        self.resume = None
+        self.redelivery.clear()
+        self.aside.clear()

@@ -1,0 +1,101 @@
+"""Messages that an application has passed by, and why, so that they are found again without searching."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from bmq.broker.routing import Blocked
+from bmq.broker.storage import Message
+
+__all__ = ["Backlog"]
+
+_Entry = tuple[int, Message]
+_COMPACT_FROM = 256
+
+
+class Backlog:
+    """Messages waiting out of line, in the order they were put here.
+
+    A message is *fresh* until it was tried once; then it waits for certain groups to have room, or for the
+    consumers to change. What is no longer a member (confirmed, expired, purged) is skipped when met.
+    """
+
+    __slots__ = ("_fresh", "_members", "_parked", "_serial")
+
+    def __init__(self) -> None:
+        self._serial = 0
+        self._members: dict[Message, int] = {}
+        self._fresh: deque[_Entry] = deque()
+        self._parked: dict[Blocked, deque[_Entry]] = {}
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[Message]:
+        """Yield the messages in order."""
+        return iter(self._members)
+
+    def add(self, message: Message) -> None:
+        """Append a message that is to be tried."""
+        self._fresh.append(self._enter(message))
+
+    def park(self, message: Message, blocked: Blocked) -> None:
+        """Append a message that was tried and waits."""
+        self._wait(self._enter(message), blocked)
+
+    def _enter(self, message: Message) -> _Entry:
+        self._serial += 1
+        self._members.pop(message, None)  # so that the order of members stays that of their serials
+        self._members[message] = self._serial
+        return self._serial, message
+
+    def _wait(self, entry: _Entry, blocked: Blocked) -> None:
+        self._parked.setdefault(blocked, deque()).append(entry)
+
+    def discard(self, message: Message) -> None:
+        """Take a message out, if it is here."""
+        if self._members.pop(message, None) is None:
+            return
+        kept = len(self._fresh) + sum(map(len, self._parked.values()))
+        if kept > _COMPACT_FROM and kept > 2 * len(self._members):
+            self._fresh = self._current(self._fresh)
+            self._parked = {k: c for k, entries in self._parked.items() if (c := self._current(entries))}
+
+    def _current(self, entries: deque[_Entry]) -> deque[_Entry]:
+        members = self._members
+        return deque(entry for entry in entries if members.get(entry[1]) == entry[0])
+
+    def clear(self) -> None:
+        """Take all messages out."""
+        self._members.clear()
+        self._fresh.clear()
+        self._parked.clear()
+
+    def wake(self) -> None:
+        """Make every message fresh again: the consumers have changed."""
+        if self._members:
+            self._fresh = deque((serial, message) for message, serial in self._members.items())
+            self._parked.clear()
+
+    def next(self) -> Message | None:
+        """Take the first message that may be deliverable now; :meth:`put_back` or :meth:`wait` undo that."""
+        members = self._members
+        while True:
+            best: deque[_Entry] | None = self._fresh or None
+            for blocked, entries in self._parked.items():
+                if entries and (best is None or entries[0] < best[0]) and any(g.ring for g in blocked):
+                    best = entries
+            if best is None:
+                return None
+            serial, message = best.popleft()
+            if members.get(message) == serial:
+                return message
+
+    def put_back(self, message: Message) -> None:
+        """Return a taken message to the front."""
+        self._fresh.appendleft((self._members[message], message))
+
+    def wait(self, message: Message, blocked: Blocked) -> None:
+        """Return a taken message, to wait."""
+        self._wait((self._members[message], message), blocked)

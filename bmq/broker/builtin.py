@@ -1,0 +1,52 @@
+"""The domains an embedded broker knows without any file.
+
+Names, modes, appIds, TTL and deduplication window are those of the sample domains that ship with a real
+broker, and of the test domains our recorded conversations use. Quotas are generous, unlike the samples'
+1,000 messages a queue, so that a benchmark of some hundred thousand messages fits; use the ``small`` domain
+to meet a quota. The ``persistent`` names are there so that services find them; what they store is kept in
+memory like everything else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bmq.broker.domain import AppSubscription, DomainConfig, Limits, Mode
+
+__all__ = ["builtin_domains"]
+
+_GIB = 2**30
+_TTL = 300
+_APPS = ("foo", "bar", "baz")
+
+_PRIORITY = DomainConfig(
+    name="",
+    mode=Mode.PRIORITY,
+    domain_limits=Limits(4_000_000, 8 * _GIB),
+    queue_limits=Limits(2_000_000, 4 * _GIB),
+    message_ttl=_TTL,
+)
+_FANOUT = replace(_PRIORITY, mode=Mode.FANOUT, app_ids=_APPS)
+
+
+def builtin_domains() -> dict[str, DomainConfig]:
+    """Return the built-in domains by name."""
+    domains = {
+        "bmq.test.mem.priority": _PRIORITY,
+        "bmq.test.mem.fanout": _FANOUT,
+        "bmq.test.mem.broadcast": replace(_PRIORITY, mode=Mode.BROADCAST),
+        "bmq.test.persistent.priority": replace(_PRIORITY, file_backed=True),
+        "bmq.test.persistent.fanout": replace(_FANOUT, file_backed=True),
+        "bmq.test.persistent.priority.sc": replace(_PRIORITY, file_backed=True, consistency="strong"),
+        "bmq.test.persistent.fanout.sc": replace(
+            _FANOUT, file_backed=True, consistency="strong", max_consumers=1
+        ),
+        "bmq.test.small.priority": replace(_PRIORITY, queue_limits=Limits(10, 4096)),
+        "bmq.test.rda.priority": replace(_PRIORITY, max_delivery_attempts=3),
+        "bmq.test.ttl.priority": replace(_PRIORITY, message_ttl=2),
+        "bmq.test.appsub.fanout": replace(
+            _FANOUT, subscriptions=(AppSubscription("foo", "x == 1"), AppSubscription("bar", "x == 2"))
+        ),
+        "bmq.test.appsub.priority": replace(_PRIORITY, subscriptions=(AppSubscription("", "x > 0"),)),
+    }
+    return {name: replace(domain, name=name) for name, domain in domains.items()}

@@ -1,0 +1,328 @@
+"""One client of a broker: the queues it has open, and what it asks for them.
+
+Checks, their order, statuses and texts are those of a real broker (openQueue, configureStream, closeQueue).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from bmq.broker.domain import DomainConfig
+from bmq.broker.domains import Unavailable
+from bmq.broker.handle import Handle, Stream
+from bmq.broker.queue import Queue
+from bmq.errors import InvalidURI
+from bmq.protocol.broker_data import Put
+from bmq.protocol.broker_output import BrokerOutput
+from bmq.wire.constants import FIRST_RESERVED_QUEUE_ID
+from bmq.wire.control_messages import (
+    DEFAULT_APP_ID,
+    INVALID_CONSUMER_PRIORITY,
+    CloseQueueResponse,
+    OpenQueue,
+    OpenQueueResponse,
+    QueueFlags,
+    QueueHandleParameters,
+    RoutingConfiguration,
+    RoutingFlags,
+    Status,
+    StatusCategory,
+    StreamParameters,
+    SubQueueIdInfo,
+)
+from bmq.wire.uri import QueueUri
+
+if TYPE_CHECKING:
+    from bmq.broker.node import Node
+
+__all__ = ["Client"]
+
+_DEFAULT = SubQueueIdInfo()
+_MAX_COUNT = 2**31 - 1
+_INVALID, _REFUSED, _UNKNOWN = (
+    StatusCategory.E_INVALID_ARGUMENT,
+    StatusCategory.E_REFUSED,
+    StatusCategory.E_UNKNOWN,
+)
+_REFUSED_ACK = 5
+
+
+def _status(category: StatusCategory, message: str, code: int = 0) -> Status:
+    return Status(category=category, code=code, message=message)
+
+
+class Client:
+    """The broker's side of one session.
+
+    Args:
+        node: the broker.
+        output: where to send what.
+        new_properties: whether the client takes properties in the new encoding.
+        description: who it is, for logs and admin commands.
+    """
+
+    def __init__(self, node: Node, output: BrokerOutput, *, new_properties: bool, description: str) -> None:
+        self.node = node
+        self.output = output
+        self.new_properties = new_properties
+        self.description = description
+        self.handles: dict[int, Handle] = {}
+        # (qId as in the binary headers, subId) -> stream, for confirms.
+        self._streams: dict[tuple[int, int], Stream] = {}
+        # qId as in the binary headers -> handle, for posts.
+        self._writers: dict[int, Handle] = {}
+        output.flow = self._flow
+
+    # ---- requests
+
+    def open_queue(self, request: OpenQueue, now: float) -> OpenQueueResponse | Status:
+        """Open a queue, or another application of one."""
+        wanted = request.handle_parameters
+        try:
+            uri = QueueUri.parse(wanted.uri)
+        except InvalidURI as error:
+            if not wanted.uri.startswith("bmq://"):
+                return _status(_REFUSED, 'Invalid scheme: uri must start with "bmq://"')
+            return _status(_REFUSED, str(error))
+        problem = _check_parameters(wanted)
+        if problem:
+            return _status(_INVALID, problem)
+        if self.node.stopping:
+            return _status(_REFUSED, "Node is stopping", -11)
+        try:
+            domain = self.node.domain(uri.qualified_domain)
+        except Unavailable as error:
+            return error.status
+        info = wanted.sub_id_info or _DEFAULT
+        queue = self.node.queue(domain, uri)
+        if queue is None:
+            return _status(_REFUSED, "maximum number of queues reached", -205)
+        refusal = self._check_queue(queue, wanted, info)
+        if refusal is not None:
+            self.node.discard_unused(queue)
+            return refusal
+        self._open(queue, wanted, info)
+        return OpenQueueResponse(
+            original_request=request,
+            routing_configuration=RoutingConfiguration(flags=_routing_flags(queue)),
+            deduplication_time_ms=domain.config.deduplication_time_ms,
+        )
+
+    def _check_queue(
+        self, queue: Queue, wanted: QueueHandleParameters, info: SubQueueIdInfo
+    ) -> Status | None:
+        if wanted.read_count:
+            if queue.fanout and info.app_id == DEFAULT_APP_ID:
+                return _status(_UNKNOWN, "Reader of a fanout queue requires an appId to be specified.", -1)
+            if not queue.fanout and info.app_id != DEFAULT_APP_ID:
+                return _status(_UNKNOWN, "AppId should not be specified when opening a non-fanout queue", -1)
+        handle = self.handles.get(wanted.q_id)
+        if handle is not None and handle.queue is not queue:
+            return _status(_INVALID, "Queue URI mismatch for same queueId.", -1)
+        app = queue.apps.get(info.app_id)
+        readers = sum(s.readers for s in app.streams) if app is not None else 0
+        writers = sum(s.writers for h in queue.handles for s in h.streams.values())
+        problem = _check_limits(queue.domain.config, wanted, readers, writers)
+        if problem:
+            return _status(_UNKNOWN, problem, -1)
+        stream = handle.streams.get(info.app_id) if handle else None
+        if stream is not None and (
+            stream.readers + wanted.read_count > _MAX_COUNT
+            or stream.writers + wanted.write_count > _MAX_COUNT
+        ):
+            return _status(_REFUSED, "Reached maximum read/write/admin counters for a queue", -1)
+        return None
+
+    def _open(self, queue: Queue, wanted: QueueHandleParameters, info: SubQueueIdInfo) -> None:
+        handle = self.handles.get(wanted.q_id)
+        if handle is None:
+            handle = Handle(
+                queue,
+                wanted.q_id,
+                self.output,
+                new_properties=self.new_properties,
+                description=self.description,
+            )
+            self.handles[wanted.q_id] = self._writers[handle.q_id] = handle
+            queue.handles.append(handle)
+            queue.idle_since = None
+        stream = handle.streams.get(info.app_id)
+        if stream is None:
+            stream = handle.streams[info.app_id] = Stream(handle, info.app_id, info.sub_id)
+            self._streams[handle.q_id, info.sub_id] = stream
+        stream.readers += wanted.read_count
+        stream.writers += wanted.write_count
+        if wanted.read_count and stream.app is None:
+            stream.app = queue.app_for(info.app_id)
+            stream.app.streams.append(stream)
+
+    def configure(self, q_id: int, parameters: StreamParameters, now: float) -> Status | None:
+        """Replace a stream's subscriptions; None means success.
+
+        Nothing is delivered before the next call of :meth:`Node.deliver`, so that the answer goes out first.
+        """
+        handle = self.handles.get(q_id)
+        if handle is None:
+            return _status(_UNKNOWN, "No queue with specified Id")
+        stream = handle.streams.get(parameters.app_id)
+        if stream is None:
+            return _status(_UNKNOWN, "No queue with specified appId")
+        app = stream.app
+        if app is None or not stream.readers:
+            return None
+        for subscription in parameters.subscriptions:
+            for consumer in subscription.consumers:
+                valid = consumer.consumer_priority != INVALID_CONSUMER_PRIORITY
+                if valid is not (consumer.consumer_priority_count > 0):
+                    return _status(_UNKNOWN, "Attempting to configure stream with invalid priority.", -1)
+        stream.subscriptions = parameters.subscriptions
+        app.rebuild()
+        self.node.touch(handle.queue, app)
+        return None
+
+    def close_queue(
+        self, wanted: QueueHandleParameters, now: float, *, final: bool
+    ) -> CloseQueueResponse | Status:
+        """Close a queue, or one application of it."""
+        if wanted.read_count <= 0 and wanted.write_count <= 0 and wanted.admin_count <= 0:
+            return _status(_INVALID, "At least one of [read|write|admin]Count must be > 0")
+        handle = self.handles.get(wanted.q_id)
+        if handle is None:
+            return _status(_UNKNOWN, "No queue with specified Id")
+        sub_id = (wanted.sub_id_info or _DEFAULT).sub_id
+        stream = self._streams.get((handle.q_id, sub_id))
+        if stream is None:
+            return _status(_UNKNOWN, "No subStream of the queue with specified subId")
+        if final:
+            self._close_handle(handle, now, lost=False)
+        elif wanted.read_count > stream.readers or wanted.write_count > stream.writers:
+            return _status(_UNKNOWN, "Failed to release handle.")
+        else:
+            self._release(stream, wanted.read_count, wanted.write_count, now)
+            if not handle.streams:
+                self._close_handle(handle, now, lost=False)
+        return CloseQueueResponse()
+
+    def _release(self, stream: Stream, readers: int, writers: int, now: float) -> None:
+        stream.readers -= readers
+        stream.writers -= writers
+        handle = stream.handle
+        if readers and not stream.readers:
+            handle.queue.detach(stream, lost=False, now=now)
+            stream.app = None
+        if not stream.readers and not stream.writers:
+            del handle.streams[stream.app_id]
+            self._streams.pop((handle.q_id, stream.sub_id), None)
+
+    def _close_handle(self, handle: Handle, now: float, *, lost: bool) -> None:
+        handle.closing = True
+        queue = handle.queue
+        for stream in list(handle.streams.values()):
+            stream.readers = stream.writers = 0
+            queue.detach(stream, lost=lost, now=now)
+            stream.app = None
+            self._streams.pop((handle.q_id, stream.sub_id), None)
+        handle.streams.clear()
+        queue.handles.remove(handle)
+        if not queue.handles:
+            queue.idle_since = now
+        for q_id, each in list(self.handles.items()):
+            if each is handle:
+                del self.handles[q_id]
+        self._writers.pop(handle.q_id, None)
+
+    # ---- messages
+
+    def post(self, q_id: int, puts: list[Put], now: float) -> None:
+        """Post messages to one queue; see :meth:`Queue.post`."""
+        handle = self._writers.get(q_id)
+        if handle is None:
+            self.refuse(q_id, puts)
+            return
+        handle.queue.post(handle, puts, now)
+        self.node.touch(handle.queue, None)
+
+    def refuse(self, q_id: int, puts: Iterable[Put]) -> None:
+        """Acknowledge messages negatively (status 5), whether that was asked for or not."""
+        for _, correlation_id, guid, *_ in puts:
+            self.output.ack(_REFUSED_ACK, correlation_id, guid, q_id)
+
+    def confirm(self, confirms: Iterable[tuple[int, bytes, int]], now: float) -> None:
+        """Confirm messages by (qId, GUID, subId); whatever is not known is ignored without an answer."""
+        streams = self._streams
+        for q_id, guid, sub_id in confirms:
+            stream = streams.get((q_id, sub_id))
+            if stream is None or stream.app is None or stream.handle.queue.broadcast:
+                continue
+            stream.app.confirm(stream, guid, now)
+
+    # ---- the end
+
+    def drop(self, now: float, *, lost: bool) -> None:
+        """Close everything.
+
+        Args:
+            now: the time.
+            lost: whether the connection broke; it then counts as a failed delivery of what was unconfirmed.
+        """
+        self.output.accepting = False
+        handles = list(self.handles.values())
+        if lost:
+            for handle in handles:
+                for stream in handle.streams.values():
+                    if stream.app is not None:
+                        stream.app.reject(stream)
+        for handle in handles:
+            self._close_handle(handle, now, lost=False)
+
+    def _flow(self, accepting: bool) -> None:
+        """Take part in routing only while the connection takes what it is sent."""
+        for handle in self.handles.values():
+            for stream in handle.streams.values():
+                for subscriber in stream.subscribers():
+                    group = subscriber.group
+                    if group is None or stream.app is None:
+                        continue
+                    if not accepting:
+                        group.withdraw(subscriber)
+                    elif group.admit(subscriber):
+                        self.node.touch(handle.queue, stream.app)
+
+
+def _check_parameters(wanted: QueueHandleParameters) -> str:
+    if wanted.read_count <= 0 and wanted.write_count <= 0 and wanted.admin_count <= 0:
+        return "At least one of ([read|write]) Count must be >0"
+    if wanted.admin_count:
+        return "adminCount must be 0"
+    if bool(wanted.flags & QueueFlags.READ) is not (wanted.read_count > 0):
+        return "Read flag and readCount must both be set accordingly"
+    if bool(wanted.flags & QueueFlags.WRITE) is not (wanted.write_count > 0):
+        return "Write flag and writeCount must both be set accordingly"
+    if wanted.q_id >= FIRST_RESERVED_QUEUE_ID:
+        return "qId must not be set from the reserved queue ids range"
+    info = wanted.sub_id_info
+    if wanted.flags & QueueFlags.WRITE and info is not None and info.app_id != DEFAULT_APP_ID:
+        return "AppId should not be specified in the URI if queue is opened in write mode"
+    return ""
+
+
+def _check_limits(config: DomainConfig, wanted: QueueHandleParameters, readers: int, writers: int) -> str:
+    problems: list[str] = []
+    if (
+        config.max_producers
+        and wanted.write_count > 0
+        and writers + wanted.write_count > config.max_producers
+    ):
+        problems.append(f"{config.max_producers} producer(s)")
+    if config.max_consumers and wanted.read_count > 0 and readers + wanted.read_count > config.max_consumers:
+        problems.append(f"{config.max_consumers} consumer(s)")
+    return "Client would exceed the limit of " + " and the limit of ".join(problems) if problems else ""
+
+
+def _routing_flags(queue: Queue) -> int:
+    if queue.broadcast:
+        return RoutingFlags.AT_MOST_ONCE | RoutingFlags.DELIVER_CONSUMER_PRIORITY | RoutingFlags.DELIVER_ALL
+    if queue.fanout:
+        return RoutingFlags.DELIVER_CONSUMER_PRIORITY | RoutingFlags.HAS_MULTIPLE_SUB_STREAMS
+    return RoutingFlags.DELIVER_CONSUMER_PRIORITY

@@ -1,0 +1,54 @@
+"""Where an embedded broker's time comes from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+__all__ = ["Clock", "ManualClock"]
+
+#: Returns seconds of a clock that does not go backwards, such as :func:`time.monotonic`.
+Clock = Callable[[], float]
+
+
+class ManualClock:
+    """A clock that moves only when it is told to, for tests of everything that takes time.
+
+    ::
+
+        clock = ManualClock()
+        async with Broker(clock=clock) as broker:
+            ...
+            clock.advance(301)    # whatever is due by then has happened when this returns
+
+    Args:
+        start: what it shows first; the present, so that texts with times in them make sense.
+    """
+
+    def __init__(self, start: float | None = None) -> None:
+        self._now = time.monotonic() if start is None else start
+        self._listeners: list[Callable[[], None]] = []
+
+    def __call__(self) -> float:
+        """Return the time it shows."""
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Move on; brokers with this clock do at once what is due.
+
+        Raises:
+            ValueError: the seconds are negative.
+        """
+        if seconds < 0:
+            raise ValueError(f"a clock does not go backwards by {-seconds} seconds")
+        self._now += seconds
+        for listener in list(self._listeners):
+            listener()
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` after each move."""
+        self._listeners.append(listener)
+
+    def unsubscribe(self, listener: Callable[[], None]) -> None:
+        """Call it no more."""
+        self._listeners.remove(listener)

@@ -1,0 +1,97 @@
+"""One connection of the embedded broker: bytes between a transport and a session."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, cast
+
+from bmq.protocol.broker import BrokerSession
+from bmq.protocol.broker_output import BrokerOutput
+
+if TYPE_CHECKING:
+    from bmq.broker.server import Broker
+
+__all__ = ["Connection"]
+
+_log = logging.getLogger("bmq.broker")
+
+
+class Connection(asyncio.Protocol):
+    """A client's connection.
+
+    Whatever a turn of the event loop produces for it leaves in one write. A client that does not read what
+    it is sent is not read from either, and gets no messages until it has caught up.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.output = BrokerOutput(broker.settings.high_water, self._wake)
+        self.session: BrokerSession | None = None
+        self.transport: asyncio.Transport | None = None
+        self.peer = ""
+
+    # ---- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin a session."""
+        self.transport = cast("asyncio.Transport", transport)
+        high = self.broker.settings.high_water
+        self.transport.set_write_buffer_limits(high=high, low=high // 4)
+        address = transport.get_extra_info("peername")
+        self.peer = f"{address[0]}:{address[1]}" if address else "a client"
+        self.session = self.broker.begin(self)
+        _log.info("%s connected", self.peer)
+
+    def data_received(self, data: bytes) -> None:
+        """Hand bytes to the session."""
+        session = self.session
+        assert session is not None
+        session.receive(data, self.broker.clock())
+        if session.closed:
+            self.close()
+
+    def pause_writing(self) -> None:
+        """The client does not read: leave it alone until it does."""
+        assert self.transport is not None
+        self.output.accept(False)
+        self.transport.pause_reading()
+        _log.info("%s does not read what it is sent; waiting", self.peer)
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        assert self.transport is not None
+        self.transport.resume_reading()
+        self.output.accept(True)
+        self.broker.node.deliver(self.broker.clock())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the session."""
+        _log.info("%s disconnected%s", self.peer, f": {exc}" if exc else "")
+        self.broker.end(self)
+        if self.session is not None:
+            self.session.channel_down(self.broker.clock())
+        self.output.discard()
+
+    # ---- output
+
+    def _wake(self) -> None:
+        self.broker.schedule_flush(self)
+
+    def flush(self) -> None:
+        """Write what there is to write."""
+        transport, output = self.transport, self.output
+        if transport is None or transport.is_closing():
+            return
+        data = output.take()
+        if data:
+            transport.write(data)
+        if not output.accepting and transport.get_write_buffer_size() < output.high_water:
+            output.accept(True)
+            self.broker.node.deliver(self.broker.clock())
+
+    def close(self) -> None:
+        """Write what there is to write, then close."""
+        self.flush()
+        if self.transport is not None:
+            self.transport.close()

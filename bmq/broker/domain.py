@@ -1,0 +1,321 @@
+"""Domains: how queues of one kind behave, read from the same files that a real broker reads.
+
+A domain file is JSON: ``{"definition": {"location": ..., "parameters": {...}}}`` or
+``{"redirect": "<another domain>"}``. Members that are not known are skipped, as a real broker skips them;
+values of the wrong type are errors that name the file and the member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NoReturn, cast
+
+import orjson
+
+from bmq.errors import UsageError
+
+__all__ = [
+    "AppSubscription",
+    "DomainConfig",
+    "InvalidDomain",
+    "Limits",
+    "Mode",
+    "Redirect",
+    "parse_domain",
+]
+
+#: Name of the only expression language there is, as domain files spell it.
+EXPRESSION_VERSION = "E_VERSION_1"
+_INT64_MAX = 2**63 - 1
+_INT32_MAX = 2**31 - 1
+
+
+class InvalidDomain(UsageError, ValueError):
+    """A domain's configuration cannot be used.
+
+    Attributes:
+        source: the file (or other origin) it came from.
+        member: the member that is wrong, as a dotted path.
+        decodes: whether it is a domain configuration at all; if so, it is its content that is refused.
+    """
+
+    def __init__(self, source: str, member: str, message: str, *, decodes: bool = False) -> None:
+        super().__init__(f"{source}: {member}: {message}" if member else f"{source}: {message}")
+        self.source = source
+        self.member = member
+        self.decodes = decodes
+
+
+class Mode(Enum):
+    """How a domain's queues hand out messages."""
+
+    PRIORITY = "priority"
+    FANOUT = "fanout"
+    BROADCAST = "broadcast"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much may be stored. A limit of N admits N + 1: the check comes before the message is added.
+
+    Attributes:
+        messages: number of messages.
+        bytes: bytes of application data.
+        messages_watermark_ratio: where a real broker raises an alarm; no effect on clients.
+        bytes_watermark_ratio: likewise.
+    """
+
+    messages: int = 0
+    bytes: int = 0
+    messages_watermark_ratio: float = 0.8
+    bytes_watermark_ratio: float = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class AppSubscription:
+    """An application subscription: messages that do not match are confirmed at once for that application.
+
+    Attributes:
+        app_id: the application of a fanout domain; ignored in the other modes.
+        text: the expression; empty matches everything.
+    """
+
+    app_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class DomainConfig:
+    """A domain's configuration.
+
+    Attributes:
+        name: the domain's name; for files, the file's name decides.
+        mode: how messages are handed out.
+        app_ids: the applications of a fanout domain.
+        domain_limits: limits of all queues together.
+        queue_limits: limits of each queue.
+        file_backed: whether a real broker would keep messages on disk. The embedded one keeps all in memory.
+        max_consumers: readers per application (fanout) or queue; 0 is unlimited.
+        max_producers: writers per queue; 0 is unlimited.
+        max_queues: queues in the domain; 0 is unlimited.
+        max_idle_time: seconds after which a real broker raises an alarm; no effect here.
+        message_ttl: seconds that a message lives, confirmed or not.
+        max_delivery_attempts: lost connections a message survives; 0 is unlimited.
+        deduplication_time_ms: for how long a GUID is remembered.
+        consistency: "eventual" or "strong", which on one node are the same.
+        subscriptions: the application subscriptions.
+    """
+
+    name: str
+    mode: Mode
+    app_ids: tuple[str, ...] = ()
+    domain_limits: Limits = field(default_factory=Limits)
+    queue_limits: Limits = field(default_factory=Limits)
+    file_backed: bool = False
+    max_consumers: int = 0
+    max_producers: int = 0
+    max_queues: int = 0
+    max_idle_time: int = 0
+    message_ttl: int = 0
+    max_delivery_attempts: int = 0
+    deduplication_time_ms: int = 300_000
+    consistency: str = "eventual"
+    subscriptions: tuple[AppSubscription, ...] = ()
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the ``parameters`` of a domain file that says the same."""
+        mode: dict[str, Any] = {"appIDs": list(self.app_ids)} if self.mode is Mode.FANOUT else {}
+
+        def limits(value: Limits) -> dict[str, Any]:
+            return {
+                "messages": value.messages,
+                "messagesWatermarkRatio": value.messages_watermark_ratio,
+                "bytes": value.bytes,
+                "bytesWatermarkRatio": value.bytes_watermark_ratio,
+            }
+
+        return {
+            "name": self.name,
+            "mode": {self.mode.value: mode},
+            "storage": {
+                "domainLimits": limits(self.domain_limits),
+                "queueLimits": limits(self.queue_limits),
+                "config": {"fileBacked" if self.file_backed else "inMemory": {}},
+            },
+            "maxConsumers": self.max_consumers,
+            "maxProducers": self.max_producers,
+            "maxQueues": self.max_queues,
+            "maxIdleTime": self.max_idle_time,
+            "messageTtl": self.message_ttl,
+            "maxDeliveryAttempts": self.max_delivery_attempts,
+            "deduplicationTimeMs": self.deduplication_time_ms,
+            "consistency": {self.consistency: {}},
+            "subscriptions": [
+                {"appId": s.app_id, "expression": {"version": EXPRESSION_VERSION, "text": s.text}}
+                for s in self.subscriptions
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """A domain that is another domain under a second name."""
+
+    name: str
+    target: str
+
+
+class _Object:
+    """One JSON object of a domain file, and where it is, so that every complaint says so."""
+
+    __slots__ = ("fields", "path", "source")
+
+    def __init__(self, source: str, path: str, value: object) -> None:
+        self.source = source
+        self.path = path
+        if not isinstance(value, dict):
+            self.fields: dict[str, Any] = {}
+            self.wrong("", f"must be an object, not {_kind(value)}")
+        self.fields = cast("dict[str, Any]", value)
+
+    def wrong(self, name: str, message: str, *, decodes: bool = False) -> NoReturn:
+        path = ".".join(p for p in (self.path, name) if p)
+        raise InvalidDomain(self.source, path, message, decodes=decodes)
+
+    def child(self, name: str, *, required: bool = False) -> _Object:
+        path = ".".join(p for p in (self.path, name) if p)
+        if name not in self.fields:
+            if required:
+                self.wrong(name, "is missing")
+            return _Object(self.source, path, {})
+        return _Object(self.source, path, self.fields[name])
+
+    def choice(self, name: str, *options: str, required: bool = True) -> tuple[str, _Object] | None:
+        if name not in self.fields and not required:
+            return None
+        inner = self.child(name, required=required)
+        chosen = [option for option in options if option in inner.fields]
+        if len(chosen) != 1:
+            got = ", ".join(inner.fields) or "none"
+            self.wrong(name, f"must have exactly one of {', '.join(options)}; it has {got}")
+        return chosen[0], inner.child(chosen[0])
+
+    def integer(self, name: str, default: int, *, low: int = 0, high: int = _INT32_MAX) -> int:
+        value = self.fields.get(name, default)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            self.wrong(name, f"must be an integer from {low} to {high}, not {value!r}")
+        return value
+
+    def ratio(self, name: str) -> float:
+        value = self.fields.get(name, 0.8)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            self.wrong(name, f"must be a number from 0 to 1, not {value!r}")
+        if not 0 <= value <= 1:
+            self.wrong(name, f"must be from 0 to 1, not {value!r}", decodes=True)
+        return float(value)
+
+    def text(self, name: str, default: str) -> str:
+        value = self.fields.get(name, default)
+        if not isinstance(value, str):
+            self.wrong(name, f"must be a string, not {_kind(value)}")
+        return value
+
+    def array(self, name: str) -> list[Any]:
+        value: object = self.fields.get(name, [])
+        if not isinstance(value, list):
+            self.wrong(name, f"must be an array, not {_kind(value)}")
+        return [*cast("Iterable[Any]", value)]
+
+
+def _kind(value: object) -> str:
+    names: dict[type, str] = {dict: "an object", list: "an array", str: "a string", type(None): "null"}
+    return names.get(type(value), repr(value))
+
+
+def parse_domain(
+    name: str, document: bytes | str | dict[str, Any], *, source: str = ""
+) -> DomainConfig | Redirect:
+    """Read a domain's configuration.
+
+    Args:
+        name: the domain's name.
+        document: the file's content, or the same as a dictionary.
+        source: where it came from, for error messages.
+
+    Raises:
+        InvalidDomain: it cannot be used; the error names the member.
+    """
+    source = source or f"domain {name!r}"
+    if isinstance(document, bytes | str):
+        try:
+            document = cast("dict[str, Any]", orjson.loads(document))
+        except orjson.JSONDecodeError as error:
+            raise InvalidDomain(source, "", f"is not JSON: {error}") from error
+    top = _Object(source, "", document)
+    if "redirect" in top.fields:
+        target = top.text("redirect", "")
+        if not target or "definition" in top.fields:
+            top.wrong("redirect", "must be a domain's name, and there must be no definition beside it")
+        return Redirect(name, target)
+    parameters = top.child("definition", required=True).child("parameters", required=True)
+    return _parse_parameters(name, parameters)
+
+
+def _parse_parameters(name: str, parameters: _Object) -> DomainConfig:
+    chosen = parameters.choice("mode", "priority", "fanout", "broadcast")
+    assert chosen is not None
+    mode, options = Mode(chosen[0]), chosen[1]
+    app_ids: list[str] = []
+    for index, app_id in enumerate(options.array("appIDs") if mode is Mode.FANOUT else []):
+        if not isinstance(app_id, str) or not app_id:
+            options.wrong(f"appIDs[{index}]", f"must be a name, not {app_id!r}")
+        if app_id in app_ids:
+            options.wrong(f"appIDs[{index}]", f"{app_id!r} is there twice", decodes=True)
+        app_ids.append(app_id)
+    storage = parameters.child("storage", required=True)
+    kept = storage.choice("config", "inMemory", "fileBacked")
+    consistency = parameters.choice("consistency", "eventual", "strong", required=False)
+    return DomainConfig(
+        name=name,
+        mode=mode,
+        app_ids=tuple(app_ids),
+        domain_limits=_parse_limits(storage.child("domainLimits")),
+        queue_limits=_parse_limits(storage.child("queueLimits")),
+        file_backed=kept is not None and kept[0] == "fileBacked",
+        max_consumers=parameters.integer("maxConsumers", 0),
+        max_producers=parameters.integer("maxProducers", 0),
+        max_queues=parameters.integer("maxQueues", 0),
+        max_idle_time=parameters.integer("maxIdleTime", 0),
+        message_ttl=parameters.integer("messageTtl", 0, high=_INT64_MAX),
+        max_delivery_attempts=parameters.integer("maxDeliveryAttempts", 0, high=63),
+        deduplication_time_ms=parameters.integer("deduplicationTimeMs", 300_000),
+        consistency=consistency[0] if consistency else "eventual",
+        subscriptions=_parse_subscriptions(parameters, mode),
+    )
+
+
+def _parse_limits(limits: _Object) -> Limits:
+    return Limits(
+        messages=limits.integer("messages", 0, high=_INT64_MAX),
+        bytes=limits.integer("bytes", 0, high=_INT64_MAX),
+        messages_watermark_ratio=limits.ratio("messagesWatermarkRatio"),
+        bytes_watermark_ratio=limits.ratio("bytesWatermarkRatio"),
+    )
+
+
+def _parse_subscriptions(parameters: _Object, mode: Mode) -> tuple[AppSubscription, ...]:
+    found: list[AppSubscription] = []
+    for index, value in enumerate(parameters.array("subscriptions")):
+        entry = _Object(parameters.source, f"{parameters.path}.subscriptions[{index}]", value)
+        expression = entry.child("expression")
+        version = expression.fields.get("version", "E_UNDEFINED")
+        if version not in (EXPRESSION_VERSION, 1):
+            expression.wrong("version", f"Unsupported version: {version}", decodes=True)
+        found.append(AppSubscription(entry.text("appId", ""), expression.text("text", "")))
+    if mode is not Mode.FANOUT and len(found) > 1:
+        parameters.wrong(
+            "subscriptions", f"a {mode.value} domain has at most one, not {len(found)}", decodes=True
+        )
+    return tuple(found)

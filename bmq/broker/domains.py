@@ -1,0 +1,129 @@
+"""The domains of a broker: where their configuration comes from, and what they hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bmq.broker.domain import DomainConfig, InvalidDomain, Redirect, parse_domain
+from bmq.broker.queue import Queue
+from bmq.broker.storage import Usage
+from bmq.errors import InvalidExpression
+from bmq.subscriptions import Expression
+from bmq.wire.control_messages import Status, StatusCategory
+
+__all__ = ["Domain", "DomainSource", "Unavailable"]
+
+
+class Unavailable(Exception):
+    """A domain cannot be had; ``status`` is what the client is told."""
+
+    def __init__(self, category: StatusCategory, code: int, message: str) -> None:
+        super().__init__(message)
+        self.status = Status(category=category, code=code, message=message)
+
+
+class Domain:
+    """One domain in use.
+
+    Attributes:
+        config: its configuration.
+        usage: what its queues store together.
+        queues: its queues by canonical URI.
+    """
+
+    def __init__(self, config: DomainConfig) -> None:
+        self.config = config
+        self.usage = Usage(config.domain_limits)
+        self.queues: dict[str, Queue] = {}
+
+    def configure(self, config: DomainConfig) -> None:
+        """Take over another configuration, for what is posted and opened from now on.
+
+        Raises:
+            InvalidDomain: it would change the mode or the kind of storage, which cannot be changed.
+        """
+        if config.mode is not self.config.mode:
+            raise InvalidDomain(config.name, "mode", "cannot be changed by reconfiguring", decodes=True)
+        if config.file_backed is not self.config.file_backed:
+            raise InvalidDomain(config.name, "storage.config", "cannot be changed", decodes=True)
+        self.config = config
+        self.usage.limits = config.domain_limits
+        for queue in self.queues.values():
+            queue.configure(config)
+
+
+class DomainSource:
+    """Finds the configuration of a domain by its name.
+
+    Args:
+        configured: domains given in the program, by name. They win over files.
+        directory: a broker's configuration directory; domains are in ``domains/<name>.json`` in it.
+    """
+
+    def __init__(self, configured: dict[str, DomainConfig | Redirect], directory: Path | None = None) -> None:
+        self.configured = configured
+        self.directory = directory
+
+    def load(self, name: str) -> DomainConfig:
+        """Return a domain's configuration, following one redirection.
+
+        Raises:
+            Unavailable: there is no such domain, or its configuration cannot be used.
+        """
+        found = self._find(name)
+        if isinstance(found, Redirect):
+            target = self._find(found.target)
+            if isinstance(target, Redirect):
+                raise Unavailable(
+                    StatusCategory.E_UNKNOWN,
+                    -3,
+                    f"Too many redirections: {name} -> {found.target} -> {target.target}",
+                )
+            return target
+        return found
+
+    def names(self) -> list[str]:
+        """Return the names of all domains there are."""
+        names = set(self.configured)
+        if self.directory is not None:
+            names.update(path.stem for path in (self.directory / "domains").glob("*.json"))
+        return sorted(names)
+
+    def _find(self, name: str) -> DomainConfig | Redirect:
+        config = self.configured.get(name)
+        try:
+            if config is None:
+                path = (self.directory or Path()) / "domains" / f"{name}.json"
+                if self.directory is None or not path.is_file():
+                    raise Unavailable(StatusCategory.E_UNKNOWN, -1, f"Domain file '{path}' doesn't exist")
+                try:
+                    config = parse_domain(name, path.read_bytes(), source=str(path))
+                except OSError as error:
+                    raise InvalidDomain(str(path), "", f"cannot be read: {error}") from error
+            if isinstance(config, DomainConfig):
+                check_subscriptions(config)
+        except InvalidDomain as error:
+            if error.decodes:
+                raise Unavailable(
+                    StatusCategory.E_REFUSED, -10, f"Attempt failed. Details: {error}"
+                ) from error
+            raise Unavailable(
+                StatusCategory.E_UNKNOWN, -2, f"Error while decoding domain configuration: {error}"
+            ) from error
+        return config
+
+
+def check_subscriptions(config: DomainConfig) -> None:
+    """Refuse application subscriptions that do not compile.
+
+    Raises:
+        InvalidDomain: one of them does not; the error says which and why.
+    """
+    for index, subscription in enumerate(config.subscriptions):
+        if not subscription.text:
+            continue
+        try:
+            Expression(subscription.text)
+        except InvalidExpression as error:
+            member = f"definition.parameters.subscriptions[{index}].expression.text"
+            raise InvalidDomain(config.name, member, str(error), decodes=True) from error

@@ -1,0 +1,189 @@
+"""What a client has of a queue: a handle, and a stream in it for each application it reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bmq.broker.routing import Subscriber
+from bmq.broker.storage import Message
+from bmq.protocol.broker_output import BrokerOutput
+from bmq.protocol.broker_properties import for_old_client
+from bmq.wire.codec import PUSH_HEADER
+from bmq.wire.constants import PushFlags
+from bmq.wire.control_messages import DEFAULT_APP_ID, Subscription
+
+if TYPE_CHECKING:
+    from bmq.broker.app import App
+    from bmq.broker.queue import Queue
+
+__all__ = ["Handle", "Stream"]
+
+_HEADER_WORDS = PUSH_HEADER.size // 4
+_pack_push = PUSH_HEADER.packer(headerWords=_HEADER_WORDS, reserved=0)
+_OUT_OF_ORDER = int(PushFlags.OUT_OF_ORDER)
+_RECYCLED = 1
+
+
+class Stream:
+    """One application of a queue, as one client has opened it.
+
+    Attributes:
+        handle: the client's handle of the queue.
+        app: the application; None for a stream that only writes.
+        app_id: its name.
+        sub_id: the client's number for it.
+        readers: how many times it is open for reading.
+        writers: how many times it is open for writing.
+        subscriptions: what the client configured last.
+        unconfirmed: messages the client has, in the order of their delivery.
+        last_sent: the last message delivered out of line, and when.
+    """
+
+    __slots__ = (
+        "_subscribers",
+        "app",
+        "app_id",
+        "handle",
+        "last_sent",
+        "readers",
+        "sub_id",
+        "subscriptions",
+        "unconfirmed",
+        "writers",
+    )
+
+    def __init__(self, handle: Handle, app_id: str, sub_id: int) -> None:
+        self.handle = handle
+        self.app_id = app_id
+        self.sub_id = sub_id
+        self.app: App | None = None
+        self.readers = 0
+        self.writers = 0
+        self.subscriptions: tuple[Subscription, ...] = ()
+        self.unconfirmed: dict[bytes, tuple[Message, Subscriber]] = {}
+        self.last_sent: tuple[float, bytes] | None = None
+        self._subscribers: dict[int, Subscriber] = {}
+
+    @property
+    def open(self) -> bool:
+        """Whether messages may be sent: the client is there and reads what it is sent."""
+        return self.handle.output.accepting
+
+    def subscriber(self, s_id: int) -> Subscriber:
+        """Return the subscriber of a subscription id, whose counts survive a reconfiguration."""
+        found = self._subscribers.get(s_id)
+        if found is None:
+            found = self._subscribers[s_id] = Subscriber(self, s_id)
+        return found
+
+    def subscribers(self) -> list[Subscriber]:
+        """Return every subscriber, also those that no longer take part in routing."""
+        return list(self._subscribers.values())
+
+    def forget_subscribers(self) -> None:
+        """Drop subscribers that are neither configured nor waited for."""
+        wanted = {s.s_id for s in self.subscriptions}
+        for s_id, subscriber in list(self._subscribers.items()):
+            if s_id not in wanted and not subscriber.messages:
+                del self._subscribers[s_id]
+
+    def take(self, subscriber: Subscriber, message: Message) -> bool:
+        """Count a message as delivered to a subscriber; return False if this client has it already."""
+        guid, unconfirmed = message.guid, self.unconfirmed
+        if guid in unconfirmed:
+            return False
+        unconfirmed[guid] = (message, subscriber)
+        subscriber.messages += 1
+        subscriber.bytes += message.size
+        group = subscriber.group
+        if subscriber.messages >= subscriber.max_messages or subscriber.bytes >= subscriber.max_bytes:
+            subscriber.full = True
+            if group is not None:
+                group.withdraw(subscriber)
+            return True
+        subscriber.turns -= 1
+        if not subscriber.turns:
+            subscriber.turns = subscriber.count
+            if group is not None and len(group.ring) > 1 and group.ring[0] is subscriber:
+                group.ring.rotate(-1)
+        return True
+
+    def settle(self, guid: bytes) -> tuple[Message, Subscriber] | None:
+        """Forget a delivered message; return it and the subscriber that had it."""
+        entry = self.unconfirmed.pop(guid, None)
+        if entry is not None:
+            message, subscriber = entry
+            subscriber.messages -= 1
+            subscriber.bytes -= message.size
+        return entry
+
+
+class Handle:
+    """A queue as one client has it, under the client's number for it.
+
+    Attributes:
+        queue: the queue.
+        q_id: the client's number.
+        output: where PUSH and ACK messages to the client go.
+        new_properties: whether the client takes properties in the new encoding.
+        streams: by appId.
+        closing: whether the client has closed it for good.
+        put_schemas: the queue's number for each schema number of the client's messages.
+        push_schemas: the schemas the client has been told.
+    """
+
+    __slots__ = (
+        "closing",
+        "description",
+        "new_properties",
+        "output",
+        "push_schemas",
+        "put_schemas",
+        "q_id",
+        "queue",
+        "streams",
+    )
+
+    def __init__(
+        self, queue: Queue, q_id: int, output: BrokerOutput, *, new_properties: bool, description: str
+    ) -> None:
+        self.queue = queue
+        # Queue ids are unsigned where queues are opened, signed in the binary headers.
+        self.q_id = q_id - 2**32 if q_id >= 2**31 else q_id
+        self.output = output
+        self.new_properties = new_properties
+        self.description = description
+        self.streams: dict[str, Stream] = {}
+        self.closing = False
+        self.put_schemas: dict[int, int] = {}
+        self.push_schemas: set[int] = set()
+
+    @property
+    def writable(self) -> bool:
+        """Whether the client may post."""
+        stream = self.streams.get(DEFAULT_APP_ID)
+        return stream is not None and stream.writers > 0
+
+    def push(self, message: Message, options: bytes, *, out_of_order: bool) -> None:
+        """Send a message to the client; ``options`` name the subscriptions it is for."""
+        data, flags, schema_id = message.data, message.flags, message.schema_id
+        compression = message.compression
+        if schema_id:
+            if not self.new_properties:
+                data, schema_id, compression = for_old_client(data, schema_id, compression)
+            elif schema_id > 1:
+                schema_id = self._schema(schema_id)
+        if out_of_order:
+            flags |= _OUT_OF_ORDER
+        option_words = len(options) >> 2
+        words = _HEADER_WORDS + option_words + (len(data) >> 2)
+        header = _pack_push(flags, words, option_words, compression, self.q_id, message.guid, schema_id)
+        self.output.push(header + options + data)
+
+    def _schema(self, schema_id: int) -> int:
+        # The recycled bit tells a client to learn a schema anew: it is set the first time it is met.
+        number = schema_id >> 1
+        if number in self.push_schemas:
+            return number << 1
+        self.push_schemas.add(number)
+        return number << 1 | _RECYCLED

@@ -1,0 +1,99 @@
+"""``bmq broker``: the embedded broker as a process."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import ssl
+import sys
+from collections.abc import Sequence
+
+from bmq.broker.server import Broker
+from bmq.errors import Error
+
+__all__ = ["run"]
+
+_READY = "bmq broker ready on {uri}"
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bmq broker",
+        description="An embedded BlazingMQ broker for development and tests: one node, everything in memory. "
+        "Production is a real BlazingMQ cluster.",
+        epilog="Prints 'bmq broker ready on tcp://HOST:PORT' on stdout when clients can connect; logs on "
+        "stderr; SIGTERM or SIGINT end it.",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument(
+        "--port", type=int, default=30114, help="port; 0 takes a free one (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--config",
+        metavar="DIR",
+        help="configuration directory with domains/*.json, as of a real broker; without it the built-in "
+        "bmq.test.* domains exist",
+    )
+    parser.add_argument("--tls-cert", metavar="FILE", help="certificate chain, for TLS")
+    parser.add_argument("--tls-key", metavar="FILE", help="private key, for TLS")
+    parser.add_argument(
+        "--auth",
+        metavar="USER:PASSWORD",
+        action="append",
+        default=[],
+        help="let in only this user; repeatable",
+    )
+    parser.add_argument("--verbose", action="store_true", help="log every connection and request")
+    return parser
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run the broker until it is told to end.
+
+    Args:
+        argv: the arguments; those of the process by default.
+
+    Returns:
+        The process's exit status: 0 after a signal, 1 when it could not start.
+    """
+    parser = _arguments()
+    options = parser.parse_args(argv)
+    if bool(options.tls_cert) is not bool(options.tls_key):
+        parser.error("--tls-cert and --tls-key go together")
+    users: dict[str, str] = {}
+    for entry in options.auth:
+        name, colon, password = entry.partition(":")
+        if not colon or not name:
+            parser.error("--auth takes USER:PASSWORD")
+        users[name] = password
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO if options.verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)-7s %(message)s",
+    )
+    try:
+        context = None
+        if options.tls_cert:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(options.tls_cert, options.tls_key)
+        broker = Broker(
+            host=options.host, port=options.port, config_dir=options.config, ssl=context, auth=users or None
+        )
+        asyncio.run(_serve(broker))
+    except (Error, OSError) as error:
+        sys.stderr.write(f"bmq broker: {error}\n")
+        return 1
+    return 0
+
+
+async def _serve(broker: Broker) -> None:
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    async with broker:
+        sys.stdout.write(_READY.format(uri=broker.uri) + "\n")
+        sys.stdout.flush()
+        await ended.wait()

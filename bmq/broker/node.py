@@ -1,0 +1,145 @@
+"""The broker itself, without sockets: domains, queues, clients, and what time brings about."""
+
+from __future__ import annotations
+
+from bmq.broker.app import App
+from bmq.broker.client import Client
+from bmq.broker.domains import Domain, DomainSource
+from bmq.broker.queue import Queue
+from bmq.protocol.broker import ClientPort
+from bmq.protocol.broker_output import BrokerOutput
+from bmq.wire.uri import QueueUri
+
+__all__ = ["Node"]
+
+#: Empty queues nobody has open are forgotten after this many seconds.
+QUEUE_KEEPALIVE = 1800.0
+_HOUSEKEEPING = 1.0
+
+
+class Node:
+    """One broker.
+
+    Time is a parameter everywhere, in seconds of any clock that does not go backwards.
+
+    Args:
+        source: where domains are found.
+        history_limit: how many GUIDs of messages that are gone each queue remembers at most.
+    """
+
+    def __init__(self, source: DomainSource, *, history_limit: int = 1_000_000) -> None:
+        self.source = source
+        self.history_limit = history_limit
+        self.domains: dict[str, Domain] = {}
+        self.queues: dict[str, Queue] = {}
+        self.clients: list[Client] = []
+        self.stopping = False
+        self._touched: dict[Queue, set[App]] = {}
+        self._housekeeping = 0.0
+        #: Applications that have to let some time pass before they redeliver.
+        self.waiting: set[App] = set()
+
+    # ---- clients
+
+    def connect(self, output: BrokerOutput, *, new_properties: bool, description: str) -> Client:
+        """Make the broker's side of a negotiated session."""
+        client = Client(self, output, new_properties=new_properties, description=description)
+        self.clients.append(client)
+        return client
+
+    def disconnect(self, client: ClientPort, now: float, *, lost: bool) -> None:
+        """Close what a client has open; see :meth:`Client.drop`."""
+        if isinstance(client, Client) and client in self.clients:
+            self.clients.remove(client)
+            client.drop(now, lost=lost)
+
+    # ---- domains and queues
+
+    def domain(self, name: str) -> Domain:
+        """Return a domain, loading its configuration the first time.
+
+        Raises:
+            Unavailable: there is no such domain, or its configuration cannot be used.
+        """
+        found = self.domains.get(name)
+        if found is None:
+            config = self.source.load(name)
+            found = self.domains.get(config.name) or Domain(config)
+            self.domains[name] = self.domains[config.name] = found
+        return found
+
+    def queue(self, domain: Domain, uri: QueueUri) -> Queue | None:
+        """Return a queue, made if need be; None when the domain has no room for another one."""
+        # A domain that was redirected names its queues after the domain it really is.
+        real = QueueUri.parse(f"bmq://{domain.config.name}/{uri.queue}")
+        queue = domain.queues.get(real.canonical)
+        if queue is None:
+            limit = domain.config.max_queues
+            if limit and len(domain.queues) >= limit:
+                return None
+            queue = Queue(real, domain, self.waiting, self.history_limit)
+            domain.queues[queue.uri] = self.queues[queue.uri] = queue
+        return queue
+
+    def discard_unused(self, queue: Queue) -> None:
+        """Forget a queue that was made for an open that failed."""
+        if not queue.handles and not queue.posted and not queue.store.seen:
+            self.forget(queue)
+
+    def forget(self, queue: Queue) -> None:
+        """Forget a queue, and everything in it."""
+        queue.purge()
+        queue.domain.queues.pop(queue.uri, None)
+        self.queues.pop(queue.uri, None)
+
+    def admin(self, command: str, now: float) -> str:
+        """Carry out an admin command."""
+        return f"Unknown command: {command}"
+
+    # ---- delivering
+
+    def touch(self, queue: Queue, app: App | None) -> None:
+        """Note that a queue has something to deliver: new messages, or what an application waits for."""
+        apps = self._touched.setdefault(queue, set())
+        if app is not None:
+            apps.add(app)
+
+    def deliver(self, now: float) -> None:
+        """Deliver everything that was noted. To be called when a chunk of input is dealt with."""
+        touched = self._touched
+        while touched:
+            queue, apps = touched.popitem()
+            for app in apps:
+                app.deliver(now)
+            queue.deliver(now)
+
+    # ---- time
+
+    def tick(self, now: float) -> None:
+        """Do what is due: expire messages, forget GUIDs and idle queues, retry suspected poison messages."""
+        if now >= self._housekeeping:
+            self._housekeeping = now + _HOUSEKEEPING
+            for queue in list(self.queues.values()):
+                if queue.expire(now):
+                    for app in queue.apps.values():
+                        self.touch(queue, app)
+                queue.store.forget(now)
+                idle = queue.idle_since
+                if idle is not None and not queue.store and now - idle > QUEUE_KEEPALIVE:
+                    self.forget(queue)
+        for app in [app for app in self.waiting if app.wait_until is None or now >= app.wait_until]:
+            self.waiting.discard(app)
+            self.touch(app.queue, app)
+        self.deliver(now)
+
+    def next_deadline(self) -> float | None:
+        """Return when :meth:`tick` has something to do."""
+        if not self.queues:
+            return None
+        return min([self._housekeeping, *(app.wait_until or 0.0 for app in self.waiting)])
+
+    def forget_attempts(self) -> None:
+        """Give every message its delivery attempts back, as the restart of a real broker does."""
+        for queue in self.queues.values():
+            for message in queue.store:
+                message.attempts = None

@@ -1,0 +1,327 @@
+"""A queue: one copy of each message, and the applications that want it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from bmq.broker.app import App
+from bmq.broker.domain import DomainConfig, Mode
+from bmq.broker.handle import Handle, Stream
+from bmq.broker.routing import Subscriber, compile_expression
+from bmq.broker.storage import Message, MessageStore, property_lookup
+from bmq.subscriptions.evaluator import Evaluator
+from bmq.wire.constants import PutFlags
+from bmq.wire.control_messages import DEFAULT_APP_ID, ExpressionVersion
+from bmq.wire.options import encode_sub_queue_ids
+from bmq.wire.uri import QueueUri
+
+if TYPE_CHECKING:
+    from bmq.broker.domains import Domain
+    from bmq.protocol.broker_data import Put
+
+__all__ = ["Queue"]
+
+_ACK_REQUESTED = int(PutFlags.ACK_REQUESTED)
+_PROPERTIES = int(PutFlags.MESSAGE_PROPERTIES)
+_REFUSED = 5
+_MAX_SCHEMA = 2**15 - 1
+_NO_SCHEMA = 1
+
+
+class Queue:
+    """One queue.
+
+    Attributes:
+        uri: its canonical URI.
+        domain: its domain.
+        apps: its applications by name, those that the domain does not know (but somebody opened) included.
+        handles: the clients that have it open, in the order they opened it.
+        store: its messages.
+        position: the first message no application has looked at; None when there is none.
+        waiting: where applications enter that have to let some time pass.
+        idle_since: when its last client left, as long as it is empty.
+        posted, acknowledged, refused, pushed, confirmed, expired, poisoned: messages so far.
+    """
+
+    def __init__(self, uri: QueueUri, domain: Domain, waiting: set[App], history_limit: int) -> None:
+        self.waiting = waiting
+        self.uri = uri.canonical
+        self.name = uri.queue
+        self.domain = domain
+        self.apps: dict[str, App] = {}
+        self.handles: list[Handle] = []
+        self.position: Message | None = None
+        self.idle_since: float | None = None
+        self.posted = self.posted_bytes = self.acknowledged = self.refused = 0
+        self.pushed = self.confirmed = self.expired = self.poisoned = 0
+        self._serial = 0
+        self._schemas = 0
+        self._next_bit = 1
+        self._filters: list[tuple[int, Evaluator]] = []
+        self._mask = 0
+        self.broadcast = domain.config.mode is Mode.BROADCAST
+        self.fanout = domain.config.mode is Mode.FANOUT
+        self.store = MessageStore(
+            domain.config.queue_limits,
+            domain.usage,
+            domain.config.deduplication_time_ms / 1000,
+            history_limit,
+        )
+        self.configure(domain.config)
+
+    # ---- configuration
+
+    def configure(self, config: DomainConfig) -> None:
+        """Take over a domain's configuration; it counts for messages posted from now on."""
+        names = config.app_ids if self.fanout else (DEFAULT_APP_ID,)
+        for app_id in names:
+            app = self.apps.setdefault(app_id, App(self, app_id, 0))
+            if not app.bit:
+                app.bit = self._next_bit
+                self._next_bit <<= 1
+        for app_id, app in list(self.apps.items()):
+            if app_id not in names and app.bit:
+                self.purge(app)
+                app.bit = 0
+                if not app.streams:
+                    del self.apps[app_id]
+        texts = {
+            (s.app_id if self.fanout else DEFAULT_APP_ID): s.text for s in config.subscriptions
+        }  # of several for one application the last counts
+        self._filters = []
+        for app in self.apps.values():
+            app.matcher = compile_expression(ExpressionVersion.E_VERSION_1, texts.get(app.app_id, ""))
+            if app.matcher is not None and app.bit:
+                self._filters.append((app.bit, app.matcher))
+        self._mask = sum(app.bit for app in self.apps.values())
+        self.store.usage.limits = config.queue_limits
+        self.store.set_window(config.deduplication_time_ms / 1000)
+
+    def app_for(self, app_id: str) -> App:
+        """Return an application, also one that the domain does not know (yet)."""
+        app = self.apps.get(app_id)
+        if app is None:
+            app = self.apps[app_id] = App(self, app_id, 0)
+        return app
+
+    # ---- posting
+
+    def post(self, handle: Handle, puts: Iterable[Put], now: float) -> None:
+        """Store messages of one client and acknowledge them. They are delivered by :meth:`deliver`."""
+        if not handle.writable or handle.closing:
+            for _, correlation_id, guid, *_ in puts:
+                self.refused += 1
+                handle.output.ack(_REFUSED, correlation_id, guid, handle.q_id)
+            return
+        if self.broadcast:
+            self._post_broadcast(handle, puts, now)
+            return
+        store, mask, filters = self.store, self._mask, self._filters
+        seen, append, ack, q_id = store.seen, store.append, handle.output.ack, handle.q_id
+        usage, domain = store.usage, store.domain
+        for flags, correlation_id, guid, schema_id, compression, size, data in puts:
+            status = 0
+            if guid not in seen:
+                pending = mask
+                properties = flags & _PROPERTIES
+                if filters:
+                    lookup = property_lookup(data, properties, schema_id)
+                    for bit, matcher in filters:
+                        if matcher(lookup) is not True:
+                            pending &= ~bit
+                if pending:
+                    status = usage.full() or domain.full()
+                    if not status:
+                        if schema_id > 1:
+                            schema_id = self._schema(handle, schema_id)
+                        self._serial = serial = self._serial + 1
+                        message = Message(
+                            guid, data, size, properties, schema_id, compression, now, serial, pending
+                        )
+                        append(message)
+                        if self.position is None:
+                            self.position = message
+                self.posted += 1
+                self.posted_bytes += size
+            if status:
+                self.refused += 1
+                ack(status, correlation_id, guid, q_id)
+            elif flags & _ACK_REQUESTED:
+                self.acknowledged += 1
+                ack(0, correlation_id, guid, q_id)
+
+    def _schema(self, handle: Handle, schema_id: int) -> int:
+        """Return the queue's own schema id for a client's.
+
+        Every client numbers its schemas itself; towards consumers the numbers of a queue must be unique.
+        """
+        number, recycled = schema_id >> 1, schema_id & 1
+        own = handle.put_schemas.get(number)
+        if own is None or recycled:
+            if self._schemas >= _MAX_SCHEMA:
+                return _NO_SCHEMA
+            self._schemas += 1
+            own = handle.put_schemas[number] = self._schemas
+        return own << 1
+
+    def _post_broadcast(self, handle: Handle, puts: Iterable[Put], now: float) -> None:
+        app = self.apps[DEFAULT_APP_ID]
+        for flags, correlation_id, guid, schema_id, compression, size, data in puts:
+            self.posted += 1
+            self.posted_bytes += size
+            if flags & _ACK_REQUESTED:
+                self.acknowledged += 1
+                handle.output.ack(0, correlation_id, guid, handle.q_id)
+            if schema_id > 1:
+                schema_id = self._schema(handle, schema_id)
+            message = Message(guid, data, size, flags & _PROPERTIES, schema_id, compression, now, 0, 0)
+            if app.matcher is not None and app.matcher(message.lookup) is not True:
+                continue
+            for subscriber in app.routing.receivers(message):
+                self.pushed += 1
+                subscriber.stream.handle.push(message, subscriber.option, out_of_order=False)
+
+    # ---- delivering
+
+    def deliver(self, now: float) -> None:
+        """Hand new messages to the applications that have looked at everything before them."""
+        apps = [app for app in self.apps.values() if app.bit]
+        if len(apps) == 1:
+            self._deliver_alone(apps[0])
+            return
+        while (message := self.position) is not None:
+            stopped = 0
+            targets: list[tuple[App, Subscriber]] = []
+            for app in apps:
+                if app.behind:
+                    if app.resume is None:
+                        app.resume = message
+                    stopped += 1
+                elif message.pending & app.bit:
+                    selected = app.routing.select(message)
+                    if selected is None:
+                        app.resume = message
+                        stopped += 1
+                    elif isinstance(selected, tuple):
+                        app.aside.park(message, selected)
+                    elif selected.stream.take(selected, message):
+                        targets.append((app, selected))
+            if stopped == len(apps):
+                return
+            self._push(message, targets)
+            self.position = message.next
+
+    def _deliver_alone(self, app: App) -> None:
+        """Do the same with a single application, which is most of the work of a broker."""
+        bit, select = app.bit, app.routing.select
+        if app.behind:
+            if app.resume is None:
+                app.resume = self.position
+            return
+        while (message := self.position) is not None:
+            if message.pending & bit:
+                selected = select(message)
+                if selected is None:
+                    app.resume = message
+                    return
+                if isinstance(selected, tuple):
+                    app.aside.park(message, selected)
+                else:
+                    stream = selected.stream
+                    if stream.take(selected, message):
+                        self.pushed += 1
+                        stream.handle.push(message, selected.option, out_of_order=False)
+            self.position = message.next
+
+    def _push(self, message: Message, targets: list[tuple[App, Subscriber]]) -> None:
+        """Push a message once to each client, naming all subscriptions of it that the message is for."""
+        self.pushed += len(targets)
+        if len(targets) == 1:
+            subscriber = targets[0][1]
+            subscriber.stream.handle.push(message, subscriber.option, out_of_order=False)
+            return
+        by_handle: dict[Handle, list[int]] = {}
+        for _, subscriber in targets:
+            by_handle.setdefault(subscriber.stream.handle, []).append(subscriber.s_id)
+        for handle, s_ids in by_handle.items():
+            handle.push(message, encode_sub_queue_ids(tuple(s_ids)), out_of_order=False)
+
+    def serve(self, app: App, now: float) -> None:
+        """Deliver what waits for one application, then what is new."""
+        app.deliver(now)
+        if not app.behind:
+            self.deliver(now)
+
+    # ---- taking out
+
+    def remove(self, message: Message) -> None:
+        """Delete a message that no application needs any more."""
+        following = message.next
+        if message is self.position:
+            self.position = following
+        for app in self.apps.values():
+            if app.resume is message:
+                app.resume = following
+        self.store.remove(message)
+
+    def drop(self, message: Message) -> None:
+        """Delete a message whatever the applications still wanted with it."""
+        for app in self.apps.values():
+            if message.pending & app.bit:
+                app.redelivery.discard(message)
+                app.aside.discard(message)
+        message.pending = 0
+        self.remove(message)
+
+    def expire(self, now: float, limit: int = 1000) -> int:
+        """Delete messages that have outlived the domain's TTL, oldest first; return how many."""
+        ttl, count = self.domain.config.message_ttl, 0
+        while count < limit and (message := self.store.expired(now, ttl)) is not None:
+            self.drop(message)
+            count += 1
+        self.expired += count
+        return count
+
+    def purge(self, app: App | None = None) -> tuple[int, int]:
+        """Delete all messages, or all of one application; return how many messages and bytes it lost."""
+        messages = size = 0
+        for message in self.store:
+            if app is None or message.pending & app.bit:
+                messages += 1
+                size += message.size
+                if app is None:
+                    message.pending = 0
+                else:
+                    message.pending ^= app.bit
+                    if not message.pending:
+                        self.remove(message)
+        if app is None:
+            for each in self.apps.values():
+                each.clear()
+            self.position = None
+            self.store.clear()
+        else:
+            app.clear()
+        return messages, size
+
+    # ---- clients
+
+    def detach(self, stream: Stream, *, lost: bool, now: float) -> None:
+        """Take a reader out: what it has not confirmed goes to the application's other consumers."""
+        app = stream.app
+        if app is None:
+            return
+        if lost:
+            app.reject(stream)
+        stream.subscriptions = ()
+        if stream in app.streams:
+            app.streams.remove(stream)
+        for subscriber in stream.subscribers():
+            subscriber.group = None
+        app.rebuild()
+        app.release(stream)
+        if not app.bit and not app.streams:
+            self.apps.pop(app.app_id, None)
+        else:
+            self.serve(app, now)

@@ -1,0 +1,255 @@
+"""Who gets a message: one application's subscriptions, by priority and expression.
+
+Subscriptions with byte-equal expressions form a group; only those of the highest priority in it take part.
+Priorities are tried from high to low. At the first priority where an expression matches it is settled: a
+group with room takes the message, in round robin; without room the message waits, and nobody of a lower
+priority gets it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from bmq.broker.storage import Message
+from bmq.subscriptions import Expression
+from bmq.subscriptions.evaluator import Evaluator
+from bmq.wire.control_messages import (
+    INVALID_CONSUMER_PRIORITY,
+    ConsumerInfo,
+    ExpressionVersion,
+    Subscription,
+)
+from bmq.wire.options import encode_sub_queue_ids
+
+if TYPE_CHECKING:
+    from bmq.broker.handle import Stream
+
+__all__ = ["UNMATCHED", "Blocked", "Group", "Routing", "Subscriber", "compile_expression"]
+
+#: Delivery resumes when what is unconfirmed has fallen to this part of the maximum.
+_LOW_WATERMARK = 0.8
+
+Blocked = tuple["Group", ...]
+#: The message waits for any of these groups; for none of those there are now if it is empty.
+UNMATCHED: Final[Blocked] = ()
+
+
+_compiled: dict[str, Evaluator] = {}
+_COMPILED_KEPT = 4096
+
+
+def compile_expression(version: int, text: str) -> Evaluator | None:
+    """Return what evaluates an expression, or None when it matches everything.
+
+    An expression that does not compile matches everything, as in a real broker; clients check before they
+    send.
+    """
+    if version != ExpressionVersion.E_VERSION_1 or not text:
+        return None
+    found = _compiled.get(text)
+    if found is None:
+        expression = Expression(text, strict=False)
+        if expression.error is not None:
+            return None
+        if len(_compiled) >= _COMPILED_KEPT:
+            _compiled.clear()
+        found = _compiled[text] = expression.compile()
+    return found
+
+
+class Subscriber:
+    """One subscription of one consumer, and what it has not confirmed yet.
+
+    Attributes:
+        stream: the consumer.
+        s_id: the subscription's id.
+        option: the PUSH option that names it.
+        messages: unconfirmed messages.
+        bytes: unconfirmed bytes of application data.
+        full: a limit was reached, and usage has not fallen to 80 % of the limits since.
+        group: its group, while it takes part in routing.
+    """
+
+    __slots__ = (
+        "bytes",
+        "count",
+        "full",
+        "group",
+        "low_bytes",
+        "low_messages",
+        "max_bytes",
+        "max_messages",
+        "messages",
+        "option",
+        "s_id",
+        "stream",
+        "turns",
+    )
+
+    def __init__(self, stream: Stream, s_id: int) -> None:
+        self.stream = stream
+        self.s_id = s_id
+        self.option = encode_sub_queue_ids((s_id,))
+        self.messages = 0
+        self.bytes = 0
+        self.full = False
+        self.group: Group | None = None
+        self.count = self.turns = 1
+        self.max_messages = self.max_bytes = self.low_messages = self.low_bytes = 0
+
+    def limit(self, consumer: ConsumerInfo, count: int) -> None:
+        """Set the limits of unconfirmed messages and bytes, and how many messages make a turn."""
+        self.max_messages = consumer.max_unconfirmed_messages
+        self.max_bytes = consumer.max_unconfirmed_bytes
+        self.low_messages = math.ceil(self.max_messages * _LOW_WATERMARK)
+        self.low_bytes = math.ceil(self.max_bytes * _LOW_WATERMARK)
+        self.count = self.turns = count
+        if self.messages >= self.max_messages or self.bytes >= self.max_bytes:
+            self.full = True
+        elif self.messages <= self.low_messages and self.bytes <= self.low_bytes:
+            self.full = False
+
+
+class Group:
+    """The subscribers of one expression and the priority they have.
+
+    Attributes:
+        text: the expression.
+        matcher: what evaluates it; None when it matches everything.
+        priority: the priority.
+        members: every subscriber that takes part.
+        ring: those of them that have room, the next in turn first.
+    """
+
+    __slots__ = ("matcher", "members", "priority", "ring", "text")
+
+    def __init__(self, version: int, text: str, priority: int) -> None:
+        self.text = text
+        self.matcher = compile_expression(version, text)
+        self.priority = priority
+        self.members: list[Subscriber] = []
+        self.ring: deque[Subscriber] = deque()
+
+    def admit(self, subscriber: Subscriber) -> bool:
+        """Put a subscriber that has room into the ring; return whether that gave the group room."""
+        if subscriber.full or not subscriber.stream.open or subscriber in self.ring:
+            return False
+        self.ring.append(subscriber)
+        return True
+
+    def withdraw(self, subscriber: Subscriber) -> None:
+        """Take a subscriber out of the ring."""
+        ring = self.ring
+        if ring and ring[0] is subscriber:
+            ring.popleft()
+        elif subscriber in ring:
+            ring.remove(subscriber)
+
+
+class Routing:
+    """The routing table of one application, rebuilt whenever one of its consumers changes.
+
+    Args:
+        streams: the application's consumers, in the order they opened the queue.
+    """
+
+    __slots__ = ("_by_stream", "groups", "levels", "only")
+
+    def __init__(self, streams: Iterable[Stream] = ()) -> None:
+        wanted: dict[tuple[int, str], list[tuple[int, int, Subscriber, ConsumerInfo]]] = {}
+        for stream in streams:
+            for subscription in stream.subscriptions:
+                top = _strongest(subscription)
+                if top is None:
+                    continue
+                consumer, count = top
+                subscriber = stream.subscriber(subscription.s_id)
+                key = (int(subscription.expression.version), subscription.expression.text)
+                wanted.setdefault(key, []).append((consumer.consumer_priority, count, subscriber, consumer))
+        levels: dict[int, list[Group]] = {}
+        for (version, text), entries in wanted.items():
+            priority = max(entry[0] for entry in entries)
+            group = Group(version, text, priority)
+            for own, count, subscriber, consumer in entries:
+                if own == priority:
+                    subscriber.limit(consumer, count)
+                    subscriber.group = group
+                    group.members.append(subscriber)
+                    group.admit(subscriber)
+                else:
+                    # Asleep while somebody with the same expression has a higher priority.
+                    subscriber.group = None
+            levels.setdefault(priority, []).append(group)
+        self.levels: list[list[Group]] = [levels[priority] for priority in sorted(levels, reverse=True)]
+        self.groups: list[Group] = [group for level in self.levels for group in level]
+        self._by_stream: dict[Stream, list[Subscriber]] = {}
+        for group in self.groups:
+            for subscriber in group.members:
+                self._by_stream.setdefault(subscriber.stream, []).append(subscriber)
+        #: The only group, when its expression matches everything: nothing to search.
+        self.only = self.groups[0] if len(self.groups) == 1 and self.groups[0].matcher is None else None
+
+    def select(self, message: Message) -> Subscriber | Blocked | None:
+        """Return who gets a message, or what it waits for.
+
+        None when nobody has room: then no further message need be looked at before somebody has.
+        """
+        only = self.only
+        if only is not None:
+            return only.ring[0] if only.ring else None
+        for group in self.groups:
+            if group.ring:
+                break
+        else:
+            return None
+        spare = False
+        lookup = message.lookup
+        for level in self.levels:
+            blocked: Blocked = UNMATCHED
+            for group in level:
+                matcher = group.matcher
+                if matcher is None or matcher(lookup) is True:
+                    if group.ring:
+                        return group.ring[0]
+                    blocked = (*blocked, group)
+                elif group.ring:
+                    spare = True
+            if blocked:
+                return blocked if spare else None
+        return UNMATCHED
+
+    def candidates(self, message: Message) -> Iterator[Subscriber]:
+        """Yield, for each consumer, its first active subscription that matches and has room."""
+        lookup = message.lookup
+        for subscribers in self._by_stream.values():
+            for subscriber in subscribers:
+                group = subscriber.group
+                if group is None or subscriber.full or not subscriber.stream.open:
+                    continue
+                if group.matcher is None or group.matcher(lookup) is True:
+                    yield subscriber
+                    break
+
+    def receivers(self, message: Message) -> Iterator[Subscriber]:
+        """Yield who gets a message of a broadcast queue: like :meth:`candidates`, but limits do not count."""
+        for subscribers in self._by_stream.values():
+            for subscriber in subscribers:
+                group = subscriber.group
+                if group is not None and (group.matcher is None or group.matcher(message.lookup) is True):
+                    yield subscriber
+                    break
+
+
+def _strongest(subscription: Subscription) -> tuple[ConsumerInfo, int] | None:
+    """Return the consumer of the highest priority and how many it stands for; None when deconfigured."""
+    valid: Sequence[ConsumerInfo] = [
+        c for c in subscription.consumers if c.consumer_priority != INVALID_CONSUMER_PRIORITY
+    ]
+    if not valid:
+        return None
+    top = max(valid, key=lambda c: c.consumer_priority)
+    count = sum(c.consumer_priority_count for c in valid if c.consumer_priority == top.consumer_priority)
+    return top, count

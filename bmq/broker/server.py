@@ -1,0 +1,277 @@
+"""The embedded broker: a TCP server around a :class:`~bmq.broker.node.Node`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from ssl import SSLContext
+from types import TracebackType
+from typing import Any, cast
+
+from bmq.broker.builtin import builtin_domains
+from bmq.broker.clock import Clock, ManualClock
+from bmq.broker.connection import Connection
+from bmq.broker.domain import DomainConfig, Redirect, parse_domain
+from bmq.broker.domains import DomainSource
+from bmq.broker.node import Node
+from bmq.errors import StateError
+from bmq.protocol.broker import BrokerSession
+from bmq.protocol.broker_settings import Authentication, BrokerSettings
+from bmq.wire.guid import GuidGenerator, client_id_from
+
+__all__ = ["Broker"]
+
+_log = logging.getLogger("bmq.broker")
+
+_TICK = 0.1
+_BACKLOG = 1024
+
+
+class Broker:
+    """An embedded broker, for development and tests; production is a real BlazingMQ cluster.
+
+    ::
+
+        async with bmq.broker.Broker() as broker:
+            async with bmq.connect(broker.uri) as session:
+                ...
+
+    It speaks the protocol of a real one to clients in any language, over TCP, and keeps everything in
+    memory. Making one starts nothing; it belongs to the event loop it is started in.
+
+    Args:
+        host: the address to listen on; only this machine can connect unless it is another one.
+        port: the port; 0 takes a free one, which ``port`` and ``uri`` tell.
+        domains: more domains, by name or not: :class:`~bmq.broker.domain.DomainConfig`, or the content of a
+            domain file as a dictionary (then by name).
+        config_dir: a directory as a real broker has it, with ``domains/<name>.json``.
+        builtin: whether the built-in test domains exist; by default only without ``config_dir``.
+        ssl: for TLS.
+        auth: user names and passwords, or :class:`~bmq.protocol.broker_settings.Authentication`. Without it
+            everybody is let in.
+        clock: where time comes from; a :class:`~bmq.broker.clock.ManualClock` stands still until moved.
+        heartbeat_interval_ms: how often silent clients are probed.
+        max_missed_heartbeats: after how many unanswered probes they are disconnected; 0 turns probing off.
+        deduplication_history: how many GUIDs of messages that are gone each queue remembers at most.
+        high_water: bytes that may wait for one client before it gets no more messages.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        domains: Mapping[str, DomainConfig | dict[str, Any]] | Iterable[DomainConfig] = (),
+        config_dir: str | os.PathLike[str] | None = None,
+        builtin: bool | None = None,
+        ssl: SSLContext | None = None,
+        auth: Authentication | Mapping[str, str] | None = None,
+        clock: Clock | None = None,
+        heartbeat_interval_ms: int = 3000,
+        max_missed_heartbeats: int = 0,
+        deduplication_history: int = 1_000_000,
+        high_water: int = 16 * 1024 * 1024,
+    ) -> None:
+        configured: dict[str, DomainConfig | Redirect] = {}
+        if builtin if builtin is not None else config_dir is None:
+            configured.update(builtin_domains())
+        configured.update(_named(domains))
+        directory = Path(config_dir) if config_dir is not None else None
+        if directory is not None and not (directory / "domains").is_dir():
+            raise FileNotFoundError(f"{directory} has no directory 'domains'")
+        self.source = DomainSource(configured, directory)
+        self.settings = BrokerSettings(
+            process_name="bmq broker",
+            pid=os.getpid(),
+            heartbeat_interval_ms=heartbeat_interval_ms,
+            max_missed_heartbeats=max_missed_heartbeats,
+            high_water=high_water,
+            authentication=auth if isinstance(auth, Authentication) else Authentication(users=auth),
+        )
+        self.clock: Clock = clock or time.monotonic
+        self.host = host
+        self._wanted_port = port
+        self._ssl = ssl
+        self._history = deduplication_history
+        self.node = self._new_node()
+        self.connections: set[Connection] = set()
+        self._server: asyncio.Server | None = None
+        self._port = port
+        self._sessions = 0
+        self._guids = GuidGenerator(client_id_from(socket.gethostname(), time.time_ns(), os.getpid(), 0))
+        self._dirty: list[Connection] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._all_gone = asyncio.Event()
+
+    def _new_node(self) -> Node:
+        return Node(self.source, history_limit=self._history)
+
+    # ---- life
+
+    @property
+    def running(self) -> bool:
+        """Whether clients can connect."""
+        return self._server is not None
+
+    @property
+    def port(self) -> int:
+        """The port it listens on.
+
+        Raises:
+            StateError: it was never started, so that a port of 0 is not settled.
+        """
+        if not self._port:
+            raise StateError("the broker has no port before it is started: await broker.start()")
+        return self._port
+
+    @property
+    def uri(self) -> str:
+        """The address for clients, such as ``tcp://127.0.0.1:30114``."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"tcp://{host}:{self.port}"
+
+    async def start(self) -> None:
+        """Begin to listen. After :meth:`stop` it takes the same port again.
+
+        Raises:
+            StateError: it is running.
+            OSError: the address cannot be used.
+        """
+        if self._server is not None:
+            raise StateError("the broker is running")
+        loop = self._loop = asyncio.get_running_loop()
+        self.node.stopping = False
+        self._server = await loop.create_server(
+            lambda: Connection(self), self.host, self._port, ssl=self._ssl, backlog=_BACKLOG
+        )
+        self._port = self._server.sockets[0].getsockname()[1]
+        if isinstance(self.clock, ManualClock):
+            self.clock.subscribe(self._tick)
+        else:
+            self._timer = loop.call_later(_TICK, self._tick_again)
+        _log.info("listening on %s", self.uri)
+
+    async def stop(self, *, graceful: bool = True) -> None:
+        """Disconnect everybody and listen no more. What is stored stays, for a later :meth:`start`.
+
+        Args:
+            graceful: what clients have not confirmed is taken back without counting as a failed delivery;
+                otherwise connections are cut as by a crash.
+        """
+        server, self._server = self._server, None
+        if server is None:
+            return
+        self.node.stopping = True
+        server.close()
+        if isinstance(self.clock, ManualClock):
+            self.clock.unsubscribe(self._tick)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._all_gone.clear()
+        for connection in list(self.connections):
+            if connection.session is not None:
+                connection.session.shut_down(self.clock())
+            if graceful:
+                connection.close()
+            elif connection.transport is not None:
+                connection.transport.abort()
+        if self.connections:
+            await self._all_gone.wait()
+        await server.wait_closed()
+        _log.info("stopped")
+
+    async def restart(self, *, keep: bool = True, graceful: bool = True) -> None:
+        """Stop and start again, on the same port.
+
+        Args:
+            keep: whether messages survive, as in file-backed domains of a real broker; otherwise they are
+                gone, as in its in-memory domains.
+            graceful: see :meth:`stop`.
+        """
+        await self.stop(graceful=graceful)
+        if keep:
+            self.node.forget_attempts()
+        else:
+            self.node = self._new_node()
+        await self.start()
+
+    async def __aenter__(self) -> Broker:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # ---- for connections
+
+    def begin(self, connection: Connection) -> BrokerSession:
+        """Make the session of a new connection."""
+        self._sessions += 1
+        self.connections.add(connection)
+        return BrokerSession(
+            self.settings,
+            self.node,
+            connection.output,
+            session_id=self._sessions,
+            peer=connection.peer,
+            now=self.clock(),
+            guids=self._guids,
+        )
+
+    def end(self, connection: Connection) -> None:
+        """Note that a connection is gone."""
+        self.connections.discard(connection)
+        if not self.connections:
+            self._all_gone.set()
+
+    def schedule_flush(self, connection: Connection) -> None:
+        """Write a connection's output when this turn of the event loop is over."""
+        if not self._dirty and self._loop is not None:
+            self._loop.call_soon(self._flush)
+        self._dirty.append(connection)
+
+    def _flush(self) -> None:
+        dirty, self._dirty = self._dirty, []
+        for connection in dirty:
+            connection.flush()
+
+    # ---- time
+
+    def _tick(self) -> None:
+        now = self.clock()
+        self.node.tick(now)
+        for connection in list(self.connections):
+            session = connection.session
+            if session is None:
+                continue
+            deadline = session.next_deadline()
+            if deadline is not None and now >= deadline:
+                session.tick(now)
+                if session.closed:
+                    connection.close()
+
+    def _tick_again(self) -> None:
+        self._tick()
+        assert self._loop is not None
+        self._timer = self._loop.call_later(_TICK, self._tick_again)
+
+
+def _named(
+    domains: Mapping[str, DomainConfig | dict[str, Any]] | Iterable[DomainConfig],
+) -> dict[str, DomainConfig | Redirect]:
+    if not isinstance(domains, Mapping):
+        return {domain.name: domain for domain in domains}
+    given = cast("Mapping[str, DomainConfig | dict[str, Any]]", domains)
+    found: dict[str, DomainConfig | Redirect] = {}
+    for name, value in given.items():
+        found[name] = value if isinstance(value, DomainConfig) else parse_domain(name, value)
+    return found

@@ -1,0 +1,623 @@
+"""The broker's side of one connection: bytes and the time in, bytes out.
+
+:data:`BROKER_TRANSITIONS` is its state machine. What queues are and who gets what is the business of a
+:class:`Backend`; here are the handshake, the control messages, heartbeats, and what is ignored in silence.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from enum import Enum
+from typing import Protocol
+
+from bmq.errors import ProtocolError, StateError
+from bmq.protocol.broker_data import Put, read_put_event
+from bmq.protocol.broker_framing import BrokerFramer
+from bmq.protocol.broker_output import BrokerOutput
+from bmq.protocol.broker_settings import BrokerSettings
+from bmq.protocol.heartbeat import Heartbeat, Pulse
+from bmq.wire.confirm import decode_confirms
+from bmq.wire.constants import UNSET_GUID, EventType, PutFlags
+from bmq.wire.control import codec_of, decode_event, encode_event
+from bmq.wire.control_messages import (
+    INVALID_CONSUMER_PRIORITY,
+    AdminCommand,
+    AdminCommandResponse,
+    AuthenticationRequest,
+    AuthenticationResponse,
+    BrokerResponse,
+    ClientIdentity,
+    ClientLanguage,
+    ClientType,
+    CloseQueue,
+    CloseQueueResponse,
+    Codec,
+    ConfigureQueueStream,
+    ConfigureQueueStreamResponse,
+    ConfigureStream,
+    ConfigureStreamResponse,
+    ConsumerInfo,
+    ControlBody,
+    ControlMessage,
+    Disconnect,
+    DisconnectResponse,
+    Message,
+    MessageKind,
+    OpenQueue,
+    OpenQueueResponse,
+    QueueHandleParameters,
+    QueueStreamParameters,
+    Status,
+    StatusCategory,
+    StreamParameters,
+    Subscription,
+)
+from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, Event
+from bmq.wire.features import MESSAGE_PROPERTIES_EX, parse_features
+from bmq.wire.guid import GuidGenerator
+
+__all__ = [
+    "BROKER_TRANSITIONS",
+    "Backend",
+    "BrokerInput",
+    "BrokerSession",
+    "BrokerState",
+    "ClientPort",
+]
+
+_log = logging.getLogger("bmq.broker.session")
+
+_ACK_REQUESTED = int(PutFlags.ACK_REQUESTED)
+_CORRELATION_ID = slice(1, 4)
+#: The oldest SDKs served, by language.
+_MINIMUM_VERSIONS = {ClientLanguage.E_CPP: 10500, ClientLanguage.E_JAVA: 2}
+# Java SDKs made of snapshots add this to their version.
+_JAVA_SNAPSHOT = 99_000_000
+_GRACE_SECONDS = 180
+
+
+class BrokerState(Enum):
+    """Where a connection is."""
+
+    CONNECTED = "nothing known about the client"
+    AUTHENTICATED = "credentials accepted"
+    SERVING = "negotiated"
+    ADMINISTERED = "negotiated, for admin commands"
+    DISCONNECTED = "disconnect answered"
+    CLOSED = "closed, or to be closed"
+
+
+class BrokerInput(Enum):
+    """What moves a connection."""
+
+    CREDENTIALS_ACCEPTED = "authenticationRequest, right"
+    CREDENTIALS_REFUSED = "authenticationRequest, wrong"
+    CLIENT = "clientIdentity"
+    OLD_CLIENT = "clientIdentity of an SDK too old"
+    ADMIN_CLIENT = "clientIdentity for admin commands"
+    STRANGER = "anything else where these belong"
+    REQUEST = "a request"
+    DISCONNECT = "disconnect"
+    PUT = "PUT event"
+    CONFIRM = "CONFIRM event"
+    HEARTBEAT_REQ = "HEARTBEAT_REQ"
+    OTHER = "any other event, or one that makes no sense"
+    TIMEOUT = "handshake or credentials timed out, or too many heartbeats missed"
+    BAD_LENGTH = "an event length that cannot be"
+    CHANNEL_DOWN = "connection gone"
+    SHUTDOWN = "the broker closes the connection"
+
+
+_S, _I = BrokerState, BrokerInput
+
+#: (state, input) -> (action, next state); the actions are methods of :class:`BrokerSession`.
+BROKER_TRANSITIONS: dict[tuple[BrokerState, BrokerInput], tuple[str, BrokerState]] = {
+    (_S.CONNECTED, _I.CREDENTIALS_ACCEPTED): ("authenticate", _S.AUTHENTICATED),
+    (_S.CONNECTED, _I.CREDENTIALS_REFUSED): ("answer_credentials", _S.CLOSED),
+    (_S.CONNECTED, _I.CLIENT): ("serve", _S.SERVING),
+    (_S.CONNECTED, _I.OLD_CLIENT): ("serve_reluctantly", _S.SERVING),
+    (_S.CONNECTED, _I.ADMIN_CLIENT): ("administer", _S.ADMINISTERED),
+    (_S.AUTHENTICATED, _I.CLIENT): ("serve", _S.SERVING),
+    (_S.AUTHENTICATED, _I.OLD_CLIENT): ("serve_reluctantly", _S.SERVING),
+    (_S.AUTHENTICATED, _I.ADMIN_CLIENT): ("administer", _S.ADMINISTERED),
+    (_S.SERVING, _I.CREDENTIALS_ACCEPTED): ("authenticate", _S.SERVING),
+    (_S.SERVING, _I.CREDENTIALS_REFUSED): ("refuse_renewal", _S.CLOSED),
+    (_S.SERVING, _I.STRANGER): ("lose", _S.CLOSED),
+    (_S.SERVING, _I.REQUEST): ("answer", _S.SERVING),
+    (_S.SERVING, _I.DISCONNECT): ("part", _S.DISCONNECTED),
+    (_S.SERVING, _I.PUT): ("post", _S.SERVING),
+    (_S.SERVING, _I.CONFIRM): ("confirm", _S.SERVING),
+    (_S.SERVING, _I.HEARTBEAT_REQ): ("pulse", _S.SERVING),
+    (_S.SERVING, _I.OTHER): ("ignore", _S.SERVING),
+    (_S.SERVING, _I.TIMEOUT): ("lose", _S.CLOSED),
+    (_S.SERVING, _I.BAD_LENGTH): ("lose", _S.CLOSED),
+    (_S.SERVING, _I.CHANNEL_DOWN): ("lose", _S.CLOSED),
+    (_S.SERVING, _I.SHUTDOWN): ("leave", _S.CLOSED),
+    (_S.ADMINISTERED, _I.REQUEST): ("command", _S.ADMINISTERED),
+    (_S.ADMINISTERED, _I.DISCONNECT): ("part", _S.DISCONNECTED),
+    (_S.ADMINISTERED, _I.CREDENTIALS_ACCEPTED): ("authenticate", _S.ADMINISTERED),
+    (_S.ADMINISTERED, _I.CREDENTIALS_REFUSED): ("answer_credentials", _S.CLOSED),
+    (_S.ADMINISTERED, _I.STRANGER): ("", _S.CLOSED),
+    (_S.ADMINISTERED, _I.PUT): ("ignore", _S.ADMINISTERED),
+    (_S.ADMINISTERED, _I.CONFIRM): ("ignore", _S.ADMINISTERED),
+    (_S.ADMINISTERED, _I.HEARTBEAT_REQ): ("pulse", _S.ADMINISTERED),
+    (_S.ADMINISTERED, _I.OTHER): ("ignore", _S.ADMINISTERED),
+    **{
+        (_S.DISCONNECTED, i): ("", _S.DISCONNECTED)
+        for i in (
+            _I.CREDENTIALS_ACCEPTED,
+            _I.CREDENTIALS_REFUSED,
+            _I.STRANGER,
+            _I.REQUEST,
+            _I.DISCONNECT,
+            _I.PUT,
+            _I.CONFIRM,
+            _I.HEARTBEAT_REQ,
+            _I.OTHER,
+        )
+    },
+    # In the handshake anything out of place ends the connection without a word.
+    **{
+        (s, i): ("", _S.CLOSED)
+        for s in (_S.CONNECTED, _S.AUTHENTICATED)
+        for i in (_I.STRANGER, _I.REQUEST, _I.PUT, _I.CONFIRM, _I.HEARTBEAT_REQ, _I.OTHER)
+    },
+    (_S.AUTHENTICATED, _I.CREDENTIALS_ACCEPTED): ("", _S.CLOSED),
+    (_S.AUTHENTICATED, _I.CREDENTIALS_REFUSED): ("", _S.CLOSED),
+    **{
+        (s, i): ("", _S.CLOSED)
+        for s in (_S.CONNECTED, _S.AUTHENTICATED, _S.ADMINISTERED, _S.DISCONNECTED)
+        for i in (_I.TIMEOUT, _I.BAD_LENGTH, _I.CHANNEL_DOWN, _I.SHUTDOWN)
+    },
+    **{(_S.CLOSED, i): ("", _S.CLOSED) for i in BrokerInput},
+}
+
+
+class ClientPort(Protocol):
+    """What a session asks a backend for, on behalf of its client."""
+
+    def open_queue(self, request: OpenQueue, now: float) -> OpenQueueResponse | Status:
+        """Open a queue."""
+        ...
+
+    def configure(self, q_id: int, parameters: StreamParameters, now: float) -> Status | None:
+        """Replace a stream's subscriptions; None means success."""
+        ...
+
+    def close_queue(
+        self, wanted: QueueHandleParameters, now: float, *, final: bool
+    ) -> CloseQueueResponse | Status:
+        """Close a queue."""
+        ...
+
+    def post(self, q_id: int, puts: list[Put], now: float) -> None:
+        """Post messages to one queue."""
+        ...
+
+    def refuse(self, q_id: int, puts: Iterable[Put]) -> None:
+        """Refuse messages to one queue."""
+        ...
+
+    def confirm(self, confirms: Iterable[tuple[int, bytes, int]], now: float) -> None:
+        """Confirm messages by (qId, GUID, subId)."""
+        ...
+
+
+class Backend(Protocol):
+    """What is behind all sessions of a broker."""
+
+    def connect(self, output: BrokerOutput, *, new_properties: bool, description: str) -> ClientPort:
+        """Begin to serve a client."""
+        ...
+
+    def disconnect(self, client: ClientPort, now: float, *, lost: bool) -> None:
+        """Close what a client has open; ``lost`` if it did not say goodbye."""
+        ...
+
+    def deliver(self, now: float) -> None:
+        """Deliver what the last requests and messages made deliverable."""
+        ...
+
+    def admin(self, command: str, now: float) -> str:
+        """Carry out an admin command and return what there is to say."""
+        ...
+
+
+class BrokerSession:
+    """One connection of a broker.
+
+    Args:
+        settings: the broker's settings.
+        backend: what is behind it.
+        output: where answers and messages go.
+        session_id: its number.
+        peer: who is at the other end, for logs.
+        now: the time, in seconds of a clock that does not go backwards.
+        guids: makes GUIDs for clients that do not.
+    """
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        backend: Backend,
+        output: BrokerOutput,
+        *,
+        session_id: int,
+        peer: str,
+        now: float,
+        guids: GuidGenerator,
+    ) -> None:
+        self.settings = settings
+        self.backend = backend
+        self.output = output
+        self.session_id = session_id
+        self.peer = peer
+        self.state = BrokerState.CONNECTED
+        self.identity: ClientIdentity | None = None
+        self.client: ClientPort | None = None
+        self.codec = Codec.BER
+        #: The mechanism and the name the client authenticated with.
+        self.principal: tuple[str, str] | None = None
+        self._framer = BrokerFramer(settings.max_event_size)
+        self._guids = guids
+        self._legacy = False
+        self._now = now
+        self._heartbeat: Heartbeat | None = None
+        # Until the client has negotiated; later, until its credentials expire.
+        self._deadline: float | None = now + settings.handshake_timeout
+        self._event: Event | None = None
+        self._message: Message | None = None
+        self._verdict = AuthenticationResponse()
+        self._authenticated_as: tuple[str, str] = ("", "")
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection is to be closed, once what is in the output is sent."""
+        return self.state is BrokerState.CLOSED
+
+    @property
+    def buffered(self) -> int:
+        """How many bytes of an unfinished event are held."""
+        return self._framer.buffered
+
+    # ---- input
+
+    def receive(self, data: bytes, now: float) -> None:
+        """Take bytes from the client."""
+        self._now = now
+        events, error = self._framer.feed(data)
+        if events and self._heartbeat is not None:
+            self._heartbeat.received()
+        for event in events:
+            if self.state is BrokerState.CLOSED:
+                return
+            self._receive_event(event)
+        if error is not None:
+            _log.warning("%s: %s; closing", self.peer, error)
+            self._step(_I.BAD_LENGTH)
+        self.backend.deliver(now)
+
+    def channel_down(self, now: float) -> None:
+        """Note that the connection is gone."""
+        self._now = now
+        self._step(_I.CHANNEL_DOWN)
+        self.backend.deliver(now)
+
+    def shut_down(self, now: float) -> None:
+        """Close the connection from this side; what is unconfirmed does not count as a failed delivery."""
+        self._now = now
+        self._step(_I.SHUTDOWN)
+
+    def next_deadline(self) -> float | None:
+        """Return when :meth:`tick` has something to do."""
+        beat = self._heartbeat.deadline if self._heartbeat is not None else None
+        if self._deadline is None or beat is None:
+            return beat if self._deadline is None else self._deadline
+        return min(self._deadline, beat)
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        self._now = now
+        if self._deadline is not None and now >= self._deadline:
+            self._deadline = None
+            _log.info("%s: timed out in state %s; closing", self.peer, self.state.name)
+            self._step(_I.TIMEOUT)
+        if self._heartbeat is not None:
+            pulse = self._heartbeat.poll(now)
+            if pulse is Pulse.SEND:
+                self.output.event(HEARTBEAT_REQ)
+            elif pulse is Pulse.DEAD:
+                _log.info("%s: missed too many heartbeats; closing", self.peer)
+                self._step(_I.TIMEOUT)
+
+    def _receive_event(self, event: Event | ProtocolError) -> None:
+        if isinstance(event, ProtocolError):
+            _log.warning("%s: %s; ignored", self.peer, event)
+            self._step(_I.OTHER)
+            return
+        self._event = event
+        kind = event.type
+        if kind == EventType.PUT:
+            self._step(_I.PUT)
+        elif kind == EventType.CONFIRM:
+            self._step(_I.CONFIRM)
+        elif kind == EventType.CONTROL:
+            self._step(self._classify_control(event))
+        elif kind == EventType.AUTHENTICATION:
+            self._step(self._classify_credentials(event))
+        elif kind == EventType.HEARTBEAT_REQ:
+            self._step(_I.HEARTBEAT_REQ)
+        elif kind == EventType.HEARTBEAT_RSP and self.state in (_S.SERVING, _S.ADMINISTERED):
+            pass  # that it came was noted above
+        else:
+            self._step(_I.OTHER)
+
+    def _classify_control(self, event: Event) -> BrokerInput:
+        handshake = self.state in (_S.CONNECTED, _S.AUTHENTICATED)
+        try:
+            message = decode_event(event, MessageKind.NEGOTIATION if handshake else MessageKind.CONTROL)
+        except ProtocolError as error:
+            _log.warning("%s: %s", self.peer, error)
+            return _I.STRANGER if handshake else _I.OTHER
+        self._message = message
+        if not isinstance(message, ControlMessage):
+            return self._classify_identity(message)
+        if message.r_id is None or message.r_id < 0:
+            return _I.OTHER
+        if isinstance(message.body, Disconnect):
+            return _I.DISCONNECT
+        requests = OpenQueue, ConfigureStream, ConfigureQueueStream, CloseQueue, AdminCommand
+        return _I.REQUEST if isinstance(message.body, requests) else _I.OTHER
+
+    def _classify_identity(self, message: Message) -> BrokerInput:
+        if not isinstance(message, ClientIdentity):
+            return _I.STRANGER
+        if self.state is _S.CONNECTED and not self.settings.authentication.allows_anonymous:
+            _log.info("%s: sent no credentials; closing", self.peer)
+            return _I.STRANGER
+        if message.client_type is ClientType.E_TCPADMIN:
+            return _I.ADMIN_CLIENT
+        if message.client_type is not ClientType.E_TCPCLIENT or message.cluster_name:
+            return _I.STRANGER
+        version = message.sdk_version
+        if message.sdk_language is ClientLanguage.E_JAVA and version >= _JAVA_SNAPSHOT:
+            version -= _JAVA_SNAPSHOT
+        if version < _MINIMUM_VERSIONS.get(message.sdk_language, version):
+            return _I.OLD_CLIENT
+        return _I.CLIENT
+
+    def _classify_credentials(self, event: Event) -> BrokerInput:
+        try:
+            message = decode_event(event, MessageKind.AUTHENTICATION)
+        except ProtocolError as error:
+            _log.warning("%s: %s", self.peer, error)
+            return _I.STRANGER
+        if not isinstance(message, AuthenticationRequest):
+            return _I.STRANGER
+        verdict, name = self.settings.authentication.check(message)
+        principal = (message.mechanism.upper(), name)
+        if self.principal is not None and principal[0] != self.principal[0]:
+            _log.info("%s: changed the mechanism of its credentials; closing", self.peer)
+            return _I.STRANGER
+        if self.principal is not None and principal != self.principal:
+            verdict = AuthenticationResponse(
+                status=Status(
+                    category=StatusCategory.E_REFUSED,
+                    code=-1,
+                    message=f"Reauthentication as another principal than '{self.principal[1]}'",
+                )
+            )
+        self._verdict = verdict
+        self._authenticated_as = principal
+        accepted = verdict.status.category is StatusCategory.E_SUCCESS
+        return _I.CREDENTIALS_ACCEPTED if accepted else _I.CREDENTIALS_REFUSED
+
+    def _step(self, event: BrokerInput) -> None:
+        transition = BROKER_TRANSITIONS.get((self.state, event))
+        if transition is None:
+            raise StateError(f"{event.name} is not possible in state {self.state.name}")
+        action, self.state = transition
+        if action:
+            getattr(self, f"_{action}")()
+
+    # ---- actions: the handshake
+
+    def _answer_credentials(self) -> None:
+        assert self._event is not None
+        self.output.event(encode_event(self._verdict, codec_of(self._event), escape_solidus=True))
+
+    def _authenticate(self) -> None:
+        self._answer_credentials()
+        self.principal = self._authenticated_as
+        lifetime = self._verdict.lifetime_ms
+        if self.state is not _S.AUTHENTICATED:
+            self._deadline = None
+        if lifetime is not None and self.state is not _S.AUTHENTICATED:
+            self._deadline = self._now + lifetime / 1000
+        self._expiry = None if lifetime is None else self._now + lifetime / 1000
+
+    def _refuse_renewal(self) -> None:
+        self._answer_credentials()
+        self._lose()
+
+    def _serve(self) -> None:
+        self._negotiate(Status())
+
+    def _serve_reluctantly(self) -> None:
+        identity = self._message
+        assert isinstance(identity, ClientIdentity)
+        minimum = _MINIMUM_VERSIONS[identity.sdk_language]
+        self._negotiate(
+            Status(
+                category=StatusCategory.E_NOT_SUPPORTED,
+                code=-1,
+                message="Client is using an unsupported version of libbmq (minimum supported version: "
+                f"{minimum}, client version: {identity.sdk_version}).",
+            )
+        )
+
+    def _administer(self) -> None:
+        self._negotiate(Status())
+
+    def _negotiate(self, result: Status) -> None:
+        identity, settings = self._message, self.settings
+        assert isinstance(identity, ClientIdentity)
+        self.identity = identity
+        features = parse_features(identity.features)
+        self.codec = features.codec
+        self._legacy = not identity.guid_info.client_id
+        self._deadline = self._expiry
+        response = BrokerResponse(
+            result=result,
+            protocol_version=1,
+            broker_version=settings.broker_version,
+            is_deprecated_sdk=result.category is not StatusCategory.E_SUCCESS,
+            broker_identity=ClientIdentity(
+                protocol_version=1,
+                sdk_version=settings.broker_version,
+                client_type=ClientType.E_TCPBROKER,
+                process_name=settings.process_name,
+                pid=settings.pid,
+                session_id=self.session_id,
+                host_name=settings.host_name,
+                features=settings.features,
+                user_agent=settings.user_agent,
+            ),
+            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+            max_missed_heartbeats=settings.max_missed_heartbeats,
+        )
+        self._send(response)
+        interval = settings.heartbeat_interval_ms / 1000
+        if settings.max_missed_heartbeats > 0:
+            self._heartbeat = Heartbeat(
+                interval,
+                settings.max_missed_heartbeats,
+                self._now,
+                grace=int(_GRACE_SECONDS / interval),
+            )
+        if self.state is _S.SERVING:
+            self.client = self.backend.connect(
+                self.output,
+                new_properties=features.has(*MESSAGE_PROPERTIES_EX),
+                description=f"{identity.process_name or 'client'}:{identity.pid}@{self.peer}",
+            )
+        _log.info("%s: %s", self.peer, identity)
+
+    # ---- actions: requests
+
+    def _send(self, message: Message) -> None:
+        self.output.event(encode_event(message, self.codec, escape_solidus=True, omit_empty_arrays=True))
+
+    def _respond(self, body: ControlBody) -> None:
+        assert isinstance(self._message, ControlMessage)
+        self._send(ControlMessage(r_id=self._message.r_id, body=body))
+
+    def _answer(self) -> None:
+        message, client, now = self._message, self.client, self._now
+        assert isinstance(message, ControlMessage)
+        assert client is not None
+        # What was posted before a request is delivered before its answer.
+        self.backend.deliver(now)
+        body = message.body
+        match body:
+            case OpenQueue():
+                self._respond(client.open_queue(body, now))
+            case ConfigureStream():
+                refusal = client.configure(body.q_id, body.stream_parameters, now)
+                self._respond(refusal or ConfigureStreamResponse(request=body))
+            case ConfigureQueueStream():
+                refusal = client.configure(body.q_id, _converted(body.stream_parameters), now)
+                self._respond(refusal or ConfigureQueueStreamResponse(request=body))
+            case CloseQueue():
+                self._respond(client.close_queue(body.handle_parameters, now, final=body.is_final))
+            case _:
+                _log.warning("%s: %s is not for clients; ignored", self.peer, type(body).__name__)
+        self.backend.deliver(now)
+
+    def _command(self) -> None:
+        message = self._message
+        assert isinstance(message, ControlMessage)
+        if isinstance(message.body, AdminCommand):
+            text = self.backend.admin(message.body.command, self._now)
+            self._respond(AdminCommandResponse(text=text))
+
+    def _part(self) -> None:
+        self._leave()
+        self._respond(DisconnectResponse())
+
+    # ---- actions: messages
+
+    def _post(self) -> None:
+        event, client, now = self._event, self.client, self._now
+        assert event is not None
+        assert client is not None
+        runs, undecodable, error = read_put_event(event.data, event.body)
+        for queue_id, puts in runs:
+            if self._legacy:
+                puts = [self._named(put) for put in puts]
+            elif any(put[2] == UNSET_GUID for put in puts):
+                client.refuse(queue_id, [put for put in puts if put[2] == UNSET_GUID])
+                puts = [put for put in puts if put[2] != UNSET_GUID]
+            client.post(queue_id, puts, now)
+        for queue_id, guid in undecodable:
+            client.refuse(queue_id, [(0, 0, guid, 0, 0, 0, b"")])
+        if error is not None:
+            _log.warning("%s: %s; the rest of the event is ignored", self.peer, error)
+
+    def _named(self, put: Put) -> Put:
+        """Give a legacy client's message a GUID; in its place came a correlation id."""
+        flags, _, field, schema_id, compression, size, data = put
+        correlation_id = int.from_bytes(field[_CORRELATION_ID], "big")
+        flags = flags | _ACK_REQUESTED if correlation_id else flags & ~_ACK_REQUESTED
+        guid = self._guids.next(int(self._now * 1e9))
+        return flags, correlation_id, guid, schema_id, compression, size, data
+
+    def _confirm(self) -> None:
+        event, client = self._event, self.client
+        assert event is not None
+        assert client is not None
+        try:
+            confirms = decode_confirms(event.data, event.body)
+        except ProtocolError as error:
+            _log.warning("%s: %s; ignored", self.peer, error)
+            return
+        client.confirm(confirms, self._now)
+
+    def _pulse(self) -> None:
+        self.output.event(HEARTBEAT_RSP)
+
+    def _ignore(self) -> None:
+        kind = self._event.type if self._event is not None else None
+        _log.debug("%s: an event of type %s is ignored", self.peer, kind)
+
+    # ---- actions: the end
+
+    def _leave(self) -> None:
+        self._end(lost=False)
+
+    def _lose(self) -> None:
+        self._end(lost=True)
+
+    def _end(self, *, lost: bool) -> None:
+        client, self.client = self.client, None
+        if client is not None:
+            self.backend.disconnect(client, self._now, lost=lost)
+
+    _expiry: float | None = None
+
+
+def _converted(old: QueueStreamParameters) -> StreamParameters:
+    """Return the newer form of stream parameters: one subscription, whose id is the sub-queue's."""
+    info = old.sub_id_info
+    parameters = StreamParameters() if info is None else StreamParameters(app_id=info.app_id)
+    consumer = ConsumerInfo(
+        max_unconfirmed_messages=old.max_unconfirmed_messages,
+        max_unconfirmed_bytes=old.max_unconfirmed_bytes,
+        consumer_priority=old.consumer_priority,
+        consumer_priority_count=old.consumer_priority_count,
+    )
+    if old.consumer_priority == INVALID_CONSUMER_PRIORITY and not old.consumer_priority_count:
+        return parameters
+    subscription = Subscription(s_id=info.sub_id if info is not None else 0, consumers=(consumer,))
+    return StreamParameters(app_id=parameters.app_id, subscriptions=(subscription,))

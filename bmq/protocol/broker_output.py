@@ -1,0 +1,147 @@
+"""What a broker sends on one connection: ACK and PUSH messages gathered into events, between the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bmq.wire.codec import ACK_HEADER, ACK_MESSAGE
+from bmq.wire.constants import EventType
+from bmq.wire.event import HEADER_SIZE, pack_event_header
+
+__all__ = ["BrokerOutput"]
+
+#: An event of PUSH messages is closed when it has this many bytes.
+_FLUSH_AT = 1024 * 1024
+_ACK_HEADER = ACK_HEADER.pack(ACK_HEADER.size // 4, ACK_MESSAGE.size // 4, 0, 0)
+_pack_ack = ACK_MESSAGE.packer(reserved=0)
+_MAX_ACKS = _FLUSH_AT // ACK_MESSAGE.size
+
+
+def _ignore(_accepting: bool) -> None:
+    """Nobody is told."""
+
+
+class BrokerOutput:
+    """Bytes on their way to one client.
+
+    Args:
+        high_water: no more PUSH messages are wanted when more bytes than this wait to be taken.
+        wake: called once when there is something to take, until it is taken.
+        flow: called when PUSH messages are no longer wanted, and when they are again.
+    """
+
+    __slots__ = (
+        "_acks",
+        "_awake",
+        "_chunks",
+        "_pushes",
+        "_size",
+        "accepting",
+        "flow",
+        "high_water",
+        "wake",
+    )
+
+    def __init__(self, high_water: int, wake: Callable[[], None]) -> None:
+        self.high_water = high_water
+        self.wake = wake
+        self.flow: Callable[[bool], None] = _ignore
+        self._chunks: list[bytes] = []
+        self._pushes: list[bytes] = []
+        self._acks: list[bytes] = []
+        self._size = 0
+        self._awake = False
+        #: Whether PUSH messages are wanted: the client reads what it is sent, and is still there.
+        self.accepting = True
+
+    @property
+    def size(self) -> int:
+        """Bytes of PUSH messages that wait to be taken."""
+        return self._size
+
+    def push(self, message: bytes) -> None:
+        """Add one whole PUSH message."""
+        pushes = self._pushes
+        pushes.append(message)
+        size = self._size = self._size + len(message)
+        if not self._awake:
+            self._awake = True
+            self.wake()
+        if size > self.high_water and self.accepting:
+            self.accept(False)
+
+    def accept(self, accepting: bool) -> None:
+        """Say whether PUSH messages are wanted: the transport has room, or has not."""
+        if self.accepting is not accepting:
+            self.accepting = accepting
+            self.flow(accepting)
+
+    def ack(self, status: int, correlation_id: int, guid: bytes, queue_id: int) -> None:
+        """Add one acknowledgement."""
+        self._acks.append(_pack_ack(status, correlation_id, guid, queue_id))
+        if not self._awake:
+            self._awake = True
+            self.wake()
+
+    def event(self, event: bytes) -> None:
+        """Add a whole event; what was added before it goes out before it."""
+        self._seal()
+        self._chunks.append(event)
+        if not self._awake:
+            self._awake = True
+            self.wake()
+
+    def discard(self) -> None:
+        """Forget everything that was not taken, and accept no more PUSH messages."""
+        self._chunks.clear()
+        self._pushes.clear()
+        self._acks.clear()
+        self._size = 0
+        self.flow = _ignore
+        self.accepting = False
+
+    def take(self) -> bytes:
+        """Return everything to send, as one piece."""
+        self._awake = False
+        self._seal()
+        chunks = self._chunks
+        if not chunks:
+            return b""
+        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        chunks.clear()
+        return data
+
+    def _seal(self) -> None:
+        acks = self._acks
+        if acks:
+            for start in range(0, len(acks), _MAX_ACKS):
+                part = acks[start : start + _MAX_ACKS]
+                length = HEADER_SIZE + len(_ACK_HEADER) + len(part) * ACK_MESSAGE.size
+                self._chunks.append(pack_event_header(length, EventType.ACK) + _ACK_HEADER)
+                self._chunks.extend(part)
+            acks.clear()
+        pushes = self._pushes
+        if pushes:
+            if self._size <= _FLUSH_AT:
+                self._close(pushes, self._size)
+            else:
+                self._split(pushes)
+            pushes.clear()
+            self._size = 0
+
+    def _split(self, pushes: list[bytes]) -> None:
+        part: list[bytes] = []
+        size = 0
+        for message in pushes:
+            part.append(message)
+            size += len(message)
+            if size >= _FLUSH_AT:
+                self._close(part, size)
+                part.clear()
+                size = 0
+        if part:
+            self._close(part, size)
+
+    def _close(self, messages: list[bytes], size: int) -> None:
+        self._chunks.append(pack_event_header(HEADER_SIZE + size, EventType.PUSH))
+        self._chunks.extend(messages)

@@ -1,0 +1,104 @@
+"""What a broker says about itself when it negotiates, and whom it lets in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT
+from bmq.wire.control_messages import (
+    UNRELEASED_VERSION,
+    AuthenticationRequest,
+    AuthenticationResponse,
+    Status,
+    StatusCategory,
+)
+
+__all__ = ["Authentication", "BrokerSettings"]
+
+#: What a broker of this kind can do, as it says in its identity.
+FEATURES = (
+    "PROTOCOL_ENCODING:BER,JSON;HA:GRACEFUL_SHUTDOWN,GRACEFUL_SHUTDOWN_V2,BROADCAST_TO_PROXIES;"
+    "MPS:MESSAGE_PROPERTIES_EX;SUBSCRIPTIONS:CONFIGURE_STREAM"
+)
+BASIC, ANONYMOUS = "BASIC", "ANONYMOUS"
+_UNSUPPORTED, _WRONG = -2, -11
+
+
+@dataclass(frozen=True)
+class Authentication:
+    """Who may use the broker.
+
+    Attributes:
+        users: passwords by user name, for the mechanism BASIC; without any, BASIC is not supported.
+        anonymous: whether clients are let in that send no credentials, or ANONYMOUS; None means only if
+            there are no users.
+        lifetime_ms: after how many milliseconds BASIC credentials must have been renewed.
+    """
+
+    users: Mapping[str, str] | None = None
+    anonymous: bool | None = None
+    lifetime_ms: int = 600_000
+
+    @property
+    def allows_anonymous(self) -> bool:
+        """Whether clients without credentials are let in."""
+        return not self.users if self.anonymous is None else self.anonymous
+
+    def __repr__(self) -> str:
+        return f"Authentication(users={sorted(self.users or ())}, anonymous={self.allows_anonymous})"
+
+    def check(self, request: AuthenticationRequest) -> tuple[AuthenticationResponse, str]:
+        """Return the verdict on credentials, and who it is that has them."""
+        mechanism = request.mechanism.upper()
+        if mechanism == ANONYMOUS and self.allows_anonymous:
+            return AuthenticationResponse(), ""
+        if mechanism == BASIC and self.users:
+            name, _, password = (request.data or b"").decode("utf-8", "surrogateescape").partition(":")
+            if name in self.users and self.users[name] == password:
+                return AuthenticationResponse(lifetime_ms=self.lifetime_ms), name
+            return _refusal(
+                _WRONG,
+                "Failed to authenticate with mechanism 'BASIC'. (rc = -1). Detailed error: "
+                f"Invalid username or password for user '{name}'",
+            ), name
+        return _refusal(_UNSUPPORTED, f"Authentication mechanism '{request.mechanism}' not supported."), ""
+
+
+def _refusal(code: int, message: str) -> AuthenticationResponse:
+    return AuthenticationResponse(
+        status=Status(category=StatusCategory.E_REFUSED, code=code, message=message)
+    )
+
+
+@dataclass(frozen=True)
+class BrokerSettings:
+    """What stays the same for all connections of a broker.
+
+    Attributes:
+        process_name: the broker's name in its identity.
+        pid: its process id.
+        host_name: its host.
+        broker_version: its version; 999999 is a development build, which has every feature.
+        user_agent: what software it is.
+        features: what it can do.
+        heartbeat_interval_ms: how often silent connections are probed.
+        max_missed_heartbeats: after how many unanswered probes they are closed; 0 turns probing off.
+        handshake_timeout: seconds a client may take to say who it is.
+        max_event_size: bytes of the largest event accepted.
+        high_water: bytes of PUSH messages that may wait for one client before it gets no more.
+        authentication: who may use it.
+    """
+
+    process_name: str = "bmqbrkr"
+    pid: int = 0
+    host_name: str = "localhost"
+    broker_version: int = UNRELEASED_VERSION
+    user_agent: str = "bmqbrkr:99.99.99"
+    features: str = FEATURES
+    heartbeat_interval_ms: int = 3000
+    max_missed_heartbeats: int = 0
+    handshake_timeout: float = 180.0
+    max_event_size: int = DEFAULT_MAX_INCOMING_EVENT
+    high_water: int = 16 * 1024 * 1024
+    authentication: Authentication = Authentication()
