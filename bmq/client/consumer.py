@@ -32,7 +32,7 @@ class Consumer:
             async for message in consumer:
                 ...
 
-    Several tasks may receive from one consumer; each message goes to one of them.
+    Receiving activates it too. Several tasks may receive from one consumer; each message goes to one of them.
     """
 
     def __init__(
@@ -45,7 +45,10 @@ class Consumer:
     ) -> None:
         self.queue = queue
         self.max_message_size = queue.session.options.max_message_size
-        self.used = False
+        #: The broker has, or is being told, this subscription.
+        self.active = False
+        #: How many loops over this consumer are going on.
+        self.iterations = 0
         self._selector = selector
         self._options = options
         self._unwanted = discard
@@ -80,6 +83,11 @@ class Consumer:
         return len(self._messages)
 
     @property
+    def in_use(self) -> bool:
+        """Whether a loop over it is going on, or a task is waiting for its messages."""
+        return self.iterations > 0 or bool(self._waiters)
+
+    @property
     def closed(self) -> bool:
         """Whether no more messages will arrive."""
         return self._closed
@@ -91,17 +99,11 @@ class Consumer:
     # receiving
 
     def __aiter__(self) -> AsyncIterator[Message]:
-        self.used = True
-        return self
+        return _Messages(self)
 
-    async def __anext__(self) -> Message:
-        while not self._messages:
-            if self._closed:
-                if self._error is not None:
-                    raise self._error
-                raise StopAsyncIteration
-            await self._arrival()
-        return self._pop()
+    def batches(self, max_messages: int = 1000) -> AsyncIterator[MessageBatch]:
+        """Iterate over batches: whatever has arrived, up to ``max_messages`` at a time."""
+        return _Batches(self, max_messages)
 
     async def receive(self, timeout: float | None = None) -> Message:
         """Wait for the next message.
@@ -115,17 +117,11 @@ class Consumer:
 
         Cancelling it loses nothing: a message that is not returned stays in line.
         """
-        self.used = True
         async with asyncio.timeout(timeout):
             while not self._messages:
                 self._raise_if_closed()
-                await self._arrival()
-        return self._pop()
-
-    def receive_nowait(self) -> Message | None:
-        """Return the next message if one is there, else None."""
-        self.used = True
-        return self._pop() if self._messages else None
+                await self.arrival()
+        return self.pop()
 
     async def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> MessageBatch:
         """Wait until there is a message, then return all that are there, up to ``max_messages``.
@@ -140,24 +136,15 @@ class Consumer:
 
         Cancelling it loses nothing.
         """
-        self.used = True
         async with asyncio.timeout(timeout):
             while not self._messages:
                 self._raise_if_closed()
-                await self._arrival()
-        return self._pop_many(max_messages)
+                await self.arrival()
+        return self.pop_many(max_messages)
 
-    async def batches(self, max_messages: int = 1000) -> AsyncIterator[MessageBatch]:
-        """Iterate over batches: whatever has arrived, up to ``max_messages`` at a time."""
-        self.used = True
-        while True:
-            while not self._messages:
-                if self._closed:
-                    if self._error is not None:
-                        raise self._error
-                    return
-                await self._arrival()
-            yield self._pop_many(max_messages)
+    def receive_nowait(self) -> Message | None:
+        """Return the next message if one is there, else None."""
+        return self.pop() if self._messages else None
 
     # life
 
@@ -298,16 +285,37 @@ class Consumer:
         """Confirm several messages."""
         self.queue.confirm_many(guids)
 
-    # helpers
+    # how messages are taken out
 
-    def _pop(self) -> Message:
+    def next_message(self) -> Message | None:
+        """Return the next message if one is there; None when one has to be waited for.
+
+        Raises:
+            StopAsyncIteration: the consumer is closed.
+            Error: it was closed by a failure.
+        """
+        if self._messages:
+            return self.pop()
+        self._stop_if_closed()
+        return None
+
+    def next_batch(self, limit: int) -> MessageBatch | None:
+        """The same for a batch."""
+        if self._messages:
+            return self.pop_many(limit)
+        self._stop_if_closed()
+        return None
+
+    def pop(self) -> Message:
+        """Take the next message out of the line; there must be one."""
         push = self._messages.popleft()
         size = len(push[6])
         self._bytes -= size
         self.queue.session.note_buffered(-1, -size)
         return Message(self, push)
 
-    def _pop_many(self, limit: int) -> MessageBatch:
+    def pop_many(self, limit: int) -> MessageBatch:
+        """Take messages out of the line."""
         if len(self._messages) <= limit:
             pushes = self.take_back()
         else:
@@ -321,7 +329,14 @@ class Consumer:
         if self._closed:
             raise self._error or QueueClosed(f"{self!r} is closed")
 
-    async def _arrival(self) -> None:
+    def _stop_if_closed(self) -> None:
+        if self._closed:
+            raise self._error or StopAsyncIteration
+
+    async def arrival(self) -> None:
+        """Wait until there may be a message, or the consumer is closed; activate it first if need be."""
+        if not self.active:
+            await self.queue.activate(self)
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         try:
@@ -347,6 +362,51 @@ class Consumer:
             if not waiter.done():
                 waiter.set_result(None)
                 count -= 1
+
+
+class _Messages:
+    """One loop over the messages of a consumer; alive as long as the loop is."""
+
+    __slots__ = ("_consumer",)
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        consumer.iterations += 1
+
+    def __del__(self) -> None:
+        self._consumer.iterations -= 1
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self
+
+    async def __anext__(self) -> Message:
+        consumer = self._consumer
+        while (message := consumer.next_message()) is None:
+            await consumer.arrival()
+        return message
+
+
+class _Batches:
+    """One loop over batches of a consumer."""
+
+    __slots__ = ("_consumer", "_limit")
+
+    def __init__(self, consumer: Consumer, limit: int) -> None:
+        self._consumer = consumer
+        self._limit = limit
+        consumer.iterations += 1
+
+    def __del__(self) -> None:
+        self._consumer.iterations -= 1
+
+    def __aiter__(self) -> AsyncIterator[MessageBatch]:
+        return self
+
+    async def __anext__(self) -> MessageBatch:
+        consumer = self._consumer
+        while (batch := consumer.next_batch(self._limit)) is None:
+            await consumer.arrival()
+        return batch
 
 
 class Drain:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from bmq.client.consumer import Consumer, properties_of
 from bmq.client.message import Ack, Message, MessageBatch, PostReport, PutMessage
 from bmq.client.posting import Poster, PostFuture, tagged
-from bmq.errors import ConfigureQueueError, QueueClosed, UsageError
+from bmq.errors import ConfigureQueueError, Error, QueueClosed, UsageError
 from bmq.protocol.queue import QueueCore, SubscriptionOptions
 from bmq.protocol.tables import QueueState
 from bmq.subscriptions import Expression, Selector, complement, subscriptions_for
@@ -71,10 +71,11 @@ class Queue:
         """Take the protocol's side of this queue."""
         self.core = core
         self._poster = Poster(self.session, core)
-        if core.readable and self._default_subscription:
+        if core.readable:
             self._default = Consumer(self, None, [None], self._options, None)
-            self._consumers.append(self._default)
-            self._set_desired()
+            if self._default_subscription:
+                self._consumers.append(self._default)
+                self._set_desired()
 
     # what it is
 
@@ -230,11 +231,7 @@ class Queue:
     def _default_consumer(self) -> Consumer:
         if not self.core.readable:
             raise UsageError(f"queue {self.uri} was not opened for reading: open_queue(..., read=True)")
-        if self._default is None:
-            raise UsageError(
-                f"queue {self.uri} has no default subscription: iterate over the consumers of subscribe(), "
-                "or open the queue with default_subscription=True"
-            )
+        assert self._default is not None
         return self._default
 
     # subscriptions
@@ -251,8 +248,9 @@ class Queue:
     ) -> Consumer:
         """Make a consumer for the messages that match.
 
-        Nothing is sent before ``async with`` or ``await`` activates it. The first subscription takes the
-        place of the default one, unless that is in use.
+        Nothing is sent before ``async with``, ``await`` or receiving activates it. While the queue itself is
+        not being iterated over, its default subscription steps aside for this one; iterating over the queue
+        brings it back, next to the others.
 
         Args:
             selector: what to receive: an expression as text or :class:`bmq.Expression`, a filter built with
@@ -286,25 +284,26 @@ class Queue:
         self._check_open()
         if consumer.closed:
             raise QueueClosed(f"{consumer!r} is closed; subscribe again")
-        replaced = self._default if self._default is not None and not self._default.used else None
+        aside = self._default if consumer is not self._default else None
+        if aside is not None and (aside.in_use or aside not in self._consumers):
+            aside = None
         self._consumers.append(consumer)
-        if replaced is not None:
-            self._consumers.remove(replaced)
-            self._default = None
+        if aside is not None:
+            self._consumers.remove(aside)
         self._set_desired()
         try:
             await self.session.configure(self.core)
         except BaseException as error:
             if consumer in self._consumers:
                 self._consumers.remove(consumer)
-            if replaced is not None and self._default is None:
-                self._default = replaced
-                self._consumers.append(replaced)
+            if aside is not None and aside not in self._consumers:
+                self._consumers.append(aside)
+            self._set_desired()
             if not isinstance(error, ConfigureQueueError):
                 self._sync()
             raise
-        if replaced is not None:
-            self._retire(replaced)
+        if aside is not None:
+            self.reroute(aside.take_back())
 
     async def deactivate(self, consumer: Consumer) -> None:
         """Take a consumer's subscription out of the stream; see :meth:`bmq.Consumer.close`."""
@@ -312,8 +311,6 @@ class Queue:
             consumer.shut(None)
             return
         self._consumers.remove(consumer)
-        if consumer is self._default:
-            self._default = None
         try:
             if not self.closed:
                 self._set_desired()
@@ -361,6 +358,10 @@ class Queue:
         )
 
     def _set_desired(self) -> None:
+        if self._default is not None:
+            self._default.active = False
+        for consumer in self._consumers:
+            consumer.active = True
         self.core.desired = [core for consumer in self._consumers for core in consumer.cores]
 
     def _sync(self) -> None:
@@ -454,6 +455,8 @@ class Queue:
             return
         definition = default.definition
         default.redefine(None, [None], options, None)
+        if default not in self._consumers:
+            return
         self._set_desired()
         try:
             await self.session.configure(self.core)
@@ -485,10 +488,13 @@ class Queue:
             self._close_task = asyncio.ensure_future(self.session.close_queue(self, timeout))
         await asyncio.shield(self._close_task)
 
-    def shut(self, error: Exception | None) -> None:
+    def shut(self, error: Error | None) -> None:
         """The queue is closed: end its consumers."""
-        for consumer in self._consumers:
-            consumer.shut(error)  # type: ignore[arg-type]
+        consumers = set(self._consumers)
+        if self._default is not None:
+            consumers.add(self._default)
+        for consumer in consumers:
+            consumer.shut(error)
             consumer.take_back()
 
     async def __aenter__(self) -> Queue:
