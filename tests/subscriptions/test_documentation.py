@@ -1,0 +1,39 @@
+"""The sessions shown in the documentation of subscriptions, and in docstrings, are real."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from bmq.subscriptions import filters, tags
+
+PAGES = sorted((Path(__file__).parents[2] / "docs" / "subscriptions").glob("*.md"))
+SESSION = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def failures(examples: doctest.DocTest) -> str:
+    told: list[str] = []
+    doctest.DocTestRunner().run(examples, out=told.append)
+    return "".join(told)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_sessions_on_a_page(page: Path) -> None:
+    text = "\n".join(SESSION.findall(page.read_text(encoding="utf-8")))
+    assert ">>>" in text
+    assert failures(doctest.DocTestParser().get_doctest(text, {}, page.stem, str(page), 0)) == ""
+
+
+@pytest.mark.parametrize("module", [filters, tags], ids=lambda module: module.__name__)
+def test_sessions_in_docstrings(module: ModuleType) -> None:
+    shown = [test for test in doctest.DocTestFinder().find(module) if test.examples]
+    assert shown
+    assert "".join(map(failures, shown)) == ""
+
+
+def test_every_page_is_here() -> None:
+    assert [page.stem for page in PAGES] == ["filters", "language", "routing"]
