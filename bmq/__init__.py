@@ -4,6 +4,9 @@
 :mod:`bmq.broker` an embedded broker for tests.
 """
 
+import importlib
+from types import ModuleType
+
 from bmq import errors, events
 from bmq._version import __version__
 from bmq.client.connect import connect, run
@@ -97,3 +100,12 @@ __all__ = [
     "exponential_backoff",
     "run",
 ]
+
+# Imported when they are first used: most programs need none of them.
+_ON_DEMAND = frozenset({"broker", "spark", "testing"})
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _ON_DEMAND:
+        return importlib.import_module(f"bmq.{name}")
+    raise AttributeError(f"module 'bmq' has no attribute {name!r}")

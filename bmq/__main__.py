@@ -1,0 +1,8 @@
+"""``python -m bmq``: the same as the ``bmq`` command."""
+
+import sys
+
+from bmq.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

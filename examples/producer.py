@@ -1,0 +1,70 @@
+"""Post flight records to a queue, with properties that consumers can subscribe on.
+
+    python examples/producer.py --broker tcp://localhost:30114 --count 100
+
+Start ``bmq broker`` in another terminal if you have no BlazingMQ broker at hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import bmq
+
+QUEUE = "bmq://bmq.test.mem.priority/departures"
+DATA = Path(__file__).parent / "data" / "departures.csv"
+NUMBERS = ("flight", "distance", "dep_delay", "arr_delay", "air_time")
+SUBSCRIBABLE = ("carrier", "origin", "dest", "status", "distance", "dep_delay")
+
+
+def records() -> Iterator[dict[str, str | int]]:
+    """Read the departures; an empty field is unknown, and left out."""
+    with DATA.open(newline="") as file:
+        for row in csv.DictReader(file):
+            yield {name: int(text) if name in NUMBERS else text for name, text in row.items() if text}
+
+
+def message(record: dict[str, str | int]) -> bmq.PutMessage:
+    """The whole record as JSON, and what consumers may select by as properties."""
+    properties = {name: record[name] for name in SUBSCRIBABLE if name in record}
+    return bmq.PutMessage(json.dumps(record).encode(), properties=properties)
+
+
+async def post_all(queue: bmq.Queue, messages: list[bmq.PutMessage]) -> int:
+    """Post every message; one that meets a full queue is posted again a little later."""
+    acknowledged = 0
+    while messages:
+        report = await queue.post_many(messages)
+        acknowledged += report.acknowledged
+        for failed in report.failures:
+            if not failed.error.retryable:
+                raise failed.error
+        messages = [messages[failed.index] for failed in report.failures]
+        if messages:
+            await asyncio.sleep(0.05)
+    return acknowledged
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description="Post flight records to a queue.")
+    parser.add_argument("--broker", default="tcp://localhost:30114", help="default: %(default)s")
+    parser.add_argument(
+        "--queue", default="bmq://bmq.test.mem.priority/departures", help="default: %(default)s"
+    )
+    parser.add_argument("--count", type=int, default=100, help="how many records (default: %(default)s)")
+    options = parser.parse_args()
+
+    async with bmq.connect(options.broker) as session:
+        queue = await session.open_queue(options.queue, write=True)
+        messages = [message(record) for record, _ in zip(records(), range(options.count), strict=False)]
+        acknowledged = await post_all(queue, messages)
+        print(f"{acknowledged} records acknowledged by {options.broker}")
+
+
+if __name__ == "__main__":
+    bmq.run(main())
