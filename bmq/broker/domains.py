@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from bmq.broker.domain import DomainConfig, InvalidDomain, Redirect, parse_domain
@@ -58,11 +59,19 @@ class DomainSource:
     Args:
         configured: domains given in the program, by name. They win over files.
         directory: a broker's configuration directory; domains are in ``domains/<name>.json`` in it.
+        missing: the directory that clients are told has no file of a domain, when there is no directory.
     """
 
-    def __init__(self, configured: dict[str, DomainConfig | Redirect], directory: Path | None = None) -> None:
+    def __init__(
+        self,
+        configured: Mapping[str, DomainConfig | Redirect],
+        directory: Path | None = None,
+        *,
+        missing: Path = Path(),
+    ) -> None:
         self.configured = configured
         self.directory = directory
+        self.missing = missing
 
     def load(self, name: str) -> DomainConfig:
         """Return a domain's configuration, following one redirection.
@@ -93,7 +102,7 @@ class DomainSource:
         config = self.configured.get(name)
         try:
             if config is None:
-                path = (self.directory or Path()) / "domains" / f"{name}.json"
+                path = (self.directory or self.missing) / "domains" / f"{name}.json"
                 if self.directory is None or not path.is_file():
                     raise Unavailable(StatusCategory.E_UNKNOWN, -1, f"Domain file '{path}' doesn't exist")
                 try:

@@ -1,0 +1,162 @@
+"""The recorded clients' bytes go in; what comes out equals what the recorded broker answered.
+
+What legitimately differs, one by one:
+
+* the broker's process name, process id and session id in its identity: given to ours as settings, so that the
+  answers can be compared byte for byte;
+* the path of the file that an unknown domain does not have: the directory is a setting as well;
+* GUIDs made by the broker for a client that makes none: compared without their bytes;
+* how many messages share an event, and whether ACK or PUSH comes first: the messages are compared, and their
+  order within their kind, between two answers;
+* when the broker's heartbeat timer fires: heartbeats from the broker are compared in number only where the
+  recorded timer began with the connection, which is never; they have tests of their own.
+
+Which of equal consumers gets the first message is unspecified, too; the recorded broker happens to go by the
+order in which they opened the queue, as ours does. What the recorded broker sent last on a connection that
+was cut did not reach its client: there the recording is only the beginning.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bmq.broker.builtin import builtin_domains
+from bmq.broker.domains import DomainSource
+from bmq.broker.node import Node
+from bmq.protocol.broker import BrokerSession
+from bmq.protocol.broker_output import BrokerOutput
+from bmq.protocol.broker_settings import Authentication, BrokerSettings
+from bmq.protocol.framing import Framer
+from bmq.wire.ack import decode_acks
+from bmq.wire.constants import EventType
+from bmq.wire.control import decode_event
+from bmq.wire.control_messages import BrokerResponse, MessageKind
+from bmq.wire.event import read_event
+from bmq.wire.guid import GuidGenerator
+from bmq.wire.push import decode_pushes
+from tests.transcripts import DIRECTORY, RECORDINGS
+
+#: GUIDs that the broker made end in the id of the generator that the test gave it, or in the recorded one's.
+OUR_CLIENT_ID = b"broker"
+#: Connections that were cut while the broker was sending.
+CUT = {("official-reconnect", 1)}
+
+
+def entries(recording: str) -> list[dict[str, Any]]:
+    with (DIRECTORY / f"{recording}.jsonl").open() as lines:
+        return [json.loads(line) for line in lines]
+
+
+class Conversation:
+    """What a broker said on one connection: answers, and between them pushes and acknowledgements."""
+
+    def __init__(self, *, legacy: bool) -> None:
+        self.legacy = legacy
+        self.sections: list[dict[str, list[Any]]] = [{"push": [], "ack": []}]
+        self.answers: list[bytes] = []
+
+    def add(self, data: bytes) -> None:
+        event = read_event(data)
+        if event.type == EventType.PUSH:
+            self.sections[-1]["push"] += decode_pushes(data, event.body)
+        elif event.type == EventType.ACK:
+            for ack in decode_acks(data, event.body):
+                self.sections[-1]["ack"].append(ack._replace(guid=b"") if self.legacy else ack)
+        elif event.type != EventType.HEARTBEAT_REQ:
+            self.answers.append(data)
+            self.sections.append({"push": [], "ack": []})
+
+
+def identities(recording: str) -> Iterator[BrokerResponse]:
+    for entry in entries(recording):
+        if entry["dir"] == "b2c" and entry.get("type") == EventType.CONTROL:
+            try:
+                message = decode_event(read_event(bytes.fromhex(entry["hex"])), MessageKind.NEGOTIATION)
+            except Exception:  # an answer of another kind
+                continue
+            assert isinstance(message, BrokerResponse)
+            yield message
+
+
+def legacy_connections(recording: str) -> set[int]:
+    return {3} if recording == "json-old" else set()
+
+
+def replay(recording: str) -> tuple[dict[int, Conversation], dict[int, Conversation]]:
+    """Return what the recorded broker said and what ours says, by connection."""
+    said = list(identities(recording))
+    first = said[0].broker_identity
+    settings = BrokerSettings(
+        process_name=first.process_name,
+        pid=first.pid,
+        host_name=first.host_name,
+        heartbeat_interval_ms=said[0].heartbeat_interval_ms,
+        max_missed_heartbeats=said[0].max_missed_heartbeats,
+        authentication=Authentication({"user": "secret"}, anonymous=True),
+    )
+    node = Node(DomainSource(builtin_domains(), missing=Path("/etc/local/bmq")))
+    guids = GuidGenerator(OUR_CLIENT_ID)
+    theirs: dict[int, Conversation] = {}
+    ours: dict[int, Conversation] = {}
+    sessions: dict[int, BrokerSession] = {}
+    outputs: dict[int, tuple[BrokerOutput, Framer]] = {}
+    legacy = legacy_connections(recording)
+    session_ids = iter([m.broker_identity.session_id for m in said])
+    negotiated: set[int] = set()
+    over: set[int] = set()
+
+    def collect() -> None:
+        for number, (output, framer) in outputs.items():
+            events, error = framer.feed(output.take())
+            assert error is None
+            for event in events:
+                ours[number].add(event.data)
+
+    for entry in entries(recording):
+        number = entry["conn"]
+        if number not in sessions:
+            output = BrokerOutput(settings.high_water, lambda: None)
+            outputs[number] = output, Framer()
+            sessions[number] = BrokerSession(
+                settings, node, output, session_id=0, peer=str(number), now=entry["t"], guids=guids
+            )
+            theirs[number] = Conversation(legacy=number in legacy)
+            ours[number] = Conversation(legacy=number in legacy)
+        session = sessions[number]
+        if entry.get("eof"):
+            if number not in over:
+                over.add(number)
+                # Who closes the connection is part of the answer.
+                assert session.closed is (entry["dir"] == "b2c"), f"connection {number}"
+                session.channel_down(entry["t"])
+        elif entry["dir"] == "b2c":
+            theirs[number].add(bytes.fromhex(entry["hex"]))
+        else:
+            data = bytes.fromhex(entry["hex"])
+            if entry["type"] == EventType.CONTROL and number not in negotiated:
+                negotiated.add(number)
+                refused = b"E_PYTHON" in data or b'"clientType":"E_UNKNOWN"' in data
+                session.session_id = 0 if refused else next(session_ids)
+            session.receive(data, entry["t"])
+        collect()
+    return theirs, ours
+
+
+@pytest.mark.parametrize("recording", RECORDINGS)
+def test_answers_of_the_recorded_broker(recording: str) -> None:
+    theirs, ours = replay(recording)
+    assert theirs.keys() == ours.keys()
+    for number, expected in theirs.items():
+        actual = ours[number]
+        assert actual.answers == expected.answers, f"connection {number}"
+        if (recording, number) in CUT:
+            last, ours_last = expected.sections.pop(), actual.sections.pop()
+            for kind, items in last.items():
+                assert ours_last[kind][: len(items)] == items
+        assert actual.sections == expected.sections, f"connection {number}"
+    assert sum(len(c.answers) for c in theirs.values()) > 2
