@@ -36,9 +36,8 @@ async def main() -> None:
                 async with message:  # confirms on a clean exit, leaves the message unconfirmed on an error
                     record = json.loads(message.data)
                     delay = record.get("dep_delay", "?")
-                    print(
-                        f"{record['carrier']}{record['flight']} {record['origin']}-{record['dest']} +{delay} min"
-                    )
+                    flight = f"{record['carrier']}{record['flight']}"
+                    print(f"{flight} {record['origin']}-{record['dest']} {delay} min late")
                 handled += 1
                 if handled == options.count:
                     break
