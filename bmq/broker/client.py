@@ -34,6 +34,7 @@ from bmq.wire.control_messages import (
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
+    from bmq.broker.app import App
     from bmq.broker.node import Node
 
 __all__ = ["Client"]
@@ -250,12 +251,16 @@ class Client:
 
     def confirm(self, confirms: Iterable[tuple[int, bytes, int]], now: float) -> None:
         """Confirm messages by (qId, GUID, subId); whatever is not known is ignored without an answer."""
-        streams = self._streams
+        q_id_before = sub_id_before = -1
+        stream: Stream | None = None
+        app: App | None = None
         for q_id, guid, sub_id in confirms:
-            stream = streams.get((q_id, sub_id))
-            if stream is None or stream.app is None or stream.handle.queue.broadcast:
-                continue
-            stream.app.confirm(stream, guid, now)
+            if q_id != q_id_before or sub_id != sub_id_before:
+                q_id_before, sub_id_before = q_id, sub_id
+                stream = self._streams.get((q_id, sub_id))
+                app = stream.app if stream is not None and not stream.handle.queue.broadcast else None
+            if app is not None and stream is not None:
+                app.confirm(stream, guid, now)
 
     # ---- the end
 

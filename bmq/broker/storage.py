@@ -131,7 +131,19 @@ class MessageStore:
         history_limit: how many GUIDs of messages that are gone are remembered at most.
     """
 
-    __slots__ = ("_slots", "domain", "first", "history_limit", "last", "seen", "usage", "window")
+    __slots__ = (
+        "_room",
+        "_slot_end",
+        "_slot_guids",
+        "_slots",
+        "domain",
+        "first",
+        "history_limit",
+        "last",
+        "seen",
+        "usage",
+        "window",
+    )
 
     def __init__(self, limits: Limits, domain: Usage, window: float, history_limit: int) -> None:
         self.usage = Usage(limits)
@@ -143,6 +155,10 @@ class MessageStore:
         # GUID -> the stored message, or None for one that is gone but still remembered.
         self.seen: dict[bytes, Message | None] = {}
         self._slots: deque[_Slot] = deque()
+        # The slot that is being filled: its GUIDs, the second it is for, and how many fit.
+        self._slot_guids: list[bytes] = []
+        self._slot_end = 0
+        self._room = 0
 
     def __len__(self) -> int:
         return self.usage.messages
@@ -184,16 +200,17 @@ class MessageStore:
         domain.messages += 1
         domain.bytes += size
         if self.window:
-            self._note(message)
+            if not self._room or message.arrival >= self._slot_end:
+                self._begin_slot(message)
+            self._room -= 1
+            self._slot_guids.append(guid)
 
-    def _note(self, message: Message) -> None:
-        second = int(message.arrival)
-        slots = self._slots
-        slot = slots[-1] if slots else None
-        if slot is None or slot.second != second or len(slot.guids) >= _SLOT_SIZE:
-            slot = _Slot(second, message.serial)
-            slots.append(slot)
-        slot.guids.append(message.guid)
+    def _begin_slot(self, message: Message) -> None:
+        slot = _Slot(int(message.arrival), message.serial)
+        self._slots.append(slot)
+        self._slot_guids = slot.guids
+        self._slot_end = slot.second + 1
+        self._room = _SLOT_SIZE
 
     def remove(self, message: Message) -> None:
         """Take a message out; its GUID stays remembered while its window lasts."""
@@ -230,7 +247,10 @@ class MessageStore:
         """Drop GUIDs whose time is over, and the oldest where they are too many."""
         slots, seen = self._slots, self.seen
         while slots and (now - slots[0].second > self.window + 1 or self.remembered > self.history_limit):
-            for guid in slots.popleft().guids:
+            slot = slots.popleft()
+            if not slots:
+                self._room = 0
+            for guid in slot.guids:
                 # One that is still stored is known by the message itself; it is forgotten when that goes.
                 if seen.get(guid, self) is None:
                     del seen[guid]
@@ -244,7 +264,9 @@ class MessageStore:
         """Change for how long GUIDs are remembered."""
         if window and not self.window:
             for message in self:
-                self._note(message)
+                self._begin_slot(message)
+                self._slot_guids.append(message.guid)
+            self._room = 0
         self.window = window
 
     def clear(self) -> None:
@@ -253,3 +275,4 @@ class MessageStore:
             self.remove(self.first)
         self.seen.clear()
         self._slots.clear()
+        self._room = 0

@@ -12,12 +12,11 @@ from enum import Enum
 from typing import Protocol
 
 from bmq.errors import ProtocolError, StateError
-from bmq.protocol.broker_data import Put, read_put_event
+from bmq.protocol.broker_data import Put, PutReader, read_confirm_event
 from bmq.protocol.broker_framing import BrokerFramer
 from bmq.protocol.broker_output import BrokerOutput
 from bmq.protocol.broker_settings import BrokerSettings
 from bmq.protocol.heartbeat import Heartbeat, Pulse
-from bmq.wire.confirm import decode_confirms
 from bmq.wire.constants import UNSET_GUID, EventType, PutFlags
 from bmq.wire.control import codec_of, decode_event, encode_event
 from bmq.wire.control_messages import (
@@ -99,8 +98,8 @@ class BrokerInput(Enum):
     STRANGER = "anything else where these belong"
     REQUEST = "a request"
     DISCONNECT = "disconnect"
-    PUT = "PUT event"
-    CONFIRM = "CONFIRM event"
+    PUT = "PUT events"
+    CONFIRM = "CONFIRM events"
     HEARTBEAT_REQ = "HEARTBEAT_REQ"
     OTHER = "any other event, or one that makes no sense"
     TIMEOUT = "handshake or credentials timed out, or too many heartbeats missed"
@@ -266,7 +265,9 @@ class BrokerSession:
         self._heartbeat: Heartbeat | None = None
         # Until the client has negotiated; later, until its credentials expire.
         self._deadline: float | None = now + settings.handshake_timeout
+        # What an action is about: an event and what it says, or consecutive PUT or CONFIRM events.
         self._event: Event | None = None
+        self._batch: list[Event] = []
         self._message: Message | None = None
         self._verdict = AuthenticationResponse()
         self._authenticated_as: tuple[str, str] = ("", "")
@@ -289,10 +290,19 @@ class BrokerSession:
         events, error = self._framer.feed(data)
         if events and self._heartbeat is not None:
             self._heartbeat.received()
-        for event in events:
-            if self.state is BrokerState.CLOSED:
-                return
-            self._receive_event(event)
+        at, count = 0, len(events)
+        while at < count and self.state is not BrokerState.CLOSED:
+            event = events[at]
+            first, kind = at, event.type
+            at += 1
+            if kind == EventType.PUT or kind == EventType.CONFIRM:
+                # Clients that send one message an event send many events at once.
+                while at < count and events[at].type == kind:
+                    at += 1
+                self._batch = events[first:at]
+                self._step(_I.PUT if kind == EventType.PUT else _I.CONFIRM)
+            else:
+                self._receive_event(event)
         if error is not None:
             _log.warning("%s: %s; closing", self.peer, error)
             self._step(_I.BAD_LENGTH)
@@ -331,18 +341,10 @@ class BrokerSession:
                 _log.info("%s: missed too many heartbeats; closing", self.peer)
                 self._step(_I.TIMEOUT)
 
-    def _receive_event(self, event: Event | ProtocolError) -> None:
-        if isinstance(event, ProtocolError):
-            _log.warning("%s: %s; ignored", self.peer, event)
-            self._step(_I.OTHER)
-            return
+    def _receive_event(self, event: Event) -> None:
         self._event = event
         kind = event.type
-        if kind == EventType.PUT:
-            self._step(_I.PUT)
-        elif kind == EventType.CONFIRM:
-            self._step(_I.CONFIRM)
-        elif kind == EventType.CONTROL:
+        if kind == EventType.CONTROL:
             self._step(self._classify_control(event))
         elif kind == EventType.AUTHENTICATION:
             self._step(self._classify_credentials(event))
@@ -549,21 +551,22 @@ class BrokerSession:
     # ---- actions: messages
 
     def _post(self) -> None:
-        event, client, now = self._event, self.client, self._now
-        assert event is not None
+        client, now = self.client, self._now
         assert client is not None
-        runs, undecodable, error = read_put_event(event.data, event.body)
-        for queue_id, puts in runs:
+        read = PutReader()
+        for event in self._batch:
+            error = read.event(event.data, event.body)
+            if error is not None:
+                _log.warning("%s: %s; the rest of the event is ignored", self.peer, error)
+        for queue_id, puts in read.runs:
             if self._legacy:
                 puts = [self._named(put) for put in puts]
             elif any(put[2] == UNSET_GUID for put in puts):
                 client.refuse(queue_id, [put for put in puts if put[2] == UNSET_GUID])
                 puts = [put for put in puts if put[2] != UNSET_GUID]
             client.post(queue_id, puts, now)
-        for queue_id, guid in undecodable:
+        for queue_id, guid in read.undecodable:
             client.refuse(queue_id, [(0, 0, guid, 0, 0, 0, b"")])
-        if error is not None:
-            _log.warning("%s: %s; the rest of the event is ignored", self.peer, error)
 
     def _named(self, put: Put) -> Put:
         """Give a legacy client's message a GUID; in its place came a correlation id."""
@@ -574,14 +577,14 @@ class BrokerSession:
         return flags, correlation_id, guid, schema_id, compression, size, data
 
     def _confirm(self) -> None:
-        event, client = self._event, self.client
-        assert event is not None
+        client = self.client
         assert client is not None
-        try:
-            confirms = decode_confirms(event.data, event.body)
-        except ProtocolError as error:
-            _log.warning("%s: %s; ignored", self.peer, error)
-            return
+        confirms: list[tuple[int, bytes, int]] = []
+        for event in self._batch:
+            try:
+                confirms += read_confirm_event(event.data, event.body)
+            except ProtocolError as error:
+                _log.warning("%s: %s; ignored", self.peer, error)
         client.confirm(confirms, self._now)
 
     def _pulse(self) -> None:
