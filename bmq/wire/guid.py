@@ -16,7 +16,11 @@ _COUNTER_BITS = MESSAGE_GUID.fields["counter"].bits
 _COUNTER_MASK = MESSAGE_GUID.fields["counter"].mask
 _TICK_BITS = MESSAGE_GUID.fields["timerTick"].bits
 _TICK_MASK = MESSAGE_GUID.fields["timerTick"].mask
-_PREFIX_BYTES = 10
+# The counter ends in the middle of a 32 bit word: the tick is cut where that word ends.
+_PREFIX_BYTES = 4
+_LOW_TICK_BITS = 2 + _COUNTER_BITS + _TICK_BITS - _PREFIX_BYTES * 8
+_LOW_TICK_MASK = (1 << _LOW_TICK_BITS) - 1
+_HIGH_TICK_BITS = _TICK_BITS - _LOW_TICK_BITS
 _TEXT = re.compile(r"[0-9A-F]{32}\Z")
 
 
@@ -30,13 +34,14 @@ class GuidGenerator:
     nothing here reads a clock.
     """
 
-    __slots__ = ("_counter", "client_id")
+    __slots__ = ("_base", "_counter", "_suffix", "_tick", "client_id")
 
     def __init__(self, client_id: bytes) -> None:
         if len(client_id) != 6:
             raise ValueError(f"a client id has 6 bytes, not {len(client_id)}")
         self.client_id = client_id
         self._counter = 0
+        self._tick = -1
 
     def next(self, tick: int) -> bytes:
         """Return a new GUID.
@@ -44,10 +49,14 @@ class GuidGenerator:
         Args:
             tick: nanoseconds since the generator was made, from a monotonic clock.
         """
+        if tick != self._tick:
+            # Everything but the counter stays the same as long as the tick does.
+            self._tick = tick
+            self._base = (_VERSION << _COUNTER_BITS + _TICK_BITS | tick & _TICK_MASK) >> _LOW_TICK_BITS
+            self._suffix = (tick & _LOW_TICK_MASK).to_bytes(_LOW_TICK_BITS // 8, "big") + self.client_id
         counter = self._counter
-        self._counter = (counter + 1) & _COUNTER_MASK
-        prefix = ((_VERSION << _COUNTER_BITS | counter) << _TICK_BITS) | (tick & _TICK_MASK)
-        return prefix.to_bytes(_PREFIX_BYTES, "big") + self.client_id
+        self._counter = counter + 1 & _COUNTER_MASK
+        return (self._base | counter << _HIGH_TICK_BITS).to_bytes(_PREFIX_BYTES, "big") + self._suffix
 
     @property
     def client_id_text(self) -> str:

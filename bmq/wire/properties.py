@@ -8,7 +8,7 @@ else is the same. Values are ``bool`` (BOOL), ``int`` (INT64), ``str`` (STRING, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from struct import Struct
+from struct import Struct, error
 from typing import Any, NamedTuple, cast
 
 from bmq.errors import InvalidProperty, ProtocolError
@@ -21,6 +21,7 @@ from bmq.wire.constants import (
     PropertyType,
 )
 from bmq.wire.padding import padding, unpadded_length
+from bmq.wire.property_schema import Encoder, Layouts, make_encoder
 
 __all__ = ["Properties", "PropertyInput", "PropertyValue", "Typed", "encode_properties", "properties_length"]
 
@@ -64,6 +65,15 @@ _pack_area = PROPERTIES_HEADER.packer(
 _unpack_area = PROPERTIES_HEADER.unpacker(
     "propertyHeaderSize2x", "headerSize2x", "areaWords", "numProperties"
 )
+
+# The first byte of an area whose headers have the sizes declared here.
+_STANDARD_SIZES = _pack_area(0, 0)[0]
+
+# Schemas repeat from message to message: their encoders, and where things are in what is received.
+_encoders: dict[tuple[Any, ...], Encoder | None] = {}
+_ENCODERS_CACHED = 512
+_ENCODER_PROPERTIES = 32
+_layouts = {False: Layouts(new=False), True: Layouts(new=True)}
 
 # Names repeat from message to message; the cache holds those found legal, with their bytes.
 _names: dict[str, bytes] = {}
@@ -156,6 +166,29 @@ def encode_properties(properties: Mapping[str, PropertyInput], *, new: bool) -> 
     Raises:
         InvalidProperty: a name, type, value or the number of properties is not legal.
     """
+    if properties.__class__ is dict:
+        key = (new, *properties, *map(type, properties.values()))
+        encoder = _encoders.get(key)
+        if encoder is not None:
+            try:
+                return encoder(*properties.values())
+            except (ValueError, error):
+                pass  # found out and explained below
+        elif key not in _encoders:
+            _learn_encoder(key, properties, new=new)
+    return _encode(properties, new=new)
+
+
+def _learn_encoder(key: tuple[Any, ...], properties: Mapping[str, PropertyInput], *, new: bool) -> None:
+    if not 0 < len(properties) <= _ENCODER_PROPERTIES:
+        return
+    if len(_encoders) >= _ENCODERS_CACHED:
+        _encoders.clear()
+    names = [_names.get(name) or _name_bytes(name) for name in properties]
+    _encoders[key] = make_encoder(names, [type(value) for value in properties.values()], new=new)
+
+
+def _encode(properties: Mapping[str, PropertyInput], *, new: bool) -> bytes:
     count = len(properties)
     if not count:
         return b""
@@ -236,25 +269,37 @@ class Properties(Mapping[str, PropertyValue]):
         ProtocolError: on first access, when the area is malformed.
     """
 
-    __slots__ = ("_area", "_index", "_new")
+    __slots__ = ("_area", "_end", "_index", "_new")
 
     def __init__(self, area: bytes = b"", *, new: bool = True) -> None:
         self._area = area
         self._new = new
+        self._end = 0
         self._index: dict[str, tuple[int, int, int]] | None = None if area else {}
 
     def _entries(self) -> dict[str, tuple[int, int, int]]:
         index = self._index
         if index is None:
-            index = self._index = _parse(self._area, self._new)
+            area = self._area
+            total = len(area)
+            if total < PROPERTIES_HEADER.size or _unpack_area(area)[2] * 4 != total:
+                total = properties_length(area)
+            self._end = end = unpadded_length(area, 0, total, field="message properties padding")
+            layouts = _layouts[self._new]
+            index = layouts.find(area, end)
+            if index is None:
+                index = _parse(area, end, self._new)
+                if area[0] == _STANDARD_SIZES:
+                    layouts.learn(area, end, index)
+            self._index = index
         return index
 
     def __getitem__(self, name: str) -> PropertyValue:
         index = self._index
         if index is None:
             index = self._entries()
-        kind, start, end = index[name]
-        raw = self._area[start:end]
+        kind, start, stop = index[name]
+        raw = self._area[start : stop or self._end]
         if kind == 6:
             return raw.decode("utf-8", "surrogateescape")
         if 3 <= kind <= 5:
@@ -288,8 +333,7 @@ def _wrong(what: str, field: str, offset: int) -> ProtocolError:
     return ProtocolError(what, field=field, offset=offset)
 
 
-def _parse(area: bytes, new: bool) -> dict[str, tuple[int, int, int]]:
-    total = properties_length(area)
+def _parse(area: bytes, end: int, new: bool) -> dict[str, tuple[int, int, int]]:
     stride2x, header2x, _, count = _unpack_area(area)
     header, stride = header2x * 2, stride2x * 2
     if header < PROPERTIES_HEADER.size:
@@ -298,7 +342,6 @@ def _parse(area: bytes, new: bool) -> dict[str, tuple[int, int, int]]:
         raise _wrong(f"{stride} bytes are too few", "MessagePropertiesHeader.propertyHeaderSize2x", 0)
     if not count:
         raise _wrong("0 properties", "MessagePropertiesHeader.numProperties", 5)
-    end = unpadded_length(area, 0, total, field="message properties padding")
     position = header + stride * count
     if position > end:
         raise _wrong(f"{count} properties do not fit {end} bytes", "MessagePropertiesHeader.numProperties", 5)

@@ -46,7 +46,6 @@ def encode_put(
     queue_id: int,
     guid: bytes,
     data: bytes,
-    *,
     flags: int = PutFlags.ACK_REQUESTED,
     schema_id: int = 0,
     compression: int = Compression.NONE,

@@ -1,0 +1,176 @@
+# pyright: basic
+"""Message properties whose names and types repeat: work that is done once a schema, not once a message.
+
+Most producers send the same properties with every message. For each sequence of names and types seen, a
+function is generated that packs headers, names and fixed-size values with one precompiled struct; for each
+sequence of property headers received, where everything is is kept. Both are caches: what they answer is what
+:mod:`bmq.wire.properties` computes without them, and what they cannot answer goes there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, NamedTuple
+
+from bmq.wire.codec import PROPERTIES_HEADER, PROPERTY_HEADER
+from bmq.wire.constants import MAX_PROPERTY_VALUE, PropertyType
+from bmq.wire.padding import PADDING
+
+__all__ = ["Encoder", "Layout", "Layouts", "make_encoder"]
+
+#: Takes the values, returns the area; raises ``struct.error`` on an int out of range, ``ValueError`` when the
+#: area is so large that every limit has to be looked at.
+Encoder = Callable[..., bytes]
+
+_FIRST_BYTE = (
+    PROPERTY_HEADER.size // 2 << PROPERTIES_HEADER.fields["propertyHeaderSize2x"].shift
+    | PROPERTIES_HEADER.size // 2 << PROPERTIES_HEADER.fields["headerSize2x"].shift
+)
+_WORDS_SHIFT = PROPERTIES_HEADER.fields["areaWords"].shift
+_TYPE_SHIFT = PROPERTY_HEADER.fields["type"].shift
+_FIXED: dict[type, tuple[str, int, PropertyType]] = {
+    int: ("q", 8, PropertyType.INT64),
+    bool: ("?", 1, PropertyType.BOOL),
+}
+_VARIABLE: dict[type, PropertyType] = {str: PropertyType.STRING, bytes: PropertyType.BINARY}
+
+
+def make_encoder(names: list[bytes], types: list[type], *, new: bool) -> Encoder | None:
+    """Generate the encoder of one schema; None if a type's values cannot be packed this way.
+
+    Args:
+        names: the legal, encoded names.
+        types: the Python types of the values.
+        new: the encoding.
+    """
+    if not all(t in _FIXED or t in _VARIABLE for t in types):
+        return None
+    lines: list[str] = []
+    formats = [PROPERTIES_HEADER.struct.format, PROPERTY_HEADER.struct.format[1:] * len(names)]
+    heads: list[str] = []
+    prefix: list[str] = []  # what the struct packs behind the headers, up to the first value of any length
+    rest: list[str] = []  # what is joined behind it
+    offset, lengths = 0, ""  # a constant, and the variable lengths added so far
+    for i, (name, kind) in enumerate(zip(names, types, strict=True)):
+        if kind in _FIXED:
+            letter, size, number = _FIXED[kind]
+            value_size = str(size)
+        else:
+            number = _VARIABLE[kind]
+            raw = f"v{i}" if kind is bytes else f"r{i}"
+            if kind is str:
+                lines.append(f"r{i} = v{i}.encode('utf-8', 'surrogateescape')")
+            lines.append(f"s{i} = len({raw})")
+            letter, size, value_size = "", 0, f"s{i}"
+        field = (
+            f"{number << _TYPE_SHIFT} + {offset}{lengths}"
+            if new
+            else f"{number << _TYPE_SHIFT} + {value_size}"
+        )
+        heads += [field, str(len(name))]
+        if not rest and letter:
+            formats.append(f"{len(name)}s{letter}")
+            prefix += [f"n{i}", f"v{i}"]
+        elif not rest:
+            formats.append(f"{len(name)}s")
+            prefix.append(f"n{i}")
+            rest.append(f"v{i}" if kind is bytes else f"r{i}")
+        else:
+            rest.append(f"n{i}")
+            rest.append(f"f{i}(v{i})" if letter else (f"v{i}" if kind is bytes else f"r{i}"))
+        offset += len(name) + size
+        if not letter:
+            lengths += f" + s{i}"
+    fixed = PROPERTIES_HEADER.size + PROPERTY_HEADER.size * len(names) + offset
+    packed = ", ".join(
+        [str(_FIRST_BYTE), f"((size >> 2) + 1) << {_WORDS_SHIFT}", str(len(names)), *heads, *prefix]
+    )
+    source = "\n    ".join(
+        [
+            f"def encode({', '.join(f'v{i}' for i in range(len(names)))}):",
+            *lines,
+            f"size = {fixed}{lengths}",
+            f"if size > {MAX_PROPERTY_VALUE}: raise ValueError",
+            f"return {' + '.join([f'pack({packed})', *rest, 'PADDING[size & 3]'])}",
+        ]
+    )
+    namespace: dict[str, Any] = {"pack": Struct("".join(formats)).pack, "PADDING": PADDING}
+    for i, (name, kind) in enumerate(zip(names, types, strict=True)):
+        namespace[f"n{i}"] = name
+        if kind in _FIXED:
+            namespace[f"f{i}"] = Struct(">" + _FIXED[kind][0]).pack
+    exec(compile(source, "<message properties>", "exec"), namespace)
+    encoder: Encoder = namespace["encode"]
+    return encoder
+
+
+class Layout(NamedTuple):
+    """Where everything is in areas with the same property headers.
+
+    Attributes:
+        entries: (type, start, stop) of each value by name; the last value in the new encoding has no stop of
+            its own, and stands with 0.
+        names: (start, stop, bytes) of each name: what has to be compared before the index is believed.
+        minimum: the length, without padding, below which the headers would not be legal.
+        exact: whether it is also the only legal length.
+    """
+
+    entries: dict[str, tuple[int, int, int]]
+    names: tuple[tuple[int, int, bytes], ...]
+    minimum: int
+    exact: bool
+
+
+class Layouts:
+    """The layouts of one encoding by their headers' bytes."""
+
+    __slots__ = ("_known", "_new")
+
+    _MAX = 1024
+    _MAX_KEY = 512
+
+    def __init__(self, *, new: bool) -> None:
+        self._known: dict[bytes, Layout] = {}
+        self._new = new
+
+    def find(self, area: bytes, end: int) -> dict[str, tuple[int, int, int]] | None:
+        """Return the index of an area whose headers and names are known.
+
+        Args:
+            area: the area.
+            end: its length without padding.
+        """
+        layout = self._known.get(_key(area))
+        if layout is None or (end != layout.minimum if layout.exact else end < layout.minimum):
+            return None
+        for start, stop, name in layout.names:
+            if area[start:stop] != name:
+                return None
+        return layout.entries
+
+    def learn(self, area: bytes, end: int, index: dict[str, tuple[int, int, int]]) -> None:
+        """Keep where everything is in a legal area."""
+        key = _key(area)
+        if len(key) > self._MAX_KEY:
+            return
+        if len(self._known) >= self._MAX:
+            self._known.clear()
+        entries = list(index.items())
+        position = PROPERTIES_HEADER.size + PROPERTY_HEADER.size * len(entries)
+        names: list[tuple[int, int, bytes]] = []
+        for _, (_, start, stop) in entries:
+            names.append((position, start, area[position:start]))
+            position = stop
+        last, (kind, start, _) = entries[-1]
+        open_ended = self._new and kind in (PropertyType.STRING, PropertyType.BINARY)
+        if open_ended:
+            index = {**index, last: (kind, start, 0)}
+        self._known[key] = Layout(index, tuple(names), start if open_ended else end, not open_ended)
+
+
+def _key(area: bytes) -> bytes:
+    """Everything of the headers but the area's length."""
+    return (
+        area[:1] + area[PROPERTIES_HEADER.size - 2 : PROPERTIES_HEADER.size + PROPERTY_HEADER.size * area[5]]
+    )
