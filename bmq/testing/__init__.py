@@ -1,0 +1,37 @@
+"""For tests of services: a pytest plugin and a fault-injecting proxy.
+
+The plugin, :mod:`bmq.testing.plugin`, is found by pytest by itself where bmq is installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bmq.testing.faults import FAULTS, Fault, FaultKind, plan_faults, random_faults, replay_faults
+    from bmq.testing.pipe import Direction
+    from bmq.testing.proxy import FaultProxy, ProxiedConnection, Side
+
+__all__ = [
+    "FAULTS",
+    "Direction",
+    "Fault",
+    "FaultKind",
+    "FaultProxy",
+    "ProxiedConnection",
+    "Side",
+    "plan_faults",
+    "random_faults",
+    "replay_faults",
+]
+
+# Loaded when asked for: the plugin is imported by every run of pytest, whatever it tests.
+_MODULES = {"Direction": "pipe", "FaultProxy": "proxy", "ProxiedConnection": "proxy", "Side": "proxy"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        module = importlib.import_module(f"bmq.testing.{_MODULES.get(name, 'faults')}")
+        return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,495 @@
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from random import Random
+
+import pytest
+
+from bmq.errors import InvalidURI, StateError
+from bmq.testing import Direction, FaultProxy, Side
+from bmq.testing.pipe import Conditions, Endpoint, Pipe
+from tests.testing.upstream import Peer, Upstream, client, event, upstream
+
+UP, DOWN = Direction.TO_BROKER, Direction.TO_CLIENT
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Upstream]:
+    async with upstream() as up:
+        yield up
+
+
+@pytest.fixture
+async def proxy(broker: Upstream) -> AsyncIterator[FaultProxy]:
+    async with FaultProxy(broker.uri, seed=1) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def ends(broker: Upstream, proxy: FaultProxy) -> AsyncIterator[tuple[Peer, Peer]]:
+    """The client's end and the broker's end of one connection through the proxy."""
+    async with client(proxy) as near:
+        yield near, await broker.connection()
+
+
+async def nothing_comes(peer: Peer, seconds: float = 0.05) -> None:
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(peer.reader.read(1), seconds)
+
+
+async def pieces(peer: Peer, total: int) -> list[bytes]:
+    """What each read returned, until ``total`` bytes are there."""
+    got: list[bytes] = []
+    while sum(map(len, got)) < total:
+        got.append(await peer.reader.read(65536))
+    return got
+
+
+async def ended(peer: Peer) -> bytes:
+    """What came before the connection ended, in whatever way."""
+    try:
+        return await peer.rest()
+    except ConnectionResetError:
+        return b""
+
+
+class TestPlain:
+    async def test_bytes_pass_both_ways_and_are_counted(
+        self, proxy: FaultProxy, ends: tuple[Peer, Peer]
+    ) -> None:
+        near, far = ends
+        near.send(event(b"ping"))
+        assert await far.read(12) == event(b"ping")
+        far.send(event(b"pong") + event(b""))
+        assert await near.read(20) == event(b"pong") + event(b"")
+        (connection,) = proxy.connections
+        assert (connection.to_broker.forwarded, connection.to_client.forwarded) == (12, 20)
+        assert (connection.to_broker.events, connection.to_client.events) == (1, 2)
+        assert (proxy.bytes_to_broker, proxy.bytes_to_client, proxy.accepted) == (12, 20, 1)
+
+    async def test_much_data_passes_unharmed(self, ends: tuple[Peer, Peer]) -> None:
+        near, far = ends
+        data = Random(7).randbytes(5_000_000)
+        near.send(data)
+        assert await far.read(len(data)) == data
+
+    async def test_the_end_of_one_direction_leaves_the_other_open(self, ends: tuple[Peer, Peer]) -> None:
+        near, far = ends
+        near.send(b"last")
+        near.writer.write_eof()
+        assert await far.rest() == b"last"
+        far.send(b"answer")
+        far.close()
+        assert await near.rest() == b"answer"
+
+    async def test_a_connection_is_over_when_both_sides_are(
+        self, proxy: FaultProxy, ends: tuple[Peer, Peer]
+    ) -> None:
+        near, far = ends
+        (connection,) = proxy.connections
+        near.send(b"some")
+        near.close()
+        await far.rest()
+        far.close()
+        await connection.wait()
+        assert proxy.connections == []
+        assert proxy.bytes_to_broker == 4
+
+    async def test_without_a_broker_the_client_sees_its_connection_end(self, broker: Upstream) -> None:
+        async with FaultProxy("tcp://127.0.0.1:1") as proxy, client(proxy) as near:
+            assert await ended(near) == b""
+
+    async def test_a_reader_that_does_not_read_holds_the_writer_up(self, ends: tuple[Peer, Peer]) -> None:
+        near, far = ends
+        far.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        near.send(bytes(64 * 1024 * 1024))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(near.writer.drain(), 0.2)
+        assert near.writer.transport.get_write_buffer_size() > 32 * 1024 * 1024
+
+
+class TestLife:
+    async def test_close_ends_connections_and_is_idempotent(self, broker: Upstream) -> None:
+        proxy = FaultProxy(broker.uri)
+        await proxy.start()
+        async with client(proxy) as near:
+            far = await broker.connection()
+            await proxy.close()
+            await proxy.close()
+            assert await ended(near) == b""
+            assert await ended(far) == b""
+            assert proxy.connections == []
+
+    async def test_close_does_not_wait_for_anything_stalled(
+        self, proxy: FaultProxy, ends: tuple[Peer, Peer]
+    ) -> None:
+        near, _ = ends
+        proxy.stall()
+        near.send(bytes(3_000_000))
+        await asyncio.wait_for(proxy.close(), 2)
+
+    async def test_close_while_connections_are_refused(self, broker: Upstream) -> None:
+        async with FaultProxy(broker.uri) as proxy:
+            proxy.refuse()
+
+    async def test_it_is_started_once_and_has_no_port_before(self, broker: Upstream) -> None:
+        proxy = FaultProxy(broker.uri)
+        with pytest.raises(StateError, match="no port before"):
+            _ = proxy.uri
+        async with proxy:
+            with pytest.raises(StateError, match="once"):
+                await proxy.start()
+
+    async def test_the_target_is_a_broker_address(self) -> None:
+        with pytest.raises(InvalidURI):
+            FaultProxy("localhost")
+
+    async def test_tls_is_led_on_as_tls(self) -> None:
+        async with FaultProxy("tcps://127.0.0.1:1") as proxy:
+            assert proxy.uri == f"tcps://127.0.0.1:{proxy.port}"
+
+    async def test_new_connections_go_where_it_is_told(self, broker: Upstream, proxy: FaultProxy) -> None:
+        async with upstream() as other:
+            proxy.retarget(other.uri)
+            async with client(proxy) as near:
+                near.send(b"x")
+                assert await (await other.connection()).read(1) == b"x"
+
+
+class TestCut:
+    async def test_both_sides_see_the_end(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+        near, far = ends
+        proxy.cut()
+        assert await ended(near) == b""
+        assert await ended(far) == b""
+        assert proxy.connections == []
+
+    async def test_a_reset_is_a_reset(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+        near, _ = ends
+        proxy.cut(reset=True)
+        with pytest.raises(ConnectionResetError):
+            await near.rest()
+
+    async def test_later_connections_are_whole(
+        self, broker: Upstream, proxy: FaultProxy, ends: tuple[Peer, Peer]
+    ) -> None:
+        proxy.cut()
+        async with client(proxy) as near:
+            near.send(b"x")
+            assert await (await broker.connection()).read(1) == b"x"
+        assert proxy.accepted == 2
+
+    async def test_only_the_client_notices(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+        near, far = ends
+        proxy.cut(Side.CLIENT)
+        assert await ended(near) == b""
+        far.send(bytes(1_000_000))
+        await far.writer.drain()
+        await nothing_comes(far)
+        (connection,) = proxy.connections
+        assert not connection.whole
+        proxy.heal()
+        far.send(b"more")
+        await nothing_comes(far)
+        far.close()
+        await connection.wait()
+
+    async def test_only_the_broker_notices(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+        near, far = ends
+        proxy.cut(Side.BROKER)
+        assert await ended(far) == b""
+        near.send(b"into the void")
+        await nothing_comes(near)
+        proxy.cut()
+        assert await ended(near) == b""
+
+    async def test_one_of_several(self, broker: Upstream, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+        near, _ = ends
+        async with client(proxy) as second:
+            far = await broker.connection()
+            proxy.connections[0].cut()
+            assert await ended(near) == b""
+            second.send(b"x")
+            assert await far.read(1) == b"x"
+
+    async def test_after_bytes(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+        near, far = ends
+        near.send(b"first")
+        await far.read(5)
+        proxy.cut_after(UP, nbytes=10)
+        near.send(bytes(range(100)))
+        assert await far.rest() == bytes(range(10))
+
+    @pytest.mark.parametrize("split", [None, 1, 7])
+    async def test_after_events_at_the_very_end_of_the_last(
+        self, proxy: FaultProxy, ends: tuple[Peer, Peer], split: int | None
+    ) -> None:
+        near, far = ends
+        proxy.split(split)
+        proxy.cut_after(DOWN, events=2)
+        far.send(event(b"one") + event(b"second") + event(b"third"))
+        assert await near.rest() == event(b"one") + event(b"second")
+
+    async def test_armed_without_a_connection_it_waits_for_the_next(
+        self, broker: Upstream, proxy: FaultProxy
+    ) -> None:
+        proxy.cut_after(UP, nbytes=3)
+        for expected in (b"abc", b"abcdef"):
+            async with client(proxy) as near:
+                far = await broker.connection()
+                near.send(b"abcdef")
+                near.writer.write_eof()
+                assert await far.rest() == expected
+
+    async def test_one_sided_after_bytes_lets_nothing_slip_through(
+        self, proxy: FaultProxy, ends: tuple[Peer, Peer]
+    ) -> None:
+        near, far = ends
+        proxy.cut_after(UP, nbytes=3, side=Side.CLIENT)
+        near.send(b"abcdef")
+        assert await ended(near) == b""
+        assert await far.read(3) == b"abc"
+        await nothing_comes(far)
+
+    @pytest.mark.parametrize("amount", [{}, {"nbytes": 1, "events": 1}, {"nbytes": 0}, {"events": 0}])
+    async def test_the_amount_is_one_number_from_1(
+        self, proxy: FaultProxy, ends: tuple[Peer, Peer], amount: dict[str, int]
+    ) -> None:
+        with pytest.raises(ValueError, match="number of bytes"):
+            proxy.cut_after(UP, **amount)  # type: ignore[arg-type]
+
+
+class TestRefuse:
+    async def test_new_connections_are_refused_and_taken_again_on_the_same_port(
+        self, broker: Upstream, proxy: FaultProxy, ends: tuple[Peer, Peer]
+    ) -> None:
+        near, far = ends
+        port = proxy.port
+        proxy.refuse()
+        proxy.refuse()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+        near.send(b"x")
+        assert await far.read(1) == b"x"
+        await proxy.accept()
+        await proxy.accept()
+        async with client(proxy) as second:
+            assert proxy.port == port
+            second.send(b"y")
+            assert await (await broker.connection()).read(1) == b"y"
+
+
+class TestStall:
+    @pytest.mark.parametrize("direction", [None, UP])
+    async def test_nothing_passes_and_nothing_is_lost(
+        self, proxy: FaultProxy, ends: tuple[Peer, Peer], direction: Direction | None
+    ) -> None:
+        near, far = ends
+        proxy.stall(direction)
+        near.send(b"held")
+        await nothing_comes(far)
+        proxy.resume(direction)
+        assert await far.read(4) == b"held"
+
+    async def test_the_other_direction_goes_on(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+        near, far = ends
+        proxy.stall(UP)
+        far.send(b"x")
+        assert await near.read(1) == b"x"
+
+    async def test_it_holds_for_new_connections_too(self, broker: Upstream, proxy: FaultProxy) -> None:
+        proxy.stall()
+        async with client(proxy) as near:
+            far = await broker.connection()
+            near.send(b"x")
+            await nothing_comes(far)
+            proxy.heal()
+            assert await far.read(1) == b"x"
+
+    async def test_the_end_of_the_stream_waits_too(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+        near, far = ends
+        proxy.stall()
+        near.writer.write_eof()
+        await nothing_comes(far)
+        proxy.resume()
+        assert await far.rest() == b""
+
+    async def test_inside_an_event(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+        near, far = ends
+        proxy.when(UP, lambda connection: connection.stall(UP), nbytes=6)
+        near.send(event(b"payload"))
+        assert await far.read(6) == event(b"payload")[:6]
+        await nothing_comes(far)
+        proxy.heal()
+        assert await far.read(9) == event(b"payload")[6:]
+
+    async def test_memory_is_bounded_while_stalled(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+        near, _ = ends
+        proxy.stall()
+        near.send(bytes(32 * 1024 * 1024))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(near.writer.drain(), 0.2)
+        assert near.writer.transport.get_write_buffer_size() > 16 * 1024 * 1024
+
+
+class TestSwallow:
+    async def test_bytes_are_read_and_lost(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+        near, far = ends
+        proxy.swallow(UP)
+        near.send(b"lost")
+        await nothing_comes(far)
+        assert proxy.bytes_to_broker == 4
+        proxy.heal()
+        near.send(b"kept")
+        assert await far.read(4) == b"kept"
+
+
+class TestDelay:
+    async def test_bytes_come_later_and_in_order(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+        near, far = ends
+        proxy.delay(0.1, jitter=0.05)
+        loop = asyncio.get_running_loop()
+        sent = loop.time()
+        near.send(b"a")
+        await asyncio.sleep(0.02)
+        near.send(b"b")
+        assert await far.read(2) == b"ab"
+        # Both wait at the same time: a line, not a queue.
+        assert 0.1 <= loop.time() - sent < 0.3
+
+    async def test_healing_ends_a_wait(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+        near, far = ends
+        proxy.delay(3600)
+        near.send(b"a")
+        await nothing_comes(far)
+        proxy.heal()
+        assert await far.read(1) == b"a"
+
+
+class TestSplit:
+    async def test_single_bytes(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+        near, far = ends
+        proxy.split()
+        near.send(b"hello")
+        assert b"".join(await pieces(far, 5)) == b"hello"
+
+    async def test_pieces_are_no_larger_than_told(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+        near, far = ends
+        proxy.split((2, 5))
+        data = Random(3).randbytes(2000)
+        near.send(data)
+        got = await pieces(far, len(data))
+        assert b"".join(got) == data
+        assert len(got) > 1
+
+    @pytest.mark.parametrize("size", [0, -1, (3, 2), (0, 2)])
+    async def test_sizes_are_sizes(self, proxy: FaultProxy, size: int | tuple[int, int]) -> None:
+        with pytest.raises(ValueError, match="at least one byte"):
+            proxy.split(size)
+
+
+class TestThrottle:
+    async def test_a_rate_is_kept(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+        near, far = ends
+        proxy.throttle(100_000, UP)
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        near.send(bytes(20_000))
+        await far.read(20_000)
+        assert loop.time() - started > 0.15
+
+    async def test_the_other_direction_is_free(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+        near, far = ends
+        proxy.throttle(1, UP)
+        far.send(bytes(1_000_000))
+        await asyncio.wait_for(near.read(1_000_000), 5)
+
+    async def test_taking_it_away_ends_a_wait(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
+        near, far = ends
+        proxy.throttle(1)
+        near.send(b"abc")
+        assert await far.read(1) == b"a"
+        proxy.throttle(None)
+        assert await far.read(2) == b"bc"
+
+    async def test_no_rate_is_a_stall(self, proxy: FaultProxy) -> None:
+        with pytest.raises(ValueError, match=r"stall\(\)"):
+            proxy.throttle(0)
+
+
+class TestCorrupt:
+    @pytest.mark.parametrize(
+        ("how", "expected"),
+        [
+            ({}, b"\x9ebcdef"),
+            ({"offset": 2}, b"ab\x9cdef"),
+            ({"offset": 1, "xor": 0x01}, b"accdef"),
+            ({"xor": b"\x00\x03\x01"}, b"aabdef"),
+            ({"offset": 3, "replace": b"XY"}, b"abcXYf"),
+        ],
+    )
+    @pytest.mark.parametrize("split", [None, 1])
+    async def test_bytes_are_changed_once(
+        self,
+        proxy: FaultProxy,
+        ends: tuple[Peer, Peer],
+        how: dict[str, int | bytes],
+        expected: bytes,
+        split: int | None,
+    ) -> None:
+        near, far = ends
+        near.send(b"whole")
+        assert await far.read(5) == b"whole"
+        proxy.split(split)
+        proxy.corrupt(UP, **how)  # type: ignore[arg-type]
+        near.send(b"abcdef")
+        assert await far.read(6) == expected
+        near.send(b"abcdef")
+        assert await far.read(6) == b"abcdef"
+
+    async def test_the_other_direction_is_left_alone(
+        self, proxy: FaultProxy, ends: tuple[Peer, Peer]
+    ) -> None:
+        near, far = ends
+        proxy.corrupt(UP)
+        far.send(b"a")
+        assert await near.read(1) == b"a"
+
+    async def test_either_or(self, proxy: FaultProxy) -> None:
+        with pytest.raises(ValueError, match="either"):
+            proxy.corrupt(UP, xor=1, replace=b"x")
+
+
+class Recorder(Endpoint):
+    """Keeps what it is sent, piece by piece."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: list[bytes] = []
+
+    async def send(self, data: bytes) -> None:
+        self.pieces.append(data)
+
+
+@pytest.mark.parametrize("chunk", [400, 7])
+async def test_random_pieces_come_from_the_seed_and_not_from_what_is_read_at_once(chunk: int) -> None:
+    sent: list[list[int]] = []
+    for seed, size in ((5, 400), (5, chunk), (6, 400)):
+        source, sink = Endpoint(), Recorder()
+        for start in range(0, 400, size):
+            source.data_received(bytes(size)[: 400 - start])
+        source.eof_received()
+        await Pipe(UP, Conditions(split=(1, 50)), Random(seed)).run(source, sink)
+        boundaries = list(itertools.accumulate(map(len, sink.pieces)))
+        sent.append([b for b in boundaries if size == 400 or b % size])
+    assert sent[0] != sent[2]
+    assert set(sent[1]) <= set(sent[0])
+
+
+async def test_waiting_for_connections(proxy: FaultProxy) -> None:
+    waiting = asyncio.ensure_future(proxy.wait_accepted(2))
+    async with client(proxy), client(proxy):
+        await asyncio.wait_for(waiting, 5)
+    assert proxy.accepted == 2

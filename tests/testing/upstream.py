@@ -1,0 +1,80 @@
+"""A server and clients for tests of the proxy: plain sockets, no protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from bmq.testing.proxy import FaultProxy
+
+
+@dataclass
+class Peer:
+    """One end of a connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def read(self, n: int) -> bytes:
+        return await self.reader.readexactly(n)
+
+    async def rest(self) -> bytes:
+        return await self.reader.read()
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+@dataclass
+class Upstream:
+    """A server that does nothing by itself: the test plays the broker."""
+
+    port: int = 0
+    accepted: asyncio.Queue[Peer] = field(default_factory=asyncio.Queue[Peer])
+    peers: list[Peer] = field(default_factory=list[Peer])
+
+    @property
+    def uri(self) -> str:
+        return f"tcp://127.0.0.1:{self.port}"
+
+    async def connection(self) -> Peer:
+        """Return the other end of the next connection."""
+        return await self.accepted.get()
+
+
+@asynccontextmanager
+async def upstream() -> AsyncIterator[Upstream]:
+    up = Upstream()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = Peer(reader, writer)
+        up.peers.append(peer)
+        up.accepted.put_nowait(peer)
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    up.port = server.sockets[0].getsockname()[1]
+    try:
+        yield up
+    finally:
+        server.close()
+        for peer in up.peers:
+            peer.close()
+
+
+@asynccontextmanager
+async def client(proxy: FaultProxy) -> AsyncIterator[Peer]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    try:
+        yield Peer(reader, writer)
+    finally:
+        writer.close()
+
+
+def event(body: bytes) -> bytes:
+    """An event as the proxy sees it: a length of four bytes, and so many bytes with them."""
+    return (8 + len(body)).to_bytes(4, "big") + b"\x41\x02\x00\x00" + body
