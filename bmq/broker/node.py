@@ -117,12 +117,13 @@ class Node:
 
     def tick(self, now: float) -> None:
         """Do what is due: expire messages, forget GUIDs and idle queues, retry suspected poison messages."""
+        for queue in self.queues.values():
+            if queue.expire(now):
+                for app in queue.apps.values():
+                    self.touch(queue, app)
         if now >= self._housekeeping:
             self._housekeeping = now + _HOUSEKEEPING
             for queue in list(self.queues.values()):
-                if queue.expire(now):
-                    for app in queue.apps.values():
-                        self.touch(queue, app)
                 queue.store.forget(now)
                 idle = queue.idle_since
                 if idle is not None and not queue.store and now - idle > QUEUE_KEEPALIVE:

@@ -17,7 +17,7 @@ from bmq.protocol.broker_settings import BrokerSettings
 from bmq.protocol.framing import Framer
 from bmq.wire.ack import AckMessage, decode_acks
 from bmq.wire.confirm import encode_confirms
-from bmq.wire.constants import Compression, EventType, PutFlags
+from bmq.wire.constants import Compression, EventType, PushFlags, PutFlags
 from bmq.wire.control import Codec, decode_event, encode_event
 from bmq.wire.control_messages import (
     AuthenticationMessage,
@@ -43,7 +43,7 @@ from bmq.wire.control_messages import (
 )
 from bmq.wire.event import Event, pack_event_header
 from bmq.wire.guid import GuidGenerator
-from bmq.wire.message import join_application_data
+from bmq.wire.message import join_application_data, split_application_data
 from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.push import PushMessage, decode_pushes
 from bmq.wire.put import encode_put
@@ -166,8 +166,16 @@ class Peer:
 
     @property
     def payloads(self) -> list[bytes]:
-        """The payloads (data, really) of :attr:`pushes`."""
-        return [push.data for push in self.pushes]
+        """The payloads of :attr:`pushes`."""
+        return [
+            split_application_data(
+                push.data,
+                has_properties=bool(push.flags & PushFlags.MESSAGE_PROPERTIES),
+                schema_id=push.schema_id,
+                compression=push.compression,
+            )[1]
+            for push in self.pushes
+        ]
 
     @property
     def acks(self) -> list[AckMessage]:

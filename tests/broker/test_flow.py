@@ -1,0 +1,161 @@
+"""How much a consumer is given: limits of unconfirmed messages and bytes, and slow readers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.broker.core import PRIORITY, Core, Peer, subscription
+from tests.transcripts import probes
+
+
+def pair(**limits: int) -> tuple[Peer, Peer]:
+    core = Core()
+    reader, writer = core.client(), core.client()
+    reader.consume(PRIORITY, **limits)
+    writer.open(PRIORITY, write=True)
+    return reader, writer
+
+
+def test_delivery_resumes_at_eighty_percent() -> None:
+    """Measured: 10 delivered; after 1 confirm none; after 2 confirms 2 more."""
+    measured = probes()["confirm_window"]
+    reader, writer = pair(messages=10)
+    guids = writer.put(*[b"m"] * 30)
+    total = len(reader.pushes)
+    assert total == measured["first"] == 10
+    reader.confirm(guids[0])
+    total += len(reader.pushes)
+    assert total == measured["after 1 confirm"] == 10
+    reader.confirm(guids[1])
+    total += len(reader.pushes)
+    assert total == measured["after 2"] == 12
+
+
+@pytest.mark.parametrize(("maximum", "resumes_at"), [(1, 0), (2, 1), (5, 4), (10, 8), (100, 80)])
+def test_the_low_watermark(maximum: int, resumes_at: int) -> None:
+    reader, writer = pair(messages=maximum)
+    guids = writer.put(*[b"m"] * (2 * maximum))
+    assert len(reader.pushes) == maximum
+    confirmed = 0
+    while not (more := len(reader.pushes)):
+        reader.confirm(guids[confirmed])
+        confirmed += 1
+    assert maximum - confirmed == resumes_at
+    assert more == confirmed
+
+
+def test_a_maximum_of_zero_never_delivers() -> None:
+    reader, writer = pair(messages=0)
+    writer.put(b"m")
+    assert reader.pushes == []
+
+
+def test_bytes_may_be_overshot_by_one_message() -> None:
+    reader, writer = pair(size=100)
+    guids = writer.put(b"x" * 60, b"x" * 60, b"x" * 60)
+    assert len(reader.pushes) == 2
+    reader.confirm(guids[0])
+    assert len(reader.pushes) == 1, "60 of 100 bytes left: below 80 %"
+
+
+def test_a_message_larger_than_the_limit_is_delivered_alone() -> None:
+    reader, writer = pair(size=10)
+    guids = writer.put(b"x" * 100, b"y")
+    assert reader.payloads == [b"x" * 100]
+    reader.confirm(guids[0])
+    assert reader.payloads == [b"y"]
+
+
+def test_both_counters_must_have_fallen() -> None:
+    reader, writer = pair(messages=10, size=100)
+    guids = writer.put(b"x" * 90, b"x" * 10, b"z")
+    assert len(reader.pushes) == 2
+    reader.confirm(guids[1])
+    assert reader.pushes == [], "90 bytes left: above 80 % of 100"
+    reader.confirm(guids[0])
+    assert len(reader.pushes) == 1
+
+
+def test_limits_are_each_subscription_s_own() -> None:
+    core = Core()
+    reader, writer = core.client(), core.client()
+    reader.open(PRIORITY, read=True)
+    reader.configure(subscription(1, "x == 1", messages=2), subscription(2, "x == 2", messages=2))
+    writer.open(PRIORITY, write=True)
+    for x in (1, 1, 1, 2, 2, 2):
+        writer.put(b"m", properties={"x": x})
+    assert sorted(push.sub_ids for push in reader.pushes) == [(1,), (1,), (2,), (2,)]
+
+
+def test_a_new_subscription_id_starts_counting_anew() -> None:
+    core = Core()
+    reader, writer = core.client(), core.client()
+    reader.open(PRIORITY, read=True)
+    reader.configure(subscription(1, messages=2))
+    writer.open(PRIORITY, write=True)
+    writer.put(*[b"m"] * 6)
+    assert len(reader.pushes) == 2
+    reader.configure(subscription(1, messages=2))
+    assert len(reader.pushes) == 0
+    reader.configure(subscription(2, messages=2))
+    assert len(reader.pushes) == 2
+
+
+def test_a_higher_limit_for_the_same_id_takes_effect_at_once() -> None:
+    core = Core()
+    reader, writer = core.client(), core.client()
+    reader.open(PRIORITY, read=True)
+    reader.configure(subscription(1, messages=2))
+    writer.open(PRIORITY, write=True)
+    writer.put(*[b"m"] * 6)
+    assert len(reader.pushes) == 2
+    reader.configure(subscription(1, messages=5))
+    assert len(reader.pushes) == 3
+
+
+def test_a_confirm_from_another_session_counts() -> None:
+    """Measured: accepted, and not redelivered when the one that had it goes."""
+    core = Core()
+    writer, first, second = core.client(), core.client(), core.client()
+    writer.open(PRIORITY, write=True)
+    first.consume(PRIORITY)
+    (guid,) = writer.put(b"m")
+    assert len(first.pushes) == 1
+    second.consume(PRIORITY)
+    second.confirm(guid)
+    first.disconnect()
+    assert second.pushes == probes()["confirm_from_another_session"]["redelivered"] == []
+    assert len(core.node.queues[PRIORITY].store) == 0
+
+
+def test_a_client_that_does_not_read_gets_no_more_than_the_high_water_mark() -> None:
+    core = Core()
+    slow, writer = core.connect(high_water=100_000), core.client()
+    slow.negotiate()
+    slow.consume(PRIORITY, messages=10_000, size=10**9)
+    writer.open(PRIORITY, write=True)
+    for _ in range(100):
+        writer.put(*[b"x" * 1000] * 10)
+        writer.receive()
+    assert slow.output.size < 110_000
+    assert not slow.output.accepting
+    delivered = len(slow.pushes)
+    assert delivered < 110
+    while delivered < 1000:
+        # What the transport does when the client has read.
+        slow.output.accept(True)
+        core.node.deliver(core.now)
+        more = len(slow.pushes)
+        assert 0 < more < 110
+        delivered += more
+
+
+def test_a_slow_reader_does_not_hold_up_others() -> None:
+    core = Core()
+    slow, quick, writer = core.connect(high_water=10_000), core.client(), core.client()
+    slow.negotiate()
+    for peer in (slow, quick):
+        peer.consume(PRIORITY)
+    writer.open(PRIORITY, write=True)
+    writer.put(*[b"x" * 1000] * 100)
+    assert len(slow.pushes) + len(quick.pushes) == 100

@@ -1,0 +1,312 @@
+"""Quotas, TTL, deduplication, and how many may open a queue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bmq.broker.domain import Limits
+from bmq.wire.control_messages import OpenQueueResponse, Status, StatusCategory
+from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, Peer, domain
+from tests.transcripts import probes
+
+TTL = "bmq://bmq.test.ttl.priority/q"
+SMALL = "bmq://bmq.test.small.priority/q"
+
+
+def producer(core: Core, uri: str = PRIORITY) -> Peer:
+    peer = core.client()
+    peer.open(uri, write=True)
+    return peer
+
+
+def statuses(peer: Peer) -> list[int]:
+    return [ack.status for ack in peer.acks]
+
+
+# ---- quotas
+
+
+def test_a_quota_of_ten_admits_eleven() -> None:
+    sender = producer(Core(), SMALL)
+    sender.put(*[b"m"] * 14)
+    assert statuses(sender) == probes()["quota"]
+
+
+def test_the_refusal_is_sent_whether_asked_for_or_not() -> None:
+    sender = producer(Core(), SMALL)
+    sender.put(*[b"m"] * 12, ack=False)
+    assert statuses(sender) == [1]
+
+
+def test_a_quota_of_bytes_may_be_exceeded_by_one_message() -> None:
+    sender = producer(Core(), SMALL)
+    for size in (4000, 4000, 1):
+        sender.put(b"x" * size)
+    assert statuses(sender) == [0, 0, 2]
+
+
+def test_messages_are_checked_before_bytes_and_the_queue_before_the_domain() -> None:
+    core = Core(domain(queue_limits=Limits(0, 0), domain_limits=Limits(100, 0)))
+    sender = producer(core)
+    sender.put(b"0", b"1")
+    assert statuses(sender) == [0, 1]
+    other = producer(core, f"{PRIORITY}2")
+    other.put(b"0")
+    assert statuses(other) == [2], "the domain has one byte already"
+
+
+def test_all_queues_of_a_domain_share_its_quota() -> None:
+    core = Core(domain(domain_limits=Limits(1, 1000)))
+    one, two = producer(core), producer(core, f"{PRIORITY}2")
+    one.put(b"0")
+    two.put(b"1")
+    one.put(b"2")
+    assert statuses(one) + statuses(two) == [0, 1, 0]
+
+
+def test_room_again_after_a_confirm() -> None:
+    core = Core()
+    sender = producer(core, SMALL)
+    guids = sender.put(*[b"m"] * 12)
+    reader = core.client()
+    reader.consume(SMALL)
+    reader.confirm(guids[0])
+    sender.put(b"m")
+    assert statuses(sender) == [0] * 11 + [1, 0]
+
+
+def test_broadcast_has_no_quota() -> None:
+    core = Core(domain("bmq.test.mem.broadcast", queue_limits=Limits(0, 0), domain_limits=Limits(0, 0)))
+    sender = producer(core, BROADCAST)
+    sender.put(*[b"m"] * 5)
+    assert statuses(sender) == [0] * 5
+
+
+# ---- TTL
+
+
+def test_messages_expire_after_more_than_the_whole_seconds_of_the_ttl() -> None:
+    core = Core()
+    sender, reader = producer(core, TTL), core.client()
+    sender.put(b"m")
+    core.advance(2.9)
+    queue = core.node.queues[TTL]
+    assert len(queue.store) == 1
+    core.advance(0.2)
+    assert len(queue.store) == 0
+    reader.consume(TTL)
+    assert reader.payloads == []
+
+
+def test_delivered_messages_expire_too_and_a_late_confirm_is_ignored() -> None:
+    core = Core()
+    sender, reader = producer(core, TTL), core.client()
+    reader.consume(TTL, messages=2)
+    guids = sender.put(b"0", b"1", b"2")
+    assert reader.payloads == [b"0", b"1"]
+    core.advance(4)
+    assert len(core.node.queues[TTL].store) == 0
+    reader.confirm(*guids)
+    sender.put(b"3")
+    assert reader.payloads == [b"3"]
+
+
+def test_expiry_keeps_the_places_of_applications() -> None:
+    core = Core(domain("bmq.test.mem.fanout", message_ttl=10))
+    sender, foo, bar = producer(core, FANOUT), core.client(), core.client()
+    foo.consume(f"{FANOUT}?id=foo")
+    sender.put(b"old")
+    core.advance(9)
+    sender.put(b"young")
+    core.advance(3)
+    bar.consume(f"{FANOUT}?id=bar")
+    assert bar.payloads == [b"young"]
+    assert foo.payloads == [b"old", b"young"]
+
+
+# ---- deduplication
+
+
+def test_the_same_guid_twice_is_acknowledged_twice_and_delivered_once() -> None:
+    measured = probes()["dedup_same_session"]
+    core = Core()
+    sender, reader = producer(core), core.client()
+    reader.consume(PRIORITY)
+    guids = sender.put(b"one")
+    sender.put(b"two", guids=guids)
+    assert statuses(sender) == measured["acks"]
+    assert [p.decode() for p in reader.payloads] == measured["pushed"]
+
+
+def test_a_guid_is_remembered_after_its_message_is_confirmed() -> None:
+    core = Core()
+    sender, reader = producer(core), core.client()
+    reader.consume(PRIORITY)
+    guids = sender.put(b"m")
+    reader.confirm(*guids)
+    again = producer(core)
+    again.put(b"m", guids=guids)
+    assert statuses(again) == [0]
+    assert len(reader.pushes) == 1
+
+
+def test_the_window_counts_from_the_arrival() -> None:
+    core = Core(domain(deduplication_time_ms=10_000))
+    sender, reader = producer(core), core.client()
+    reader.consume(PRIORITY)
+    guids = sender.put(b"m")
+    core.advance(9)
+    reader.confirm(*guids)
+    sender.put(b"m", guids=guids)
+    assert len(reader.pushes) == 1
+    core.advance(3)
+    sender.put(b"m", guids=guids)
+    assert len(reader.pushes) == 1
+    assert statuses(sender) == [0, 0, 0]
+
+
+def test_without_a_window_only_stored_messages_count() -> None:
+    core = Core(domain(deduplication_time_ms=0))
+    sender, reader = producer(core), core.client()
+    reader.consume(PRIORITY)
+    guids = sender.put(b"m")
+    sender.put(b"m", guids=guids)
+    assert len(reader.pushes) == 1
+    reader.confirm(*guids)
+    sender.put(b"m", guids=guids)
+    assert len(reader.pushes) == 1
+
+
+def test_a_stored_message_is_known_beyond_the_window() -> None:
+    core = Core(domain(deduplication_time_ms=1000, message_ttl=1000))
+    sender = producer(core)
+    guids = sender.put(b"m")
+    core.advance(100)
+    sender.put(b"m", guids=guids)
+    store = core.node.queues[PRIORITY].store
+    assert len(store) == 1
+    reader = core.client()
+    reader.consume(PRIORITY)
+    reader.confirm(*guids)
+    assert guids[0] not in store, "its window was over long ago"
+
+
+def test_a_duplicate_succeeds_on_a_full_queue() -> None:
+    sender = producer(Core(), SMALL)
+    guids = sender.put(*[b"m"] * 12)
+    sender.put(b"m", guids=guids[:1])
+    assert statuses(sender) == [0] * 11 + [1, 0]
+
+
+def test_memory_of_guids_is_bounded_and_given_back() -> None:
+    core = Core(history_limit=20_000)
+    sender, reader = producer(core), core.client()
+    reader.consume(PRIORITY)
+    store = core.node.queues[PRIORITY].store
+    for _ in range(100):
+        reader.confirm(*sender.put(*[b"m"] * 1000))
+        reader.receive()
+    core.advance(1)
+    assert 0 < store.remembered <= 20_000
+    core.advance(302)
+    assert store.remembered == 0
+    assert not store.seen
+
+
+def test_purging_the_queue_forgets_guids() -> None:
+    core = Core()
+    sender = producer(core)
+    guids = sender.put(b"m")
+    core.node.queues[PRIORITY].purge()
+    sender.put(b"m", guids=guids)
+    assert len(core.node.queues[PRIORITY].store) == 1
+
+
+def test_broadcast_never_deduplicates() -> None:
+    core = Core()
+    sender, reader = producer(core, BROADCAST), core.client()
+    reader.consume(BROADCAST)
+    guids = sender.put(b"m")
+    sender.put(b"m", guids=guids)
+    assert reader.payloads == [b"m", b"m"]
+
+
+# ---- who may open
+
+
+def refused(peer: Peer, uri: str, **options: Any) -> Status:
+    answer = peer.open(uri, **options)
+    assert isinstance(answer, Status)
+    return answer
+
+
+def test_max_producers() -> None:
+    core = Core(domain(max_producers=1))
+    producer(core)
+    assert refused(core.client(), PRIORITY, write=True) == Status(
+        category=StatusCategory.E_UNKNOWN, code=-1, message="Client would exceed the limit of 1 producer(s)"
+    )
+
+
+def test_max_consumers_for_each_application() -> None:
+    core = Core(domain("bmq.test.mem.fanout", max_consumers=1))
+    core.client().consume(f"{FANOUT}?id=foo")
+    core.client().consume(f"{FANOUT}?id=bar")
+    answer = refused(core.client(), f"{FANOUT}?id=foo", read=True)
+    assert answer.message == "Client would exceed the limit of 1 consumer(s)"
+
+
+def test_both_limits_in_one_message() -> None:
+    core = Core(domain(max_consumers=1, max_producers=1))
+    core.client().open(PRIORITY, read=True, write=True)
+    answer = refused(core.client(), PRIORITY, read=True, write=True)
+    assert answer.message == "Client would exceed the limit of 1 producer(s) and the limit of 1 consumer(s)"
+
+
+def test_a_place_is_free_when_its_client_has_gone() -> None:
+    core = Core(domain(max_producers=1))
+    first = producer(core)
+    first.crash()
+    assert isinstance(core.client().open(PRIORITY, write=True), OpenQueueResponse)
+
+
+def test_max_queues_counts_queues_not_clients() -> None:
+    core = Core(domain(max_queues=1))
+    producer(core)
+    assert isinstance(core.client().open(PRIORITY, write=True), OpenQueueResponse)
+    assert refused(core.client(), f"{PRIORITY}2", write=True) == Status(
+        category=StatusCategory.E_REFUSED, code=-205, message="maximum number of queues reached"
+    )
+
+
+def test_empty_queues_nobody_has_open_are_forgotten_after_half_an_hour() -> None:
+    core = Core(domain(max_queues=1))
+    producer(core).disconnect()
+    core.advance(1700)
+    refused(core.client(), f"{PRIORITY}2", write=True)
+    core.advance(102)
+    assert isinstance(core.client().open(f"{PRIORITY}2", write=True), OpenQueueResponse)
+
+
+@pytest.mark.parametrize("uri", [PRIORITY, FANOUT])
+def test_memory_is_given_back(uri: str) -> None:
+    core = Core(history_limit=0)
+    sender = producer(core, uri)
+    apps = ["foo", "bar", "baz"] if uri == FANOUT else [""]
+    readers = [core.client() for _ in apps]
+    for app, reader in zip(apps, readers, strict=True):
+        reader.consume(f"{uri}?id={app}" if app else uri)
+    for _ in range(10):
+        guids = sender.put(*[b"m"] * 100)
+        for app, reader in zip(apps, readers, strict=True):
+            reader.confirm(*guids, sub_id=1 if app else 0)
+    core.advance(1)
+    queue = core.node.queues[uri]
+    assert (len(queue.store), queue.store.usage.bytes, queue.domain.usage.bytes) == (0, 0, 0)
+    assert (queue.store.first, queue.store.last, queue.position) == (None, None, None)
+    for app_state in queue.apps.values():
+        assert not app_state.redelivery
+        assert not app_state.aside
+        assert all(not stream.unconfirmed for stream in app_state.streams)

@@ -1,0 +1,369 @@
+"""Who gets what: priorities, round robin, subscriptions, applications. Values from broker semantics 2.2."""
+
+from __future__ import annotations
+
+import pytest
+
+from bmq.wire.constants import PushFlags
+from bmq.wire.control_messages import (
+    ConfigureQueueStream,
+    ConfigureQueueStreamResponse,
+    ConfigureStreamResponse,
+    QueueStreamParameters,
+    Status,
+    StatusCategory,
+)
+from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, Peer, subscription
+from tests.transcripts import probes
+
+OUT_OF_ORDER = PushFlags.OUT_OF_ORDER
+
+
+def producer(core: Core, uri: str = PRIORITY) -> Peer:
+    peer = core.client()
+    peer.open(uri, write=True)
+    return peer
+
+
+def numbers(peer: Peer) -> list[int]:
+    return [int(data) for data in peer.payloads]
+
+
+def texts(*values: int) -> list[bytes]:
+    return [b"%d" % value for value in values]
+
+
+def test_the_highest_priority_takes_everything() -> None:
+    core = Core()
+    low, high = core.client(), core.client()
+    low.consume(PRIORITY, priority=1)
+    high.consume(PRIORITY, priority=2)
+    producer(core).put(*texts(*range(4)))
+    assert numbers(high) == [0, 1, 2, 3]
+    assert numbers(low) == []
+
+
+def test_equal_priorities_take_turns_by_their_counts() -> None:
+    core = Core()
+    one, two = core.client(), core.client()
+    one.consume(PRIORITY)
+    two.consume(PRIORITY, count=2)
+    producer(core).put(*texts(*range(9)))
+    assert len(one.payloads) == 3
+    assert len(two.payloads) == 6
+
+
+def test_nothing_spills_over_to_a_lower_priority() -> None:
+    """Ten messages long, for the same expression and for another one that matches as well (measured)."""
+    recorded = probes()["spillover"]
+    for high_text, low_text in (("x >= 0", "x >= 0"), ("x >= 0", "x > -1")):
+        core = Core()
+        high, low = core.client(), core.client()
+        for peer, text, priority in ((high, high_text, 10), (low, low_text, 1)):
+            peer.open(PRIORITY, read=True)
+            peer.configure(subscription(1, text, priority=priority, messages=1 if priority > 1 else 100))
+        sender = producer(core)
+        for number in range(10):
+            sender.put(b"%d" % number, properties={"x": number})
+        assert numbers(high) == [0]
+        assert numbers(low) == []
+    assert recorded["same expression"] == recorded["different expression"] == {"high": ["0"], "low": []}
+
+
+def test_a_full_group_does_not_hold_up_messages_for_others() -> None:
+    """A message that matches only a full subscription waits; messages for another one pass it by."""
+    core = Core()
+    first, second = core.client(), core.client()
+    first.open(PRIORITY, read=True)
+    first.configure(subscription(1, "x == 1", messages=1))
+    second.open(PRIORITY, read=True)
+    second.configure(subscription(1, "x == 2"))
+    sender = producer(core)
+    guids = []
+    for number, x in enumerate((1, 1, 2, 1, 2)):
+        guids += sender.put(b"%d" % number, properties={"x": x})
+    assert numbers(first) == [0]
+    assert numbers(second) == [2, 4]
+    first.confirm(guids[0])
+    (push,) = first.pushes
+    assert push.data[-1:] == b"1"
+    assert push.flags & OUT_OF_ORDER
+    first.confirm(guids[1])
+    assert numbers(first) == [3]
+
+
+def test_no_leak_below_a_full_group_with_another_one_having_room() -> None:
+    core = Core()
+    peer = core.client()
+    peer.open(PRIORITY, read=True)
+    peer.configure(
+        subscription(1, "x == 0", priority=10, messages=1),
+        subscription(2, "y == 1", priority=10),
+        subscription(3, "x >= 0", priority=1),
+    )
+    sender = producer(core)
+    for number in range(5):
+        sender.put(b"%d" % number, properties={"x": 0})
+    assert [push.sub_ids for push in peer.pushes] == [(1,)]
+    sender.put(b"5", properties={"x": 7})
+    assert [push.sub_ids for push in peer.pushes] == [(3,)]
+
+
+def test_overlapping_expressions_the_higher_priority_first() -> None:
+    core = Core()
+    peer = core.client()
+    peer.open(PRIORITY, read=True)
+    peer.configure(
+        subscription(5, "CustomerId >= 0", priority=5), subscription(10, "CustomerId == 0", priority=10)
+    )
+    sender = producer(core)
+    for value in (0, 1, 0):
+        sender.put(b"m", properties={"CustomerId": value})
+    assert [list(push.sub_ids) for push in peer.pushes] == probes()["overlapping_priority"]["sids"]
+
+
+def test_equal_means_byte_equal_and_evaluation_is_greedy() -> None:
+    """Two of `x == 1` share; `x==1` is another expression and gets nothing (one of the measured runs)."""
+    core = Core()
+    peers = [core.client() for _ in range(3)]
+    for peer, text in zip(peers, ("x == 1", "x == 1", "x==1"), strict=True):
+        peer.open(PRIORITY, read=True)
+        peer.configure(subscription(1, text))
+    sender = producer(core)
+    for number in range(12):
+        sender.put(b"%d" % number, properties={"x": 1})
+    assert [len(peer.payloads) for peer in peers] == [6, 6, 0]
+
+
+def test_a_message_goes_once_to_a_consumer_with_several_matching_subscriptions() -> None:
+    core = Core()
+    peer = core.client()
+    peer.open(PRIORITY, read=True)
+    peer.configure(subscription(1, "x >= 0"), subscription(2, "x == 1"))
+    producer(core).put(b"m", properties={"x": 1})
+    assert len(peer.pushes) == 1
+
+
+def test_a_lower_priority_subscription_with_the_same_expression_sleeps() -> None:
+    core = Core()
+    high, low = core.client(), core.client()
+    high.open(PRIORITY, read=True)
+    high.configure(subscription(1, "x == 1", priority=2))
+    low.open(PRIORITY, read=True)
+    low.configure(subscription(1, "x == 1", priority=1), subscription(2, "x == 2", priority=1))
+    sender = producer(core)
+    sender.put(b"1", properties={"x": 1})
+    sender.put(b"2", properties={"x": 2})
+    assert numbers(high) == [1]
+    assert numbers(low) == [2]
+    high.disconnect()
+    sender.put(b"3", properties={"x": 1})
+    assert numbers(low) == [1, 3]
+
+
+def test_an_unmatched_message_waits_for_a_matching_subscription() -> None:
+    core = Core()
+    peer = core.client()
+    peer.open(PRIORITY, read=True)
+    peer.configure(subscription(1, "exists(a)"))
+    sender = producer(core)
+    sender.put(b"without")
+    sender.put(b"with", properties={"a": True})
+    assert [push.sub_ids for push in peer.pushes] == [(1,)]
+    peer.configure(subscription(2))
+    (push,) = peer.pushes
+    assert push.data == b"without"
+    assert push.sub_ids == (2,)
+    assert push.flags & OUT_OF_ORDER
+
+
+def test_an_invalid_expression_matches_everything() -> None:
+    core = Core()
+    peer = core.client()
+    peer.open(PRIORITY, read=True)
+    answer = peer.configure(subscription(7, "x >"))
+    assert isinstance(answer, ConfigureStreamResponse)
+    sender = producer(core)
+    sender.put(b"no props")
+    sender.put(b"props", properties={"x": 1})
+    assert [push.sub_ids for push in peer.pushes] == [(7,), (7,)]
+
+
+def test_after_a_reconfigure_messages_carry_the_new_ids() -> None:
+    core = Core()
+    peer = core.client()
+    peer.open(PRIORITY, read=True)
+    sender = producer(core)
+    for s_id in (11, 12):
+        peer.configure(subscription(s_id))
+        sender.put(b"m")
+        assert [push.sub_ids for push in peer.pushes] == [(s_id,)]
+
+
+def test_a_deconfigured_consumer_keeps_what_it_has_and_gets_nothing_more() -> None:
+    core = Core()
+    peer, other = core.client(), core.client()
+    peer.consume(PRIORITY)
+    sender = producer(core)
+    (guid,) = sender.put(b"before")
+    assert peer.payloads == [b"before"]
+    peer.configure()
+    sender.put(b"after")
+    assert peer.payloads == []
+    other.consume(PRIORITY)
+    assert other.payloads == [b"after"]
+    peer.confirm(guid)
+    peer.disconnect()
+    assert other.payloads == []
+
+
+def test_what_waited_without_any_consumer_comes_in_order_and_not_out_of_order() -> None:
+    """Recorded: messages the queue had not looked at yet are new, not redelivered."""
+    core = Core()
+    producer(core).put(*texts(0, 1, 2))
+    peer = core.client()
+    peer.consume(PRIORITY)
+    pushes = peer.pushes
+    assert [int(push.data) for push in pushes] == [0, 1, 2]
+    assert not any(push.flags & OUT_OF_ORDER for push in pushes)
+
+
+def test_fanout_one_copy_for_each_application() -> None:
+    core = Core()
+    sender = producer(core, FANOUT)
+    readers = {app: core.client() for app in ("foo", "bar", "baz")}
+    for app, peer in readers.items():
+        peer.consume(f"{FANOUT}?id={app}")
+    guids = sender.put(*texts(0, 1))
+    for peer in readers.values():
+        assert numbers(peer) == [0, 1]
+    queue = core.node.queues[FANOUT]
+    for done, peer in enumerate(readers.values(), 1):
+        peer.confirm(*guids, sub_id=1)
+        assert len(queue.store) == (0 if done == 3 else 2)
+
+
+def test_an_application_that_comes_late_gets_everything_out_of_order() -> None:
+    """Recorded in official-fanout: the queue had moved on with the other applications."""
+    core = Core()
+    sender = producer(core, FANOUT)
+    first, late = core.client(), core.client()
+    first.consume(f"{FANOUT}?id=foo")
+    sender.put(*texts(0, 1, 2))
+    assert numbers(first) == [0, 1, 2]
+    late.consume(f"{FANOUT}?id=baz")
+    pushes = late.pushes
+    assert [int(push.data) for push in pushes] == [0, 1, 2]
+    assert all(push.flags & OUT_OF_ORDER for push in pushes)
+
+
+def test_two_applications_in_one_session_share_a_push() -> None:
+    core = Core()
+    peer = core.client()
+    peer.open(FANOUT, write=True)
+    for number, app in enumerate(("foo", "bar"), 1):
+        peer.open(f"{FANOUT}?id={app}", read=True, sub_id=number)
+        peer.configure(subscription(10 * number), app_id=app)
+    peer.put(b"m")
+    (push,) = peer.pushes
+    assert push.sub_ids == (10, 20)
+
+
+def test_an_unknown_application_opens_and_gets_nothing() -> None:
+    core = Core()
+    peer = core.client()
+    peer.consume(f"{FANOUT}?id=nope")
+    producer(core, FANOUT).put(b"m")
+    assert peer.payloads == []
+
+
+def test_broadcast_reaches_everybody_once_and_is_not_kept() -> None:
+    core = Core()
+    readers = [core.client() for _ in range(3)]
+    for peer in readers:
+        peer.consume(BROADCAST)
+    sender = producer(core, BROADCAST)
+    guids = sender.put(*texts(0, 1))
+    assert [ack.status for ack in sender.acks] == [0, 0]
+    for peer in readers:
+        assert numbers(peer) == [0, 1]
+    readers[0].confirm(*guids)
+    late = core.client()
+    late.consume(BROADCAST)
+    assert late.payloads == []
+    assert len(core.node.queues[BROADCAST].store) == 0
+
+
+def test_broadcast_only_the_highest_priority_and_without_limits() -> None:
+    core = Core()
+    high, low = core.client(), core.client()
+    high.consume(BROADCAST, priority=2, messages=1)
+    low.consume(BROADCAST, priority=1)
+    producer(core, BROADCAST).put(*texts(0, 1, 2))
+    assert numbers(high) == [0, 1, 2]
+    assert numbers(low) == []
+
+
+def test_broadcast_without_a_consumer_is_acknowledged() -> None:
+    core = Core()
+    sender = producer(core, BROADCAST)
+    sender.put(b"m")
+    assert [ack.status for ack in sender.acks] == [0]
+
+
+def test_broadcast_by_expression() -> None:
+    core = Core()
+    one, two = core.client(), core.client()
+    for peer, text in ((one, "x == 1"), (two, "x == 2")):
+        peer.open(BROADCAST, read=True)
+        peer.configure(subscription(1, text))
+    sender = producer(core, BROADCAST)
+    for x in (1, 2, 3):
+        sender.put(b"%d" % x, properties={"x": x})
+    assert numbers(one) == [1]
+    assert numbers(two) == [2]
+
+
+def test_the_older_configure_request_makes_one_subscription_numbered_like_the_sub_queue() -> None:
+    core = Core()
+    peer = core.client()
+    peer.open(PRIORITY, read=True)
+    request = ConfigureQueueStream(
+        q_id=0,
+        stream_parameters=QueueStreamParameters(
+            max_unconfirmed_messages=10,
+            max_unconfirmed_bytes=1000,
+            consumer_priority=0,
+            consumer_priority_count=1,
+        ),
+    )
+    assert peer.ask(request) == ConfigureQueueStreamResponse(request=request)
+    producer(core).put(b"m")
+    assert [push.sub_ids for push in peer.pushes] == [(0,)]
+
+
+@pytest.mark.parametrize(("priority", "count"), [(-(2**31), 1), (0, 0), (5, -1)])
+def test_a_priority_without_its_count_is_refused(priority: int, count: int) -> None:
+    core = Core()
+    peer = core.client()
+    peer.open(PRIORITY, read=True)
+    answer = peer.configure(subscription(1, priority=priority, count=count))
+    assert answer == Status(
+        category=StatusCategory.E_UNKNOWN,
+        code=-1,
+        message="Attempting to configure stream with invalid priority.",
+    )
+
+
+def test_disjoint_and_complete_by_exists_and_its_negation() -> None:
+    core = Core()
+    peer = core.client()
+    peer.open(PRIORITY, read=True)
+    wanted = "exists(t.urgent) || exists(t.low)"
+    peer.configure(subscription(1, wanted), subscription(2, f"!({wanted})"))
+    sender = producer(core)
+    sender.put(b"m", properties={"t.urgent": True})
+    sender.put(b"m", properties={"t.other": True})
+    sender.put(b"m")
+    sender.put(b"m", properties={"t.urgent": True, "t.low": True})
+    assert [push.sub_ids for push in peer.pushes] == [(1,), (2,), (2,), (1,)]
