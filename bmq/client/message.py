@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import TYPE_CHECKING, overload
 
 from bmq.errors import AckStatus, PostError
 from bmq.subscriptions import tags_of
@@ -205,18 +205,29 @@ class PutMessage:
     tags: Iterable[str] = ()
 
 
-class Ack(NamedTuple):
+class Ack:
     """The broker accepted a message: it is stored, or was stored before under the same GUID.
 
     Attributes:
-        guid: the message's GUID: 32 upper-case hexadecimal digits.
         queue_uri: the queue it was posted to.
-        status: always SUCCESS; anything else is raised as :class:`bmq.PostError`.
     """
 
-    guid: str
-    queue_uri: str
-    status: AckStatus = AckStatus.SUCCESS
+    __slots__ = ("_guid", "queue_uri")
+
+    #: Anything else is raised as :class:`bmq.PostError`.
+    status = AckStatus.SUCCESS
+
+    def __init__(self, guid: bytes, queue_uri: str) -> None:
+        self._guid = guid
+        self.queue_uri = queue_uri
+
+    @property
+    def guid(self) -> str:
+        """The message's GUID: 32 upper-case hexadecimal digits."""
+        return guid_to_text(self._guid)
+
+    def __repr__(self) -> str:
+        return f"Ack(guid={self.guid!r}, queue_uri={self.queue_uri!r})"
 
 
 @dataclass(frozen=True, slots=True)

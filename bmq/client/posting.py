@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bmq.client.message import Ack, FailedPost, PostReport, PutMessage
 from bmq.errors import AckStatus, InvalidPayload, PostError, UsageError
+from bmq.protocol.events import Outcome
 from bmq.protocol.queue import QueueCore
 from bmq.subscriptions import tag_properties
 from bmq.wire.constants import MAX_APPLICATION_DATA, UNSET_GUID, Compression, PutFlags
@@ -18,7 +19,7 @@ from bmq.wire.properties import PropertyInput, encode_properties
 if TYPE_CHECKING:
     from bmq.client.session import Session
 
-__all__ = ["PostBatch", "PostFuture", "Poster", "post_error", "tagged"]
+__all__ = ["PostBatch", "PostFuture", "Poster", "post_error", "settle", "tagged"]
 
 PostFuture = asyncio.Future[Ack]
 
@@ -30,30 +31,62 @@ _TURN_BYTES = 512 * 1024
 
 
 class PostBatch:
-    """The outcomes of one ``post_many``, counted."""
+    """The outcomes of one ``post_many``, counted.
 
-    __slots__ = ("_waiter", "outstanding", "report")
+    Attributes:
+        report: what the caller gets.
+        pending: how many posts have no outcome yet.
+    """
+
+    __slots__ = ("_waiter", "pending", "report")
 
     def __init__(self) -> None:
         self.report = PostReport()
-        self.outstanding = 0
+        self.pending = 0
         self._waiter: asyncio.Future[None] | None = None
 
-    def settle(self, index: int, guid: bytes, status: AckStatus, queue: QueueCore) -> None:
-        """Take the outcome of one post."""
-        self.outstanding -= 1
-        if status is AckStatus.SUCCESS:
-            self.report.acknowledged += 1
-        else:
-            self.report.failures.append(FailedPost(index, post_error(guid, status, queue)))
-        if not self.outstanding and self._waiter is not None and not self._waiter.done():
+    def accepted(self, count: int) -> None:
+        """So many posts were acknowledged."""
+        self.report.acknowledged += count
+        self._settled(count)
+
+    def failed(self, index: int, error: PostError) -> None:
+        """One post was not accepted."""
+        self.report.failures.append(FailedPost(index, error))
+        self._settled(1)
+
+    def _settled(self, count: int) -> None:
+        self.pending -= count
+        if not self.pending and self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     async def wait(self) -> None:
         """Wait until every post has its outcome."""
-        if self.outstanding:
+        if self.pending:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
+
+
+def settle(outcomes: list[Outcome]) -> None:
+    """Give outcomes to whom they are for; acknowledgements of one batch go in bulk."""
+    batch: PostBatch | None = None
+    count = 0
+    for token, tag, guid, status, queue in outcomes:
+        if status is AckStatus.SUCCESS:
+            if token is batch:
+                count += 1
+            elif token.__class__ is PostBatch:
+                if batch is not None:
+                    batch.accepted(count)
+                batch, count = token, 1
+            elif not token.done():
+                token.set_result(Ack(guid, queue.uri_text))
+        elif token.__class__ is PostBatch:
+            token.failed(tag, post_error(guid, status, queue))
+        elif not token.done():
+            token.set_exception(post_error(guid, status, queue))
+    if batch is not None:
+        batch.accepted(count)
 
 
 def post_error(guid: bytes, status: AckStatus, queue: QueueCore) -> PostError:
@@ -90,6 +123,8 @@ def tagged(
 class Poster:
     """Posts to one queue."""
 
+    __slots__ = ("_core", "_session")
+
     def __init__(self, session: Session, core: QueueCore) -> None:
         self._session = session
         self._core = core
@@ -101,36 +136,48 @@ class Poster:
         guid: bytes | None,
     ) -> PostFuture:
         """Post one message; see :meth:`bmq.Queue.post_nowait`."""
-        future: PostFuture = self._session.loop.create_future()
-        self._accept(payload, properties, guid, future, 0)
+        session = self._session
+        session.check_open()
+        future: PostFuture = session.loop.create_future()
+        self._accept(payload, properties, guid, future, 0, session.now(), session.tick())
+        session.wake()
         return future
 
     async def post_many(self, items: Iterable[Any] | AsyncIterable[Any]) -> PostReport:
         """Post many messages; see :meth:`bmq.Queue.post_many`."""
         batch = PostBatch()
         report = batch.report
-        session = self._session
-        budget = _TURN_BYTES
-        accept = self._accept
+        session, accept = self._session, self._accept
         asynchronous = isinstance(items, AsyncIterable)
         source: Any = aiter(items) if isinstance(items, AsyncIterable) else iter(items)
-        while True:
-            item: Any = await anext(source, _END) if asynchronous else next(source, _END)
-            if item is _END:
-                break
+        more = True
+        while more:
             while not session.takes_posts:
                 await session.room()
-            if item.__class__ is PutMessage:
-                properties = tagged(item.properties, item.tags)
-                size = accept(item.data, properties, item.guid, batch, report.posted)
-            else:
-                size = accept(item, None, None, batch, report.posted)
-            batch.outstanding += 1
-            report.posted += 1
-            report.bytes += size
-            budget -= size + 1024
-            if budget <= 0:
-                budget = _TURN_BYTES
+            session.check_open()
+            room, budget = session.turn(_TURN_MESSAGES, _TURN_BYTES)
+            now, tick = session.now(), session.tick()
+            index = report.posted
+            try:
+                while room > 0 and budget > 0:
+                    item: Any = await anext(source, _END) if asynchronous else next(source, _END)
+                    if item is _END:
+                        more = False
+                        break
+                    if item.__class__ is PutMessage:
+                        properties = tagged(item.properties, item.tags)
+                        size = accept(item.data, properties, item.guid, batch, index, now, tick)
+                    else:
+                        size = accept(item, None, None, batch, index, now, tick)
+                    index += 1
+                    batch.pending += 1
+                    room -= 1
+                    budget -= size
+                    report.bytes += size
+            finally:
+                report.posted = index
+                session.wake()
+            if more:
                 await asyncio.sleep(0)
         await batch.wait()
         return report
@@ -140,24 +187,21 @@ class Poster:
         payload: Any,
         properties: Mapping[str, PropertyInput] | None,
         guid: bytes | None,
-        token: Any,
+        token: object,
         tag: int,
+        now: float,
+        tick: int,
     ) -> int:
         """Encode a message and put it in the window; return the payload's size."""
         session, core = self._session, self._core
-        if not core.writable:
-            raise UsageError(f"queue {core.uri} was not opened for writing: open_queue(..., write=True)")
         data = payload if payload.__class__ is bytes else _as_bytes(payload)
         size = len(data)
-        if not size:
-            raise InvalidPayload("the payload is empty; BlazingMQ messages have at least one byte")
-        if size > MAX_APPLICATION_DATA:
-            raise InvalidPayload(
-                f"the payload has {size:,} bytes; a message has at most {MAX_APPLICATION_DATA:,} (64 MiB)"
-            )
+        if not 0 < size <= MAX_APPLICATION_DATA:
+            raise _wrong_size(size)
+        if not core.writable:
+            raise UsageError(f"queue {core.uri} was not opened for writing: open_queue(..., write=True)")
         if core.suspended:
             raise UsageError(f"queue {core.uri} is suspended: the host is unhealthy")
-        session.check_open()
         flags, schema = _PLAIN, 0
         compression = session.options.compression
         if properties:
@@ -168,22 +212,19 @@ class Poster:
         elif compression is not Compression.NONE:
             data, compression = join_application_data(data, compression=compression)
         if guid is None:
-            guid = session.next_guid()
+            guid = session.guids.next(tick)
         elif len(guid) != 16 or guid == UNSET_GUID:
             raise UsageError("a GUID is 16 bytes that are not all zero")
-        session.core.post(
-            core,
-            guid,
-            data,
-            token,
-            session.now(),
-            tag,
-            flags=flags,
-            schema_id=schema,
-            compression=compression,
-        )
-        session.wake()
+        session.core.producer.post(core, guid, data, token, now, tag, flags, schema, compression)
         return size
+
+
+def _wrong_size(size: int) -> InvalidPayload:
+    if not size:
+        return InvalidPayload("the payload is empty; BlazingMQ messages have at least one byte")
+    return InvalidPayload(
+        f"the payload has {size:,} bytes; a message has at most {MAX_APPLICATION_DATA:,} (64 MiB)"
+    )
 
 
 _END = object()

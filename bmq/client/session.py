@@ -20,16 +20,15 @@ from bmq.client.address import Address
 from bmq.client.channel import Channel
 from bmq.client.dialer import Dialer
 from bmq.client.event_stream import EventStream
-from bmq.client.message import Ack
 from bmq.client.options import CredentialsSource, SessionOptions
-from bmq.client.posting import PostBatch, post_error
+from bmq.client.posting import settle
 from bmq.client.queue import (
     DEFAULT_MAX_UNCONFIRMED_BYTES,
     DEFAULT_MAX_UNCONFIRMED_MESSAGES,
     Queue,
     subscription_options,
 )
-from bmq.errors import AckStatus, BufferFull, Error, SessionClosed, UsageError
+from bmq.errors import BufferFull, Error, SessionClosed, UsageError
 from bmq.protocol.client import ClientCore, CoreOptions
 from bmq.protocol.events import (
     Acked,
@@ -113,7 +112,7 @@ class Session:
         self._channel: Channel | None = None
         self._queues: dict[QueueCore, Queue] = {}
         self._epoch = 0
-        self._guids: GuidGenerator
+        self.guids: GuidGenerator
         self._flush_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -143,7 +142,7 @@ class Session:
         self._epoch = time.monotonic_ns()
         wall = time.time_ns()
         client_id = client_id_from(socket.gethostname(), wall, os.getpid(), session_id)
-        self._guids = GuidGenerator(client_id)
+        self.guids = GuidGenerator(client_id)
         identity = ClientIdentity(
             protocol_version=1,
             sdk_version=_version_number(__version__),
@@ -154,7 +153,7 @@ class Session:
             host_name="",
             features=_FEATURES,
             sdk_language=ClientLanguage.E_UNKNOWN,
-            guid_info=GuidInfo(client_id=self._guids.client_id_text, nano_seconds_from_epoch=wall),
+            guid_info=GuidInfo(client_id=self.guids.client_id_text, nano_seconds_from_epoch=wall),
             user_agent=f"bmq-py:{__version__}",
         )
         options = self.options
@@ -365,9 +364,17 @@ class Session:
         """The loop's time."""
         return self.loop.time()
 
-    def next_guid(self) -> bytes:
-        """Return a new message GUID."""
-        return self._guids.next(time.monotonic_ns() - self._epoch)
+    def tick(self) -> int:
+        """Nanoseconds since the session was started: what GUIDs are made from."""
+        return time.monotonic_ns() - self._epoch
+
+    def turn(self, messages: int, size: int) -> tuple[int, int]:
+        """Return how many messages and bytes may be posted before asking again: at most so many."""
+        window, options = self.core.window, self.options
+        return (
+            min(messages, options.max_unacked_messages - len(window)),
+            min(size, options.max_unacked_bytes - window.bytes),
+        )
 
     def check_open(self) -> None:
         """Raise unless the session can be used.
@@ -594,14 +601,7 @@ class Session:
             self._events.publish(event)
 
     def _acked(self, outcomes: list[Outcome]) -> None:
-        for token, tag, guid, status, queue in outcomes:
-            if token.__class__ is PostBatch:
-                token.settle(tag, guid, status, queue)
-            elif not token.done():
-                if status is AckStatus.SUCCESS:
-                    token.set_result(Ack(guid.hex().upper(), str(queue.uri)))
-                else:
-                    token.set_exception(post_error(guid, status, queue))
+        settle(outcomes)
         if self._room_waiters and self.takes_posts:
             self._wake_room(self.options.max_unacked_messages - len(self.core.window))
         if self._flush_waiters:

@@ -21,9 +21,7 @@ from bmq.errors import (
     ConnectionFailed,
     Error,
     ProtocolError,
-    QueueClosed,
     SessionClosed,
-    UsageError,
 )
 from bmq.protocol.events import (
     Acked,
@@ -44,26 +42,22 @@ from bmq.protocol.framing import Framer
 from bmq.protocol.handshake import Credentials, Handshake
 from bmq.protocol.heartbeat import Heartbeat, Pulse
 from bmq.protocol.outbox import Outbox
+from bmq.protocol.producer import Producer
 from bmq.protocol.queue import Operation, QueueCore, SubscriptionCore
 from bmq.protocol.queues import Queues
 from bmq.protocol.requests import Request, RequestKind, Requests
 from bmq.protocol.tables import (
     SESSION_TRANSITIONS,
     HandshakeState,
-    QueueState,
     SessionInput,
     SessionState,
     step,
 )
-from bmq.protocol.window import Pending, Window
-from bmq.wire.ack import decode_acks
 from bmq.wire.confirm import encode_confirm
 from bmq.wire.constants import (
-    ACK_STATUS_FROM_WIRE,
     DEFAULT_MAX_INCOMING_EVENT,
     MAX_PUT_EVENT,
     EventType,
-    PutFlags,
 )
 from bmq.wire.control import (
     ClientIdentity,
@@ -77,9 +71,7 @@ from bmq.wire.control import (
     encode_event,
 )
 from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, Event
-from bmq.wire.guid import guid_to_text
 from bmq.wire.push import PushMessage, decode_pushes
-from bmq.wire.put import encode_put
 from bmq.wire.uri import QueueUri
 
 __all__ = ["ClientCore", "CoreOptions"]
@@ -89,8 +81,6 @@ _RENEW_AT = 0.9
 _RENEW_MARGIN = 5.0
 # A queue that takes longer to reopen does not hold back the posts of the others.
 _RESTORE_PATIENCE = 1.0
-# How often posts are checked for having waited too long.
-_EXPIRY_INTERVAL = 1.0
 # How long after a reconnect redeliveries of messages that were already confirmed are recognised.
 _REDELIVERY_WINDOW = 300.0
 
@@ -116,7 +106,7 @@ class ClientCore:
     Attributes:
         state: where the session is.
         queues: its queues.
-        window: its unacknowledged posts.
+        producer: its unacknowledged posts.
     """
 
     def __init__(self, identity: ClientIdentity, options: CoreOptions | None = None) -> None:
@@ -124,8 +114,9 @@ class ClientCore:
         self.state = SessionState.STOPPED
         self.handshake = Handshake(identity)
         self.queues = Queues(self, self.options.reopen_timeout)
-        self.window = Window()
         self.outbox = Outbox(self.options.max_put_event)
+        self.producer = Producer(self.outbox)
+        self.window = self.producer.window
         self._requests = Requests()
         self._framer = Framer(self.options.max_incoming_event)
         self._heartbeat: Heartbeat | None = None
@@ -136,7 +127,6 @@ class ClientCore:
         self._lifetime_ends: float | None = None
         self._restoring: set[QueueCore] = set()
         self._patience: float | None = None
-        self._expire_at: float | None = None
         # Confirmations that may not have reached the broker before the connection was lost.
         self._confirmed: set[bytes] = set()
         self._confirmed_until = 0.0
@@ -164,7 +154,7 @@ class ClientCore:
             self._renew_at,
             self._lifetime_ends,
             self._patience,
-            self._expire_at,
+            self.producer.deadline,
         ]
         return min((d for d in deadlines if d is not None), default=None)
 
@@ -253,9 +243,9 @@ class ClientCore:
             self._fail_channel(ConnectionFailed("the authentication has expired"))
         if self._patience is not None and now >= self._patience:
             self._patience = None
-            self._resume_posting([q for q in self.queues if q not in self._restoring])
-        if self._expire_at is not None and now >= self._expire_at:
-            self._expire_posts(now)
+            self.producer.resume([q for q in self.queues if q not in self._restoring])
+        if self.producer.deadline is not None and now >= self.producer.deadline:
+            self._settle(self.producer.expire(now))
 
     def reauthenticate(self, credentials: Credentials) -> None:
         """Renew the credentials on the live session."""
@@ -311,40 +301,7 @@ class ClientCore:
         """Hand every unconfirmed message of a queue back to the broker."""
         return self.queues.release(queue, now)
 
-    # posts and confirmations
-
-    def post(
-        self,
-        queue: QueueCore,
-        guid: bytes,
-        data: bytes,
-        token: Any,
-        now: float,
-        tag: int = 0,
-        *,
-        flags: int = PutFlags.ACK_REQUESTED,
-        schema_id: int = 0,
-        compression: int = 0,
-    ) -> None:
-        """Accept a post: from here on it ends in exactly one outcome, reported with ``Acked``.
-
-        Raises:
-            QueueClosed: the queue is not open.
-            UsageError: the GUID is already in the window.
-        """
-        if queue.closing is not None or not (queue.sending or self._will_send(queue)):
-            raise QueueClosed(f"queue {queue.uri} is {queue.state.value}")
-        if guid in self.window:
-            raise UsageError(f"GUID {guid_to_text(guid)} belongs to another post that has no outcome yet")
-        message = encode_put(
-            queue.q_id, guid, data, flags=flags, schema_id=schema_id, compression=compression
-        )
-        self.window.add(guid, Pending(queue, message, token, tag, now))
-        queue.unacked += 1
-        if queue.sending:
-            self.outbox.put(message)
-        if self._expire_at is None:
-            self._expire_at = now + queue.deduplication_time
+    # confirmations; posts go to ``producer``
 
     def confirm(self, queue: QueueCore, guid: bytes) -> None:
         """Confirm one message; it goes out with the next :meth:`data_to_send`."""
@@ -404,12 +361,12 @@ class ClientCore:
         if not self._restoring:
             self._finish_restore()
         elif self._patience is None:
-            self._resume_posting([queue])
+            self.producer.resume([queue])
 
     def give_up_posts(self, queue: QueueCore) -> None:
         """The queue is closed: its posts end here."""
         if queue.unacked:
-            self._resolve(self.window.take(lambda pending: pending.queue is queue), AckStatus.CANCELED)
+            self._settle(self.producer.give_up(lambda pending: pending.queue is queue, AckStatus.CANCELED))
 
     # incoming events
 
@@ -423,7 +380,7 @@ class ClientCore:
         elif kind == EventType.PUSH:
             self._pushed(event, now)
         elif kind == EventType.ACK:
-            self._acked(event)
+            self._settle(self.producer.acked(event))
         elif kind == EventType.CONTROL:
             self._answered(event, now)
         elif kind == EventType.HEARTBEAT_REQ:
@@ -487,16 +444,7 @@ class ClientCore:
                 fresh.append(message)
         return fresh
 
-    def _acked(self, event: Event) -> None:
-        outcomes: list[Outcome] = []
-        pop = self.window.pop
-        for status, _, guid, _ in decode_acks(event.data, event.body):
-            pending = pop(guid)
-            if pending is not None:
-                pending.queue.unacked -= 1
-                outcomes.append(
-                    (pending.token, pending.tag, guid, ACK_STATUS_FROM_WIRE[status], pending.queue)
-                )
+    def _settle(self, outcomes: list[Outcome]) -> None:
         if outcomes:
             self.emit(Acked(outcomes))
 
@@ -551,10 +499,10 @@ class ClientCore:
     def _stop(self, now: float) -> None:
         self._requests.clear()
         self._restoring.clear()
-        self._expire_at = None
+        self.producer.deadline = None
         ended = SessionClosed("the session is closed") if not self._stop_reason else None
         self.queues.stop(ended or ConnectionFailed(self._stop_reason), now)
-        self._resolve(self.window.take(lambda _: True), AckStatus.CANCELED)
+        self._settle(self.producer.give_up(lambda _: True, AckStatus.CANCELED))
         self.emit(CloseChannel(None))
         self.emit(Disconnected(self._stop_reason))
         if self._stop_token is not None:
@@ -565,10 +513,6 @@ class ClientCore:
     def _check_open(self) -> None:
         if self.state in (SessionState.CLOSED, SessionState.CLOSING) or self._stop_token is not None:
             raise SessionClosed("the session is closed")
-
-    def _will_send(self, queue: QueueCore) -> bool:
-        """Whether posts may wait in the window: the queue is being restored."""
-        return queue.writable and queue.state in _HOLDING
 
     def _fail_channel(self, error: Error | None) -> None:
         self.emit(CloseChannel(error))
@@ -583,42 +527,5 @@ class ClientCore:
 
     def _finish_restore(self) -> None:
         self._patience = None
-        self._resume_posting(list(self.queues))
+        self.producer.resume(list(self.queues))
         self.emit(StateRestored())
-
-    def _resume_posting(self, queues: list[QueueCore]) -> None:
-        """Send again, in the order of posting, what has no outcome yet."""
-        ready = {q for q in queues if q.writable and not q.sending and q.state in _SENDABLE}
-        if ready:
-            for pending in self.window:
-                if pending.queue in ready:
-                    self.outbox.put(pending.data)
-            for queue in ready:
-                queue.sending = True
-
-    def _resolve(self, taken: list[tuple[bytes, Pending]], status: AckStatus) -> None:
-        outcomes: list[Outcome] = []
-        for guid, pending in taken:
-            queue = pending.queue
-            queue.unacked -= 1
-            # Such a queue acknowledges on receipt and delivers at most once: there is nothing more to know.
-            outcome = AckStatus.SUCCESS if queue.at_most_once else status
-            outcomes.append((pending.token, pending.tag, guid, outcome, queue))
-        if outcomes:
-            self.emit(Acked(outcomes))
-
-    def _expire_posts(self, now: float) -> None:
-        """Give up posts that stayed unanswered for as long as the broker recognises their GUIDs."""
-        due = self.window.take(lambda p: p.posted + p.queue.deduplication_time <= now)
-        self._resolve(due, AckStatus.TIMEOUT)
-        oldest = self.window.oldest()
-        if oldest is None:
-            self._expire_at = None
-        else:
-            self._expire_at = max(now + _EXPIRY_INTERVAL, oldest.posted + oldest.queue.deduplication_time)
-
-
-# Posts to a queue in these states wait in the window,
-_HOLDING = frozenset({QueueState.LOST, QueueState.REOPENING, QueueState.RESTORING})
-# and leave it when the queue is in one of these.
-_SENDABLE = frozenset({QueueState.OPEN, QueueState.RECONFIGURING})

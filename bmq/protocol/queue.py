@@ -118,6 +118,7 @@ class QueueCore:
         "suspends_on_bad_host_health",
         "unacked",
         "uri",
+        "uri_text",
         "waiting_configure",
         "writable",
     )
@@ -126,6 +127,7 @@ class QueueCore:
         self, uri: QueueUri, q_id: int, sub_id: int, flags: QueueFlags, owner: Any, *, suspends: bool = False
     ) -> None:
         self.uri = uri
+        self.uri_text = str(uri)
         self.q_id = q_id
         self.sub_id = sub_id
         self.flags = flags

@@ -166,6 +166,7 @@ class Queues:
         if queue.closing is not None or (queue.state, event) not in QUEUE_TRANSITIONS:
             raise QueueClosed(f"queue {queue.uri} is {queue.state.value}")
         queue.closing = operation
+        queue.sending = False
         self._watch(queue, operation)
         self._fire(queue, event, now)
 

@@ -33,43 +33,32 @@ class Window:
 
     Attributes:
         bytes: the size of all encoded messages held.
+        entries: the posts by GUID, in the order of posting; whoever changes it keeps ``bytes`` right.
     """
 
-    __slots__ = ("_entries", "bytes")
+    __slots__ = ("bytes", "entries")
 
     def __init__(self) -> None:
-        self._entries: dict[bytes, Pending] = {}
+        self.entries: dict[bytes, Pending] = {}
         self.bytes = 0
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def __contains__(self, guid: bytes) -> bool:
-        return guid in self._entries
-
-    def add(self, guid: bytes, pending: Pending) -> None:
-        """Take a post in; the GUID must not be there yet."""
-        self._entries[guid] = pending
-        self.bytes += len(pending.data)
-
-    def pop(self, guid: bytes) -> Pending | None:
-        """Let a post go; None when the GUID is not (or no longer) known."""
-        pending = self._entries.pop(guid, None)
-        if pending is not None:
-            self.bytes -= len(pending.data)
-        return pending
+        return guid in self.entries
 
     def oldest(self) -> Pending | None:
         """Return the post that has waited longest."""
-        return next(iter(self._entries.values()), None)
+        return next(iter(self.entries.values()), None)
 
     def __iter__(self) -> Iterator[Pending]:
-        return iter(self._entries.values())
+        return iter(self.entries.values())
 
     def take(self, wanted: Callable[[Pending], bool]) -> list[tuple[bytes, Pending]]:
         """Remove and return every post that is wanted, in order."""
-        taken = [(guid, pending) for guid, pending in self._entries.items() if wanted(pending)]
+        taken = [(guid, pending) for guid, pending in self.entries.items() if wanted(pending)]
         for guid, pending in taken:
-            del self._entries[guid]
+            del self.entries[guid]
             self.bytes -= len(pending.data)
         return taken
