@@ -9,25 +9,36 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bmq.testing.background import BackgroundBroker
     from bmq.testing.faults import FAULTS, Fault, FaultKind, plan_faults, random_faults, replay_faults
+    from bmq.testing.names import fresh_queue_uri
     from bmq.testing.pipe import Direction
     from bmq.testing.proxy import FaultProxy, ProxiedConnection, Side
 
 __all__ = [
     "FAULTS",
+    "BackgroundBroker",
     "Direction",
     "Fault",
     "FaultKind",
     "FaultProxy",
     "ProxiedConnection",
     "Side",
+    "fresh_queue_uri",
     "plan_faults",
     "random_faults",
     "replay_faults",
 ]
 
 # Loaded when asked for: the plugin is imported by every run of pytest, whatever it tests.
-_MODULES = {"Direction": "pipe", "FaultProxy": "proxy", "ProxiedConnection": "proxy", "Side": "proxy"}
+_MODULES = {
+    "BackgroundBroker": "background",
+    "Direction": "pipe",
+    "FaultProxy": "proxy",
+    "ProxiedConnection": "proxy",
+    "Side": "proxy",
+    "fresh_queue_uri": "names",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,53 @@
+"""Names and domains that tests make up."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from bmq.broker.builtin import builtin_domains
+from bmq.broker.domain import AppSubscription, DomainConfig, Mode
+from bmq.errors import UsageError
+
+__all__ = ["domain_like", "fresh_queue_uri"]
+
+_SETTINGS = {field.name for field in fields(DomainConfig)} - {"name", "mode"}
+
+
+def fresh_queue_uri(domain: str, hint: str = "queue") -> str:
+    """Return the URI of a queue that nobody else uses.
+
+    Args:
+        domain: its domain.
+        hint: what its name begins with, as far as it is legal in a name.
+    """
+    name = re.sub(r"[^A-Za-z0-9_]+", "-", hint).strip("-")[:40]
+    return f"bmq://{domain}/{name or 'queue'}-{secrets.token_hex(6)}"
+
+
+def domain_like(mode: str, number: int, settings: Mapping[str, Any]) -> DomainConfig:
+    """Return a domain as ``bmq.test.mem.<mode>`` with other settings.
+
+    ``subscriptions`` may be a mapping of appIds to expressions, and ``app_ids`` any sequence.
+
+    Raises:
+        UsageError: there is no such mode or setting.
+    """
+    modes = [each.value for each in Mode]
+    if mode not in modes:
+        raise UsageError(f"{mode!r} is no mode of a domain; there are: {', '.join(modes)}")
+    unknown = set(settings) - _SETTINGS
+    if unknown:
+        known = ", ".join(sorted(_SETTINGS))
+        raise UsageError(f"a domain has no setting {', '.join(sorted(unknown))}; there are: {known}")
+    values = dict(settings)
+    if "app_ids" in values:
+        values["app_ids"] = tuple(values["app_ids"])
+    if isinstance(values.get("subscriptions"), Mapping):
+        subscriptions = [AppSubscription(app_id, text) for app_id, text in values["subscriptions"].items()]
+        values["subscriptions"] = tuple(subscriptions)
+    base = builtin_domains()[f"bmq.test.mem.{mode}"]
+    return replace(base, name=f"bmq.test.made{number}.{mode}", **values)

@@ -1,0 +1,209 @@
+"""The pytest plugin: a broker, sessions and a proxy for each test.
+
+pytest finds it by itself where bmq is installed. Fixtures that need an event loop work with pytest-asyncio,
+in both of its modes; :func:`bmq_background_broker` works without. Where the environment variable
+BMQ_BROKER_URI names a broker, that one is used instead of an embedded one.
+
+=========================  ============================================================================
+``bmq_broker``             a broker: embedded and new, or the one that BMQ_BROKER_URI names
+``bmq_broker_options``     override it to return keyword arguments for :class:`bmq.broker.Broker`
+``bmq_connect``            ``await bmq_connect(**options)`` makes a session with it, closed after the test
+``bmq_session``            one such session
+``bmq_queue_uri``          the URI of a queue that nobody else uses, in ``bmq.test.mem.priority``
+``bmq_new_queue_uri``      ``bmq_new_queue_uri(domain)`` makes more of them, in any domain
+``bmq_domain``             ``bmq_domain(mode, **settings)`` makes a domain and returns its name
+``bmq_proxy``              a fault-injecting proxy in front of the broker; sessions go through it
+``bmq_background_broker``  an embedded broker on a thread of its own, for tests without an event loop
+=========================  ============================================================================
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+# Nothing else here: every run of pytest imports this module, whatever it tests.
+if TYPE_CHECKING:
+    from bmq.broker.server import Broker
+    from bmq.client.session import Session
+    from bmq.testing.background import BackgroundBroker
+    from bmq.testing.proxy import FaultProxy
+
+_VARIABLE = "BMQ_BROKER_URI"
+_DOMAIN = "bmq.test.mem.priority"
+
+
+def _async_fixture(function: Callable[..., Any]) -> Any:
+    """Make a fixture of an async generator; without pytest-asyncio, one that says what is missing."""
+    if importlib.util.find_spec("pytest_asyncio") is not None:
+        import pytest_asyncio
+
+        return pytest_asyncio.fixture(function)
+
+    def missing() -> None:
+        pytest.fail(
+            f"{function.__name__} needs pytest-asyncio, which is not installed: pip install pytest-asyncio "
+            "(or use bmq_background_broker, which needs no event loop)",
+            pytrace=False,
+        )
+
+    missing.__doc__ = function.__doc__
+    return pytest.fixture(name=function.__name__)(missing)
+
+
+def _check_loop(request: pytest.FixtureRequest) -> None:
+    """Refuse a test that runs on another event loop than its fixtures: it would wait for ever."""
+    marker = request.node.get_closest_marker("asyncio")
+    if marker is None:
+        return
+    own = marker.kwargs.get("loop_scope") or request.config.getini("asyncio_default_test_loop_scope")
+    fixtures = request.config.getini("asyncio_default_fixture_loop_scope") or "function"
+    if own != fixtures and fixtures != "fixture-scope":
+        pytest.fail(
+            f"this test runs on the event loop of its {own}, and {request.fixturename} on the loop of the "
+            f"{fixtures}: set asyncio_default_fixture_loop_scope = {own!r}",
+            pytrace=False,
+        )
+
+
+class NamedBroker:
+    """The broker that BMQ_BROKER_URI names: an address, and nothing to look into.
+
+    Attributes:
+        uri: the address for clients.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"bmq_broker is the broker that {_VARIABLE} names, at {self.uri}; only an embedded one has "
+            f"{name!r}: unset {_VARIABLE}, or leave this test out there"
+        )
+
+
+@pytest.fixture
+def bmq_broker_options() -> Mapping[str, Any]:
+    """Keyword arguments for the embedded broker; override it in a module or a conftest.py."""
+    return {}
+
+
+@_async_fixture
+async def bmq_broker(
+    request: pytest.FixtureRequest, bmq_broker_options: Mapping[str, Any]
+) -> AsyncIterator[Broker | NamedBroker]:
+    """A broker: embedded and new for this test, or the one that BMQ_BROKER_URI names."""
+    _check_loop(request)
+    named = os.environ.get(_VARIABLE)
+    if named:
+        if bmq_broker_options:
+            pytest.skip(f"wants a broker with {', '.join(bmq_broker_options)}, and {_VARIABLE} names another")
+        yield NamedBroker(named)
+        return
+    from bmq.broker.server import Broker
+
+    async with Broker(**bmq_broker_options) as broker:
+        yield broker
+
+
+@_async_fixture
+async def bmq_proxy(
+    bmq_broker: Broker | NamedBroker, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[FaultProxy]:
+    """A fault-injecting proxy in front of the broker; ``bmq_session`` and ``bmq_connect`` go through it."""
+    from bmq.testing.proxy import FaultProxy
+
+    async with FaultProxy(bmq_broker.uri) as proxy:
+        if os.environ.get(_VARIABLE):
+            # It overrides every address given in code, also in the code that is tested.
+            monkeypatch.setenv(_VARIABLE, proxy.uri)
+        yield proxy
+
+
+@_async_fixture
+async def bmq_connect(
+    request: pytest.FixtureRequest, bmq_broker: Broker | NamedBroker
+) -> AsyncIterator[Callable[..., Awaitable[Session]]]:
+    """Make sessions: ``await bmq_connect(**options)``; each is closed after the test.
+
+    The address may be given first; without it, it is the proxy's if the test uses ``bmq_proxy``, else the
+    broker's.
+    """
+    from bmq.client.connect import connect
+
+    proxied = "bmq_proxy" in request.fixturenames
+    default: Broker | NamedBroker | FaultProxy = (
+        request.getfixturevalue("bmq_proxy") if proxied else bmq_broker
+    )
+    sessions: list[Session] = []
+
+    async def open_session(uri: str | None = None, **options: Any) -> Session:
+        with pytest.MonkeyPatch.context() as patch:
+            # Which broker it is has been decided above.
+            patch.delenv(_VARIABLE, raising=False)
+            connecting = connect(uri or default.uri, **options)
+        session = await connecting
+        sessions.append(session)
+        return session
+
+    yield open_session
+    for session in reversed(sessions):
+        await session.close()
+
+
+@_async_fixture
+async def bmq_session(bmq_connect: Callable[..., Awaitable[Session]]) -> AsyncIterator[Session]:
+    """A session with the broker, through the proxy if the test uses ``bmq_proxy``."""
+    yield await bmq_connect()
+
+
+@pytest.fixture
+def bmq_new_queue_uri(request: pytest.FixtureRequest) -> Callable[..., str]:
+    """Make URIs of queues that nobody else uses: ``bmq_new_queue_uri(domain)``."""
+    from bmq.testing.names import fresh_queue_uri
+
+    def new(domain: str = _DOMAIN) -> str:
+        return fresh_queue_uri(domain, request.node.name)
+
+    return new
+
+
+@pytest.fixture
+def bmq_queue_uri(bmq_new_queue_uri: Callable[..., str]) -> str:
+    """The URI of a queue that nobody else uses, in ``bmq.test.mem.priority``."""
+    return bmq_new_queue_uri()
+
+
+@pytest.fixture
+def bmq_domain(bmq_broker: Broker | NamedBroker) -> Callable[..., str]:
+    """Make domains: ``bmq_domain("fanout", app_ids=["billing"], message_ttl=60)`` returns a name.
+
+    The mode is "priority", "fanout" or "broadcast"; the rest are fields of
+    :class:`bmq.broker.DomainConfig`, by default as in ``bmq.test.mem.<mode>``. Of a broker that
+    BMQ_BROKER_URI names no domain can be made: the test is skipped there.
+    """
+    if isinstance(bmq_broker, NamedBroker):
+        pytest.skip(f"makes a domain, which cannot be done to the broker that {_VARIABLE} names")
+    broker = bmq_broker
+    from bmq.testing.names import domain_like
+
+    def make(mode: str = "priority", **settings: Any) -> str:
+        config = domain_like(mode, len(broker.source.configured), settings)
+        broker.source.configured = {**broker.source.configured, config.name: config}
+        return config.name
+
+    return make
+
+
+@pytest.fixture
+def bmq_background_broker(bmq_broker_options: Mapping[str, Any]) -> Iterator[BackgroundBroker]:
+    """An embedded broker on a thread of its own, for tests without an event loop; ``.uri`` is its address."""
+    from bmq.testing.background import BackgroundBroker
+
+    with BackgroundBroker(**bmq_broker_options) as broker:
+        yield broker
