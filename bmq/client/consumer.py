@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Consumer", "Drain", "properties_of"]
 
+_COUNT_EVERY = 64
+
 
 class Consumer:
     """One subscription of a queue, with its own messages.
@@ -55,7 +57,9 @@ class Consumer:
         self._expressions = expressions
         self.cores = self._make_cores()
         self._messages: deque[PushMessage] = deque()
-        self._bytes = 0
+        # What was taken out of the line and not counted yet: counting costs as much as taking.
+        self._taken = 0
+        self._taken_bytes = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._closed = False
         self._error: Error | None = None
@@ -117,10 +121,11 @@ class Consumer:
 
         Cancelling it loses nothing: a message that is not returned stays in line.
         """
-        async with asyncio.timeout(timeout):
-            while not self._messages:
-                self._raise_if_closed()
-                await self.arrival()
+        if not self._messages:
+            async with asyncio.timeout(timeout):
+                while not self._messages:
+                    self._raise_if_closed()
+                    await self.arrival()
         return self.pop()
 
     async def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> MessageBatch:
@@ -136,10 +141,11 @@ class Consumer:
 
         Cancelling it loses nothing.
         """
-        async with asyncio.timeout(timeout):
-            while not self._messages:
-                self._raise_if_closed()
-                await self.arrival()
+        if not self._messages:
+            async with asyncio.timeout(timeout):
+                while not self._messages:
+                    self._raise_if_closed()
+                    await self.arrival()
         return self.pop_many(max_messages)
 
     def receive_nowait(self) -> Message | None:
@@ -257,7 +263,6 @@ class Consumer:
         size = 0
         for message in messages:
             size += len(message[6])
-        self._bytes += size
         self.queue.session.note_buffered(len(messages), size)
         if self._waiters:
             self._wake(len(messages))
@@ -266,8 +271,10 @@ class Consumer:
         """Give up the messages that wait unseen."""
         messages = list(self._messages)
         self._messages.clear()
-        self.queue.session.note_buffered(-len(messages), -self._bytes)
-        self._bytes = 0
+        for message in messages:
+            self._taken_bytes += len(message[6])
+        self._taken += len(messages)
+        self._count_taken()
         return messages
 
     def shut(self, error: Error | None) -> None:
@@ -276,14 +283,6 @@ class Consumer:
             self._closed = True
             self._error = error
             self._wake(len(self._waiters))
-
-    def confirm_guid(self, guid: bytes) -> None:
-        """Confirm one message."""
-        self.queue.confirm(guid)
-
-    def confirm_guids(self, guids: list[bytes]) -> None:
-        """Confirm several messages."""
-        self.queue.confirm_many(guids)
 
     # how messages are taken out
 
@@ -308,22 +307,29 @@ class Consumer:
 
     def pop(self) -> Message:
         """Take the next message out of the line; there must be one."""
-        push = self._messages.popleft()
-        size = len(push[6])
-        self._bytes -= size
-        self.queue.session.note_buffered(-1, -size)
+        messages = self._messages
+        push = messages.popleft()
+        self._taken += 1
+        self._taken_bytes += len(push[6])
+        if self._taken >= _COUNT_EVERY or not messages:
+            self._count_taken()
         return Message(self, push)
 
     def pop_many(self, limit: int) -> MessageBatch:
         """Take messages out of the line."""
-        if len(self._messages) <= limit:
-            pushes = self.take_back()
-        else:
-            pushes = [self._messages.popleft() for _ in range(limit)]
-            size = sum(len(push[6]) for push in pushes)
-            self._bytes -= size
-            self.queue.session.note_buffered(-len(pushes), -size)
+        messages = self._messages
+        if len(messages) <= limit:
+            return MessageBatch(self, [Message(self, push) for push in self.take_back()])
+        pushes = [messages.popleft() for _ in range(limit)]
+        self._taken += limit
+        self._taken_bytes += sum(len(push[6]) for push in pushes)
+        self._count_taken()
         return MessageBatch(self, [Message(self, push) for push in pushes])
+
+    def _count_taken(self) -> None:
+        if self._taken:
+            self.queue.session.note_buffered(-self._taken, -self._taken_bytes)
+            self._taken = self._taken_bytes = 0
 
     def _raise_if_closed(self) -> None:
         if self._closed:

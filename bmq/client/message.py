@@ -125,7 +125,7 @@ class Message:
         """
         if not self.confirmed:
             self.confirmed = True
-            self._consumer.confirm_guid(self._push[2])
+            self._consumer.queue.confirm(self._push[2])
 
     async def __aenter__(self) -> Message:
         return self
@@ -159,7 +159,7 @@ class MessageBatch(Sequence[Message]):
             if not message.confirmed:
                 message.confirmed = True
                 guids.append(message._push[2])  # pyright: ignore[reportPrivateUsage]
-        self._consumer.confirm_guids(guids)
+        self._consumer.queue.confirm_many(guids)
 
     @overload
     def __getitem__(self, index: int) -> Message: ...

@@ -142,11 +142,13 @@ class Queue:
         Cancelling it while it waits for room posts nothing; after that the message stays posted, and only its
         outcome is lost to this caller.
         """
-        async with asyncio.timeout(timeout):
-            poster = self._poster
-            while not self.session.takes_posts:
-                await self.session.room()
-            return await poster.post(payload, tagged(properties, tags), guid)
+        if timeout is not None:
+            async with asyncio.timeout(timeout):
+                return await self.post(payload, properties=properties, tags=tags, guid=guid)
+        session = self.session
+        while not session.takes_posts:
+            await session.room()
+        return await self._poster.post(payload, tagged(properties, tags) if tags else properties, guid)
 
     def post_nowait(
         self,

@@ -308,7 +308,7 @@ class ClientCore:
         if queue.at_most_once:
             return
         message = encode_confirm(queue.q_id, guid, queue.sub_id)
-        if self.connected:
+        if self.state is SessionState.STARTED:
             self.outbox.confirm(message)
         elif self.options.drop_confirmed_redeliveries:
             self._confirmed.add(message)
