@@ -20,11 +20,13 @@ MODULES = {path.relative_to(PACKAGE.parent): path for path in sorted(PACKAGE.rgl
 MAY_IMPORT = {
     "errors": set[str](),
     "_version": set[str](),
+    "events": {"protocol"},
     "wire": set[str](),
     "subscriptions": {"wire"},
     "protocol": {"wire"},
     "client": {"wire", "protocol", "subscriptions"},
     "broker": {"wire", "protocol", "subscriptions"},
+    "workers": {"wire", "protocol", "subscriptions", "client"},
     "testing": {"wire", "protocol", "subscriptions", "client", "broker"},
     "spark": {"wire", "protocol", "subscriptions", "client", "broker"},
     "cli": {"wire", "protocol", "subscriptions", "client", "broker", "testing"},
