@@ -89,6 +89,10 @@ class Client:
         problem = _check_parameters(wanted)
         if problem:
             return _status(_INVALID, problem)
+        if self.node.intercept_open is not None:
+            intercepted = self.node.intercept_open(wanted)
+            if intercepted is not None:
+                return intercepted
         if self.node.stopping:
             return _status(_REFUSED, "Node is stopping", -11)
         try:
@@ -241,6 +245,8 @@ class Client:
         if handle is None:
             self.refuse(q_id, puts)
             return
+        if self.node.intercept_post is not None:
+            puts = self.node.intercept_post(handle, puts)
         handle.queue.post(handle, puts, now)
         self.node.touch(handle.queue, None)
 

@@ -30,6 +30,12 @@ class Connection(asyncio.Protocol):
         self.session: BrokerSession | None = None
         self.transport: asyncio.Transport | None = None
         self.peer = ""
+        # What came while the answer to the first message is delayed on purpose.
+        self._held: list[bytes] | None = None
+        # Whether tests of failures want it read from, whether it reads what it is sent, and what follows.
+        self._reading = True
+        self._listening = True
+        self._paused = False
 
     # ---- asyncio.Protocol
 
@@ -41,27 +47,45 @@ class Connection(asyncio.Protocol):
         address = transport.get_extra_info("peername")
         self.peer = f"{address[0]}:{address[1]}" if address else "a client"
         self.session = self.broker.begin(self)
+        self.broker.faults.apply_to(self)
         _log.info("%s connected", self.peer)
 
     def data_received(self, data: bytes) -> None:
         """Hand bytes to the session."""
         session = self.session
         assert session is not None
+        if self._held is not None:
+            self._held.append(data)
+            return
+        if self.broker.faults.negotiation_delay and session.negotiating:
+            self._held = [data]
+            self.broker.later(self.broker.faults.negotiation_delay, self._release)
+            return
         session.receive(data, self.broker.clock())
         if session.closed:
             self.close()
+        elif session.events_left == 0:
+            self.cut()
+
+    def _release(self) -> None:
+        held, self._held = self._held, None
+        if self.transport is not None and not self.transport.is_closing() and self.session is not None:
+            self.session.receive(b"".join(held or ()), self.broker.clock())
+            if self.session.closed:
+                self.close()
 
     def pause_writing(self) -> None:
         """The client does not read: leave it alone until it does."""
         assert self.transport is not None
         self.output.accept(False)
-        self.transport.pause_reading()
+        self._listening = False
+        self._update_reading()
         _log.info("%s does not read what it is sent; waiting", self.peer)
 
     def resume_writing(self) -> None:
         """The client reads again."""
-        assert self.transport is not None
-        self.transport.resume_reading()
+        self._listening = True
+        self._update_reading()
         self.output.accept(True)
         self.broker.node.deliver(self.broker.clock())
 
@@ -72,6 +96,23 @@ class Connection(asyncio.Protocol):
         if self.session is not None:
             self.session.channel_down(self.broker.clock())
         self.output.discard()
+
+    def read(self, reading: bool) -> None:
+        """Read from the client, or do not, for tests of failures."""
+        self._reading = reading
+        self._update_reading()
+
+    def _update_reading(self) -> None:
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        paused = not (self._reading and self._listening)
+        if paused is not self._paused:
+            self._paused = paused
+            if paused:
+                transport.pause_reading()
+            else:
+                transport.resume_reading()
 
     # ---- output
 
@@ -89,6 +130,11 @@ class Connection(asyncio.Protocol):
         if not output.accepting and transport.get_write_buffer_size() < output.high_water:
             output.accept(True)
             self.broker.node.deliver(self.broker.clock())
+
+    def cut(self) -> None:
+        """Break the connection without a word."""
+        if self.transport is not None:
+            self.transport.abort()
 
     def close(self) -> None:
         """Write what there is to write, then close."""

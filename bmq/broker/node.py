@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bmq.broker.app import App
 from bmq.broker.client import Client
 from bmq.broker.domains import Domain, DomainSource
+from bmq.broker.handle import Handle
 from bmq.broker.queue import Queue
 from bmq.protocol.broker import ClientPort
+from bmq.protocol.broker_data import Put
 from bmq.protocol.broker_output import BrokerOutput
+from bmq.wire.control_messages import QueueHandleParameters, Status
 from bmq.wire.uri import QueueUri
 
 __all__ = ["Node"]
@@ -34,6 +39,9 @@ class Node:
         self.queues: dict[str, Queue] = {}
         self.clients: list[Client] = []
         self.stopping = False
+        #: Tests of failures decide here about opens, and which posts are stored.
+        self.intercept_open: Callable[[QueueHandleParameters], Status | None] | None = None
+        self.intercept_post: Callable[[Handle, list[Put]], list[Put]] | None = None
         self._touched: dict[Queue, set[App]] = {}
         self._housekeeping = 0.0
         #: Applications that have to let some time pass before they redeliver.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import logging
 import os
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from ssl import SSLContext
 from types import TracebackType
@@ -18,10 +20,13 @@ from bmq.broker.clock import Clock, ManualClock
 from bmq.broker.connection import Connection
 from bmq.broker.domain import DomainConfig, Redirect, parse_domain
 from bmq.broker.domains import DomainSource
+from bmq.broker.faults import Faults
 from bmq.broker.node import Node
+from bmq.broker.views import QueuesView
 from bmq.errors import StateError
 from bmq.protocol.broker import BrokerSession
 from bmq.protocol.broker_settings import Authentication, BrokerSettings
+from bmq.wire.control_messages import ClientIdentity, Status
 from bmq.wire.guid import GuidGenerator, client_id_from
 
 __all__ = ["Broker"]
@@ -92,6 +97,7 @@ class Broker:
             max_missed_heartbeats=max_missed_heartbeats,
             high_water=high_water,
             authentication=auth if isinstance(auth, Authentication) else Authentication(users=auth),
+            admit=self._admit,
         )
         self.clock: Clock = clock or time.monotonic
         self.host = host
@@ -99,18 +105,27 @@ class Broker:
         self._ssl = ssl
         self._history = deduplication_history
         self.node = self._new_node()
+        #: What it does wrong on purpose.
+        self.faults = Faults(self)
         self.connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
         self._port = port
         self._sessions = 0
         self._guids = GuidGenerator(client_id_from(socket.gethostname(), time.time_ns(), os.getpid(), 0))
         self._dirty: list[Connection] = []
+        self._later: list[tuple[float, int, Callable[[], None]]] = []
+        self._counter = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._all_gone = asyncio.Event()
 
     def _new_node(self) -> Node:
         return Node(self.source, history_limit=self._history)
+
+    @property
+    def queues(self) -> QueuesView:
+        """What the queues store, by URI."""
+        return QueuesView(self.node)
 
     # ---- life
 
@@ -200,6 +215,7 @@ class Broker:
             self.node.forget_attempts()
         else:
             self.node = self._new_node()
+            self.faults.attach()
         await self.start()
 
     async def __aenter__(self) -> Broker:
@@ -212,6 +228,9 @@ class Broker:
         await self.stop()
 
     # ---- for connections
+
+    def _admit(self, identity: ClientIdentity) -> Status | None:
+        return self.faults.admit(identity)
 
     def begin(self, connection: Connection) -> BrokerSession:
         """Make the session of a new connection."""
@@ -233,6 +252,17 @@ class Broker:
         if not self.connections:
             self._all_gone.set()
 
+    def later(self, seconds: float, action: Callable[[], None]) -> None:
+        """Do something when so many seconds of the broker's clock have passed, if it is still running."""
+        if isinstance(self.clock, ManualClock):
+            heapq.heappush(self._later, (self.clock() + seconds, next(self._counter), action))
+        elif self._loop is not None:
+            self._loop.call_later(seconds, self._run_later, action)
+
+    def _run_later(self, action: Callable[[], None]) -> None:
+        if self.running:
+            action()
+
     def schedule_flush(self, connection: Connection) -> None:
         """Write a connection's output when this turn of the event loop is over."""
         if not self._dirty and self._loop is not None:
@@ -248,6 +278,8 @@ class Broker:
 
     def _tick(self) -> None:
         now = self.clock()
+        while self._later and self._later[0][0] <= now:
+            heapq.heappop(self._later)[2]()
         self.node.tick(now)
         for connection in list(self.connections):
             session = connection.session

@@ -95,6 +95,7 @@ class BrokerInput(Enum):
     CLIENT = "clientIdentity"
     OLD_CLIENT = "clientIdentity of an SDK too old"
     ADMIN_CLIENT = "clientIdentity for admin commands"
+    UNWANTED_CLIENT = "clientIdentity, not authorized"
     STRANGER = "anything else where these belong"
     REQUEST = "a request"
     DISCONNECT = "disconnect"
@@ -117,9 +118,11 @@ BROKER_TRANSITIONS: dict[tuple[BrokerState, BrokerInput], tuple[str, BrokerState
     (_S.CONNECTED, _I.CLIENT): ("serve", _S.SERVING),
     (_S.CONNECTED, _I.OLD_CLIENT): ("serve_reluctantly", _S.SERVING),
     (_S.CONNECTED, _I.ADMIN_CLIENT): ("administer", _S.ADMINISTERED),
+    (_S.CONNECTED, _I.UNWANTED_CLIENT): ("turn_away", _S.CLOSED),
     (_S.AUTHENTICATED, _I.CLIENT): ("serve", _S.SERVING),
     (_S.AUTHENTICATED, _I.OLD_CLIENT): ("serve_reluctantly", _S.SERVING),
     (_S.AUTHENTICATED, _I.ADMIN_CLIENT): ("administer", _S.ADMINISTERED),
+    (_S.AUTHENTICATED, _I.UNWANTED_CLIENT): ("turn_away", _S.CLOSED),
     (_S.SERVING, _I.CREDENTIALS_ACCEPTED): ("authenticate", _S.SERVING),
     (_S.SERVING, _I.CREDENTIALS_REFUSED): ("refuse_renewal", _S.CLOSED),
     (_S.SERVING, _I.STRANGER): ("lose", _S.CLOSED),
@@ -271,11 +274,20 @@ class BrokerSession:
         self._message: Message | None = None
         self._verdict = AuthenticationResponse()
         self._authenticated_as: tuple[str, str] = ("", "")
+        self._refusal: Status | None = None
+        self._expiry: float | None = None
+        #: After how many more events the connection breaks, for tests of failures; None for never.
+        self.events_left: int | None = None
 
     @property
     def closed(self) -> bool:
         """Whether the connection is to be closed, once what is in the output is sent."""
         return self.state is BrokerState.CLOSED
+
+    @property
+    def negotiating(self) -> bool:
+        """Whether the client has yet to say who it is."""
+        return self.state in (BrokerState.CONNECTED, BrokerState.AUTHENTICATED)
 
     @property
     def buffered(self) -> int:
@@ -288,6 +300,9 @@ class BrokerSession:
         """Take bytes from the client."""
         self._now = now
         events, error = self._framer.feed(data)
+        if self.events_left is not None:
+            events = events[: self.events_left]
+            self.events_left -= len(events)
         if events and self._heartbeat is not None:
             self._heartbeat.received()
         at, count = 0, len(events)
@@ -378,10 +393,14 @@ class BrokerSession:
         if self.state is _S.CONNECTED and not self.settings.authentication.allows_anonymous:
             _log.info("%s: sent no credentials; closing", self.peer)
             return _I.STRANGER
+        if message.client_type not in (ClientType.E_TCPCLIENT, ClientType.E_TCPADMIN) or message.cluster_name:
+            return _I.STRANGER
+        if self.settings.admit is not None:
+            self._refusal = self.settings.admit(message)
+            if self._refusal is not None:
+                return _I.UNWANTED_CLIENT
         if message.client_type is ClientType.E_TCPADMIN:
             return _I.ADMIN_CLIENT
-        if message.client_type is not ClientType.E_TCPCLIENT or message.cluster_name:
-            return _I.STRANGER
         version = message.sdk_version
         if message.sdk_language is ClientLanguage.E_JAVA and version >= _JAVA_SNAPSHOT:
             version -= _JAVA_SNAPSHOT
@@ -433,11 +452,9 @@ class BrokerSession:
         self._answer_credentials()
         self.principal = self._authenticated_as
         lifetime = self._verdict.lifetime_ms
-        if self.state is not _S.AUTHENTICATED:
-            self._deadline = None
-        if lifetime is not None and self.state is not _S.AUTHENTICATED:
-            self._deadline = self._now + lifetime / 1000
         self._expiry = None if lifetime is None else self._now + lifetime / 1000
+        if self.state is not _S.AUTHENTICATED:
+            self._deadline = self._expiry
 
     def _refuse_renewal(self) -> None:
         self._answer_credentials()
@@ -459,6 +476,10 @@ class BrokerSession:
             )
         )
 
+    def _turn_away(self) -> None:
+        assert self._refusal is not None
+        self._negotiate(self._refusal)
+
     def _administer(self) -> None:
         self._negotiate(Status())
 
@@ -474,7 +495,7 @@ class BrokerSession:
             result=result,
             protocol_version=1,
             broker_version=settings.broker_version,
-            is_deprecated_sdk=result.category is not StatusCategory.E_SUCCESS,
+            is_deprecated_sdk=result.category is StatusCategory.E_NOT_SUPPORTED,
             broker_identity=ClientIdentity(
                 protocol_version=1,
                 sdk_version=settings.broker_version,
@@ -606,8 +627,6 @@ class BrokerSession:
         client, self.client = self.client, None
         if client is not None:
             self.backend.disconnect(client, self._now, lost=lost)
-
-    _expiry: float | None = None
 
 
 def _converted(old: QueueStreamParameters) -> StreamParameters:

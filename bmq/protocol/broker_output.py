@@ -37,8 +37,10 @@ class BrokerOutput:
         "_pushes",
         "_size",
         "accepting",
+        "ack",
         "flow",
         "high_water",
+        "push",
         "wake",
     )
 
@@ -46,6 +48,9 @@ class BrokerOutput:
         self.high_water = high_water
         self.wake = wake
         self.flow: Callable[[bool], None] = _ignore
+        #: What adds a PUSH message and an acknowledgement: whoever tests failures puts something between.
+        self.push: Callable[[bytes], None] = self.add_push
+        self.ack: Callable[[int, int, bytes, int], None] = self.add_ack
         self._chunks: list[bytes] = []
         self._pushes: list[bytes] = []
         self._acks: list[bytes] = []
@@ -59,7 +64,7 @@ class BrokerOutput:
         """Bytes of PUSH messages that wait to be taken."""
         return self._size
 
-    def push(self, message: bytes) -> None:
+    def add_push(self, message: bytes) -> None:
         """Add one whole PUSH message."""
         pushes = self._pushes
         pushes.append(message)
@@ -76,7 +81,7 @@ class BrokerOutput:
             self.accepting = accepting
             self.flow(accepting)
 
-    def ack(self, status: int, correlation_id: int, guid: bytes, queue_id: int) -> None:
+    def add_ack(self, status: int, correlation_id: int, guid: bytes, queue_id: int) -> None:
         """Add one acknowledgement."""
         self._acks.append(_pack_ack(status, correlation_id, guid, queue_id))
         if not self._awake:

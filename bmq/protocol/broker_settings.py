@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT
@@ -10,6 +10,7 @@ from bmq.wire.control_messages import (
     UNRELEASED_VERSION,
     AuthenticationRequest,
     AuthenticationResponse,
+    ClientIdentity,
     Status,
     StatusCategory,
 )
@@ -88,6 +89,7 @@ class BrokerSettings:
         max_event_size: bytes of the largest event accepted.
         high_water: bytes of PUSH messages that may wait for one client before it gets no more.
         authentication: who may use it.
+        admit: what decides about each client by its identity: why it is refused, or None.
     """
 
     process_name: str = "bmqbrkr"
@@ -102,3 +104,4 @@ class BrokerSettings:
     max_event_size: int = DEFAULT_MAX_INCOMING_EVENT
     high_water: int = 16 * 1024 * 1024
     authentication: Authentication = Authentication()
+    admit: Callable[[ClientIdentity], Status | None] | None = None

@@ -1,0 +1,231 @@
+"""Making an embedded broker misbehave on purpose, so that services can be tested against it.
+
+What the network does (cut, delay, split, corrupt) is the business of a proxy in front; here is what only the
+broker itself can do wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from bmq.errors import AckStatus, StatusCategory
+from bmq.protocol.broker_data import Put
+from bmq.wire.constants import ACK_STATUS_TO_WIRE
+from bmq.wire.control_messages import ClientIdentity, QueueHandleParameters, Status
+
+if TYPE_CHECKING:
+    from bmq.broker.connection import Connection
+    from bmq.broker.handle import Handle
+    from bmq.broker.server import Broker
+
+__all__ = ["Faults"]
+
+_UNKNOWN_STATUS = 5
+
+
+class _Countdown:
+    """Something that happens the next so many times, or always."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, count: int | None) -> None:
+        if count is not None and count < 0:
+            raise ValueError(f"a fault happens 0 or more times, not {count}")
+        self.left = count
+
+    def __bool__(self) -> bool:
+        """Return whether it happens once more, and count that."""
+        if self.left is None:
+            return True
+        if not self.left:
+            return False
+        self.left -= 1
+        return True
+
+
+class Faults:
+    """The faults of one broker: ``broker.faults``. They concern every client, those that come later included.
+
+    Each method switches one fault on, replacing an earlier one of its kind; :meth:`clear` ends them all.
+    ``count`` says how many times a fault happens; None is always.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._ack_delay = 0.0
+        self._lost_acks = _Countdown(0)
+        self._nacks: tuple[_Countdown, int] = (_Countdown(0), 0)
+        self._duplicates = _Countdown(0)
+        self._opens: tuple[_Countdown, Status, str] = (_Countdown(0), Status(), "")
+        self._negotiations: tuple[_Countdown, Status] = (_Countdown(0), Status())
+        self._events: int | None = None
+        self._deaf = False
+        #: Seconds that an answer to a client's first message takes.
+        self.negotiation_delay = 0.0
+
+    # ---- what users switch on
+
+    def delay_acks(self, seconds: float) -> None:
+        """Send every acknowledgement so many seconds (of the broker's clock) late."""
+        self._ack_delay = seconds
+        self._apply()
+
+    def drop_acks(self, count: int | None = None) -> None:
+        """Send no acknowledgements: messages are stored, and their producers never hear."""
+        self._lost_acks = _Countdown(count)
+        self._apply()
+
+    def nack(self, status: AckStatus = AckStatus.UNKNOWN, count: int | None = None) -> None:
+        """Store no posted messages, acknowledge them negatively.
+
+        Args:
+            status: why; statuses that have no number on the wire arrive as UNKNOWN.
+            count: how many messages.
+
+        Raises:
+            ValueError: the status is SUCCESS.
+        """
+        if status is AckStatus.SUCCESS:
+            raise ValueError("SUCCESS is no negative acknowledgement")
+        self._nacks = _Countdown(count), ACK_STATUS_TO_WIRE.get(status, _UNKNOWN_STATUS)
+        self.attach()
+
+    def duplicate_pushes(self, count: int | None = None) -> None:
+        """Send messages to consumers twice."""
+        self._duplicates = _Countdown(count)
+        self._apply()
+
+    def refuse_open(
+        self,
+        category: StatusCategory = StatusCategory.E_REFUSED,
+        code: int = -1,
+        message: str = "Refused for a test",
+        *,
+        uri: str = "",
+        count: int | None = None,
+    ) -> None:
+        """Answer openQueue with a failure.
+
+        Args:
+            category: the generic result.
+            code: the second number.
+            message: the text.
+            uri: only of queues whose URI starts like this.
+            count: how many requests.
+        """
+        self._opens = _Countdown(count), Status(category=category, code=code, message=message), uri
+        self.attach()
+
+    def refuse_negotiation(
+        self,
+        category: StatusCategory = StatusCategory.E_REFUSED,
+        code: int = -1,
+        message: str = "Connection not authorized",
+        *,
+        count: int | None = None,
+    ) -> None:
+        """Refuse clients when they say who they are, and close the connection."""
+        self._negotiations = _Countdown(count), Status(category=category, code=code, message=message)
+
+    def delay_negotiation(self, seconds: float) -> None:
+        """Let clients wait for the answer to their first message."""
+        self.negotiation_delay = seconds
+
+    def disconnect_after(self, events: int) -> None:
+        """Cut each connection, without a word, when it has sent so many more events."""
+        self._events = events
+        self._apply()
+
+    def disconnect(self) -> None:
+        """Cut all connections now, as a crash would."""
+        for connection in list(self._broker.connections):
+            connection.cut()
+
+    def stop_reading(self) -> None:
+        """Read nothing more from any client: what they send fills their buffers."""
+        self._deaf = True
+        self._apply()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        self._deaf = False
+        self._apply()
+
+    def clear(self) -> None:
+        """Misbehave no more. Acknowledgements that wait are sent when their time comes."""
+        self.negotiation_delay = self._ack_delay = 0.0
+        self._lost_acks = _Countdown(0)
+        self._duplicates = _Countdown(0)
+        self._nacks = _Countdown(0), 0
+        self._opens = _Countdown(0), Status(), ""
+        self._negotiations = _Countdown(0), Status()
+        self._events = None
+        self._deaf = False
+        self.attach()
+        self._apply()
+
+    # ---- for the broker
+
+    def attach(self) -> None:
+        """Make the broker's node behave as told."""
+        node = self._broker.node
+        node.intercept_post = self._intercept_post if self._nacks[0].left != 0 else None
+        node.intercept_open = self._intercept_open if self._opens[0].left != 0 else None
+
+    def admit(self, _identity: ClientIdentity) -> Status | None:
+        """Return why a client is not let in, or None."""
+        happens, status = self._negotiations
+        return status if happens else None
+
+    def apply_to(self, connection: Connection) -> None:
+        """Make one connection behave as told."""
+        output = connection.output
+        quiet = self._ack_delay or self._lost_acks.left != 0
+        output.ack = self._ack_through(connection) if quiet else output.add_ack
+        output.push = self._push_through(connection) if self._duplicates.left != 0 else output.add_push
+        if connection.session is not None:
+            connection.session.events_left = self._events
+        connection.read(not self._deaf)
+
+    def _apply(self) -> None:
+        for connection in list(self._broker.connections):
+            self.apply_to(connection)
+
+    def _ack_through(self, connection: Connection) -> Callable[[int, int, bytes, int], None]:
+        add = connection.output.add_ack
+
+        def ack(status: int, correlation_id: int, guid: bytes, queue_id: int) -> None:
+            if self._lost_acks:
+                return
+            if self._ack_delay:
+                self._broker.later(self._ack_delay, lambda: add(status, correlation_id, guid, queue_id))
+            else:
+                add(status, correlation_id, guid, queue_id)
+
+        return ack
+
+    def _push_through(self, connection: Connection) -> Callable[[bytes], None]:
+        add = connection.output.add_push
+
+        def push(message: bytes) -> None:
+            add(message)
+            if self._duplicates:
+                add(message)
+
+        return push
+
+    def _intercept_open(self, wanted: QueueHandleParameters) -> Status | None:
+        happens, status, uri = self._opens
+        return status if wanted.uri.startswith(uri) and happens else None
+
+    def _intercept_post(self, handle: Handle, puts: Iterable[Put]) -> list[Put]:
+        happens, status = self._nacks
+        rest: list[Put] = []
+        for put in puts:
+            if happens:
+                handle.queue.refused += 1
+                handle.output.ack(status, put[1], put[2], handle.q_id)
+            else:
+                rest.append(put)
+        return rest

@@ -1,0 +1,203 @@
+"""Looking into an embedded broker: what its queues store and who has what. For tests and for the curious."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from bmq.broker.app import App
+from bmq.broker.node import Node
+from bmq.broker.queue import Queue
+from bmq.broker.storage import Message
+from bmq.errors import InvalidURI
+from bmq.wire.constants import PutFlags
+from bmq.wire.guid import guid_to_text
+from bmq.wire.message import split_application_data
+from bmq.wire.properties import Properties
+from bmq.wire.uri import QueueUri
+
+__all__ = ["AppView", "QueueView", "QueuesView", "StoredMessage"]
+
+
+@dataclass(frozen=True)
+class StoredMessage:
+    """A message as it is stored.
+
+    Attributes:
+        guid: its GUID, 32 upper-case hexadecimal digits.
+        payload: its payload, decompressed.
+        properties: its properties.
+        size: bytes that count against quotas: properties and payload as they came.
+        arrival: when it came, by the broker's clock.
+        waiting_for: the applications that have not confirmed it.
+    """
+
+    guid: str
+    payload: bytes
+    properties: Properties
+    size: int
+    arrival: float
+    waiting_for: tuple[str, ...]
+
+
+class AppView:
+    """One application of a queue (``__default`` where there are no appIds)."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    @property
+    def authorized(self) -> bool:
+        """Whether the domain knows the application; otherwise nothing is for it."""
+        return bool(self._app.bit)
+
+    @property
+    def pending(self) -> int:
+        """How many stored messages it has not confirmed, delivered or not."""
+        return sum(1 for message in self._app.queue.store if message.pending & self._app.bit)
+
+    @property
+    def unconfirmed(self) -> tuple[str, ...]:
+        """GUIDs of the messages its consumers have and have not confirmed."""
+        return tuple(guid_to_text(guid) for stream in self._app.streams for guid in stream.unconfirmed)
+
+    @property
+    def redelivery(self) -> tuple[str, ...]:
+        """GUIDs of the messages that wait for another consumer since theirs has gone."""
+        return tuple(guid_to_text(message.guid) for message in self._app.redelivery)
+
+    @property
+    def put_aside(self) -> tuple[str, ...]:
+        """GUIDs of the messages that no consumer could take when it was their turn."""
+        return tuple(guid_to_text(message.guid) for message in self._app.aside)
+
+    @property
+    def consumers(self) -> int:
+        """How many clients read it."""
+        return len(self._app.streams)
+
+    def __repr__(self) -> str:
+        return (
+            f"<app {self._app.app_id}: {self.consumers} consumers, {self.pending} pending, "
+            f"{len(self.unconfirmed)} unconfirmed>"
+        )
+
+
+class QueueView:
+    """One queue. It shows the present, always; take copies of what should stay."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    @property
+    def uri(self) -> str:
+        """Its URI."""
+        return self._queue.uri
+
+    def __len__(self) -> int:
+        """How many messages are stored."""
+        return len(self._queue.store)
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes they take by the quota's count."""
+        return self._queue.store.usage.bytes
+
+    @property
+    def messages(self) -> list[StoredMessage]:
+        """What is stored, oldest first."""
+        return [self._stored(message) for message in self._queue.store]
+
+    def _stored(self, message: Message) -> StoredMessage:
+        properties, payload = split_application_data(
+            message.data[: -message.data[-1]],
+            has_properties=bool(message.flags & PutFlags.MESSAGE_PROPERTIES),
+            schema_id=message.schema_id,
+            compression=message.compression,
+        )
+        return StoredMessage(
+            guid_to_text(message.guid),
+            payload,
+            properties,
+            message.size,
+            message.arrival,
+            tuple(app.app_id for app in self._queue.apps.values() if message.pending & app.bit),
+        )
+
+    @property
+    def apps(self) -> dict[str, AppView]:
+        """Its applications by name."""
+        return {name: AppView(app) for name, app in self._queue.apps.items()}
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many deliveries are unconfirmed, over all applications."""
+        return sum(len(app.unconfirmed) for app in self.apps.values())
+
+    @property
+    def clients(self) -> int:
+        """How many clients have it open."""
+        return len(self._queue.handles)
+
+    @property
+    def posted(self) -> int:
+        """How many messages were posted, duplicates not counted."""
+        return self._queue.posted
+
+    @property
+    def refused(self) -> int:
+        """How many posts were acknowledged negatively."""
+        return self._queue.refused
+
+    @property
+    def pushed(self) -> int:
+        """How many deliveries were made, redeliveries counted."""
+        return self._queue.pushed
+
+    @property
+    def confirmed(self) -> int:
+        """How many deliveries were confirmed."""
+        return self._queue.confirmed
+
+    @property
+    def expired(self) -> int:
+        """How many messages outlived their TTL."""
+        return self._queue.expired
+
+    @property
+    def poisoned(self) -> int:
+        """How many messages used up their delivery attempts for an application."""
+        return self._queue.poisoned
+
+    def purge(self) -> int:
+        """Delete what is stored, and forget GUIDs; return how many messages there were."""
+        return self._queue.purge()[0]
+
+    def __repr__(self) -> str:
+        return f"<queue {self.uri}: {len(self)} messages, {self.unconfirmed} unconfirmed>"
+
+
+class QueuesView(Mapping[str, QueueView]):
+    """The queues of a broker by URI. Of a URI with ``?id=`` the queue is found."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def __getitem__(self, uri: str) -> QueueView:
+        try:
+            name = QueueUri.parse(uri).canonical
+        except InvalidURI:
+            name = uri
+        if name not in self._node.queues:
+            known = ", ".join(self._node.queues) or "none"
+            raise KeyError(f"no queue {name}; there are: {known}")
+        return QueueView(self._node.queues[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._node.queues))
+
+    def __len__(self) -> int:
+        return len(self._node.queues)
+
+    def __repr__(self) -> str:
+        return f"<queues: {', '.join(self) or 'none'}>"

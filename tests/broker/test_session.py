@@ -1,0 +1,568 @@
+"""Connections: handshake, credentials, heartbeats, what is ignored in silence, and clients of old."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bmq.protocol.broker import BROKER_TRANSITIONS, BrokerInput, BrokerSession, BrokerState
+from bmq.protocol.broker_settings import Authentication, BrokerSettings
+from bmq.wire.confirm import encode_confirms
+from bmq.wire.constants import Compression, EventType, PushFlags
+from bmq.wire.control import Codec, encode_event
+from bmq.wire.control_messages import (
+    AuthenticationRequest,
+    AuthenticationResponse,
+    BrokerResponse,
+    ClientLanguage,
+    ClientType,
+    ControlMessage,
+    Disconnect,
+    DisconnectResponse,
+    GuidInfo,
+    OpenQueueResponse,
+    Status,
+    StatusCategory,
+)
+from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, pack_event_header
+from bmq.wire.message import split_application_data
+from bmq.wire.put import encode_put
+from tests.broker.core import EX, FANOUT, PRIORITY, Core, Peer
+from tests.transcripts import probes
+
+BASIC = {"user": "secret"}
+
+
+def credentials(text: str = "user:secret", mechanism: str = "BASIC") -> AuthenticationRequest:
+    return AuthenticationRequest(mechanism=mechanism, data=text.encode())
+
+
+# ---- the table
+
+
+def test_every_state_knows_every_input_that_can_come() -> None:
+    """A session raises on none of its inputs, whatever comes when."""
+    handshake_only = {
+        BrokerInput.CLIENT,
+        BrokerInput.OLD_CLIENT,
+        BrokerInput.ADMIN_CLIENT,
+        BrokerInput.UNWANTED_CLIENT,
+    }
+    for state in BrokerState:
+        for event in BrokerInput:
+            if event in handshake_only and state not in (BrokerState.CONNECTED, BrokerState.AUTHENTICATED):
+                continue
+            if event is BrokerInput.DISCONNECT and state in (
+                BrokerState.CONNECTED,
+                BrokerState.AUTHENTICATED,
+            ):
+                continue
+            assert (state, event) in BROKER_TRANSITIONS, (state, event)
+
+
+def test_every_action_exists() -> None:
+    for action, _ in BROKER_TRANSITIONS.values():
+        assert not action or callable(getattr(BrokerSession, f"_{action}"))
+
+
+# ---- negotiation
+
+
+def test_a_client_of_unknown_language_is_served_in_json() -> None:
+    core = Core()
+    response = core.connect().negotiate(EX)
+    expected = probes()["negotiation"]["brokerResponse"]
+    assert response.result == Status()
+    assert response.broker_version == expected["brokerVersion"]
+    assert not response.is_deprecated_sdk
+    assert response.broker_identity.features == expected["brokerIdentity"]["features"]
+    assert response.broker_identity.client_type is ClientType.E_TCPBROKER
+    assert (response.heartbeat_interval_ms, response.max_missed_heartbeats) == (3000, 0)
+
+
+@pytest.mark.parametrize(
+    ("features", "codec"),
+    [
+        ("PROTOCOL_ENCODING:JSON", Codec.JSON),
+        ("PROTOCOL_ENCODING:BER,JSON", Codec.BER),
+        ("PROTOCOL_ENCODING:JSON,BER", Codec.BER),
+        ("", Codec.BER),
+        ("PROTOCOL_ENCODING:XML", Codec.BER),
+    ],
+)
+def test_answers_come_in_the_codec_of_the_features(features: str, codec: Codec) -> None:
+    for asked_in in Codec:
+        peer = Core().connect()
+        peer.codec = asked_in
+        peer.negotiate(features)
+        peer.send(encode_event(ControlMessage(r_id=1, body=Disconnect()), asked_in))
+        (event,) = peer.others
+        assert event.type_specific >> 5 == codec
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [
+        {"client_type": ClientType.E_UNKNOWN},
+        {"client_type": ClientType.E_TCPBROKER},
+        {"cluster_name": "local"},
+    ],
+)
+def test_strangers_are_shut_out_without_a_word(identity: dict[str, Any]) -> None:
+    peer = Core().connect()
+    with pytest.raises(ValueError, match="unpack"):
+        peer.negotiate(**identity)
+    assert peer.session.closed
+
+
+def test_an_unknown_language_name_closes() -> None:
+    peer = Core().connect()
+    body = b'{"clientIdentity":{"clientType":"E_TCPCLIENT","sdkLanguage":"E_PYTHON"}}\4\4\4\4'
+    peer.send(pack_event_header(8 + len(body), EventType.CONTROL, 0x20) + body)
+    assert peer.receive() == []
+    assert peer.session.closed
+
+
+def test_an_old_sdk_is_told_so() -> None:
+    response = Core().connect().negotiate(sdk_language=ClientLanguage.E_CPP, sdk_version=1)
+    assert response.is_deprecated_sdk
+    assert response.result == Status(
+        category=StatusCategory.E_NOT_SUPPORTED,
+        code=-1,
+        message="Client is using an unsupported version of libbmq (minimum supported version: 10500, "
+        "client version: 1).",
+    )
+
+
+@pytest.mark.parametrize("version", [2, 99_000_002])
+def test_java_versions(version: int) -> None:
+    response = Core().connect().negotiate(sdk_language=ClientLanguage.E_JAVA, sdk_version=version)
+    assert response.result.category is StatusCategory.E_SUCCESS
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        HEARTBEAT_REQ,
+        encode_confirms([(0, bytes(16), 0)]),
+        encode_event(ControlMessage(r_id=1, body=Disconnect()), Codec.JSON),
+        pack_event_header(12, EventType.CONTROL, 0x20) + b"{}\2\2",
+        pack_event_header(8, EventType.CONTROL, 0x60),
+        bytes((0, 0, 0, 8, 0x40, 2, 0, 0)),
+    ],
+)
+def test_anything_else_first_closes(data: bytes) -> None:
+    peer = Core().connect()
+    peer.send(data)
+    assert peer.session.closed
+    assert peer.receive() == []
+
+
+def test_a_silent_client_has_three_minutes() -> None:
+    core = Core()
+    peer = core.connect()
+    assert peer.session.next_deadline() == core.now + 180
+    peer.session.tick(core.now + 179)
+    assert not peer.session.closed
+    peer.session.tick(core.now + 180)
+    assert peer.session.closed
+
+
+# ---- credentials
+
+
+def authenticated(core: Core, request: AuthenticationRequest) -> tuple[Peer, AuthenticationResponse]:
+    peer = core.connect()
+    answer = peer.authenticate(request)
+    assert isinstance(answer, AuthenticationResponse)
+    return peer, answer
+
+
+def guarded(**options: Any) -> Core:
+    return Core(settings=BrokerSettings(authentication=Authentication(BASIC, **options)))
+
+
+def test_right_credentials_last_ten_minutes() -> None:
+    core = guarded()
+    peer, answer = authenticated(core, credentials())
+    assert answer.status == Status()
+    assert answer.lifetime_ms == 600_000
+    peer.negotiate()
+    peer.session.tick(core.now + 599)
+    assert not peer.session.closed
+    peer.session.tick(core.now + 600)
+    assert peer.session.closed
+
+
+def test_renewed_credentials_last_again() -> None:
+    core = guarded()
+    peer, _ = authenticated(core, credentials())
+    peer.negotiate()
+    core.now += 500
+    peer.authenticate(credentials())
+    peer.session.tick(core.now + 599)
+    assert not peer.session.closed
+    peer.session.tick(core.now + 600)
+    assert peer.session.closed
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "closed"),
+    [
+        (credentials("user:wrong"), -11, True),
+        (credentials("other:secret"), -11, True),
+        (credentials("user"), -11, True),
+        (credentials(mechanism="NOPE"), -2, True),
+    ],
+)
+def test_wrong_credentials(request_: AuthenticationRequest, code: int, closed: bool) -> None:
+    peer, answer = authenticated(guarded(), request_)
+    assert (answer.status.category, answer.status.code) == (StatusCategory.E_REFUSED, code)
+    assert peer.session.closed is closed
+
+
+def test_the_mechanism_s_case_does_not_matter() -> None:
+    _, answer = authenticated(guarded(), credentials(mechanism="basic"))
+    assert answer.status == Status()
+
+
+def test_anonymous_only_where_it_is_allowed() -> None:
+    for allowed in (False, True):
+        core = guarded(anonymous=allowed)
+        _, answer = authenticated(core, AuthenticationRequest(mechanism="ANONYMOUS"))
+        assert (answer.status.category is StatusCategory.E_SUCCESS) is allowed
+        assert answer.lifetime_ms is None
+        peer = core.connect()
+        if allowed:
+            assert peer.negotiate().result == Status()
+        else:
+            with pytest.raises(ValueError, match="unpack"):
+                peer.negotiate()
+            assert peer.session.closed
+
+
+def test_without_users_everybody_is_let_in_and_basic_is_unknown() -> None:
+    _, answer = authenticated(Core(), credentials())
+    assert answer.status.code == -2
+
+
+def test_wrong_credentials_on_a_live_session_end_it_and_free_what_it_had() -> None:
+    core = guarded()
+    peer, _ = authenticated(core, credentials())
+    peer.negotiate()
+    peer.open(PRIORITY, read=True)
+    answer = peer.authenticate(credentials("user:wrong"))
+    assert isinstance(answer, AuthenticationResponse)
+    assert answer.status.code == -11
+    assert peer.session.closed
+    assert not core.node.clients
+
+
+def test_another_mechanism_on_a_live_session_closes_without_an_answer() -> None:
+    core = guarded(anonymous=True)
+    peer, _ = authenticated(core, credentials())
+    peer.negotiate()
+    peer.send(encode_event(AuthenticationRequest(mechanism="ANONYMOUS"), Codec.JSON))
+    assert peer.receive() == []
+    assert peer.session.closed
+
+
+def test_credentials_twice_before_negotiating_close() -> None:
+    peer, _ = authenticated(guarded(), credentials())
+    peer.send(encode_event(credentials(), Codec.JSON))
+    assert peer.session.closed
+
+
+def test_passwords_are_not_shown() -> None:
+    assert "secret" not in repr(Authentication(BASIC))
+
+
+# ---- heartbeats
+
+
+def test_a_heartbeat_is_answered() -> None:
+    peer = Core().client()
+    peer.send(HEARTBEAT_REQ)
+    assert [event.data for event in peer.others] == [HEARTBEAT_RSP]
+    assert probes()["heartbeat"]["reply type"] == EventType.HEARTBEAT_RSP
+
+
+def test_silent_clients_are_asked_and_closed_after_three_minutes_and_the_maximum() -> None:
+    core = Core(settings=BrokerSettings(heartbeat_interval_ms=3000, max_missed_heartbeats=2))
+    peer = core.client()
+    peer.open(PRIORITY, read=True)
+    asked = 0
+    started = core.now
+    while not peer.session.closed:
+        core.now += 3
+        peer.session.tick(core.now)
+        asked += sum(event.data == HEARTBEAT_REQ for event in peer.others)
+    # The first interval was not silent; grace of 60 intervals, two missed, and the one that ends it.
+    assert core.now - started == 3 * (1 + 60 + 2 + 1)
+    assert asked == 62
+    assert not core.node.clients
+
+
+def test_any_event_counts_as_a_sign_of_life() -> None:
+    core = Core(settings=BrokerSettings(heartbeat_interval_ms=3000, max_missed_heartbeats=2))
+    peer = core.client()
+    for _ in range(100):
+        core.now += 3
+        peer.send(HEARTBEAT_RSP)
+        peer.session.tick(core.now)
+    assert not peer.session.closed
+    assert peer.receive() == []
+
+
+# ---- what a broker ignores
+
+
+def serving() -> tuple[Core, Peer]:
+    core = Core()
+    peer = core.client()
+    peer.open(PRIORITY, read=True, write=True)
+    return core, peer
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pack_event_header(12, EventType.CONTROL, 0x20) + b"{{\2\2",
+        pack_event_header(12, EventType.CONTROL, 0x20) + b"{}\2\2",
+        pack_event_header(36, EventType.CONTROL, 0x20) + b'{"rId":-1,"disconnect":{}}\2\2',
+        pack_event_header(28, EventType.CONTROL, 0x20) + b'{"disconnect":{}}\3\3\3',
+        pack_event_header(28, EventType.CONTROL, 0x20) + b'{"rId":1,"later":{}}',
+        encode_event(ControlMessage(r_id=1, body=Status()), Codec.JSON),
+        encode_event(ControlMessage(r_id=1, body=DisconnectResponse()), Codec.JSON),
+        encode_confirms([(0, bytes(range(16)), 0)]),
+        encode_confirms([(9, bytes(range(16)), 0)]),
+        encode_confirms([(0, bytes(range(16)), 7)]),
+        encode_confirms([(0, bytes(range(16)), 0)], EventType.REJECT),
+        pack_event_header(12, EventType.CONFIRM) + bytes(4),
+        pack_event_header(8, EventType.CONFIRM),
+        pack_event_header(8, EventType.PUT),
+        pack_event_header(12, EventType.PUT) + bytes(4),
+        pack_event_header(8, EventType.STORAGE),
+        pack_event_header(8, 63),
+        bytes((0, 0, 0, 8, 0x40, 2, 0, 0)),
+        bytes((0, 0, 0, 8, 0x42, 200, 0, 0)),
+        bytes((0, 0, 0, 5, 0x42)),
+        HEARTBEAT_RSP,
+    ],
+)
+def test_mistakes_are_ignored_and_the_connection_stays(data: bytes) -> None:
+    core, peer = serving()
+    peer.send(data)
+    assert peer.receive() == []
+    assert not peer.session.closed
+    peer.put(b"fine")
+    assert [ack.status for ack in peer.acks] == [0]
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 4, 0x80000008, 0xFFFFFFFF, 0x7FFFFFFF])
+def test_lengths_that_cannot_be_close(length: int) -> None:
+    core, peer = serving()
+    peer.send(length.to_bytes(4, "big"))
+    assert peer.session.closed
+    assert not core.node.clients
+
+
+def test_memory_of_an_unfinished_event_is_bounded() -> None:
+    core, peer = serving()
+    header = (60 * 2**20).to_bytes(4, "big")
+    peer.send(header)
+    assert peer.session.buffered == 4
+
+
+def test_a_malformed_message_loses_the_rest_of_its_event() -> None:
+    """Those before it are stored; it and those behind get no answer; the next event is fine."""
+    core, peer = serving()
+    good = encode_put(0, b"a" * 16, b"good")
+    bad = bytearray(encode_put(0, b"b" * 16, b"bad"))
+    bad[-1] = 9
+    body = good + bytes(bad) + encode_put(0, b"c" * 16, b"lost")
+    peer.send(pack_event_header(8 + len(body), EventType.PUT) + body)
+    assert [ack.guid for ack in peer.acks] == [b"a" * 16]
+    peer.put(b"next")
+    assert len(peer.acks) == 1
+
+
+@pytest.mark.parametrize("change", ["zero data", "compression", "schema", "words"])
+def test_what_makes_a_message_malformed(change: str) -> None:
+    core, peer = serving()
+    put = bytearray(encode_put(0, b"a" * 16, b"good"))
+    match change:
+        case "zero data":
+            put[2:4] = (9).to_bytes(2, "big")
+        case "compression":
+            put[7] |= 0b0100_0000
+        case "schema":
+            put[33] = 1
+        case _:
+            put[3] = 200
+    peer.send(pack_event_header(8 + len(put), EventType.PUT) + bytes(put))
+    assert peer.acks == []
+    assert not peer.session.closed
+
+
+def test_refused_posts() -> None:
+    """Unknown qId with and without ACK asked, a zero GUID, a queue opened for reading (measured)."""
+    measured = probes()["nacks"]
+    core = Core()
+    peer = core.client()
+    peer.open(PRIORITY, read=True, write=True)
+    peer.open(f"{PRIORITY}2", 1, read=True)
+    peer.put(b"m", q_id=99)
+    assert [[a.status, a.queue_id, a.correlation_id] for a in peer.acks] == measured["unknown qId"]
+    peer.put(b"m", q_id=99, ack=False)
+    assert [[a.status, a.queue_id, a.correlation_id] for a in peer.acks] == measured[
+        "unknown qId, no ack asked"
+    ]
+    peer.put(b"m", guids=[bytes(16)])
+    assert [[a.status, a.queue_id, a.correlation_id] for a in peer.acks] == measured["zero guid"]
+    peer.put(b"m", q_id=1)
+    assert [[a.status, a.correlation_id] for a in peer.acks] == measured["read-only queue"]
+
+
+def test_a_post_to_a_queue_opened_only_for_an_application_is_refused() -> None:
+    peer = Core().client()
+    peer.open(f"{FANOUT}?id=foo", read=True)
+    peer.put(b"m")
+    assert [ack.status for ack in peer.acks] == [5]
+
+
+def test_a_wrong_checksum_is_not_looked_at() -> None:
+    core, peer = serving()
+    put = bytearray(encode_put(0, b"a" * 16, b"good"))
+    put[28:32] = b"\0\0\0\0"
+    peer.send(pack_event_header(8 + len(put), EventType.PUT) + bytes(put))
+    assert [ack.status for ack in peer.acks] == probes()["bad_crc"]["acks"]
+
+
+def test_nothing_after_disconnect() -> None:
+    core, peer = serving()
+    assert peer.ask(Disconnect()) == DisconnectResponse()
+    peer.put(b"late")
+    peer.send(HEARTBEAT_REQ)
+    peer.send(encode_event(ControlMessage(r_id=9, body=Disconnect()), Codec.JSON))
+    assert peer.receive() == []
+    assert not peer.session.closed, "it is the client that closes"
+    assert not core.node.clients
+
+
+# ---- clients of old
+
+
+def test_a_client_without_guids() -> None:
+    core = Core()
+    peer, reader = core.connect(), core.client()
+    peer.negotiate(guid_info=GuidInfo())
+    peer.open(PRIORITY, write=True)
+    reader.consume(PRIORITY)
+    peer.put(b"m", b"n", guids=[b"\0\0\0\5" + bytes(12), b"\0\1\0\0" + bytes(12)], ack=False)
+    acks = peer.acks
+    assert [(ack.status, ack.correlation_id) for ack in acks] == [(0, 5), (0, 65536)]
+    pushed = [push.guid for push in reader.pushes]
+    assert pushed == [ack.guid for ack in acks]
+    assert len(set(pushed)) == 2
+    assert bytes(16) not in pushed
+
+
+def test_without_a_correlation_id_there_is_no_acknowledgement() -> None:
+    peer = Core().connect()
+    peer.negotiate(guid_info=GuidInfo())
+    peer.open(PRIORITY, write=True)
+    peer.put(b"m", guids=[bytes(16)], ack=True)
+    assert peer.acks == []
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+@pytest.mark.parametrize("new", [False, True])
+def test_properties_reach_old_and_new_clients(new: bool, compression: Compression) -> None:
+    """New properties are rewritten, decompressed, for clients that do not know them; the rest goes as it came."""
+    core = Core()
+    sender, modern, old = core.client(), core.client(), core.client("PROTOCOL_ENCODING:JSON")
+    sender.open(FANOUT, write=True)
+    modern.consume(f"{FANOUT}?id=foo")
+    old.consume(f"{FANOUT}?id=bar")
+    payload = b"z" * 3000
+    sender.put(payload, properties={"alpha": 7, "beta": "hi"}, new=new, compression=compression)
+    for peer, is_new in ((modern, new), (old, False)):
+        (push,) = peer.pushes
+        assert push.flags & PushFlags.MESSAGE_PROPERTIES
+        assert push.schema_id == (1 if is_new else 0)
+        assert push.compression == (compression if is_new else Compression.NONE)
+        properties, data = split_application_data(
+            push.data, has_properties=True, schema_id=push.schema_id, compression=push.compression
+        )
+        assert dict(properties) == {"alpha": 7, "beta": "hi"}
+        assert data == payload
+
+
+def test_compressed_data_without_properties_goes_as_it_came() -> None:
+    core = Core()
+    sender, old = core.client(), core.client("PROTOCOL_ENCODING:JSON")
+    sender.open(PRIORITY, write=True)
+    old.consume(PRIORITY)
+    sender.put(b"z" * 3000, compression=Compression.ZLIB)
+    (push,) = old.pushes
+    assert push.compression == Compression.ZLIB
+
+
+def test_old_properties_that_do_not_decompress_are_refused() -> None:
+    core, peer = serving()
+    put = bytearray(encode_put(0, b"a" * 16, b"not zlib", flags=3, compression=Compression.ZLIB))
+    peer.send(pack_event_header(8 + len(put), EventType.PUT) + bytes(put))
+    assert [ack.status for ack in peer.acks] == [5]
+
+
+def test_schema_ids_of_two_producers_do_not_mix() -> None:
+    """Each numbers its schemas from one; a consumer that remembers names by number must not confuse them."""
+    core = Core()
+    one, two, reader = core.client(), core.client(), core.client()
+    for peer in (one, two):
+        peer.open(PRIORITY, write=True)
+    reader.consume(PRIORITY)
+    area = bytes.fromhex("1b0000060001100000000005616c706861000000070303030" + "3"[:1])
+    for peer, guid in ((one, b"a"), (one, b"b"), (two, b"c"), (two, b"d")):
+        wire = 3 if guid in (b"a", b"c") else 2
+        put = encode_put(0, guid * 16, area + b"x", flags=3, schema_id=wire)
+        peer.send(pack_event_header(8 + len(put), EventType.PUT) + put)
+    ids = [push.schema_id for push in reader.pushes]
+    assert ids == [3, 2, 5, 4], "learn 1, use 1, learn 2, use 2"
+
+
+def test_requests_of_several_kinds_in_one_chunk() -> None:
+    core = Core()
+    peer = core.connect()
+    messages = b"".join(
+        encode_event(message, Codec.JSON)
+        for message in (ControlMessage(r_id=r_id, body=Disconnect()) for r_id in (1,))
+    )
+    peer.negotiate()
+    peer.open(PRIORITY, write=True)
+    put = encode_put(0, b"a" * 16, b"x")
+    peer.send(pack_event_header(8 + len(put), EventType.PUT) + put + HEARTBEAT_REQ + messages)
+    assert [event.type for event in peer.receive()] == [
+        EventType.ACK,
+        EventType.HEARTBEAT_RSP,
+        EventType.CONTROL,
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_a_conversation_in_small_pieces(size: int) -> None:
+    core, peer = serving()
+    put = encode_put(0, b"a" * 16, b"x" * 50)
+    data = (pack_event_header(8 + len(put), EventType.PUT) + put) * 3
+    for start in range(0, len(data), size):
+        peer.send(data[start : start + size])
+    assert [ack.status for ack in peer.acks] == [0, 0, 0]
+
+
+def test_responses_are_of_their_kinds() -> None:
+    core = Core()
+    peer = core.connect()
+    assert isinstance(peer.negotiate(), BrokerResponse)
+    assert isinstance(peer.open(PRIORITY, read=True), OpenQueueResponse)
