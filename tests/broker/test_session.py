@@ -352,7 +352,7 @@ def serving() -> tuple[Core, Peer]:
     ],
 )
 def test_mistakes_are_ignored_and_the_connection_stays(data: bytes) -> None:
-    core, peer = serving()
+    _core, peer = serving()
     peer.send(data)
     assert peer.receive() == []
     assert not peer.session.closed
@@ -369,7 +369,7 @@ def test_lengths_that_cannot_be_close(length: int) -> None:
 
 
 def test_memory_of_an_unfinished_event_is_bounded() -> None:
-    core, peer = serving()
+    _core, peer = serving()
     header = (60 * 2**20).to_bytes(4, "big")
     peer.send(header)
     assert peer.session.buffered == 4
@@ -377,7 +377,7 @@ def test_memory_of_an_unfinished_event_is_bounded() -> None:
 
 def test_a_malformed_message_loses_the_rest_of_its_event() -> None:
     """Those before it are stored; it and those behind get no answer; the next event is fine."""
-    core, peer = serving()
+    _core, peer = serving()
     good = encode_put(0, b"a" * 16, b"good")
     bad = bytearray(encode_put(0, b"b" * 16, b"bad"))
     bad[-1] = 9
@@ -390,7 +390,7 @@ def test_a_malformed_message_loses_the_rest_of_its_event() -> None:
 
 @pytest.mark.parametrize("change", ["zero data", "compression", "schema", "words"])
 def test_what_makes_a_message_malformed(change: str) -> None:
-    core, peer = serving()
+    _core, peer = serving()
     put = bytearray(encode_put(0, b"a" * 16, b"good"))
     match change:
         case "zero data":
@@ -433,7 +433,7 @@ def test_a_post_to_a_queue_opened_only_for_an_application_is_refused() -> None:
 
 
 def test_a_wrong_checksum_is_not_looked_at() -> None:
-    core, peer = serving()
+    _core, peer = serving()
     put = bytearray(encode_put(0, b"a" * 16, b"good"))
     put[28:32] = b"\0\0\0\0"
     peer.send(pack_event_header(8 + len(put), EventType.PUT) + bytes(put))
@@ -480,7 +480,7 @@ def test_without_a_correlation_id_there_is_no_acknowledgement() -> None:
 @pytest.mark.parametrize("compression", list(Compression))
 @pytest.mark.parametrize("new", [False, True])
 def test_properties_reach_old_and_new_clients(new: bool, compression: Compression) -> None:
-    """New properties are rewritten, decompressed, for clients that do not know them; the rest goes as it came."""
+    """New properties are rewritten, decompressed, for clients that do not know them; others go as they came."""
     core = Core()
     sender, modern, old = core.client(), core.client(), core.client("PROTOCOL_ENCODING:JSON")
     sender.open(FANOUT, write=True)
@@ -511,7 +511,7 @@ def test_compressed_data_without_properties_goes_as_it_came() -> None:
 
 
 def test_old_properties_that_do_not_decompress_are_refused() -> None:
-    core, peer = serving()
+    _core, peer = serving()
     put = bytearray(encode_put(0, b"a" * 16, b"not zlib", flags=3, compression=Compression.ZLIB))
     peer.send(pack_event_header(8 + len(put), EventType.PUT) + bytes(put))
     assert [ack.status for ack in peer.acks] == [5]
@@ -553,7 +553,7 @@ def test_requests_of_several_kinds_in_one_chunk() -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 100])
 def test_a_conversation_in_small_pieces(size: int) -> None:
-    core, peer = serving()
+    _core, peer = serving()
     put = encode_put(0, b"a" * 16, b"x" * 50)
     data = (pack_event_header(8 + len(put), EventType.PUT) + put) * 3
     for start in range(0, len(data), size):
