@@ -127,8 +127,10 @@ class Layouts:
 
     __slots__ = ("_known", "_new")
 
+    # What a peer that never repeats a schema can make this remember: some megabytes.
     _MAX = 1024
     _MAX_KEY = 512
+    _MAX_NAMES = 1024
 
     def __init__(self, *, new: bool) -> None:
         self._known: dict[bytes, Layout] = {}
@@ -154,14 +156,16 @@ class Layouts:
         key = _key(area)
         if len(key) > self._MAX_KEY:
             return
-        if len(self._known) >= self._MAX:
-            self._known.clear()
         entries = list(index.items())
         position = PROPERTIES_HEADER.size + PROPERTY_HEADER.size * len(entries)
         names: list[tuple[int, int, bytes]] = []
         for _, (_, start, stop) in entries:
             names.append((position, start, area[position:start]))
             position = stop
+        if sum(len(name) for _, _, name in names) > self._MAX_NAMES:
+            return
+        if len(self._known) >= self._MAX:
+            self._known.clear()
         last, (kind, start, _) = entries[-1]
         open_ended = self._new and kind in (PropertyType.STRING, PropertyType.BINARY)
         if open_ended:

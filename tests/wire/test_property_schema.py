@@ -1,0 +1,212 @@
+"""What is remembered of property schemas is quicker, and never an answer other than the first one."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bmq.errors import InvalidProperty, ProtocolError
+from bmq.wire import properties as module
+from bmq.wire.constants import PropertyType
+from bmq.wire.properties import Properties, Typed, encode_properties
+from bmq.wire.property_schema import Layouts
+from tests.hostile import attempt
+
+ENCODINGS = pytest.mark.parametrize("new", [True, False], ids=["new", "old"])
+BYTES = {bool: 1, int: 8}
+
+
+@contextmanager
+def forgotten() -> Iterator[None]:
+    """Nothing is remembered inside, and what was is remembered again outside."""
+    kept = module._layouts, module._encoders
+    module._layouts, module._encoders = {new: Layouts(new=new) for new in (False, True)}, {}
+    try:
+        yield
+    finally:
+        module._layouts, module._encoders = kept
+
+
+def read(area: bytes, new: bool) -> tuple[Any, ProtocolError | None]:
+    return attempt(lambda: list(Properties(area, new=new).typed().items()))
+
+
+def read_cold(area: bytes, new: bool) -> tuple[Any, ProtocolError | None]:
+    with forgotten():
+        return read(area, new)
+
+
+def same(one: tuple[Any, ProtocolError | None], other: tuple[Any, ProtocolError | None]) -> bool:
+    return (one[0], str(one[1])) == (other[0], str(other[1]))
+
+
+names = st.from_regex(r"[a-c][a-z]?", fullmatch=True)
+values = st.one_of(
+    st.booleans(), st.integers(-(2**63), 2**63 - 1), st.text(max_size=5), st.binary(max_size=5)
+)
+mappings = st.dictionaries(names, values, min_size=1, max_size=5)
+edits = st.lists(st.tuples(st.integers(0, 90), st.integers(0, 255)), max_size=3)
+ends = st.binary(max_size=4)
+
+
+# Encoding
+
+
+@ENCODINGS
+@given(messages=st.lists(mappings, min_size=1, max_size=4))
+def test_the_first_message_of_a_schema_and_the_later_ones_are_alike(
+    messages: list[dict[str, Any]], new: bool
+) -> None:
+    # Typed values take the way that remembers nothing.
+    explicit = [dict(Properties(encode_properties(m, new=new), new=new).typed()) for m in messages]
+    expected = [encode_properties(m, new=new) for m in explicit]
+    with forgotten():
+        for _ in range(3):
+            assert [encode_properties(m, new=new) for m in messages] == expected
+
+
+@ENCODINGS
+def test_equal_names_in_another_order_or_of_other_types_are_other_schemas(new: bool) -> None:
+    messages: list[dict[str, Any]] = [
+        {"a": 1, "b": 2},
+        {"b": 2, "a": 1},
+        {"a": True, "b": 2},
+        {"a": "1", "b": 2},
+        {"a": b"1", "b": 2},
+        {"a": 1},
+        {"a": 1, "b": 2, "c": 3},
+    ]
+    for _ in range(3):
+        for message in messages:
+            decoded = Properties(encode_properties(message, new=new), new=new)
+            assert list(decoded.items()) == list(message.items())
+            assert [type(v) for v in decoded.values()] == [type(v) for v in message.values()]
+
+
+@ENCODINGS
+@pytest.mark.parametrize(
+    ("good", "bad", "message"),
+    [
+        ({"n": 1}, {"n": 2**63}, "does not fit INT64"),
+        ({"n": 1}, {"n": -(2**63) - 1}, "does not fit INT64"),
+        ({"s": "x", "n": 1}, {"s": "x", "n": 2**64}, "property 'n'.*does not fit INT64"),
+        ({"s": "x"}, {"s": "\ud800"}, "half of a surrogate pair"),
+        ({"n": 1}, {"n": 1.0}, "not float"),
+        ({"n": 1}, {"n": Typed(PropertyType.SHORT, 2**15)}, "does not fit SHORT"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused_when_the_schema_is_known(
+    good: dict[str, Any], bad: dict[str, Any], message: str, new: bool
+) -> None:
+    for _ in range(3):
+        encode_properties(good, new=new)
+        with pytest.raises(InvalidProperty, match=message):
+            encode_properties(bad, new=new)
+
+
+def test_a_value_that_is_too_large_is_refused_when_the_schema_is_known() -> None:
+    for _ in range(2):
+        encode_properties({"huge": b""}, new=True)
+    with pytest.raises(InvalidProperty, match="'huge' has 67104746 bytes; at most 67104745"):
+        encode_properties({"huge": bytes(67_104_746)}, new=True)
+
+
+@pytest.mark.parametrize("count", [31, 32, 33, 255])
+def test_many_properties(count: int) -> None:
+    message = {f"p{i}": [i, str(i), bool(i & 1), b"x" * i][i % 4] for i in range(count)}
+    for _ in range(3):
+        decoded = Properties(encode_properties(message, new=True))
+        assert decoded == message
+
+
+def test_subclasses_of_the_plain_types_are_posted_like_them() -> None:
+    class Text(str):
+        __slots__ = ()
+
+    for _ in range(3):
+        area = encode_properties({Text("name"): Text("value"), "kind": PropertyType.BOOL}, new=True)
+        assert area == encode_properties({"name": "value", "kind": 1}, new=True)
+
+
+# Decoding
+
+
+@ENCODINGS
+@given(message=mappings, changes=st.lists(edits, max_size=3), end=ends)
+def test_a_known_schema_changes_no_answer(
+    message: dict[str, Any], changes: list[list[tuple[int, int]]], end: bytes, new: bool
+) -> None:
+    area = encode_properties(message, new=new)
+    damaged = [area, area + end]
+    for change in changes:
+        other = bytearray(area)
+        for at, value in change:
+            other[at % len(other)] = value
+        damaged.append(bytes(other))
+    with forgotten():
+        assert read(area, new)[0], "remembered from here on"
+        for one in (*damaged, *damaged):
+            assert same(read(one, new), read_cold(one, new))
+
+
+@ENCODINGS
+@given(messages=st.lists(mappings, min_size=2, max_size=6))
+def test_messages_of_many_schemas(messages: list[dict[str, Any]], new: bool) -> None:
+    areas = [encode_properties(m, new=new) for m in messages]
+    with forgotten():
+        for _ in range(2):
+            assert [dict(Properties(area, new=new)) for area in areas] == messages
+
+
+@ENCODINGS
+@pytest.mark.parametrize("last", ["text", b"", b"bytes", 7, True])
+def test_the_same_headers_with_an_area_of_another_length(last: Any, new: bool) -> None:
+    area = encode_properties({"first": 1, "last": last}, new=new)
+    pad = area[-1]
+    assert read(area, new)[1] is None
+    for length in range(len(area) - pad + 9):
+        body = area[: len(area) - pad][:length].ljust(length, b"\x01")
+        count = 4 - length % 4
+        words = (length + count) // 4
+        other = area[:1] + words.to_bytes(3, "big") + body[4:] + bytes([count]) * count
+        for _ in range(2):
+            assert same(read(other, new), read_cold(other, new)), length
+
+
+@ENCODINGS
+def test_the_same_headers_with_other_names(new: bool) -> None:
+    first, second = ({name: 1, "same": "x"} for name in ("one", "two"))
+    areas = [encode_properties(m, new=new) for m in (first, second)]
+    for _ in range(3):
+        assert [dict(Properties(area, new=new)) for area in areas] == [first, second]
+
+
+@ENCODINGS
+def test_values_of_every_length_behind_the_same_headers(new: bool) -> None:
+    for size in [*range(20), 1000, 3, 0]:
+        decoded = Properties(encode_properties({"id": 1, "text": "t" * size}, new=new), new=new)
+        assert decoded == {"id": 1, "text": "t" * size}
+        assert decoded.typed()["text"] == Typed(PropertyType.STRING, "t" * size)
+
+
+def test_a_peer_that_never_repeats_a_schema_fills_no_memory() -> None:
+    def area(number: int) -> bytes:
+        # Each with headers of its own: another length of the names.
+        names = [f"{i}".ljust(4095 - number, "n") for i in range(40)]
+        return encode_properties(dict.fromkeys(names, Typed(PropertyType.BOOL, True)), new=True)
+
+    with forgotten():
+        tracemalloc.start()
+        try:
+            for number in range(200):
+                assert len(Properties(area(number))) == 40
+            module._names.clear()
+            assert tracemalloc.get_traced_memory()[0] < 4 * 1024 * 1024
+        finally:
+            tracemalloc.stop()
