@@ -41,6 +41,10 @@ def test_a_busy_peer_is_never_asked() -> None:
     assert run(Heartbeat(3.0, 2, now=0.0), [True] * 20) == [NOTHING] * 20
 
 
+def test_intervals_may_be_shorter_than_a_second() -> None:
+    assert run(Heartbeat(0.25, 1, now=0.0), [False, False], interval=0.25) == [SEND, DEAD]
+
+
 def test_many_events_in_an_interval_count_for_that_interval_only() -> None:
     heartbeat = Heartbeat(3.0, 1, now=0.0)
     for _ in range(100):

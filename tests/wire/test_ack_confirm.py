@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmq.errors import AckStatus, ProtocolError
-from bmq.wire.ack import AckMessage, decode_acks, encode_acks
+from bmq.wire.ack import STATUS_MASK, AckMessage, decode_acks, encode_acks, iter_acks
 from bmq.wire.confirm import (
     MAX_CONFIRMS,
     ConfirmMessage,
@@ -53,9 +53,20 @@ def header(kind: str, words: int = 1, stride: int = 6) -> bytes:
     return ConfirmHeader.build({"headerWords": words, "perMessageWords": stride, "reserved": 0})
 
 
-KINDS = [pytest.param("Ack", decode_acks, id="ACK"), pytest.param("Confirm", decode_confirms, id="CONFIRM")]
+def iterated(event: bytes, body: int) -> list[AckMessage]:
+    return [
+        AckMessage(first & STATUS_MASK, int.from_bytes(correlation_id, "big"), guid, queue_id)
+        for first, correlation_id, guid, queue_id in iter_acks(event, body)
+    ]
+
+
+KINDS = [
+    pytest.param("Ack", decode_acks, id="ACK"),
+    pytest.param("Ack", iter_acks, id="ACK iterated"),
+    pytest.param("Confirm", decode_confirms, id="CONFIRM"),
+]
 kinds = pytest.mark.parametrize(("kind", "decode"), KINDS)
-Decoder = Callable[[bytes, int], list[Any]]
+Decoder = Callable[[bytes, int], Iterable[Any]]
 ITEM = bytes(4) + GUID + bytes(4)
 
 
@@ -65,6 +76,13 @@ def test_acks_arrive_as_they_were_sent(messages: list[AckMessage]) -> None:
     assert event[8:] == header("Ack") + b"".join(map(ack_item, messages))
     read = read_event(event)
     assert (read.type, decode_acks(read.data, read.body)) == (EventType.ACK, messages)
+    assert iterated(read.data, read.body) == messages
+
+
+def test_the_reserved_bits_of_an_ack_are_not_its_status() -> None:
+    event = bytearray(encode_acks([(5, 7, GUID, 3)]))
+    event[12] |= 0xF0
+    assert decode_acks(bytes(event), AT) == iterated(bytes(event), AT) == [AckMessage(5, 7, GUID, 3)]
 
 
 @given(confirms, st.sampled_from([EventType.CONFIRM, EventType.REJECT]))
@@ -108,7 +126,9 @@ def test_longer_headers_and_items_are_honoured(
         longer = [item.ljust(stride * 4, b"\xee") for item in items]
         return EVENT_HEADER + header(kind, words, stride).ljust(words * 4, b"\xdd") + b"".join(longer)
 
-    assert decode_acks(event("Ack", [*map(ack_item, some_acks)]), AT) == some_acks
+    ack_event = event("Ack", [*map(ack_item, some_acks)])
+    assert decode_acks(ack_event, AT) == some_acks
+    assert iterated(ack_event, AT) == some_acks
     assert decode_confirms(event("Confirm", [*map(confirm_item, some_confirms)]), AT) == some_confirms
 
 
@@ -143,4 +163,4 @@ def test_headers_that_lie(kind: str, decode: Decoder, body: Any, field: str, at:
 
 @kinds
 def test_an_event_without_items(kind: str, decode: Decoder) -> None:
-    assert decode(EVENT_HEADER + header(kind), AT) == []
+    assert list(decode(EVENT_HEADER + header(kind), AT)) == []

@@ -35,6 +35,11 @@ def test_headers_have_the_protocols_fields(length: int, event_type: EventType, s
     assert (header.typeSpecific, header.reserved) == (specific, 0)
 
 
+@pytest.mark.parametrize("length", [8, 2**31 - 1])
+def test_the_smallest_and_the_largest_length(length: int) -> None:
+    assert pack_event_header(length, EventType.PUT)[:4] == length.to_bytes(4, "big")
+
+
 @pytest.mark.parametrize("length", [-1, 0, 7, 2**31])
 def test_lengths_that_no_header_can_hold(length: int) -> None:
     with pytest.raises(ValueError, match=f"an event has 8 to 2147483647 bytes, not {length}"):
@@ -98,8 +103,8 @@ def test_padding_comes_off_again(data: bytes, start: int) -> None:
 
 @pytest.mark.parametrize(
     ("tail", "offset"),
-    [(b"\0", 4), (b"\5", 4), (b"\xff", 4), (b"\2", 4), (b"\4\4\4", 6), (b"", 4)],
-    ids=["0", "5", "255", "2 of 1", "4 of 3", "none"],
+    [(b"\0", 4), (b"\5", 4), (b"\5" * 5, 8), (b"\xff", 4), (b"\2", 4), (b"\4\4\4", 6), (b"", 4)],
+    ids=["0", "5", "5 of 5", "255", "2 of 1", "4 of 3", "none"],
 )
 def test_bad_padding(tail: bytes, offset: int) -> None:
     buffer = b"\1\1\1\1" + tail

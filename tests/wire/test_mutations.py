@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bmq.errors import ProtocolError
-from bmq.wire.ack import decode_acks
+from bmq.wire.ack import decode_acks, iter_acks
 from bmq.wire.confirm import decode_confirms
 from bmq.wire.constants import EventType
 from bmq.wire.event import read_event
@@ -28,6 +28,7 @@ DECODERS: dict[str, Any] = {
     "decode_puts": decode_puts,
     "decode_pushes": decode_pushes,
     "decode_acks": decode_acks,
+    "iter_acks": lambda event, body: list(iter_acks(event, body)),
     "decode_confirms": decode_confirms,
 }
 

@@ -63,7 +63,9 @@ def test_the_delivery_attempts_do_not_matter(rda: int) -> None:
 @pytest.mark.parametrize("item_words", [1, 2, 3, 15])
 def test_the_senders_item_size_is_honoured(item_words: int) -> None:
     body = b"".join(u32(identifier).ljust(item_words * 4, b"\xee") for identifier in (5, 6, 7))
-    assert read_sub_queue_ids(option(3, body, specific=item_words)) == (5, 6, 7)
+    infos = option(3, body, specific=item_words)
+    assert read_sub_queue_ids(infos) == (5, 6, 7)
+    assert read_sub_queue_ids(option(40, u32(1, 2, 3)) + infos) == (5, 6, 7)
 
 
 def test_no_option_means_id_0() -> None:
@@ -110,6 +112,11 @@ def test_malformed_options(area: bytes, field: str, at: int) -> None:
         with pytest.raises(ProtocolError) as caught:
             read_sub_queue_ids(area, start)
         assert (caught.value.field, caught.value.offset) == (field, start + at)
+
+
+def test_offsets_are_those_of_the_area_unless_it_is_placed() -> None:
+    with pytest.raises(ProtocolError, match="at byte 0 of the event"):
+        read_sub_queue_ids(option(1, words=1))
 
 
 @given(st.lists(st.one_of(st.binary(max_size=12), some.map(encode_sub_queue_ids)), max_size=4).map(b"".join))

@@ -193,9 +193,21 @@ def test_the_options_of_each_push_are_its_own(monkeypatch: pytest.MonkeyPatch) -
     assert len(push_module._options) <= 4
 
 
+def test_options_are_only_remembered_while_they_are_small() -> None:
+    ids = tuple(range(1000))
+    assert decode_pushes(EVENT_HEADER + push(options=encode_sub_queue_ids(ids)), AT)[0].sub_ids == ids
+    assert max(map(len, push_module._options)) <= 64
+
+
 def test_implicit_payload_has_no_data() -> None:
-    event = EVENT_HEADER + push(b"", raw=True, flags=1) + push(b"next")
-    assert [(m.flags, m.data) for m in decode_pushes(event, AT)] == [(1, b""), (0, b"next")]
+    implicit = push(b"", raw=True, flags=1)
+    event = EVENT_HEADER + implicit + push(b"next") + implicit
+    assert [(m.flags, m.data) for m in decode_pushes(event, AT)] == [(1, b""), (0, b"next"), (1, b"")]
+
+
+def test_what_is_not_said_when_encoding() -> None:
+    assert encode_put(3, GUID, b"x") == put(b"x", flags=1, crc32c=crc32c(b"x")), "an ack is asked for"
+    assert encode_push(3, GUID, b"x") == push(b"x")
 
 
 # Peers of other versions
@@ -216,6 +228,14 @@ def test_the_header_of_an_old_producer_has_no_schema_id() -> None:
     old = put(b"x", header_words=8, flags=2) + put(b"y", header_words=8)
     messages = decode_puts(EVENT_HEADER + old, AT)
     assert [(m.data, m.schema_id, m.crc) for m in messages] == [(b"x", 0, 0xDEADBEEF), (b"y", 0, 0xDEADBEEF)]
+
+
+@kinds
+def test_the_shortest_message_of_an_old_peer(build: Any, decode: Decoder, kind: str) -> None:
+    # As long as our own header alone.
+    shortest = build(b"x", header_words=8 if kind == "Put" else 7)
+    assert len(shortest) == (36 if kind == "Put" else 32)
+    assert [m.data for m in decode(EVENT_HEADER + shortest, AT)] == [b"x"]
 
 
 @kinds
