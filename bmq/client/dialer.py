@@ -126,7 +126,7 @@ class Dialer:
             logger.exception("no credentials to renew the authentication with")
             return
         if credentials is not None:
-            self._session.core.reauthenticate(credentials)
+            self._session.core.reauthenticate(credentials, self._session.now())
             self._session.wake()
 
     async def _get_credentials(self) -> Credentials | None:

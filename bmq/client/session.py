@@ -318,7 +318,7 @@ class Session:
             self._queues.pop(core, None)
             queue.shut(None)
             if isinstance(error, asyncio.CancelledError):
-                self.core.abandon_open(core, self.now())
+                self.core.abandon_queue(core, self.now(), self.now() + self.options.close_timeout)
                 self.wake()
             raise
         return queue
@@ -568,7 +568,7 @@ class Session:
     def _tick(self) -> None:
         self._timer = None
         if self._slow and self.core.connected:
-            self.core.note_alive()  # nothing arrives because nothing is read
+            pass
         self.core.tick(self.loop.time())
         self.pump()
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
-from bmq.errors import AuthenticationError, ConnectionFailed, Error, NegotiationError, StatusCategory
+from bmq.errors import (
+    AuthenticationError,
+    ConnectionFailed,
+    Error,
+    NegotiationError,
+    ProtocolError,
+    StatusCategory,
+)
 from bmq.protocol.tables import HANDSHAKE_TRANSITIONS, HandshakeInput, HandshakeState, step
 from bmq.wire.constants import EventType
 from bmq.wire.control import (
@@ -22,22 +28,30 @@ from bmq.wire.control import (
 from bmq.wire.event import Event
 from bmq.wire.features import CONFIGURE_STREAM, MESSAGE_PROPERTIES_EX
 
-__all__ = ["BrokerInfo", "Credentials", "Handshake"]
+__all__ = ["BrokerInfo", "Credentials", "Handshake", "not_a_broker"]
 
 
-class Credentials(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Credentials:
     """What proves who the client is.
 
     Attributes:
         mechanism: BASIC, ANONYMOUS, or the name of a mechanism the broker has a plugin for.
-        data: for BASIC ``b"user:password"``; None for none.
+        data: for BASIC ``b"user:password"``; None for none. It is in no representation of this object.
     """
 
     mechanism: str
-    data: bytes | None = None
+    data: bytes | None = field(default=None, repr=False)
 
-    def __repr__(self) -> str:
-        return f"Credentials(mechanism={self.mechanism!r}, data=<hidden>)"
+    @classmethod
+    def basic(cls, user: str, password: str) -> Credentials:
+        """Return credentials for the mechanism BASIC."""
+        return cls("BASIC", f"{user}:{password}".encode())
+
+    @classmethod
+    def anonymous(cls) -> Credentials:
+        """Return credentials for the mechanism ANONYMOUS."""
+        return cls("ANONYMOUS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +111,20 @@ class Handshake:
         """Take the broker's answer; return the event to send next, if any.
 
         Raises:
-            ProtocolError: it is not a legal answer.
+            ConnectionFailed: it is not a legal answer.
         """
-        if self.state is HandshakeState.AUTHENTICATING:
-            answer = decode_event(_expect(event, EventType.AUTHENTICATION), MessageKind.AUTHENTICATION)
-            if not isinstance(answer, AuthenticationResponse):
-                raise NegotiationError("the broker answered credentials with a request of its own")
-            return self._authentication_answered(answer)
-        message = decode_event(_expect(event, EventType.CONTROL), MessageKind.NEGOTIATION)
-        if not isinstance(message, BrokerResponse):
-            raise NegotiationError("the peer is not a broker: it introduced itself as a client")
-        return self._negotiation_answered(message)
+        try:
+            if self.state is HandshakeState.AUTHENTICATING:
+                answer = decode_event(_expect(event, EventType.AUTHENTICATION), MessageKind.AUTHENTICATION)
+                if not isinstance(answer, AuthenticationResponse):
+                    raise ProtocolError("credentials were answered with a request for some")
+                return self._authentication_answered(answer)
+            message = decode_event(_expect(event, EventType.CONTROL), MessageKind.NEGOTIATION)
+            if not isinstance(message, BrokerResponse):
+                raise ProtocolError("it introduced itself as a client")
+            return self._negotiation_answered(message)
+        except ProtocolError as error:
+            raise not_a_broker(error) from error
 
     def timed_out(self) -> None:
         """The deadline has passed."""
@@ -125,19 +142,20 @@ class Handshake:
         request = AuthenticationRequest(mechanism=credentials.mechanism, data=credentials.data)
         return encode_event(request, Codec.JSON)
 
-    def renewal_answered(self, event: Event) -> AuthenticationError | None:
-        """Take the answer to renewed credentials on the live session.
+    def renewal_answered(self, event: Event) -> float | None:
+        """Take the answer to renewed credentials on the live session; return their lifetime in seconds.
 
         Raises:
+            AuthenticationError: the broker refused them.
             ProtocolError: it is not a legal answer.
         """
         answer = decode_event(event, MessageKind.AUTHENTICATION)
         if not isinstance(answer, AuthenticationResponse):
-            return AuthenticationError("the broker answered credentials with a request of its own")
+            raise ProtocolError("credentials were answered with a request for some", field="authentication")
         if answer.status.category != StatusCategory.E_SUCCESS:
-            return _authentication_error(answer)
-        self.lifetime = None if answer.lifetime_ms is None else answer.lifetime_ms / 1000
-        return None
+            raise _authentication_error(answer)
+        self.lifetime = _lifetime(answer)
+        return self.lifetime
 
     # transitions
 
@@ -156,7 +174,7 @@ class Handshake:
         if answer.status.category != StatusCategory.E_SUCCESS:
             self.error = _authentication_error(answer)
             return self._fire(HandshakeInput.REFUSED)
-        self.lifetime = None if answer.lifetime_ms is None else answer.lifetime_ms / 1000
+        self.lifetime = _lifetime(answer)
         return self._fire(HandshakeInput.AUTHENTICATED)
 
     def _negotiation_answered(self, message: BrokerResponse) -> bytes:
@@ -181,12 +199,21 @@ class Handshake:
         return self._fire(HandshakeInput.NEGOTIATED)
 
 
+def not_a_broker(error: ProtocolError) -> ConnectionFailed:
+    """Say that whoever answers at this address does not speak the protocol."""
+    return ConnectionFailed(f"the peer does not behave like a BlazingMQ broker: {error}")
+
+
 def _expect(event: Event, wanted: EventType) -> Event:
     if event.type != wanted:
-        raise NegotiationError(
-            f"during the handshake the broker sent an event of type {event.type}, not {wanted.name}"
+        raise ProtocolError(
+            f"the handshake is at {wanted.name}, the event is of type {event.type}", field="EventHeader.type"
         )
     return event
+
+
+def _lifetime(answer: AuthenticationResponse) -> float | None:
+    return None if answer.lifetime_ms is None else max(0, answer.lifetime_ms) / 1000
 
 
 def _authentication_error(answer: AuthenticationResponse) -> AuthenticationError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from bmq.wire.confirm import MAX_CONFIRMS, pack_confirms
-from bmq.wire.constants import MAX_PUT_EVENT, EventType
+from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 
 __all__ = ["Outbox"]
@@ -13,23 +13,27 @@ __all__ = ["Outbox"]
 # How many of the latest confirmations are remembered: there is no acknowledgement of a confirmation, so
 # after a lost connection these may not have arrived.
 _REMEMBERED_CONFIRMS = 65_536
+#: A PUT event is closed before it exceeds this. Larger ones are legal, but only cost memory on both sides.
+_PUT_EVENT = 1024 * 1024
 
 
 class Outbox:
     """Collects encoded messages; :meth:`take` returns whole events in a legal order.
 
     Posts gather into PUT events and confirmations into CONFIRM events until something of another kind has
-    to go out behind them.
+    to go out behind them. Messages are copied into their event when it is taken, not before: what waits
+    here is referred to, not copied.
 
-    Attributes:
-        max_put_event: a PUT event is closed before it exceeds this many bytes.
+    Args:
+        max_put_event: a PUT event is closed before it exceeds this many bytes, unless it has one message.
     """
 
     __slots__ = ("_confirms", "_events", "_put_bytes", "_puts", "_sent", "_sent_count", "max_put_event")
 
-    def __init__(self, max_put_event: int = MAX_PUT_EVENT) -> None:
+    def __init__(self, max_put_event: int = _PUT_EVENT) -> None:
         self.max_put_event = max_put_event
-        self._events: list[bytes] = []
+        # A whole event, or the messages of a PUT event.
+        self._events: deque[bytes | list[bytes]] = deque()
         self._puts: list[bytes] = []
         self._put_bytes = HEADER_SIZE
         self._confirms: list[bytes] = []
@@ -38,11 +42,13 @@ class Outbox:
 
     def put(self, message: bytes) -> None:
         """Add an encoded PUT message."""
-        size = len(message)
-        if self._put_bytes + size > self.max_put_event and self._puts:
-            self._close_puts()
+        size = self._put_bytes + len(message)
+        if size > self.max_put_event and self._puts:
+            self._events.append(self._puts)
+            self._puts = []
+            size = HEADER_SIZE + len(message)
         self._puts.append(message)
-        self._put_bytes += size
+        self._put_bytes = size
 
     def confirm(self, message: bytes) -> None:
         """Add an encoded CONFIRM message."""
@@ -60,18 +66,25 @@ class Outbox:
     def __bool__(self) -> bool:
         return bool(self._events or self._puts or self._confirms)
 
-    def take(self) -> list[bytes]:
-        """Return and forget everything that waits, as whole events."""
+    def take(self, limit: int | None = None) -> list[bytes]:
+        """Return and forget what waits, as whole events; no more once ``limit`` bytes are reached."""
         self._close()
-        events = self._events
-        self._events = []
-        return events
+        waiting = self._events
+        taken: list[bytes] = []
+        size = 0
+        while waiting and (limit is None or size < limit):
+            entry = waiting.popleft()
+            event = entry if isinstance(entry, bytes) else _put_event(entry)
+            taken.append(event)
+            size += len(event)
+        return taken
 
-    def clear(self) -> set[bytes]:
-        """Forget everything that waits; return the confirmations that may not have arrived."""
-        confirms = {confirm for batch in self._sent for confirm in batch}
-        confirms.update(self._confirms)
-        self._events, self._puts, self._confirms = [], [], []
+    def clear(self) -> list[bytes]:
+        """Forget everything that waits; return the confirmations that may not have arrived, oldest first."""
+        confirms = [confirm for batch in self._sent for confirm in batch]
+        confirms += self._confirms
+        self._events.clear()
+        self._puts, self._confirms = [], []
         self._put_bytes = HEADER_SIZE
         self._sent.clear()
         self._sent_count = 0
@@ -79,7 +92,9 @@ class Outbox:
 
     def _close(self) -> None:
         if self._puts:
-            self._close_puts()
+            self._events.append(self._puts)
+            self._puts = []
+            self._put_bytes = HEADER_SIZE
         if self._confirms:
             confirms, self._confirms = self._confirms, []
             for start in range(0, len(confirms), MAX_CONFIRMS):
@@ -89,8 +104,7 @@ class Outbox:
             while self._sent_count > _REMEMBERED_CONFIRMS and len(self._sent) > 1:
                 self._sent_count -= len(self._sent.popleft())
 
-    def _close_puts(self) -> None:
-        header = pack_event_header(self._put_bytes, EventType.PUT)
-        self._events.append(b"".join([header, *self._puts]))
-        self._puts = []
-        self._put_bytes = HEADER_SIZE
+
+def _put_event(messages: list[bytes]) -> bytes:
+    size = HEADER_SIZE + sum(map(len, messages))
+    return b"".join([pack_event_header(size, EventType.PUT), *messages])

@@ -21,26 +21,37 @@ __all__ = ["Producer"]
 
 # How often posts are checked for having waited too long.
 _EXPIRY_INTERVAL = 1.0
-# Posts to a queue in these states wait in the window,
-_HOLDING = frozenset({QueueState.LOST, QueueState.REOPENING, QueueState.RESTORING})
-# and leave it when the queue is in one of these.
+# Posts to a queue in these states are accepted, and wait in the window until they can be sent,
+_ACCEPTING = frozenset(
+    {
+        QueueState.OPEN,
+        QueueState.RECONFIGURING,
+        QueueState.RELEASING,
+        QueueState.LOST,
+        QueueState.REOPENING,
+        QueueState.RESTORING,
+    }
+)
+# which is when the queue is in one of these, or only its reading side is being closed and opened again.
 _SENDABLE = frozenset({QueueState.OPEN, QueueState.RECONFIGURING})
 
 
 class Producer:
-    """Keeps every post until it has its one outcome.
+    """Owns the window: accepts posts, sends them, sends them again, and ends each of them exactly once.
 
     Attributes:
         window: the posts without outcome.
         deadline: when :meth:`expire` wants to be called, or None.
     """
 
-    __slots__ = ("_outbox", "deadline", "window")
+    __slots__ = ("_outbox", "_shortest", "deadline", "window")
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         self.window = Window()
         self.deadline: float | None = None
+        # The shortest time for which a broker said to recognise GUIDs.
+        self._shortest: float | None = None
 
     def post(
         self,
@@ -71,7 +82,8 @@ class Producer:
             QueueClosed: the queue is not open.
             UsageError: the GUID is already in the window.
         """
-        if not queue.sending and (queue.closing is not None or queue.state not in _HOLDING):
+        sending = queue.sending
+        if not sending and (queue.state not in _ACCEPTING or queue.closing is not None or not queue.writable):
             raise QueueClosed(f"queue {queue.uri} is {queue.state.value}")
         window = self.window
         entries = window.entries
@@ -81,10 +93,10 @@ class Producer:
         entries[guid] = new_tuple(Pending, (queue, message, token, tag, now))
         window.bytes += len(message)
         queue.unacked += 1
-        if queue.sending:
+        if sending:
             self._outbox.put(message)
-        if self.deadline is None:
-            self.deadline = now + queue.deduplication_time
+        if self.deadline is None and self._shortest is not None:
+            self.deadline = now + self._shortest
 
     def acked(self, event: Event) -> list[Outcome]:
         """Take an ACK event; return the outcomes. GUIDs that are not (or no longer) known do not matter.
@@ -106,9 +118,22 @@ class Producer:
         self.window.bytes -= freed
         return outcomes
 
+    def opened(self, queue: QueueCore) -> None:
+        """A queue is open: what its broker said of it may shorten the time that posts can wait."""
+        time = queue.deduplication_time
+        if queue.writable and time > 0 and (self._shortest is None or time < self._shortest):
+            self._shortest = time
+            oldest = self.window.oldest()
+            if oldest is not None:
+                self.deadline = oldest.posted + time
+
     def resume(self, queues: Collection[QueueCore]) -> None:
         """Send again, in the order of posting, what has no outcome yet and belongs to these queues."""
-        ready = {q for q in queues if q.writable and not q.sending and q.state in _SENDABLE}
+        ready = {
+            queue
+            for queue in queues
+            if queue.writable and not queue.sending and (queue.state in _SENDABLE or queue.releasing)
+        }
         if not ready:
             return
         for pending in self.window:
@@ -117,24 +142,33 @@ class Producer:
         for queue in ready:
             queue.sending = True
 
-    def give_up(self, wanted: Callable[[Pending], bool], status: AckStatus) -> list[Outcome]:
-        """End posts locally; return their outcomes."""
+    def lost(self) -> list[Outcome]:
+        """The connection is gone: posts that the broker would not recognise when sent again end here."""
+        return self._end(lambda p: p.queue.sending and p.queue.deduplication_time <= 0, AckStatus.TIMEOUT)
+
+    def expire(self, now: float) -> list[Outcome]:
+        """Give up posts that stayed unanswered for as long as the broker recognises their GUIDs."""
+        outcomes = self._end(lambda p: 0 < p.queue.deduplication_time <= now - p.posted, AckStatus.TIMEOUT)
+        oldest = self.window.oldest()
+        if oldest is None or self._shortest is None:
+            self.deadline = None
+        else:
+            self.deadline = max(now + _EXPIRY_INTERVAL, oldest.posted + self._shortest)
+        return outcomes
+
+    def cancel(self, queue: QueueCore) -> list[Outcome]:
+        """The queue is closed: its posts end here."""
+        return self._end(lambda p: p.queue is queue, AckStatus.CANCELED) if queue.unacked else []
+
+    def cancel_all(self) -> list[Outcome]:
+        """The session is over: every post ends here."""
+        self.deadline = None
+        return self._end(lambda _: True, AckStatus.CANCELED)
+
+    def _end(self, wanted: Callable[[Pending], bool], status: AckStatus) -> list[Outcome]:
         outcomes: list[Outcome] = []
         for guid, pending in self.window.take(wanted):
             queue = pending.queue
             queue.unacked -= 1
-            # Such a queue acknowledges on receipt and delivers at most once: there is nothing more to know.
-            outcome = AckStatus.SUCCESS if queue.at_most_once else status
-            outcomes.append((pending.token, pending.tag, guid, outcome, queue))
-        return outcomes
-
-    def expire(self, now: float) -> list[Outcome]:
-        """Give up posts that stayed unanswered for as long as the broker recognises their GUIDs."""
-        outcomes = self.give_up(lambda p: p.posted + p.queue.deduplication_time <= now, AckStatus.TIMEOUT)
-        oldest = self.window.oldest()
-        if oldest is None:
-            self.deadline = None
-        else:
-            due = oldest.posted + oldest.queue.deduplication_time
-            self.deadline = max(now + _EXPIRY_INTERVAL, due)
+            outcomes.append((pending.token, pending.tag, guid, status, queue))
         return outcomes

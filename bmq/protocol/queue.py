@@ -21,7 +21,10 @@ from bmq.wire.control import (
 )
 from bmq.wire.uri import QueueUri
 
-__all__ = ["Operation", "QueueCore", "SubscriptionCore", "SubscriptionOptions"]
+__all__ = ["Family", "Operation", "QueueCore", "SubscriptionCore", "SubscriptionOptions"]
+
+# What a broker that does not say it means, in seconds.
+_DEFAULT_DEDUPLICATION = 300.0
 
 
 class SubscriptionOptions:
@@ -66,15 +69,44 @@ class Operation:
     Attributes:
         token: whatever the caller gave.
         deadline: when it fails with a timeout.
+        queue: the queue it is about.
         done: its outcome was reported.
     """
 
-    __slots__ = ("deadline", "done", "token")
+    __slots__ = ("deadline", "done", "queue", "token")
 
     def __init__(self, token: Any, deadline: float) -> None:
         self.token = token
         self.deadline = deadline
+        self.queue: QueueCore | None = None
         self.done = False
+
+
+class Family:
+    """The queues that share one URI without its appId, and with it a qId.
+
+    Attributes:
+        q_id: their number; never used for another URI in the same session.
+        sub_ids: the number of each appId.
+        members: the queues.
+        unclear: the broker may still know a member that is gone here.
+    """
+
+    __slots__ = ("members", "q_id", "sub_ids", "unclear")
+
+    def __init__(self, q_id: int) -> None:
+        self.q_id = q_id
+        self.sub_ids: dict[str, int] = {}
+        self.members: set[QueueCore] = set()
+        self.unclear = False
+
+    def sub_id(self, app_id: str) -> int:
+        """Return the number of an appId, 0 for none."""
+        return self.sub_ids.setdefault(app_id, len(self.sub_ids) + 1) if app_id else 0
+
+    def others_open(self, queue: QueueCore) -> bool:
+        """Whether the broker has, or is being asked for, another member."""
+        return any(other is not queue and other.state not in _GONE for other in self.members)
 
 
 class QueueCore:
@@ -82,6 +114,7 @@ class QueueCore:
 
     Attributes:
         uri: what it was opened as.
+        family: the queues that differ in their appId only.
         q_id: its number in this session; all applications of a queue share it.
         sub_id: the application's number within the queue, 0 without an application.
         flags: what it is open for.
@@ -89,7 +122,9 @@ class QueueCore:
         desired: the subscriptions it should have.
         applied: the subscriptions the broker has.
         sending: posts may be written now (else they wait in the window).
+        attached: the broker has it open on this connection: it takes confirmations.
         suspended: it does not take part because the host is unhealthy.
+        reported_suspended: the application was told so.
         deduplication_time: how long the broker recognises a GUID, in seconds.
         unacked: how many posts wait for their outcome.
         owner: the object of the I/O layer.
@@ -98,18 +133,19 @@ class QueueCore:
     __slots__ = (
         "applied",
         "at_most_once",
+        "attached",
         "closing",
         "configuring",
         "deduplication_time",
         "desired",
-        "dirty",
+        "family",
         "flags",
-        "generations",
         "opening",
         "owner",
         "q_id",
         "readable",
         "releasing",
+        "reported_suspended",
         "request",
         "sending",
         "state",
@@ -124,12 +160,13 @@ class QueueCore:
     )
 
     def __init__(
-        self, uri: QueueUri, q_id: int, sub_id: int, flags: QueueFlags, owner: Any, *, suspends: bool = False
+        self, uri: QueueUri, family: Family, app_id: str, flags: QueueFlags, owner: Any, *, suspends: bool
     ) -> None:
         self.uri = uri
         self.uri_text = str(uri)
-        self.q_id = q_id
-        self.sub_id = sub_id
+        self.family = family
+        self.q_id = family.q_id
+        self.sub_id = family.sub_id(app_id)
         self.flags = flags
         self.readable = bool(flags & QueueFlags.READ)
         self.writable = bool(flags & QueueFlags.WRITE)
@@ -138,10 +175,12 @@ class QueueCore:
         self.desired: list[SubscriptionCore] = []
         self.applied: list[SubscriptionCore] = []
         self.sending = False
+        self.attached = False
         self.suspended = False
+        self.reported_suspended = False
         self.suspends_on_bad_host_health = suspends
         self.at_most_once = False
-        self.deduplication_time = 300.0
+        self.deduplication_time = _DEFAULT_DEDUPLICATION
         self.unacked = 0
         # the operations callers wait for
         self.opening: Operation | None = None
@@ -150,26 +189,28 @@ class QueueCore:
         self.waiting_configure: deque[Operation] = deque()
         # what is outstanding
         self.request: Request | None = None
-        self.dirty = False
         self.releasing = False
-        # the sIds of the latest configurations: messages routed by the one before may still arrive
-        self.generations: deque[list[int]] = deque()
 
     @property
     def app_id(self) -> str:
         """The application as control messages name it."""
         return self.uri.app_id if self.sub_id else DEFAULT_APP_ID
 
-    def handle_parameters(self) -> QueueHandleParameters:
-        """The queue as openQueue and closeQueue name it."""
+    @property
+    def effective(self) -> list[SubscriptionCore]:
+        """The subscriptions the stream is to have: none while the queue is suspended."""
+        return [] if self.suspended else self.desired
+
+    def handle_parameters(self, flags: QueueFlags) -> QueueHandleParameters:
+        """What openQueue and closeQueue say of the queue, or of one side of it."""
         info = SubQueueIdInfo(sub_id=self.sub_id, app_id=self.uri.app_id) if self.sub_id else None
         return QueueHandleParameters(
             uri=str(self.uri) if self.sub_id else self.uri.canonical,
             q_id=self.q_id,
             sub_id_info=info,
-            flags=int(QueueFlags.READ if self.releasing else self.flags),
-            read_count=int(self.readable),
-            write_count=int(self.writable and not self.releasing),
+            flags=int(flags),
+            read_count=int(bool(flags & QueueFlags.READ)),
+            write_count=int(bool(flags & QueueFlags.WRITE)),
             admin_count=0,
         )
 
@@ -195,7 +236,7 @@ class QueueCore:
     def note_routing(self, flags: int, deduplication_time_ms: int) -> None:
         """Keep what the openQueueResponse said."""
         self.at_most_once = bool(flags & RoutingFlags.AT_MOST_ONCE)
-        self.deduplication_time = deduplication_time_ms / 1000
+        self.deduplication_time = max(0, deduplication_time_ms) / 1000
 
 
 def consumer_info(options: SubscriptionOptions) -> ConsumerInfo:
@@ -206,3 +247,7 @@ def consumer_info(options: SubscriptionOptions) -> ConsumerInfo:
         consumer_priority=options.priority,
         consumer_priority_count=1,
     )
+
+
+# The broker does not have a queue in these states open, or has already been asked to close it.
+_GONE = frozenset({QueueState.CLOSED, QueueState.WAITING, QueueState.LOST, QueueState.CLOSING})

@@ -1,77 +1,34 @@
-"""The queues of a session, client role: runs :data:`QUEUE_TRANSITIONS` for each of them."""
+"""The queues of a session, client role: what callers ask for, what the connection and broker do to them."""
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
-from bmq.errors import (
-    CloseQueueError,
-    ConfigureQueueError,
-    Error,
-    OpenQueueError,
-    QueueClosed,
-    RequestError,
-    RequestTimeout,
-    StateError,
-    StatusCategory,
-)
-from bmq.protocol.events import Completed, QueueReopened, QueueReopenFailed, SessionEvent, Signal
-from bmq.protocol.queue import Operation, QueueCore, SubscriptionCore
+from bmq.errors import Error, ProtocolError, QueueClosed, StateError, StatusCategory
+from bmq.protocol.events import HostHealthRestored, HostUnhealthy
+from bmq.protocol.queue import Family, Operation, QueueCore, SubscriptionCore
+from bmq.protocol.queue_steps import Link, QueueSteps, timeout_error
 from bmq.protocol.requests import Request, RequestKind
-from bmq.protocol.tables import QUEUE_TRANSITIONS, QueueInput, QueueState, step
+from bmq.protocol.tables import QUEUE_TRANSITIONS, QueueInput, QueueState
 from bmq.wire.control import (
-    INVALID_CONSUMER_PRIORITY,
-    CloseQueue,
-    ConfigureQueueStream,
-    ConfigureStream,
+    CloseQueueResponse,
+    ConfigureQueueStreamResponse,
+    ConfigureStreamResponse,
     ControlBody,
-    OpenQueue,
     OpenQueueResponse,
     QueueFlags,
-    QueueStreamParameters,
     Status,
-    SubQueueIdInfo,
 )
 from bmq.wire.uri import QueueUri
 
 __all__ = ["Queues"]
 
-# How many generations of sIds stay resolvable.
-_GENERATIONS = 2
-
-
-class Link(Protocol):
-    """What the queues need of the session."""
-
-    @property
-    def connected(self) -> bool:
-        """Requests can be sent."""
-        ...
-
-    @property
-    def uses_configure_stream(self) -> bool:
-        """The broker announces configureStream."""
-        ...
-
-    def request(
-        self, kind: RequestKind, body: ControlBody, subject: QueueCore, deadline: float, detail: Any = None
-    ) -> Request:
-        """Send a request."""
-        ...
-
-    def emit(self, event: SessionEvent | Signal) -> None:
-        """Report something."""
-        ...
-
-    def queue_settled(self, queue: QueueCore, now: float) -> None:
-        """A reopening queue is open again, or never will be."""
-        ...
-
-    def give_up_posts(self, queue: QueueCore) -> None:
-        """The queue is closed: its posts end here."""
-        ...
+_ANSWERS: dict[RequestKind, tuple[type, ...]] = {
+    RequestKind.OPEN: (OpenQueueResponse,),
+    RequestKind.CONFIGURE: (ConfigureStreamResponse, ConfigureQueueStreamResponse),
+    RequestKind.CLOSE: (CloseQueueResponse,),
+}
 
 
 class Queues:
@@ -79,19 +36,18 @@ class Queues:
 
     Attributes:
         routes: the subscription for each (qId, sId).
+        healthy: what the host health monitor says.
     """
 
     def __init__(self, link: Link, reopen_timeout: float) -> None:
         self._link = link
-        self._reopen_timeout = reopen_timeout
+        self._steps = QueueSteps(link, reopen_timeout)
         self._queues: dict[tuple[str, str], QueueCore] = {}
-        self._ids: dict[str, tuple[int, dict[str, int]]] = {}
-        self._next_s_id = 1
-        self._deadlines: list[tuple[float, int, QueueCore, Operation]] = []
-        self._serial = 0
-        self._dirty: dict[QueueCore, None] = {}
-        self._now = 0.0
-        self.routes: dict[int, dict[int, SubscriptionCore]] = {}
+        self._families: dict[str, Family] = {}
+        self._next_q_id = 0
+        self.routes = self._steps.routes.by_queue
+        self.healthy = True
+        self._announce_health = False
 
     def __iter__(self) -> Iterator[QueueCore]:
         return iter(list(self._queues.values()))
@@ -119,30 +75,40 @@ class Queues:
         key = (uri.canonical, app_id)
         queue = self._queues.get(key)
         if queue is not None:
-            if queue.state is not QueueState.ABANDONED or queue.flags != flags:
-                busy = queue.state not in (QueueState.OPEN, QueueState.RECONFIGURING)
-                state = f"is still busy ({queue.state.value})" if busy else "is already open in this session"
+            waits = queue.state is QueueState.ABANDONED and queue.closing is None
+            if not waits or queue.flags != flags:
+                is_open = queue.closing is None and queue.state in _IN_USE
+                state = "is already open in this session" if is_open else f"is busy ({queue.state.value})"
                 raise StateError(f"queue {uri} {state}; a session opens each queue once")
+            # An openQueue nobody waited for any more is still unanswered: its answer is for this caller.
             queue.owner = owner
+            queue.suspends_on_bad_host_health = suspends
         else:
-            q_id, sub_ids = self._ids.setdefault(uri.canonical, (len(self._ids), {}))
-            sub_id = sub_ids.setdefault(app_id, len(sub_ids) + 1) if app_id else 0
-            queue = QueueCore(uri, q_id, sub_id, flags, owner, suspends=suspends)
+            family = self._families.get(uri.canonical)
+            if family is None:
+                family = self._families[uri.canonical] = Family(self._next_q_id)
+                self._next_q_id += 1
+            queue = QueueCore(uri, family, app_id, flags, owner, suspends=suspends)
+            family.members.add(queue)
             self._queues[key] = queue
+        queue.suspended = suspends and not self.healthy
         queue.opening = operation
-        self._watch(queue, operation)
+        self._steps.watch(queue, operation)
         return queue
 
     def begin_open(self, queue: QueueCore, now: float) -> None:
         """Start opening a queue whose subscriptions are set."""
         self._fire(queue, QueueInput.OPEN if self._link.connected else QueueInput.OPEN_LATER, now)
 
-    def abandon(self, queue: QueueCore, now: float) -> None:
-        """Nobody waits for the queue to open any more: close it as soon as that is possible."""
+    def abandon(self, queue: QueueCore, now: float, deadline: float) -> None:
+        """Nobody wants this queue any more: close it as soon as that is possible."""
         if queue.opening is not None:
             queue.opening.done = True
+            self._steps.operations.discard(queue.opening)
             queue.opening = None
             self._fire(queue, QueueInput.ABANDON, now)
+        elif queue.closing is None and (queue.state, _close_input(queue)) in QUEUE_TRANSITIONS:
+            self.close(queue, Operation(None, deadline), now)
 
     def configure(self, queue: QueueCore, operation: Operation) -> None:
         """Bring the broker up to ``queue.desired``; changes until :meth:`flush` go out together.
@@ -153,8 +119,8 @@ class Queues:
         if queue.closing is not None or (queue.state, QueueInput.CONFIGURE) not in QUEUE_TRANSITIONS:
             raise QueueClosed(f"queue {queue.uri} is {queue.state.value}")
         queue.waiting_configure.append(operation)
-        self._watch(queue, operation)
-        self._mark_dirty(queue)
+        self._steps.watch(queue, operation)
+        self._steps.dirty[queue] = None
 
     def close(self, queue: QueueCore, operation: Operation, now: float) -> None:
         """Close a queue.
@@ -162,12 +128,12 @@ class Queues:
         Raises:
             QueueClosed: it is closing or closed already.
         """
-        event = QueueInput.CLOSE if queue.readable else QueueInput.CLOSE_PLAIN
+        event = _close_input(queue)
         if queue.closing is not None or (queue.state, event) not in QUEUE_TRANSITIONS:
             raise QueueClosed(f"queue {queue.uri} is {queue.state.value}")
         queue.closing = operation
         queue.sending = False
-        self._watch(queue, operation)
+        self._steps.watch(queue, operation)
         self._fire(queue, event, now)
 
     def release(self, queue: QueueCore, now: float) -> bool:
@@ -176,16 +142,38 @@ class Queues:
         Returns:
             Whether that was begun; only an open queue with nothing outstanding can do it.
         """
-        if queue.state is not QueueState.OPEN or not queue.readable or not self._link.connected:
+        idle = queue.state is QueueState.OPEN and queue.closing is None
+        if not idle or not queue.readable or not self._link.connected:
             return False
         self._fire(queue, QueueInput.RELEASE, now)
         return True
 
-    def suspend(self, queue: QueueCore, suspended: bool) -> None:
-        """Take a queue out of service, or back in."""
-        queue.suspended = suspended
-        if queue.readable:
-            self._mark_dirty(queue)
+    def host_health(self, healthy: bool) -> None:
+        """Take queues that want it out of service while the host is unhealthy, and back in afterwards."""
+        if healthy is self.healthy:
+            return
+        self.healthy = healthy
+        if healthy:
+            self._announce_health = True
+        else:
+            if not self._announce_health:
+                self._link.emit(HostUnhealthy())
+            self._announce_health = False
+        for queue in self:
+            if not queue.suspends_on_bad_host_health:
+                continue
+            queue.suspended = not healthy
+            if queue.state in _STREAMING and queue.desired:
+                self._steps.dirty[queue] = None
+            elif queue.state in _IN_USE:
+                self._steps.report_suspension(queue)
+        self.check_health()
+
+    def check_health(self) -> None:
+        """Announce that the host is healthy, once the last suspended queue has resumed."""
+        if self._announce_health and not any(queue.reported_suspended for queue in self._queues.values()):
+            self._announce_health = False
+            self._link.emit(HostHealthRestored())
 
     # what happens to the connection
 
@@ -204,60 +192,74 @@ class Queues:
         """Nothing outstanding will be answered."""
         for queue in self:
             queue.request = None
-            queue.sending = False
-            queue.releasing = False
-            for operation in reversed(queue.configuring):
-                queue.waiting_configure.appendleft(operation)
+            queue.sending = queue.attached = queue.releasing = False
+            queue.waiting_configure.extendleft(reversed(queue.configuring))
             queue.configuring.clear()
             self._fire(queue, QueueInput.CHANNEL_DOWN, now)
+        # A new connection knows nothing of the old one.
+        for uri, family in list(self._families.items()):
+            family.unclear = False
+            if not family.members:
+                del self._families[uri]
 
     def stop(self, error: Error, now: float) -> None:
         """End every queue and every operation."""
         for queue in self:
-            for operation in (queue.opening, *queue.configuring, *queue.waiting_configure):
-                self._complete(operation, error)
+            self._steps.fail_operations(queue, error)
             self._fire(queue, QueueInput.STOP, now)
 
     # time
 
     def flush(self, now: float) -> None:
         """Send the configurations that have gathered."""
-        if not self._dirty:
+        if not self._steps.dirty or not self._link.connected:
             return
-        for queue in list(self._dirty):
-            if queue.state is QueueState.OPEN and self._link.connected:
-                del self._dirty[queue]
+        for queue in list(self._steps.dirty):
+            if queue.state is QueueState.OPEN:
+                self._steps.dirty.pop(queue, None)
                 self._fire(queue, QueueInput.CONFIGURE, now)
 
     def next_deadline(self) -> float | None:
         """Return when the next operation times out."""
-        heap = self._deadlines
-        while heap and heap[0][3].done:
-            heapq.heappop(heap)
-        return heap[0][0] if heap else None
+        return self._steps.operations.first()
 
     def tick(self, now: float) -> None:
-        """Fail the operations whose deadline has passed while they waited for a connection."""
-        while (deadline := self.next_deadline()) is not None and deadline <= now:
-            _, _, queue, operation = heapq.heappop(self._deadlines)
+        """Fail the operations whose deadline has passed, unless the request behind them does."""
+        for operation in self._steps.operations.due(now):
+            queue = operation.queue
+            if queue is None or operation.done:
+                continue
             if queue.state is QueueState.WAITING and queue.opening is operation:
                 self._fire(queue, QueueInput.TIMEOUT, now)
             elif operation in queue.waiting_configure:
                 queue.waiting_configure.remove(operation)
-                self._complete(operation, _timeout("configure", queue))
+                self._steps.complete(operation, timeout_error("configure", queue))
+            elif operation in queue.configuring:
+                queue.configuring.remove(operation)
+                self._steps.complete(operation, timeout_error("configure", queue))
             elif queue.closing is operation and queue.state is QueueState.ABANDONED:
-                self._complete(operation, _timeout("close", queue))
+                self._steps.complete(operation, timeout_error("close", queue))
 
     # responses
 
     def response(self, request: Request, body: ControlBody | None, now: float) -> None:
-        """Take the answer to a request of a queue."""
+        """Take the answer to a request of a queue.
+
+        Raises:
+            ProtocolError: it answers something else.
+        """
         queue: QueueCore = request.subject
         refusal = body if isinstance(body, Status) and body.category != StatusCategory.E_SUCCESS else None
+        if refusal is None and not isinstance(body, _ANSWERS[request.kind]):
+            raise ProtocolError(
+                f"request {request.r_id} was {request.kind.value}, the answer is {type(body).__name__}",
+                field="controlMessage.rId",
+            )
         if queue.request is not request:
             # A configuration that had timed out locally has reached the broker after all.
-            if request.kind is RequestKind.CONFIGURE and refusal is None and queue.state is QueueState.OPEN:
-                self._mark_dirty(queue)
+            late = request.kind is RequestKind.CONFIGURE and refusal is None
+            if late and queue.state is QueueState.OPEN and queue.closing is None:
+                self._steps.dirty[queue] = None
             return
         queue.request = None
         if refusal is not None:
@@ -265,13 +267,14 @@ class Queues:
             return
         if isinstance(body, OpenQueueResponse):
             queue.note_routing(body.routing_configuration.flags, body.deduplication_time_ms)
-        plain = request.kind is RequestKind.OPEN and not self._effective(queue)
+            self._link.queue_answered(queue)
+        plain = request.kind is RequestKind.OPEN and not queue.effective
         self._fire(queue, QueueInput.ACCEPTED_PLAIN if plain else QueueInput.ACCEPTED, now, request)
 
     def timed_out(self, request: Request, now: float) -> None:
         """Give up on an answer."""
         queue: QueueCore = request.subject
-        if queue.request is not request or (queue.state, QueueInput.TIMEOUT) not in QUEUE_TRANSITIONS:
+        if queue.request is not request:
             return
         if request.kind is not RequestKind.OPEN:
             queue.request = None  # an openQueue is still waited for: what it opens has to be closed
@@ -292,221 +295,40 @@ class Queues:
         request: Request | None = None,
         refusal: Status | None = None,
     ) -> None:
-        action, queue.state = step(QUEUE_TRANSITIONS, queue.state, event)
-        self._now = now
-        if action:
-            getattr(self, f"_{action}")(queue, request, refusal)
-        if queue.state is QueueState.CLOSED and event is not QueueInput.OPEN_LATER:
+        self._steps.fire(queue, event, now, request, refusal)
+        if queue.state is QueueState.CLOSED:
             self._remove(queue)
-
-    def _send_open(self, queue: QueueCore, _request: Request | None, _refusal: Status | None) -> None:
-        deadline = queue.opening.deadline if queue.opening else self._now + self._reopen_timeout
-        body = OpenQueue(handle_parameters=queue.handle_parameters())
-        queue.request = self._link.request(RequestKind.OPEN, body, queue, deadline)
-
-    def _finish_open(self, queue: QueueCore, request: Request | None, _refusal: Status | None) -> None:
-        self._apply(queue, request)
-        queue.sending = queue.writable
-        operation, queue.opening = queue.opening, None
-        self._complete(operation, None)
-
-    def _fail_open(self, queue: QueueCore, _request: Request | None, refusal: Status | None) -> None:
-        operation, queue.opening = queue.opening, None
-        self._complete(operation, _refused(OpenQueueError, "open", queue, refusal))
-
-    def _fail_configuring(self, queue: QueueCore, request: Request | None, refusal: Status | None) -> None:
-        operation, queue.opening = queue.opening, None
-        self._complete(operation, _refused(ConfigureQueueError, "configure", queue, refusal))
-        self._send_close(queue, request, refusal)
-
-    def _forget(self, queue: QueueCore, _request: Request | None, _refusal: Status | None) -> None:
-        queue.opening = None
-
-    def _send_configure(self, queue: QueueCore, _request: Request | None, _refusal: Status | None) -> None:
-        queue.configuring.extend(queue.waiting_configure)
-        queue.waiting_configure.clear()
-        self._dirty.pop(queue, None)
-        deadlines = [operation.deadline for operation in queue.configuring]
-        if queue.opening:
-            deadlines.append(queue.opening.deadline)
-        deadline = max(deadlines, default=self._now + self._reopen_timeout)
-        self._request_configure(queue, self._effective(queue), deadline)
-
-    def _commit_configure(self, queue: QueueCore, request: Request | None, _refusal: Status | None) -> None:
-        self._apply(queue, request)
-        done, queue.configuring = queue.configuring, []
-        for operation in done:
-            self._complete(operation, None)
-
-    def _roll_back(self, queue: QueueCore, request: Request | None, refusal: Status | None) -> None:
-        if request is not None:
-            self._forget_ids(queue, [s_id for s_id, _ in request.detail])
-        if not queue.suspended:
-            queue.desired = list(queue.applied)
-        failed = [*queue.configuring, *queue.waiting_configure]
-        queue.configuring.clear()
-        queue.waiting_configure.clear()
-        self._dirty.pop(queue, None)
-        for operation in failed:
-            self._complete(operation, _refused(ConfigureQueueError, "configure", queue, refusal))
-
-    def _finish_reopen(self, queue: QueueCore, request: Request | None, refusal: Status | None) -> None:
-        released, queue.releasing = queue.releasing, False
-        self._commit_configure(queue, request, refusal)
-        if not released:
-            self._link.emit(QueueReopened(str(queue.uri)))
-            self._link.queue_settled(queue, self._now)
-
-    def _fail_reopen(self, queue: QueueCore, _request: Request | None, refusal: Status | None) -> None:
-        error = _refused(OpenQueueError, "reopen", queue, refusal)
-        queue.sending = False
-        self._link.emit(QueueReopenFailed(str(queue.uri), error))
-        for operation in (*queue.configuring, *queue.waiting_configure):
-            self._complete(operation, error)
-        self._link.give_up_posts(queue)
-        self._link.queue_settled(queue, self._now)
-
-    def _fail_restoring(self, queue: QueueCore, request: Request | None, refusal: Status | None) -> None:
-        self._fail_reopen(queue, request, refusal)
-        self._send_close(queue, request, refusal)
-
-    def _give_up_reopen(self, queue: QueueCore, _request: Request | None, _refusal: Status | None) -> None:
-        self._link.give_up_posts(queue)
-        self._link.queue_settled(queue, self._now)
-
-    def _close_restoring(self, queue: QueueCore, request: Request | None, refusal: Status | None) -> None:
-        self._give_up_reopen(queue, request, refusal)
-        self._send_close(queue, request, refusal)
-
-    def _send_release(self, queue: QueueCore, _request: Request | None, _refusal: Status | None) -> None:
-        queue.releasing = True
-        self._request_close(queue, self._now + self._reopen_timeout)
-
-    def _send_deconfigure(self, queue: QueueCore, _request: Request | None, _refusal: Status | None) -> None:
-        closed = QueueClosed(f"queue {queue.uri} was closed")
-        for operation in (*queue.configuring, *queue.waiting_configure):
-            self._complete(operation, closed)
-        queue.configuring.clear()
-        queue.waiting_configure.clear()
-        self._request_configure(queue, [], self._closing_deadline(queue))
-
-    def _send_close(self, queue: QueueCore, _request: Request | None, _refusal: Status | None) -> None:
-        self._request_close(queue, self._closing_deadline(queue))
-
-    def _finish_close(self, queue: QueueCore, _request: Request | None, _refusal: Status | None) -> None:
-        self._end(queue, None)
-
-    def _fail_close(self, queue: QueueCore, _request: Request | None, refusal: Status | None) -> None:
-        self._end(queue, _refused(CloseQueueError, "close", queue, refusal))
-
-    def _stop(self, queue: QueueCore, _request: Request | None, _refusal: Status | None) -> None:
-        self._end(queue, None)
-
-    # helpers
-
-    def _effective(self, queue: QueueCore) -> list[SubscriptionCore]:
-        return [] if queue.suspended else queue.desired
-
-    def _request_configure(self, queue: QueueCore, subs: list[SubscriptionCore], deadline: float) -> None:
-        body: ControlBody
-        plain = len(subs) <= 1 and not any(sub.expression for sub in subs)
-        if plain and not self._link.uses_configure_stream:
-            # The old form names no subscription: messages carry the sub-queue id instead.
-            numbered = [(queue.sub_id, sub) for sub in subs]
-            body = ConfigureQueueStream(q_id=queue.q_id, stream_parameters=_old_parameters(queue, subs))
-        else:
-            numbered = [(self._next_s_id + i, sub) for i, sub in enumerate(subs)]
-            self._next_s_id += len(subs)
-            body = ConfigureStream(q_id=queue.q_id, stream_parameters=queue.stream_parameters(numbered))
-        # Messages may arrive in the same chunk as the response.
-        self.routes.setdefault(queue.q_id, {}).update(numbered)
-        queue.request = self._link.request(RequestKind.CONFIGURE, body, queue, deadline, numbered)
-
-    def _request_close(self, queue: QueueCore, deadline: float) -> None:
-        others = any(
-            other is not queue and other.q_id == queue.q_id and other.state is not QueueState.WAITING
-            for other in self._queues.values()
-        )
-        body = CloseQueue(
-            handle_parameters=queue.handle_parameters(),
-            is_final=not others and not (queue.releasing and queue.writable),
-        )
-        queue.request = self._link.request(RequestKind.CLOSE, body, queue, deadline)
-
-    def _apply(self, queue: QueueCore, request: Request | None) -> None:
-        if request is None or request.kind is not RequestKind.CONFIGURE:
-            return
-        queue.applied = [sub for _, sub in request.detail]
-        queue.generations.append([s_id for s_id, _ in request.detail])
-        while len(queue.generations) > _GENERATIONS:
-            current = queue.generations[-1]
-            self._forget_ids(queue, [s_id for s_id in queue.generations.popleft() if s_id not in current])
-
-    def _forget_ids(self, queue: QueueCore, s_ids: list[int]) -> None:
-        routes = self.routes.get(queue.q_id, {})
-        for s_id in s_ids:
-            routes.pop(s_id, None)
-
-    def _mark_dirty(self, queue: QueueCore) -> None:
-        self._dirty[queue] = None
-
-    def _closing_deadline(self, queue: QueueCore) -> float:
-        return queue.closing.deadline if queue.closing else self._now + self._reopen_timeout
-
-    def _watch(self, queue: QueueCore, operation: Operation) -> None:
-        self._serial += 1
-        heapq.heappush(self._deadlines, (operation.deadline, self._serial, queue, operation))
-
-    def _complete(self, operation: Operation | None, error: Error | None) -> None:
-        if operation is not None and not operation.done:
-            operation.done = True
-            self._link.emit(Completed(operation.token, error))
-
-    def _end(self, queue: QueueCore, error: Error | None) -> None:
-        queue.sending = False
-        closed = QueueClosed(f"queue {queue.uri} was closed")
-        for operation in (queue.opening, *queue.configuring, *queue.waiting_configure):
-            self._complete(operation, closed)
-        queue.opening = None
-        queue.configuring.clear()
-        queue.waiting_configure.clear()
-        self._link.give_up_posts(queue)
-        self._complete(queue.closing, error)
+        if self._announce_health:
+            self.check_health()
 
     def _remove(self, queue: QueueCore) -> None:
         key = (queue.uri.canonical, queue.uri.app_id if queue.readable else "")
-        if self._queues.get(key) is queue:
-            del self._queues[key]
-        self._dirty.pop(queue, None)
-        routes = self.routes.get(queue.q_id, {})
-        for s_id in [s_id for s_id, sub in routes.items() if sub.queue is queue]:
-            del routes[s_id]
+        del self._queues[key]
+        self._steps.dirty.pop(queue, None)
+        self._steps.routes.remove(queue)
+        queue.applied = []
+        family = queue.family
+        family.members.discard(queue)
+        if not family.members and not family.unclear:
+            del self._families[queue.uri.canonical]
 
 
-def _old_parameters(queue: QueueCore, subs: list[SubscriptionCore]) -> QueueStreamParameters:
-    info = SubQueueIdInfo(sub_id=queue.sub_id, app_id=queue.uri.app_id) if queue.sub_id else None
-    options = subs[0].options if subs else None
-    return QueueStreamParameters(
-        sub_id_info=info,
-        max_unconfirmed_messages=options.max_unconfirmed_messages if options else 0,
-        max_unconfirmed_bytes=options.max_unconfirmed_bytes if options else 0,
-        consumer_priority=options.priority if options else INVALID_CONSUMER_PRIORITY,
-        consumer_priority_count=1 if options else 0,
-    )
+def _close_input(queue: QueueCore) -> QueueInput:
+    return QueueInput.CLOSE if queue.readable else QueueInput.CLOSE_PLAIN
 
 
-def _timeout(what: str, queue: QueueCore) -> RequestTimeout:
-    return RequestTimeout(f"the broker did not answer the request to {what} queue {queue.uri} in time")
-
-
-def _refused(cls: type[RequestError], what: str, queue: QueueCore, refusal: Status | None) -> Error:
-    if refusal is None:
-        return _timeout(what, queue)
-    text = refusal.message or "no reason given"
-    return cls(
-        f"the broker refused to {what} queue {queue.uri}: {text} "
-        f"({refusal.category.name}, code {refusal.code})",
-        category=refusal.category,
-        code=refusal.code,
-        broker_message=refusal.message,
-    )
+# The application has the queue in its hands.
+_IN_USE = frozenset(
+    {
+        QueueState.OPEN,
+        QueueState.RECONFIGURING,
+        QueueState.LOST,
+        QueueState.REOPENING,
+        QueueState.RESTORING,
+        QueueState.RELEASING,
+    }
+)
+# The broker has, or is just being told, its subscriptions.
+_STREAMING = frozenset(
+    {QueueState.OPEN, QueueState.RECONFIGURING, QueueState.RESTORING, QueueState.CONFIGURING}
+)

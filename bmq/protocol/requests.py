@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
+from collections import deque
 from enum import Enum
 from typing import Any
+
+from bmq.protocol.deadlines import Deadlines
 
 __all__ = ["Request", "RequestKind", "Requests"]
 
@@ -25,20 +27,19 @@ class Request:
     """One request that was sent.
 
     Attributes:
+        r_id: its number.
         kind: what was asked.
         subject: whom the response is for.
         detail: what the subject wants to remember with it.
-        expired: the deadline has passed; the response, should it still come, is late.
     """
 
-    __slots__ = ("detail", "expired", "kind", "r_id", "subject")
+    __slots__ = ("detail", "kind", "r_id", "subject")
 
     def __init__(self, r_id: int, kind: RequestKind, subject: Any, detail: Any) -> None:
         self.r_id = r_id
         self.kind = kind
         self.subject = subject
         self.detail = detail
-        self.expired = False
 
 
 class Requests:
@@ -47,8 +48,8 @@ class Requests:
     def __init__(self) -> None:
         self._next = 1
         self._outstanding: dict[int, Request] = {}
-        self._deadlines: list[tuple[float, int]] = []
-        self._expired: list[int] = []
+        self._deadlines: Deadlines[int] = Deadlines()
+        self._expired: deque[int] = deque()
 
     def __len__(self) -> int:
         return len(self._outstanding)
@@ -58,31 +59,34 @@ class Requests:
         request = Request(self._next, kind, subject, detail)
         self._next += 1
         self._outstanding[request.r_id] = request
-        heapq.heappush(self._deadlines, (deadline, request.r_id))
+        self._deadlines.set(request.r_id, deadline)
         return request
+
+    def extend(self, request: Request, deadline: float) -> None:
+        """Somebody waits for this response again (or longer): it times out at ``deadline``."""
+        if request.r_id in self._outstanding:
+            self._deadlines.set(request.r_id, deadline)
 
     def resolve(self, r_id: int | None) -> Request | None:
         """Return the request that a response answers, late ones included, or None if there is none."""
-        return None if r_id is None else self._outstanding.pop(r_id, None)
+        if r_id is None:
+            return None
+        self._deadlines.discard(r_id)
+        return self._outstanding.pop(r_id, None)
 
     def next_deadline(self) -> float | None:
         """Return when the next request times out."""
-        heap = self._deadlines
-        while heap and heap[0][1] not in self._outstanding:
-            heapq.heappop(heap)
-        return heap[0][0] if heap else None
+        return self._deadlines.first()
 
     def expire(self, now: float) -> list[Request]:
-        """Return the requests whose deadline has passed, once each; late responses still resolve."""
-        expired: list[Request] = []
-        while (deadline := self.next_deadline()) is not None and deadline <= now:
-            _, r_id = heapq.heappop(self._deadlines)
-            request = self._outstanding[r_id]
-            request.expired = True
-            expired.append(request)
-            self._expired.append(r_id)
+        """Return the requests whose deadline has passed; late responses still resolve."""
+        expired = [self._outstanding[r_id] for r_id in self._deadlines.due(now)]
+        for request in expired:
+            self._expired.append(request.r_id)
             if len(self._expired) > _MAX_EXPIRED:
-                self._outstanding.pop(self._expired.pop(0), None)
+                oldest = self._expired.popleft()
+                if oldest not in self._deadlines:
+                    self._outstanding.pop(oldest, None)
         return expired
 
     def clear(self) -> None:

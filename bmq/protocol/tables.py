@@ -103,7 +103,7 @@ class SessionInput(Enum):
     CHANNEL_UP = "negotiated"
     CHANNEL_DOWN = "connection gone"
     STOP = "stop"
-    GIVE_UP = "no more attempts"
+    GIVE_UP = "no more attempts, or no time left"
     DISCONNECTED = "disconnectResponse or timeout"
 
 
@@ -111,12 +111,14 @@ _S, _SI = SessionState, SessionInput
 SESSION_TRANSITIONS: dict[tuple[SessionState, SessionInput], Transition] = {
     (_S.STOPPED, _SI.START): Transition("", _S.STARTING),
     (_S.STOPPED, _SI.STOP): Transition("stop", _S.CLOSED),
+    (_S.STOPPED, _SI.GIVE_UP): Transition("stop", _S.CLOSED),
     (_S.STARTING, _SI.CHANNEL_UP): Transition("announce", _S.STARTED),
     (_S.STARTING, _SI.CHANNEL_DOWN): Transition("", _S.STARTING),
     (_S.STARTING, _SI.GIVE_UP): Transition("stop", _S.CLOSED),
     (_S.STARTING, _SI.STOP): Transition("stop", _S.CLOSED),
     (_S.STARTED, _SI.CHANNEL_DOWN): Transition("lose", _S.RECONNECTING),
     (_S.STARTED, _SI.STOP): Transition("disconnect", _S.CLOSING),
+    (_S.STARTED, _SI.GIVE_UP): Transition("stop", _S.CLOSED),
     (_S.RECONNECTING, _SI.CHANNEL_UP): Transition("restore", _S.STARTED),
     (_S.RECONNECTING, _SI.CHANNEL_DOWN): Transition("", _S.RECONNECTING),
     (_S.RECONNECTING, _SI.GIVE_UP): Transition("stop", _S.CLOSED),
@@ -124,6 +126,7 @@ SESSION_TRANSITIONS: dict[tuple[SessionState, SessionInput], Transition] = {
     (_S.CLOSING, _SI.DISCONNECTED): Transition("stop", _S.CLOSED),
     (_S.CLOSING, _SI.CHANNEL_DOWN): Transition("stop", _S.CLOSED),
     (_S.CLOSING, _SI.STOP): Transition("", _S.CLOSING),
+    (_S.CLOSING, _SI.GIVE_UP): Transition("stop", _S.CLOSED),
     (_S.CLOSED, _SI.STOP): Transition("", _S.CLOSED),
     (_S.CLOSED, _SI.CHANNEL_DOWN): Transition("", _S.CLOSED),
     (_S.CLOSED, _SI.GIVE_UP): Transition("", _S.CLOSED),
@@ -220,8 +223,7 @@ QUEUE_TRANSITIONS: dict[tuple[QueueState, QueueInput], Transition] = {
     (_Q.RELEASING, _QI.REFUSED): Transition("send_open", _Q.REOPENING),
     (_Q.RELEASING, _QI.TIMEOUT): Transition("fail_reopen", _Q.CLOSED),
     (_Q.RELEASING, _QI.CONFIGURE): Transition("", _Q.RELEASING),
-    (_Q.RELEASING, _QI.CLOSE): Transition("", _Q.CLOSING),
-    (_Q.RELEASING, _QI.CLOSE_PLAIN): Transition("", _Q.CLOSING),
+    (_Q.RELEASING, _QI.CLOSE): Transition("close_rest", _Q.CLOSING),
     (_Q.RELEASING, _QI.CHANNEL_DOWN): Transition("", _Q.LOST),
     (_Q.DECONFIGURING, _QI.ACCEPTED): Transition("send_close", _Q.CLOSING),
     (_Q.DECONFIGURING, _QI.REFUSED): Transition("send_close", _Q.CLOSING),
@@ -231,7 +233,8 @@ QUEUE_TRANSITIONS: dict[tuple[QueueState, QueueInput], Transition] = {
     (_Q.CLOSING, _QI.REFUSED): Transition("fail_close", _Q.CLOSED),
     (_Q.CLOSING, _QI.TIMEOUT): Transition("fail_close", _Q.CLOSED),
     (_Q.CLOSING, _QI.CHANNEL_DOWN): Transition("finish_close", _Q.CLOSED),
-    (_Q.ABANDONED, _QI.OPEN): Transition("", _Q.OPENING),
+    (_Q.ABANDONED, _QI.OPEN): Transition("wait_again", _Q.OPENING),
+    (_Q.ABANDONED, _QI.OPEN_LATER): Transition("", _Q.WAITING),
     (_Q.ABANDONED, _QI.ACCEPTED): Transition("send_close", _Q.CLOSING),
     (_Q.ABANDONED, _QI.ACCEPTED_PLAIN): Transition("send_close", _Q.CLOSING),
     (_Q.ABANDONED, _QI.REFUSED): Transition("finish_close", _Q.CLOSED),

@@ -1,0 +1,71 @@
+"""Confirmations that may not have arrived: what makes a redelivery recognisable as done with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = ["Confirmed"]
+
+#: How long after a reconnect redeliveries are recognised, in seconds.
+_WINDOW = 300.0
+#: How many confirmations are remembered; the oldest are forgotten.
+_CAPACITY = 131_072
+
+
+class Confirmed:
+    """Remembers encoded CONFIRM messages that a broken connection may have swallowed.
+
+    Nothing acknowledges a confirmation. After a reconnect the broker delivers again what it does not know to
+    be confirmed; what is remembered here was confirmed by this process, so that it is confirmed again and
+    not handed to the application a second time.
+
+    Attributes:
+        deadline: when everything is forgotten, or None.
+    """
+
+    __slots__ = ("_messages", "deadline", "enabled")
+
+    def __init__(self, *, enabled: bool) -> None:
+        self.enabled = enabled
+        self.deadline: float | None = None
+        self._messages: dict[bytes, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def remember(self, messages: Iterable[bytes]) -> None:
+        """Keep confirmations, at least until the connection is restored."""
+        if not self.enabled:
+            return
+        known = self._messages
+        for message in messages:
+            # The newest last, also when it is confirmed once more.
+            known.pop(message, None)
+            known[message] = None
+        while len(known) > _CAPACITY:
+            del known[next(iter(known))]
+
+    def take(self, message: bytes) -> bool:
+        """Return whether this confirmation is remembered, and forget it."""
+        if message in self._messages:
+            del self._messages[message]
+            return True
+        return False
+
+    def restored(self, now: float) -> None:
+        """There is a connection again: redeliveries come from now on."""
+        self.deadline = now + _WINDOW if self._messages else None
+
+    def lost(self) -> None:
+        """The connection is gone: redeliveries will come once it is restored."""
+        self.deadline = None
+
+    def tick(self, now: float) -> None:
+        """Forget everything when it is time."""
+        if self.deadline is not None and now >= self.deadline:
+            self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.deadline = None
+        self._messages.clear()

@@ -1,0 +1,68 @@
+"""Where a delivered message goes: from (qId, sId) to a subscription."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from bmq.protocol.queue import QueueCore, SubscriptionCore
+
+__all__ = ["Numbered", "Routes"]
+
+# How many configurations of a queue stay known: messages routed by the one before may still arrive.
+_GENERATIONS = 2
+
+#: Subscriptions with the sIds one configuration gave them.
+Numbered = list[tuple[int, SubscriptionCore]]
+
+
+class Routes:
+    """Hands out subscription ids and remembers whom they belong to.
+
+    Attributes:
+        by_queue: for each qId, the subscription of each sId.
+    """
+
+    __slots__ = ("_generations", "_next_s_id", "by_queue")
+
+    def __init__(self) -> None:
+        self._next_s_id = 1
+        self._generations: dict[QueueCore, deque[list[int]]] = {}
+        self.by_queue: dict[int, dict[int, SubscriptionCore]] = {}
+
+    def number(self, subscriptions: list[SubscriptionCore]) -> Numbered:
+        """Give subscriptions sIds that were never used before in this session."""
+        numbered = list(enumerate(subscriptions, self._next_s_id))
+        self._next_s_id += len(subscriptions)
+        return numbered
+
+    def add(self, queue: QueueCore, numbered: Numbered) -> None:
+        """A configuration is being sent: messages may arrive in the same chunk as the response."""
+        if numbered:
+            self.by_queue.setdefault(queue.q_id, {}).update(numbered)
+
+    def settle(self, queue: QueueCore, numbered: Numbered) -> None:
+        """A configuration has, or may have, replaced the one before; older ones are forgotten."""
+        generations = self._generations.setdefault(queue, deque())
+        generations.append([s_id for s_id, _ in numbered])
+        while len(generations) > _GENERATIONS:
+            kept = {s_id for generation in list(generations)[1:] for s_id in generation}
+            self._forget(queue, [s_id for s_id in generations.popleft() if s_id not in kept])
+
+    def drop(self, queue: QueueCore, numbered: Numbered) -> None:
+        """A configuration was refused: nothing will come with its sIds."""
+        self._forget(queue, [s_id for s_id, _ in numbered])
+
+    def remove(self, queue: QueueCore) -> None:
+        """The queue is closed: whatever still arrives for it is nobody's."""
+        self._generations.pop(queue, None)
+        routes = self.by_queue.get(queue.q_id)
+        if routes is not None:
+            self._forget(queue, [s_id for s_id, sub in routes.items() if sub.queue is queue])
+
+    def _forget(self, queue: QueueCore, s_ids: list[int]) -> None:
+        routes = self.by_queue.get(queue.q_id)
+        if routes is not None:
+            for s_id in s_ids:
+                routes.pop(s_id, None)
+            if not routes:
+                del self.by_queue[queue.q_id]
