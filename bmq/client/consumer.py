@@ -343,6 +343,7 @@ class Consumer:
         """Wait until there may be a message, or the consumer is closed; activate it first if need be."""
         if not self.active:
             await self.queue.activate(self)
+            return  # messages may have come with the answer
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         try:
