@@ -1,0 +1,289 @@
+"""One event loop a worker process, in a thread of its own, with sessions that outlive tasks.
+
+Spark calls from a blocking thread; sessions live on a loop. The portal is where the two meet: made by the
+first task of a process, kept across partitions and micro-batches, gone when nothing used it for a while.
+Importing this module starts nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import AsyncGenerator, Coroutine
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from bmq.client.address import resolve_broker
+from bmq.client.connect import connect
+from bmq.client.options import Credentials
+from bmq.client.queue import Queue
+from bmq.client.session import Session
+from bmq.errors import ConnectionFailed
+from bmq.protocol.tables import SessionState
+from bmq.wire.constants import Compression
+
+__all__ = ["Connection", "Lease", "Portal", "portal", "shutdown"]
+
+T = TypeVar("T")
+
+_USABLE = (SessionState.STARTED, SessionState.RECONNECTING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """Which broker, and how; sessions are shared between tasks whose connections are equal.
+
+    Attributes:
+        broker: ``tcp://host:port``, several separated by commas.
+        compression: how payloads are compressed when posted.
+        connect_timeout: seconds until a broker that cannot be reached is an error.
+        reconnect_timeout: seconds until a connection that is lost and cannot be restored is one.
+        idle_timeout: seconds after which a session nobody uses is closed.
+        user: user name, where the broker wants one.
+        password: its password.
+    """
+
+    broker: str = "tcp://localhost:30114"
+    compression: Compression = Compression.NONE
+    connect_timeout: float = 10.0
+    reconnect_timeout: float = 120.0
+    idle_timeout: float = 30.0
+    user: str = ""
+    password: str = ""
+
+    async def open(self, **fields: Any) -> Session:
+        """Connect; a broker that is not there yet is tried again until ``connect_timeout`` is over.
+
+        Args:
+            fields: more fields of :class:`bmq.SessionOptions`.
+
+        Raises:
+            ConnectionFailed: it was not to be reached in time; the message names the address.
+            NegotiationError, AuthenticationError: it does not want us.
+        """
+        credentials = Credentials("BASIC", f"{self.user}:{self.password}".encode()) if self.user else None
+        last: list[BaseException] = []
+
+        def retryable(error: BaseException) -> bool:
+            last[:] = [error]
+            return getattr(error, "retryable", True)
+
+        try:
+            async with asyncio.timeout(self.connect_timeout):
+                return await connect(
+                    self.broker,
+                    credentials=credentials,
+                    process_name="bmq.spark",
+                    compression=self.compression,
+                    connect_timeout=self.connect_timeout,
+                    retry_first_connect=True,
+                    reconnect_timeout=self.reconnect_timeout,
+                    is_retryable=retryable,
+                    **fields,
+                )
+        except TimeoutError:
+            why = f": {last[0]}" if last else ""
+            raise ConnectionFailed(
+                f"the broker at {resolve_broker(self.broker)} was not to be reached within "
+                f"{self.connect_timeout:g} s{why}"
+            ) from None
+
+
+class Lease:
+    """A shared session and the queues that are open for writing in it."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.users = 0
+        self.idle: asyncio.TimerHandle | None = None
+        self._queues: dict[str, Queue] = {}
+        self._opening = asyncio.Lock()
+
+    @property
+    def usable(self) -> bool:
+        """Whether the session is connected, or busy restoring its connection."""
+        return self.session.state in _USABLE
+
+    async def writer(self, uri: str) -> Queue:
+        """Return a queue that is open for writing.
+
+        Raises:
+            OpenQueueError, RequestTimeout, InvalidURI: it cannot be opened.
+        """
+        async with self._opening:
+            queue = self._queues.get(uri)
+            if queue is None or queue.closed:
+                queue = self._queues[uri] = await self.session.open_queue(uri, write=True)
+            return queue
+
+
+class Portal:
+    """A loop in a thread. Made by :func:`portal`, which every task calls anew."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.ended = False
+        self._loop = _new_loop()
+        self._leases: dict[Connection, Lease] = {}
+        self._connecting = asyncio.Lock()
+        self._pending = 0
+        self._thread = threading.Thread(target=self._run, name="bmq.spark", daemon=True)
+        self._thread.start()
+
+    # from any thread
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine on the loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Run a coroutine on the loop and wait for it.
+
+        Raises:
+            TimeoutError: it took longer than ``timeout`` seconds; it is cancelled.
+        """
+        future = self.submit(work)
+        try:
+            return future.result(timeout)
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Close every session and end the thread; idempotent."""
+        with _guard:
+            if self.ended:
+                return
+            self.ended = True
+        if self.pid == os.getpid():
+            self.run(self._close_all(), timeout=10)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(timeout=10)
+
+    # on the loop
+
+    @asynccontextmanager
+    async def lease(self, connection: Connection) -> AsyncGenerator[Lease]:
+        """Use a shared session, connecting it first if need be.
+
+        Raises:
+            ConnectionFailed: the broker cannot be reached within the connection's ``connect_timeout``.
+        """
+        lease = await self._acquire(connection)
+        try:
+            yield lease
+        finally:
+            self._release(connection, lease)
+
+    async def _acquire(self, connection: Connection) -> Lease:
+        async with self._connecting:
+            lease = self._leases.get(connection)
+            if lease is not None and not lease.usable:
+                del self._leases[connection]
+                await lease.session.close()
+                lease = None
+            if lease is None:
+                session = await connection.open(max_unacked_bytes=64 * 1024 * 1024)
+                lease = self._leases[connection] = Lease(session)
+            lease.users += 1
+            if lease.idle is not None:
+                lease.idle.cancel()
+                lease.idle = None
+            return lease
+
+    def _release(self, connection: Connection, lease: Lease) -> None:
+        lease.users -= 1
+        if not lease.users:
+            lease.idle = self._loop.call_later(connection.idle_timeout, self._expire, connection, lease)
+
+    def _expire(self, connection: Connection, lease: Lease) -> None:
+        if lease.users:
+            return
+        if self._leases.get(connection) is lease:
+            del self._leases[connection]
+        task = self._loop.create_task(lease.session.close())
+        task.add_done_callback(lambda _: self._end_if_idle())
+
+    def _end_if_idle(self) -> None:
+        """End the thread when there is neither a session nor anything going on."""
+        with _guard:
+            if self.ended or self._leases or self._pending or asyncio.all_tasks(self._loop):
+                return
+            self.ended = True
+        self._loop.stop()
+
+    async def _close_all(self) -> None:
+        leases, self._leases = list(self._leases.values()), {}
+        for lease in leases:
+            if lease.idle is not None:
+                lease.idle.cancel()
+            await lease.session.close(timeout=5)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    def enter(self) -> None:
+        """Note that somebody is about to use the portal; called with the guard held."""
+        self._pending += 1
+
+    def leave(self) -> None:
+        """The counterpart of :meth:`enter`."""
+        with _guard:
+            self._pending -= 1
+            if not self._pending and not self._leases and not self.ended:
+                self._loop.call_soon_threadsafe(self._end_if_idle)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+_guard = threading.Lock()
+_current: Portal | None = None
+# A process that was forked inherits the portal of its parent without the thread. It must neither be used nor
+# collected: its sockets and its loop are the parent's.
+_inherited: list[Portal] = []
+
+
+def shutdown() -> None:
+    """Close every session of this process; done by itself at its end."""
+    if _current is not None:
+        _current.close()
+
+
+class portal:
+    """The portal of this process, for the duration of a ``with`` block."""
+
+    def __init__(self) -> None:
+        self._portal: Portal | None = None
+
+    def __enter__(self) -> Portal:
+        global _current
+        with _guard:
+            current = _current
+            if current is not None and current.pid != os.getpid():
+                _inherited.append(current)
+                current = None
+            if current is None or current.ended:
+                if _current is None:
+                    atexit.register(shutdown)
+                current = _current = Portal()
+            current.enter()
+        self._portal = current
+        return current
+
+    def __exit__(self, *_: object) -> None:
+        assert self._portal is not None
+        self._portal.leave()

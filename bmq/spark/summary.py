@@ -1,0 +1,126 @@
+"""What became of a write: one report a partition, and their sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+__all__ = ["PartitionReport", "Summary"]
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionReport:
+    """What became of the rows of one partition.
+
+    Attributes:
+        partition: its number.
+        attempt: how often Spark had tried it before.
+        rows: rows read.
+        acknowledged: messages the broker acknowledged: stored now, or stored before under the same GUID.
+        repeated: rows not posted because their id came before in the partition.
+        retried: posts repeated after a negative acknowledgement.
+        bytes: payload bytes posted.
+        seconds: from the first row to the last acknowledgement.
+        reconnects: how often the connection was restored meanwhile.
+    """
+
+    partition: int = 0
+    attempt: int = 0
+    rows: int = 0
+    acknowledged: int = 0
+    repeated: int = 0
+    retried: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    reconnects: int = 0
+
+    @property
+    def rows_per_second(self) -> float:
+        """The rate of this partition."""
+        return self.rows / self.seconds if self.seconds else 0.0
+
+    def __str__(self) -> str:
+        return f"partition {self.partition}: {_counts(self)} in {self.seconds:.2f} s, {_rates(self)}"
+
+
+@dataclass(slots=True)
+class Summary:
+    """What became of all partitions of a write.
+
+    Attributes:
+        reports: one a partition, in the order they were gathered.
+        wall_seconds: how long the whole write took, where it was measured; 0 otherwise.
+    """
+
+    reports: list[PartitionReport] = field(default_factory=list["PartitionReport"])
+    wall_seconds: float = 0.0
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions were written."""
+        return len(self.reports)
+
+    @property
+    def rows(self) -> int:
+        """Rows read."""
+        return sum(each.rows for each in self.reports)
+
+    @property
+    def acknowledged(self) -> int:
+        """Messages acknowledged."""
+        return sum(each.acknowledged for each in self.reports)
+
+    @property
+    def repeated(self) -> int:
+        """Rows not posted because their id came before in their partition."""
+        return sum(each.repeated for each in self.reports)
+
+    @property
+    def retried(self) -> int:
+        """Posts repeated after a negative acknowledgement."""
+        return sum(each.retried for each in self.reports)
+
+    @property
+    def bytes(self) -> int:
+        """Payload bytes posted."""
+        return sum(each.bytes for each in self.reports)
+
+    @property
+    def reconnects(self) -> int:
+        """How often connections were restored."""
+        return sum(each.reconnects for each in self.reports)
+
+    @property
+    def seconds(self) -> float:
+        """How long it took: measured, or else the time of the slowest partition."""
+        return self.wall_seconds or max((each.seconds for each in self.reports), default=0.0)
+
+    @property
+    def rows_per_second(self) -> float:
+        """The rate of the whole."""
+        return self.rows / self.seconds if self.seconds else 0.0
+
+    def add(self, reports: Iterable[PartitionReport]) -> Summary:
+        """Add reports; returns itself."""
+        self.reports.extend(reports)
+        return self
+
+    def __str__(self) -> str:
+        word = "partition" if self.partitions == 1 else "partitions"
+        return f"{_counts(self)} in {self.partitions} {word}, {self.seconds:.2f} s, {_rates(self)}"
+
+
+def _counts(of: PartitionReport | Summary) -> str:
+    parts = [f"{of.rows:,} rows, {of.acknowledged:,} acknowledged"]
+    if of.repeated:
+        parts.append(f"{of.repeated:,} with an id that came before")
+    if of.retried:
+        parts.append(f"{of.retried:,} retried")
+    if of.reconnects:
+        parts.append(f"{of.reconnects} reconnects")
+    return ", ".join(parts)
+
+
+def _rates(of: PartitionReport | Summary) -> str:
+    megabytes = of.bytes / of.seconds / 1e6 if of.seconds else 0.0
+    return f"{of.rows_per_second:,.0f} rows/s, {megabytes:.1f} MB/s"

@@ -1,0 +1,309 @@
+"""The plain sink, called as Spark would call it, without a JVM."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import Row
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+import bmq
+from bmq.spark import portal as portals
+from bmq.spark import write_partition
+from bmq.spark.posting import Scope
+from tests.spark.brokers import DOMAIN, BrokerThread
+
+ORDERS = [
+    Row(body=f"order {n}", CustomerId=n % 7, OrderType="EXPRESS" if n % 3 else None, weight=1.5)
+    for n in range(2500)
+]
+
+
+def struct(**columns: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+def sink(broker: BrokerThread, queue: str, **options: Any) -> Any:
+    options = {"value": "body", "properties": ["CustomerId", "OrderType"], **options}
+    return write_partition(queue=queue, broker=broker.uri, **options)
+
+
+def test_rows_become_messages_with_properties(broker: BrokerThread, queue: str) -> None:
+    sink(broker, queue)(iter(ORDERS))
+    messages = broker.drain(queue, expect=len(ORDERS))
+    assert [m.data for m in messages] == [f"order {n}".encode() for n in range(2500)]
+    assert dict(messages[0].properties) == {"CustomerId": 0}  # null is an absent property
+    assert dict(messages[1].properties) == {"CustomerId": 1, "OrderType": "EXPRESS"}
+
+
+def test_a_schema_keeps_the_types_of_columns(broker: BrokerThread, queue: str) -> None:
+    kinds = [BinaryType(), ShortType(), IntegerType(), LongType(), StringType(), BooleanType(), BinaryType()]
+    schema = struct(**dict(zip(["body", *"abcdef"], kinds, strict=True)))
+    row = Row(body=bytearray(b"x"), a=1, b=2, c=3, d="4", e=True, f=bytearray(b"6"))
+    sink(broker, queue, properties=list("abcdef"), schema=schema)(iter([row]))
+    (message,) = broker.drain(queue, expect=1)
+    assert dict(message.properties) == {"a": 1, "b": 2, "c": 3, "d": "4", "e": True, "f": b"6"}
+    kinds = {name: kind.name for name, kind in message.property_types.items()}
+    assert kinds == {"a": "SHORT", "b": "INT32", "c": "INT64", "d": "STRING", "e": "BOOL", "f": "BINARY"}
+
+
+def test_entries_of_maps_and_structs_become_properties(broker: BrokerThread, queue: str) -> None:
+    rows = [Row(body="x", tags={"a": 1, "b": None}, more=Row(c="d", e=None))]
+    sink(broker, queue, properties=["tags", "more"])(iter(rows))
+    (message,) = broker.drain(queue, expect=1)
+    assert dict(message.properties) == {"a": 1, "c": "d"}
+
+
+def test_a_column_names_the_queue(broker: BrokerThread, queue: str) -> None:
+    rows = [Row(body=f"{n}", to=f"{queue}-{n % 2}") for n in range(10)]
+    write_partition(broker=broker.uri, value="body", queue_column="to")(iter(rows))
+    assert [m.data for m in broker.drain(f"{queue}-0", expect=5)] == [b"0", b"2", b"4", b"6", b"8"]
+    assert [m.data for m in broker.drain(f"{queue}-1", expect=5)] == [b"1", b"3", b"5", b"7", b"9"]
+
+
+def test_an_empty_partition_is_fine_and_connects_nowhere() -> None:
+    write_partition(queue=f"bmq://{DOMAIN}/q", broker="tcp://127.0.0.1:1")(iter([]))
+
+
+def test_one_session_serves_all_partitions(broker: BrokerThread, queue: str) -> None:
+    write = sink(broker, queue)
+    connected = []
+    for partition in range(4):
+        write.post(iter(ORDERS[:10]), Scope("job", partition))
+        connected.append(broker.call(lambda b: {id(c) for c in b.connections}))
+    assert len(connected[0]) == 1
+    assert connected.count(connected[0]) == 4
+    assert len(broker.drain(queue, expect=40)) == 40
+
+
+def test_an_idle_session_is_closed_and_the_thread_ends(broker: BrokerThread, queue: str) -> None:
+    portals.shutdown()
+    write = sink(broker, queue, idle_timeout=0.05)
+    write(iter(ORDERS[:10]))
+    with portals.portal() as before:
+        pass
+    before._thread.join(20)
+    assert not before._thread.is_alive()
+    assert broker.call(lambda b: len(b.connections)) == 0
+    write(iter(ORDERS[10:20]))
+    assert len(broker.drain(queue, expect=20)) == 20
+
+
+def test_a_forked_child_does_not_use_its_parents_portal(broker: BrokerThread, queue: str) -> None:
+    with portals.portal() as mine:
+        pid, mine.pid = mine.pid, mine.pid + 1  # what a child sees after a fork
+        with portals.portal() as other:
+            assert other is not mine
+        mine.pid = pid
+    mine.close()
+
+
+# repeated tasks
+
+
+def shuffled(rows: list[Any], seed: int) -> list[Any]:
+    rows = list(rows)
+    random.Random(seed).shuffle(rows)
+    return rows
+
+
+def test_a_repeated_task_adds_nothing_whatever_the_order(broker: BrokerThread, queue: str) -> None:
+    rows = [Row(body=f"row {n % 400}", CustomerId=n % 3, OrderType=None) for n in range(2400)]
+    write = sink(broker, queue)
+    partial = itertools.islice(shuffled(rows, 1), 1700)
+    write.post(partial, Scope("job", 3, attempt=0))  # died here
+    write.post(iter(shuffled(rows, 2)), Scope("job", 3, attempt=1))
+    write.post(iter(shuffled(rows, 3)), Scope("job", 3, attempt=2))
+    got = sorted((m.data, m.properties["CustomerId"]) for m in broker.drain(queue, expect=2400))
+    assert got == sorted((row.body.encode(), row.CustomerId) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("other", "options"),
+    [(Scope("other", 3), {}), (Scope("job", 4), {}), (Scope("job", 3), {"write_name": "second"})],
+    ids=["another job", "another partition", "another write"],
+)
+def test_equal_rows_of_another_write_are_other_messages(
+    broker: BrokerThread, queue: str, other: Scope, options: dict[str, str]
+) -> None:
+    sink(broker, queue).post(iter(ORDERS[:100]), Scope("job", 3))
+    sink(broker, queue, **options).post(iter(ORDERS[:100]), other)
+    assert len(broker.drain(queue, expect=200)) == 200
+
+
+def test_every_call_is_a_job_of_its_own_unless_it_is_named(broker: BrokerThread, queue: str) -> None:
+    for _ in range(2):
+        sink(broker, queue)(iter(ORDERS[:10]))
+    assert len(broker.drain(queue, expect=20)) == 20
+    for _ in range(2):
+        sink(broker, queue, job_id="nightly 2013-07-08")(iter(ORDERS[:10]))
+    assert len(broker.drain(queue, expect=10)) == 10
+
+
+def test_ids_make_rows_that_change_idempotent(broker: BrokerThread, queue: str) -> None:
+    for attempt in range(3):
+        rows = [Row(body=f"{n} at {attempt}", key=n) for n in range(50)]
+        write_partition(queue=queue, broker=broker.uri, value="body", id_column="key")(iter(rows))
+    assert [m.data for m in broker.drain(queue, expect=50)] == [f"{n} at 0".encode() for n in range(50)]
+
+
+def test_an_id_that_comes_twice_is_one_message_and_is_counted(broker: BrokerThread, queue: str) -> None:
+    rows = [Row(body=f"{n}", key=n % 10) for n in range(30)]
+    write = write_partition(queue=queue, broker=broker.uri, value="body", id_column="key")
+    report = write.post(iter(rows), Scope("job"))
+    assert (report.rows, report.acknowledged, report.repeated) == (30, 10, 20)
+    assert len(broker.drain(queue, expect=10)) == 10
+
+
+def test_random_guids_promise_nothing(broker: BrokerThread, queue: str) -> None:
+    write = sink(broker, queue, guid_mode="random")
+    for _ in range(2):
+        write.post(iter(ORDERS[:10]), Scope("job"))
+    assert len(broker.drain(queue, expect=20)) == 20
+
+
+def test_guids_carry_the_version_of_clients(broker: BrokerThread, queue: str) -> None:
+    for mode in ("content", "random", "id"):
+        sink(broker, queue, guid_mode=mode, id_column="CustomerId")(iter(ORDERS[:7]))
+    messages = broker.drain(queue, expect=21)
+    assert {int(m.guid[0], 16) >> 2 for m in messages} == {1}
+    assert len({m.guid for m in messages}) == 21
+
+
+# failures
+
+
+def test_a_broker_that_is_away_is_named_within_the_deadline() -> None:
+    write = write_partition(queue=f"bmq://{DOMAIN}/q", broker="tcp://127.0.0.1:1", connect_timeout=0.5)
+    started = time.monotonic()
+    with pytest.raises(bmq.ConnectionFailed, match=r"tcp://127\.0\.0\.1:1 .*within 0\.5 s"):
+        write(iter([Row(value="x")]))
+    assert time.monotonic() - started < 5
+
+
+def test_a_refused_row_is_retried_and_then_named(broker: BrokerThread) -> None:
+    uri = "bmq://bmq.test.small.priority/full"
+    write = write_partition(queue=uri, broker=broker.uri, max_retries=2, retry_interval=0.01)
+    with pytest.raises(
+        bmq.PostError, match=r"row 11 of partition 5 .*after 2 retries: LIMIT_MESSAGES"
+    ) as info:
+        write.post((Row(value=f"{n}") for n in range(20)), Scope("job", 5))
+    assert info.value.status is bmq.AckStatus.LIMIT_MESSAGES
+    assert info.value.queue_uri == uri
+    copy = cloudpickle.loads(cloudpickle.dumps(info.value))
+    assert (str(copy), copy.status, copy.queue_uri) == (str(info.value), info.value.status, uri)
+
+
+def test_a_queue_that_empties_in_time_takes_the_rest(broker: BrokerThread) -> None:
+    uri = "bmq://bmq.test.small.priority/emptied"
+    write = write_partition(queue=uri, broker=broker.uri, max_retries=50, retry_interval=0.01)
+    consumer = broker.start_draining(uri, 60)
+    report = write.post((Row(value=f"{n}") for n in range(60)), Scope("job"))
+    assert sorted(int(data) for data in consumer()) == list(range(60))
+    assert report.acknowledged == 60
+
+
+def test_a_lost_connection_is_restored_and_nothing_lost_or_doubled(broker: BrokerThread, queue: str) -> None:
+    def rows() -> Any:
+        for n in range(20_000):
+            if n in (5000, 12_000):
+                broker.run(broker.broker.restart(graceful=False))
+            yield Row(value=f"{n}")
+
+    report = write_partition(queue=queue, broker=broker.uri).post(rows(), Scope("job"))
+    assert report.acknowledged == 20_000
+    assert report.reconnects >= 1
+    got = sorted(int(m.data) for m in broker.drain(queue, expect=20_000))
+    assert got == list(range(20_000))
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        (Row(body=None, p=1), "row 150 of the partition: column 'body' is null"),
+        (Row(body="", p=1), "row 150 of the partition: column 'body' has 0 bytes"),
+        (Row(body=12, p=1), "row 150 of the partition: column 'body' is of type int"),
+        (Row(body="x", p=1.5), "row 150 of the partition: column 'p' holds a value of type float"),
+        (
+            Row(body="x", p=2**70),
+            "row 150 of the partition: property 'p': 1180591620717411303424 does not fit",
+        ),
+    ],
+    ids=str,
+)
+def test_a_row_that_cannot_be_posted_is_named(broker: BrokerThread, queue: str, row: Row, text: str) -> None:
+    rows = [Row(body="x", p=1)] * 150 + [row]
+    with pytest.raises(bmq.UsageError) as info:
+        sink(broker, queue, properties=["p"])(iter(rows))
+    assert text in str(info.value)
+
+
+def test_the_session_is_still_good_after_a_failure(broker: BrokerThread, queue: str) -> None:
+    write = sink(broker, queue, properties=[])
+    with pytest.raises(bmq.InvalidPayload):
+        write(iter([Row(body=None)]))
+    write(iter([Row(body="x")]))
+    assert [m.data for m in broker.drain(queue, expect=1)] == [b"x"]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"queue": "", "queue_column": ""}, "name a queue"),
+        ({"queue": "bmq://bmq.test.mem.fanout/q?id=foo"}, "names an appId"),
+        ({"queue": "http://x/y"}, "bmq://"),
+        ({"guid_mode": "position"}, "guidMode is content, id, random, not 'position'"),
+        ({"guid_mode": "id"}, "needs an id column"),
+        ({"compression": "brotli"}, "compression is none, zlib, not 'brotli'"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_once(options: dict[str, str], text: str) -> None:
+    with pytest.raises(bmq.UsageError) as info:
+        write_partition(**{"queue": f"bmq://{DOMAIN}/q", **options})  # type: ignore[arg-type]
+    assert text in str(info.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        ({"body": StringType(), "p": DoubleType()}, "column 'p' is of type double"),
+        ({"body": StringType(), "p": DecimalType(10, 2)}, "column 'p' is of type decimal(10,2)"),
+        ({"body": StringType(), "p": TimestampType()}, "column 'p' is of type timestamp"),
+        ({"body": StringType(), "p": ArrayType(LongType())}, "column 'p' is of type array<bigint>"),
+        ({"body": StringType(), "p": struct(a=LongType(), b=DateType())}, "column 'p.b' is of type date"),
+        ({"body": StringType(), "p": MapType(StringType(), DoubleType())}, "column 'p[]' is of type double"),
+        ({"body": LongType(), "p": LongType()}, "column 'body' is of type bigint"),
+        ({"other": StringType()}, "no column 'body', 'p'; the DataFrame has: other"),
+    ],
+    ids=str,
+)
+def test_a_schema_that_cannot_be_posted_is_refused_at_once(columns: dict[str, DataType], text: str) -> None:
+    with pytest.raises(bmq.UsageError) as info:
+        write_partition(queue=f"bmq://{DOMAIN}/q", value="body", properties=["p"], schema=struct(**columns))
+    assert text in str(info.value)
+
+
+def test_it_travels(broker: BrokerThread, queue: str) -> None:
+    cloudpickle.loads(cloudpickle.dumps(sink(broker, queue)))(iter(ORDERS[:3]))
+    assert len(broker.drain(queue, expect=3)) == 3
