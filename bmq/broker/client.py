@@ -12,6 +12,7 @@ from bmq.broker.domain import DomainConfig
 from bmq.broker.domains import Unavailable
 from bmq.broker.handle import Handle, Stream
 from bmq.broker.queue import Queue
+from bmq.broker.uri_problem import uri_problem
 from bmq.errors import InvalidURI
 from bmq.protocol.broker_data import Put
 from bmq.protocol.broker_output import BrokerOutput
@@ -83,9 +84,7 @@ class Client:
         try:
             uri = QueueUri.parse(wanted.uri)
         except InvalidURI as error:
-            if not wanted.uri.startswith("bmq://"):
-                return _status(_REFUSED, 'Invalid scheme: uri must start with "bmq://"')
-            return _status(_REFUSED, str(error))
+            return _status(_REFUSED, uri_problem(wanted.uri) or str(error))
         problem = _check_parameters(wanted)
         if problem:
             return _status(_INVALID, problem)
@@ -124,7 +123,7 @@ class Client:
                 return _status(_UNKNOWN, "AppId should not be specified when opening a non-fanout queue", -1)
         handle = self.handles.get(wanted.q_id)
         if handle is not None and handle.queue is not queue:
-            return _status(_INVALID, "Queue URI mismatch for same queueId.", -1)
+            return _status(_INVALID, "queueId is already in use for a different queue", -1)
         app = queue.apps.get(info.app_id)
         readers = sum(s.readers for s in app.streams) if app is not None else 0
         writers = sum(s.writers for h in queue.handles for s in h.streams.values())

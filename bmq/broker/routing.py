@@ -101,16 +101,16 @@ class Subscriber:
         self.max_messages = self.max_bytes = self.low_messages = self.low_bytes = 0
 
     def limit(self, consumer: ConsumerInfo, count: int) -> None:
-        """Set the limits of unconfirmed messages and bytes, and how many messages make a turn."""
+        """Set the limits of unconfirmed messages and bytes, and how many messages make a turn.
+
+        This looks at usage afresh: a subscriber that was full and has any room at all takes part again.
+        """
         self.max_messages = consumer.max_unconfirmed_messages
         self.max_bytes = consumer.max_unconfirmed_bytes
         self.low_messages = math.ceil(self.max_messages * _LOW_WATERMARK)
         self.low_bytes = math.ceil(self.max_bytes * _LOW_WATERMARK)
         self.count = self.turns = count
-        if self.messages >= self.max_messages or self.bytes >= self.max_bytes:
-            self.full = True
-        elif self.messages <= self.low_messages and self.bytes <= self.low_bytes:
-            self.full = False
+        self.full = self.messages >= self.max_messages or self.bytes >= self.max_bytes
 
 
 class Group:
@@ -234,11 +234,13 @@ class Routing:
                     break
 
     def receivers(self, message: Message) -> Iterator[Subscriber]:
-        """Yield who gets a message of a broadcast queue: like :meth:`candidates`, but limits do not count."""
+        """Yield who gets a message of a broadcast queue, where nothing is ever unconfirmed."""
         for subscribers in self._by_stream.values():
             for subscriber in subscribers:
                 group = subscriber.group
-                if group is not None and (group.matcher is None or group.matcher(message.lookup) is True):
+                if group is None or subscriber.full:
+                    continue
+                if group.matcher is None or group.matcher(message.lookup) is True:
                     yield subscriber
                     break
 

@@ -586,8 +586,6 @@ class BrokerSession:
                 client.refuse(queue_id, [put for put in puts if put[2] == UNSET_GUID])
                 puts = [put for put in puts if put[2] != UNSET_GUID]
             client.post(queue_id, puts, now)
-        for queue_id, guid in read.undecodable:
-            client.refuse(queue_id, [(0, 0, guid, 0, 0, 0, b"")])
 
     def _named(self, put: Put) -> Put:
         """Give a legacy client's message a GUID; in its place came a correlation id."""

@@ -40,14 +40,12 @@ class PutReader:
 
     Attributes:
         runs: consecutive messages of one queue: its qId and they.
-        undecodable: qId and GUID of messages whose data does not decompress.
     """
 
-    __slots__ = ("runs", "undecodable")
+    __slots__ = ("runs",)
 
     def __init__(self) -> None:
         self.runs: list[tuple[int, list[Put]]] = []
-        self.undecodable: list[tuple[int, bytes]] = []
 
     def event(self, event: bytes, body: int) -> ProtocolError | None:
         """Read the messages of an event whose body starts at ``body``.
@@ -86,10 +84,8 @@ class PutReader:
             elif cat and flags & _PROPERTIES:
                 try:
                     data = from_old_client(data)
-                except ProtocolError:
-                    self.undecodable.append((queue_id, guid))
-                    offset = stop
-                    continue
+                except ProtocolError as error:
+                    return error
                 size = len(data) - data[-1]
                 cat = Compression.NONE
             if queue_id != current:

@@ -113,6 +113,20 @@ def test_a_higher_limit_for_the_same_id_takes_effect_at_once() -> None:
     assert len(reader.pushes) == 3
 
 
+def test_any_change_of_the_consumers_looks_at_usage_afresh() -> None:
+    """Above 80 % but below the limit: a configure of somebody else makes room (seen in a real broker)."""
+    core = Core()
+    reader, writer, other = core.client(), core.client(), core.client()
+    reader.consume(PRIORITY, messages=10, priority=1)
+    writer.open(PRIORITY, write=True)
+    guids = writer.put(*[b"m"] * 20)
+    assert len(reader.pushes) == 10
+    reader.confirm(guids[0])
+    assert len(reader.pushes) == 0
+    other.consume(PRIORITY, priority=0)
+    assert len(reader.pushes) == 1
+
+
 def test_a_confirm_from_another_session_counts() -> None:
     """Measured: accepted, and not redelivered when the one that had it goes."""
     core = Core()

@@ -299,9 +299,12 @@ def test_broadcast_only_the_highest_priority_and_without_limits() -> None:
     high, low = core.client(), core.client()
     high.consume(BROADCAST, priority=2, messages=1)
     low.consume(BROADCAST, priority=1)
+    none = core.client()
+    none.consume(BROADCAST, priority=2, messages=0)
     producer(core, BROADCAST).put(*texts(0, 1, 2))
     assert numbers(high) == [0, 1, 2]
     assert numbers(low) == []
+    assert numbers(none) == []
 
 
 def test_broadcast_without_a_consumer_is_acknowledged() -> None:
