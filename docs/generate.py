@@ -21,8 +21,11 @@ from typing import Any
 
 from construct import Construct
 from diagram import Edge, state_diagram
+from reference import describe
 
+import bmq
 import bmq.errors
+import bmq.events
 from bmq.errors import AckStatus, StatusCategory
 from bmq.protocol import tables
 from bmq.wire import constants, layout
@@ -265,12 +268,29 @@ def statuses() -> str:
     )
 
 
+def api() -> str:
+    """The public names of the package, what a program starts with first."""
+    first = ["connect", "run", "Session", "Queue", "Consumer", "Message", "MessageBatch"]
+    posting = ["PutMessage", "Ack", "PostReport", "FailedPost", "Properties", "Typed"]
+    ours = [n for n in bmq.__all__ if not n.startswith("_") and not inspect.ismodule(getattr(bmq, n))]
+    errors = {n for n in bmq.errors.__all__ if n in ours}
+    rest = sorted(set(ours) - errors - {*first, *posting})
+    return describe([*first, *posting, *rest], bmq)
+
+
+def session_events() -> str:
+    """The session events."""
+    return describe(bmq.events.__all__, bmq.events)
+
+
 GENERATED: dict[str, Callable[[], str]] = {
     "layouts": layouts,
     "enumerations": enumerations,
     "machines": machines,
     "errors": errors,
     "statuses": statuses,
+    "api": api,
+    "session-events": session_events,
 }
 
 
