@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bmq.errors import UsageError
 from bmq.spark.columns import BoundColumns, Columns, RowData, check_columns
-from bmq.spark.guids import GuidMode
+from bmq.spark.options import parse_compression, parse_guid_mode
 from bmq.spark.portal import Connection
 from bmq.spark.posting import SLICE_BYTES, SLICE_ROWS, Scope, SinkSettings, post_partition
 from bmq.spark.summary import PartitionReport, Summary
-from bmq.wire.constants import Compression
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -224,30 +223,3 @@ def write_partition(
     )
     types = check_columns(schema, columns) if schema is not None else None
     return WritePartition(settings, types, summary)
-
-
-def parse_guid_mode(text: str | None, *, has_id: bool) -> GuidMode:
-    """Return the mode that is named, or the one that is meant when none is.
-
-    Raises:
-        UsageError: there is no such mode.
-    """
-    if text is None:
-        return GuidMode.ID if has_id else GuidMode.CONTENT
-    try:
-        return GuidMode(text.lower())
-    except ValueError:
-        raise UsageError(f"guidMode is {', '.join(GuidMode)}, not {text!r}") from None
-
-
-def parse_compression(text: str) -> Compression:
-    """Return the compression that is named.
-
-    Raises:
-        UsageError: there is no such compression.
-    """
-    try:
-        return Compression[text.upper()]
-    except KeyError:
-        known = ", ".join(each.name.lower() for each in Compression)
-        raise UsageError(f"compression is {known}, not {text!r}") from None
