@@ -122,9 +122,10 @@ class Group:
         priority: the priority.
         members: every subscriber that takes part.
         ring: those of them that have room, the next in turn first.
+        full: whether a message has found that none of them has room.
     """
 
-    __slots__ = ("matcher", "members", "priority", "ring", "text")
+    __slots__ = ("full", "matcher", "members", "priority", "ring", "text")
 
     def __init__(self, version: int, text: str, priority: int) -> None:
         self.text = text
@@ -132,12 +133,14 @@ class Group:
         self.priority = priority
         self.members: list[Subscriber] = []
         self.ring: deque[Subscriber] = deque()
+        self.full = False
 
     def admit(self, subscriber: Subscriber) -> bool:
         """Put a subscriber that has room into the ring; return whether that gave the group room."""
         if subscriber.full or not subscriber.stream.open or subscriber in self.ring:
             return False
         self.ring.append(subscriber)
+        self.full = False
         return True
 
     def withdraw(self, subscriber: Subscriber) -> None:
@@ -201,25 +204,35 @@ class Routing:
         if only is not None:
             return only.ring[0] if only.ring else None
         for group in self.groups:
-            if group.ring:
+            if not group.full:
                 break
         else:
             return None
-        spare = False
         lookup = message.lookup
-        for level in self.levels:
+        # Whether some group could take another message: then later ones are worth looking at.
+        spare = False
+        for depth, level in enumerate(self.levels):
             blocked: Blocked = UNMATCHED
+            found_full = False
             for group in level:
                 matcher = group.matcher
                 if matcher is None or matcher(lookup) is True:
                     if group.ring:
                         return group.ring[0]
+                    if not group.full:
+                        found_full = group.full = True
                     blocked = (*blocked, group)
-                elif group.ring:
+                elif not group.full:
                     spare = True
             if blocked:
+                # The message that finds a group full is held to be the last that can be looked at; once it
+                # is known, those behind it are looked at on behalf of the groups below.
+                spare = spare or (not found_full and self._spare_below(depth))
                 return blocked if spare else None
         return UNMATCHED
+
+    def _spare_below(self, depth: int) -> bool:
+        return any(not group.full for level in self.levels[depth + 1 :] for group in level)
 
     def candidates(self, message: Message) -> Iterator[Subscriber]:
         """Yield, for each consumer, its first active subscription that matches and has room."""
