@@ -45,11 +45,15 @@ from bmq.subscriptions import CmqTags, Expression, P, RoutingTable, TagFilter
 from bmq.wire.constants import Compression, PropertyType
 from bmq.wire.properties import Properties, Typed
 from bmq.wire.uri import QueueUri
+from bmq.workers import AckPolicy, App, Backoff, DeadLetter, ExponentialDecay, NoRetry, consume
 
 __all__ = [
     "Ack",
+    "AckPolicy",
     "AckStatus",
+    "App",
     "AuthenticationError",
+    "Backoff",
     "BufferFull",
     "CloseQueueError",
     "CmqTags",
@@ -58,7 +62,9 @@ __all__ = [
     "ConnectionFailed",
     "Consumer",
     "Credentials",
+    "DeadLetter",
     "Error",
+    "ExponentialDecay",
     "Expression",
     "FailedPost",
     "InvalidExpression",
@@ -68,6 +74,7 @@ __all__ = [
     "Message",
     "MessageBatch",
     "NegotiationError",
+    "NoRetry",
     "OpenQueueError",
     "P",
     "PostError",
@@ -95,6 +102,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "connect",
+    "consume",
     "errors",
     "events",
     "exponential_backoff",

@@ -1,0 +1,25 @@
+"""Workers: functions that handle messages, with concurrency, deadlines, retries and dead letters.
+
+:func:`consume` feeds one function from one queue; :class:`App` is a whole service of such functions.
+"""
+
+from bmq.workers.app import App
+from bmq.workers.clock import Clock, LoopClock
+from bmq.workers.consume import AckPolicy, consume
+from bmq.workers.failure import DeadLetter, Failure, GiveUp
+from bmq.workers.retry import Backoff, ExponentialDecay, NoRetry, RetryPolicy
+
+__all__ = [
+    "AckPolicy",
+    "App",
+    "Backoff",
+    "Clock",
+    "DeadLetter",
+    "ExponentialDecay",
+    "Failure",
+    "GiveUp",
+    "LoopClock",
+    "NoRetry",
+    "RetryPolicy",
+    "consume",
+]

@@ -1,0 +1,32 @@
+"""Where workers take their time from; tests put another clock in its place, and need not wait."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+__all__ = ["Clock", "LoopClock"]
+
+
+class Clock(Protocol):
+    """Tells the time and lets some of it pass."""
+
+    def time(self) -> float:
+        """Return the time in seconds, from any starting point."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Let this many seconds pass; cancelling it ends it at once."""
+        ...
+
+
+class LoopClock:
+    """The clock of the running event loop."""
+
+    def time(self) -> float:
+        """Return the loop's time in seconds."""
+        return asyncio.get_running_loop().time()
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep for this many seconds; cancelling it ends it at once."""
+        await asyncio.sleep(seconds)

@@ -1,0 +1,49 @@
+"""A broker for these tests: the one named by BMQ_BROKER_URI, else an embedded one; fresh queues each."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+import bmq
+
+
+@pytest.fixture
+async def broker_uri() -> AsyncIterator[str]:
+    named = os.environ.get("BMQ_BROKER_URI")
+    if named:
+        yield named
+        return
+    async with bmq.broker.Broker(port=0) as broker:
+        yield broker.uri
+
+
+@pytest.fixture
+async def session(broker_uri: str) -> AsyncIterator[bmq.Session]:
+    async with bmq.connect(broker_uri) as session:
+        yield session
+
+
+@pytest.fixture
+async def other_session(broker_uri: str) -> AsyncIterator[bmq.Session]:
+    """A second client."""
+    async with bmq.connect(broker_uri) as session:
+        yield session
+
+
+@pytest.fixture
+def fresh() -> Callable[..., str]:
+    """Make the URI of a queue that nobody has used; in a priority domain unless told otherwise."""
+
+    def make(domain: str = "bmq.test.mem.priority") -> str:
+        return f"bmq://{domain}/t{uuid.uuid4().hex}"
+
+    return make
+
+
+@pytest.fixture
+def uri(fresh: Callable[..., str]) -> str:
+    return fresh()

@@ -1,0 +1,755 @@
+"""One function fed from a queue: confirming, order, concurrency, deadlines, retries, dead letters, ending."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+import bmq
+from bmq.workers import Failure
+from tests.workers.conftest import FakeClock
+
+Fresh = Callable[..., str]
+
+
+@asynccontextmanager
+async def consuming(*args: Any, **kwargs: Any) -> Any:
+    """Run consume() beside the test, and end it."""
+    task = asyncio.create_task(bmq.consume(*args, **kwargs))
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()
+
+
+async def seen_by(session: bmq.Session, uri: str, marker: bytes = b"end") -> list[bytes]:
+    """What is in a queue: read until a marker posted now, confirming all."""
+    queue = await session.open_queue(uri, read=True, write=True)
+    await queue.post(marker)
+    found: list[bytes] = []
+    async for message in queue:
+        message.confirm()
+        if message.data == marker:
+            break
+        found.append(message.data)
+    await queue.close()
+    return found
+
+
+class Stage:
+    """A queue with messages, and what a handler saw of them."""
+
+    def __init__(self, queue: bmq.Queue) -> None:
+        self.queue = queue
+        self.seen: asyncio.Queue[bmq.Message] = asyncio.Queue()
+
+    async def handle(self, message: bmq.Message) -> None:
+        self.seen.put_nowait(message)
+
+    async def next(self, count: int) -> list[bytes]:
+        return [(await self.seen.get()).data for _ in range(count)]
+
+
+@pytest.fixture
+async def stage(session: bmq.Session, uri: str) -> Stage:
+    return Stage(await session.open_queue(uri, read=True, write=True, default_subscription=False))
+
+
+async def post(queue: bmq.Queue, *payloads: bytes) -> None:
+    (await queue.post_many(payloads)).raise_for_failures()
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%d" % n for n in range(count)]
+
+
+# ---- confirming
+
+
+async def test_a_handled_message_is_confirmed(stage: Stage, other_session: bmq.Session) -> None:
+    await post(stage.queue, *numbered(5))
+    async with consuming(stage.queue, stage.handle):
+        assert await stage.next(5) == numbered(5)
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == []
+
+
+async def test_a_failed_message_stays_and_is_delivered_again_after_the_queue_is_closed(
+    stage: Stage, other_session: bmq.Session
+) -> None:
+    async def handle(message: bmq.Message) -> None:
+        await stage.handle(message)
+        if message.data == b"1":
+            raise ValueError("no")
+
+    await post(stage.queue, *numbered(3))
+    async with consuming(stage.queue, handle):
+        assert await stage.next(3) == numbered(3)
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == [b"1"]
+
+
+async def test_on_receipt_confirms_before_the_handler_runs(stage: Stage, other_session: bmq.Session) -> None:
+    async def handle(message: bmq.Message) -> None:
+        assert message.confirmed
+        await stage.handle(message)
+        raise ValueError("lost")
+
+    await post(stage.queue, b"x")
+    async with consuming(stage.queue, handle, ack=bmq.AckPolicy.ON_RECEIPT):
+        await stage.next(1)
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == []
+
+
+async def test_manual_leaves_confirming_to_the_handler(stage: Stage, other_session: bmq.Session) -> None:
+    async def handle(message: bmq.Message) -> None:
+        if message.data == b"0":
+            message.confirm()
+        await stage.handle(message)
+
+    await post(stage.queue, *numbered(2))
+    async with consuming(stage.queue, handle, ack=bmq.AckPolicy.MANUAL):
+        await stage.next(2)
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == [b"1"]
+
+
+async def test_what_the_handler_confirmed_before_it_failed_is_not_tried_again(
+    stage: Stage, clock: FakeClock
+) -> None:
+    failures: list[Failure] = []
+
+    async def handle(message: bmq.Message) -> None:
+        message.confirm()
+        await stage.handle(message)
+        if message.data == b"0":
+            raise ValueError("late")
+
+    await post(stage.queue, *numbered(2))
+    async with consuming(stage.queue, handle, retry=bmq.Backoff(1), clock=clock, on_error=failures.append):
+        assert await stage.next(2) == numbered(2)
+    assert clock.slept == []
+    assert [failure.retry_in for failure in failures] == [None]
+
+
+# ---- selecting, order, concurrency
+
+
+async def test_a_subscription_selects(stage: Stage) -> None:
+    async with consuming(stage.queue, stage.handle, subscription="x == 1"):
+        for x in (0, 1, 0, 1):
+            await stage.queue.post(b"%d" % x, properties={"x": x})
+        assert await stage.next(2) == [b"1", b"1"]
+        assert stage.seen.empty()
+
+
+async def test_a_consumer_may_be_given_and_is_left_open(stage: Stage) -> None:
+    async with stage.queue.subscribe("x == 1") as consumer:
+        async with consuming(consumer, stage.handle):
+            await stage.queue.post(b"a", properties={"x": 1})
+            assert await stage.next(1) == [b"a"]
+        assert not consumer.closed
+        await stage.queue.post(b"b", properties={"x": 1})
+        assert (await consumer.receive()).data == b"b"
+
+
+async def test_one_at_a_time_keeps_the_order(stage: Stage) -> None:
+    running = 0
+
+    async def handle(message: bmq.Message) -> None:
+        nonlocal running
+        running += 1
+        assert running == 1
+        await asyncio.sleep(0)
+        running -= 1
+        await stage.handle(message)
+
+    await post(stage.queue, *numbered(50))
+    async with consuming(stage.queue, handle):
+        assert await stage.next(50) == numbered(50)
+
+
+async def test_so_many_at_a_time_and_no_more(stage: Stage) -> None:
+    gate = asyncio.Event()
+    running: set[bytes] = set()
+    most = 0
+
+    async def handle(message: bmq.Message) -> None:
+        nonlocal most
+        running.add(message.data)
+        most = max(most, len(running))
+        if len(running) == 4:
+            gate.set()
+        await gate.wait()
+        running.discard(message.data)
+        await stage.handle(message)
+
+    await post(stage.queue, *numbered(20))
+    async with consuming(stage.queue, handle, concurrency=4):
+        assert sorted(await stage.next(20)) == sorted(numbered(20))
+    assert most == 4
+
+
+async def test_there_is_no_task_per_message(stage: Stage) -> None:
+    most = 0
+
+    async def handle(message: bmq.Message) -> None:
+        nonlocal most
+        most = max(most, len(asyncio.all_tasks()))
+        await stage.handle(message)
+
+    async with consuming(stage.queue, handle, concurrency=3):
+        await post(stage.queue, *numbered(200))
+        await stage.next(200)
+    assert most <= len(asyncio.all_tasks()) + 5  # three workers, consume, post_many
+
+
+# ---- sync handlers
+
+
+async def test_a_plain_function_runs_in_a_thread_and_its_message_is_confirmed(
+    stage: Stage, other_session: bmq.Session
+) -> None:
+    loop = asyncio.get_running_loop()
+    threads: set[int] = set()
+
+    def handle(message: bmq.Message) -> None:
+        threads.add(threading.get_ident())
+        loop.call_soon_threadsafe(stage.seen.put_nowait, message)
+        if message.data == b"1":
+            raise ValueError("no")
+
+    await post(stage.queue, *numbered(4))
+    async with consuming(stage.queue, handle):
+        assert await stage.next(4) == numbered(4)
+    assert threading.get_ident() not in threads
+    assert len(threads) == 1
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == [b"1"]
+
+
+async def test_plain_functions_have_as_many_threads_as_there_is_concurrency(stage: Stage) -> None:
+    together = threading.Barrier(12, timeout=30)
+    loop = asyncio.get_running_loop()
+
+    def handle(message: bmq.Message) -> None:
+        together.wait()
+        loop.call_soon_threadsafe(stage.seen.put_nowait, message)
+
+    await post(stage.queue, *numbered(24))
+    async with consuming(stage.queue, handle, concurrency=12):
+        await stage.next(24)
+
+
+async def test_a_plain_function_that_returns_a_coroutine_is_told_what_to_be(stage: Stage) -> None:
+    failures: asyncio.Queue[Failure] = asyncio.Queue()
+    await post(stage.queue, b"x")
+    async with consuming(stage.queue, lambda message: stage.handle(message), on_error=failures.put_nowait):
+        assert "make it 'async def'" in str((await failures.get()).error)
+
+
+async def test_an_object_with_an_async_call_is_an_async_handler(stage: Stage) -> None:
+    class Handler:
+        async def __call__(self, message: bmq.Message) -> None:
+            await stage.handle(message)
+
+    await post(stage.queue, b"x")
+    async with consuming(stage.queue, Handler()):
+        assert await stage.next(1) == [b"x"]
+
+
+# ---- deadlines
+
+
+async def test_a_handler_that_takes_too_long_has_failed(stage: Stage, other_session: bmq.Session) -> None:
+    failures: asyncio.Queue[Failure] = asyncio.Queue()
+
+    async def handle(message: bmq.Message) -> None:
+        if message.data == b"0":
+            await asyncio.Event().wait()
+        await stage.handle(message)
+
+    await post(stage.queue, *numbered(2))
+    async with consuming(stage.queue, handle, timeout=0.02, on_error=failures.put_nowait):
+        failure = await failures.get()
+        assert isinstance(failure.error, TimeoutError)
+        assert "deadline of 0.02 s" in str(failure.error)
+        assert failure.message.data == b"0"
+        assert await stage.next(1) == [b"1"]
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == [b"0"]
+
+
+async def test_a_handler_that_ignores_its_deadline_has_failed_all_the_same(
+    stage: Stage, other_session: bmq.Session
+) -> None:
+    failures: asyncio.Queue[Failure] = asyncio.Queue()
+
+    async def handle(message: bmq.Message) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await stage.handle(message)
+
+    await post(stage.queue, b"x")
+    async with consuming(stage.queue, handle, timeout=0.02, on_error=failures.put_nowait):
+        assert isinstance((await failures.get()).error, TimeoutError)
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == [b"x"]
+
+
+async def test_a_timeout_of_the_handlers_own_is_passed_on_as_it_is(stage: Stage) -> None:
+    failures: asyncio.Queue[Failure] = asyncio.Queue()
+
+    async def handle(message: bmq.Message) -> None:
+        raise TimeoutError("its own")
+
+    await post(stage.queue, b"x")
+    async with consuming(stage.queue, handle, timeout=60, on_error=failures.put_nowait):
+        assert str((await failures.get()).error) == "its own"
+
+
+# ---- retries
+
+
+async def test_backoff_tries_three_more_times_then_discards_and_goes_on(
+    stage: Stage, clock: FakeClock, other_session: bmq.Session
+) -> None:
+    failures: list[Failure] = []
+
+    async def handle(message: bmq.Message) -> None:
+        await stage.handle(message)
+        if message.data == b"0":
+            raise ValueError("never")
+
+    await post(stage.queue, *numbered(2))
+    async with consuming(
+        stage.queue, handle, retry=bmq.Backoff(every=10, retries=3), clock=clock, on_error=failures.append
+    ):
+        assert await stage.next(5) == [b"0", b"0", b"0", b"0", b"1"]
+    assert clock.slept == [10, 10, 10]
+    assert [(failure.attempt, failure.retry_in) for failure in failures] == [
+        (1, 10),
+        (2, 10),
+        (3, 10),
+        (4, None),
+    ]
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == []
+
+
+async def test_a_retry_that_succeeds_confirms(
+    stage: Stage, clock: FakeClock, other_session: bmq.Session
+) -> None:
+    tries = 0
+
+    async def handle(message: bmq.Message) -> None:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise ValueError("not yet")
+        await stage.handle(message)
+
+    await post(stage.queue, b"x")
+    async with consuming(stage.queue, handle, retry=bmq.Backoff(every=5), clock=clock):
+        assert await stage.next(1) == [b"x"]
+    assert clock.slept == [5, 5]
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == []
+
+
+async def test_exponential_decay_blocks_what_follows_until_the_time_is_over(
+    stage: Stage, clock: FakeClock
+) -> None:
+    async def handle(message: bmq.Message) -> None:
+        await stage.handle(message)
+        if message.data == b"0":
+            raise ValueError("never")
+
+    await post(stage.queue, *numbered(2))
+    retry = bmq.ExponentialDecay(first=1, factor=2, cap=4, give_up_after=10)
+    async with consuming(stage.queue, handle, retry=retry, clock=clock):
+        assert await stage.next(6) == [b"0", b"0", b"0", b"0", b"0", b"1"]
+    assert clock.slept == [1, 2, 4, 3]
+
+
+async def test_a_worker_that_waits_for_its_next_attempt_does_not_block_the_others(stage: Stage) -> None:
+    class Standstill(FakeClock):
+        async def sleep(self, seconds: float) -> None:
+            await asyncio.Event().wait()
+
+    async def handle(message: bmq.Message) -> None:
+        if message.data == b"0":
+            raise ValueError("never")
+        await stage.handle(message)
+
+    await post(stage.queue, *numbered(5))
+    async with consuming(stage.queue, handle, retry=bmq.Backoff(1), concurrency=2, clock=Standstill()):
+        assert await stage.next(4) == numbered(5)[1:]
+
+
+async def test_a_handler_that_awaits_something_cancelled_has_failed_like_any_other(
+    stage: Stage, clock: FakeClock
+) -> None:
+    tries = 0
+
+    async def handle(message: bmq.Message) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            gone.cancel()
+            await gone
+        await stage.handle(message)
+
+    await post(stage.queue, b"x")
+    async with consuming(stage.queue, handle, retry=bmq.Backoff(1), clock=clock) as task:
+        assert await stage.next(1) == [b"x"]
+        assert not task.done()
+
+
+# ---- dead letters
+
+
+async def test_a_dead_letter_says_where_it_comes_from_and_why(
+    session: bmq.Session, stage: Stage, fresh: Fresh, clock: FakeClock, other_session: bmq.Session
+) -> None:
+    async def handle(message: bmq.Message) -> None:
+        await stage.handle(message)
+        raise ValueError("no such customer ☹")
+
+    dead = await session.open_queue(fresh(), read=True, write=True)
+    ack = await stage.queue.post(
+        b"payload", properties={"CustomerId": bmq.Typed(bmq.PropertyType.SHORT, 7), "raw": b"\0"}, tags={"eu"}
+    )
+    retry = bmq.Backoff(every=1, retries=2, then=bmq.DeadLetter(dead))
+    async with consuming(stage.queue, handle, retry=retry, clock=clock):
+        letter = await dead.receive(timeout=10)
+    assert letter.data == b"payload"
+    assert dict(letter.properties) == {
+        "CustomerId": 7,
+        "raw": b"\0",
+        "t.eu": True,
+        "deadletter.attempts": 3,
+        "deadletter.error": "ValueError: no such customer ☹",
+        "deadletter.guid": ack.guid,
+        "deadletter.queue": stage.queue.uri,
+    }
+    assert letter.property_types["CustomerId"] is bmq.PropertyType.SHORT
+    assert letter.tags == {"eu"}
+    letter.confirm()
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == []
+
+
+async def test_dead_letters_can_be_subscribed_to_by_their_properties(
+    session: bmq.Session, stage: Stage, fresh: Fresh, clock: FakeClock
+) -> None:
+    async def handle(message: bmq.Message) -> None:
+        raise ValueError("no")
+
+    dead = await session.open_queue(fresh(), read=True, write=True, default_subscription=False)
+    await stage.queue.post(b"x")
+    retry = bmq.Backoff(every=1, retries=1, then=bmq.DeadLetter(dead))
+    async with (
+        dead.subscribe(bmq.P("deadletter.attempts") >= 2) as letters,
+        consuming(stage.queue, handle, retry=retry, clock=clock),
+    ):
+        (await letters.receive(timeout=10)).confirm()
+
+
+async def test_the_original_is_confirmed_only_after_the_dead_letter_is_acknowledged(
+    session: bmq.Session, stage: Stage, fresh: Fresh, other_session: bmq.Session
+) -> None:
+    refused: asyncio.Queue[logging.LogRecord] = asyncio.Queue()
+
+    class Told(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "could not be put aside" in record.getMessage():
+                refused.put_nowait(record)
+
+    async def handle(message: bmq.Message) -> None:
+        raise ValueError("no")
+
+    dead = await session.open_queue(fresh(), write=True)
+    retry = bmq.NoRetry(then=bmq.DeadLetter(dead))
+    told = Told()
+    logging.getLogger("bmq.workers").addHandler(told)
+    try:
+        async with consuming(stage.queue, handle, retry=retry):
+            await dead.close()
+            await stage.queue.post(b"x")
+            await refused.get()
+    finally:
+        logging.getLogger("bmq.workers").removeHandler(told)
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == [b"x"]
+
+
+async def test_a_full_queue_for_dead_letters_is_waited_for(
+    session: bmq.Session, stage: Stage, fresh: Fresh, other_session: bmq.Session
+) -> None:
+    small = fresh("bmq.test.small.priority")
+    filling = await other_session.open_queue(small, read=True, write=True)
+    accepted = (await filling.post_many([b"filler"] * 20)).acknowledged
+    assert 10 <= accepted < 20
+    emptied = asyncio.Event()
+
+    class Emptying(FakeClock):
+        async def sleep(self, seconds: float) -> None:
+            await super().sleep(seconds)
+            if len(self.slept) == 2:
+                for _ in range(accepted):
+                    (await filling.receive()).confirm()
+                while (await filling.post_many([b"after the confirmations"])).failures:
+                    pass  # the confirmations are still on their way
+                emptied.set()
+
+    async def handle(message: bmq.Message) -> None:
+        raise ValueError("no")
+
+    clock = Emptying()
+    dead = await session.open_queue(small, write=True)
+    await stage.queue.post(b"x")
+    async with consuming(stage.queue, handle, retry=bmq.NoRetry(then=bmq.DeadLetter(dead)), clock=clock):
+        await emptied.wait()
+        found = [await filling.receive(timeout=10) for _ in range(2)]
+        assert [message.data for message in found] == [b"after the confirmations", b"x"]
+        for message in found:
+            message.confirm()
+    assert clock.slept == [1, 2]
+
+
+async def test_putting_the_same_message_aside_twice_stores_it_once(
+    session: bmq.Session, stage: Stage, fresh: Fresh
+) -> None:
+    dead = await session.open_queue(fresh(), read=True, write=True)
+    letters = bmq.DeadLetter(dead)
+    await stage.queue.post(b"x")
+    async with stage.queue.subscribe() as consumer:
+        message = await consumer.receive()
+        failure = Failure(message, ValueError("no"), 1, None, "handler")
+
+        async def pause(seconds: float) -> None:
+            raise AssertionError
+
+        await letters.post(failure, dead, pause)
+        await letters.post(failure, dead, pause)
+        message.confirm()
+    await dead.post(b"end")
+    assert [(await dead.receive()).data for _ in range(2)] == [b"x", b"end"]
+
+
+# ---- what is told
+
+
+async def test_a_failure_is_logged_once_with_guid_and_queue(
+    stage: Stage, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(message: bmq.Message) -> None:
+        await stage.handle(message)
+        if message.data == b"bad":
+            raise ValueError("the reason")
+
+    ack = await stage.queue.post(b"bad")
+    await stage.queue.post(b"good")
+    async with consuming(stage.queue, handle, retry=bmq.Backoff(7, retries=1), clock=clock):
+        assert await stage.next(3) == [b"bad", b"bad", b"good"]
+    first, last = (record for record in caplog.records if record.name == "bmq.workers")
+    for record in (first, last):
+        assert ack.guid in record.getMessage()
+        assert stage.queue.uri in record.getMessage()
+    assert (first.levelname, first.exc_info) == ("WARNING", None)
+    assert "again in 7 s: ValueError: the reason" in first.getMessage()
+    assert last.levelname == "ERROR"
+    assert last.exc_info
+    assert last.getMessage().endswith("attempt 2; discarded")
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_a_hook_that_fails_itself_stops_nothing(
+    stage: Stage, asynchronous: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def hook(failure: Failure) -> Awaitable[None] | None:
+        async def later() -> None:
+            raise RuntimeError("hook")
+
+        if asynchronous:
+            return later()
+        raise RuntimeError("hook")
+
+    async def handle(message: bmq.Message) -> None:
+        await stage.handle(message)
+        if message.data != b"good":
+            raise ValueError("no")
+
+    await post(stage.queue, *numbered(2))
+    await post(stage.queue, b"good")
+    async with consuming(stage.queue, handle, on_error=hook):
+        assert await stage.next(3) == [*numbered(2), b"good"]
+    assert sum("on_error itself failed" in each.message for each in caplog.records) == 2
+
+
+# ---- the end
+
+
+async def test_cancelling_lets_the_handler_at_work_finish_and_hands_the_rest_back(
+    stage: Stage, other_session: bmq.Session
+) -> None:
+    working, go = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: bmq.Message) -> None:
+        working.set()
+        await go.wait()
+        await stage.handle(message)
+
+    await post(stage.queue, *numbered(3))
+    task = asyncio.create_task(bmq.consume(stage.queue, handle))
+    await working.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await stage.next(1) == [b"0"]
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == [b"1", b"2"]
+
+
+async def test_after_the_grace_handlers_are_cancelled_and_their_messages_not_confirmed(
+    stage: Stage, other_session: bmq.Session
+) -> None:
+    working = asyncio.Event()
+
+    async def handle(message: bmq.Message) -> None:
+        working.set()
+        await asyncio.Event().wait()
+
+    await post(stage.queue, b"x")
+    task = asyncio.create_task(bmq.consume(stage.queue, handle, grace=0.02))
+    await working.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == [b"x"]
+
+
+async def test_cancelled_once_more_it_does_not_wait(stage: Stage, other_session: bmq.Session) -> None:
+    working = asyncio.Event()
+
+    async def handle(message: bmq.Message) -> None:
+        working.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return  # a handler that keeps its cancellation to itself is not confirmed either
+
+    await post(stage.queue, b"x")
+    task = asyncio.create_task(bmq.consume(stage.queue, handle, grace=3600))
+    await working.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == [b"x"]
+
+
+async def test_who_waits_for_the_next_attempt_is_not_waited_for(
+    stage: Stage, other_session: bmq.Session
+) -> None:
+    resting = asyncio.Event()
+
+    class Standstill(FakeClock):
+        async def sleep(self, seconds: float) -> None:
+            resting.set()
+            await asyncio.Event().wait()
+
+    async def handle(message: bmq.Message) -> None:
+        raise ValueError("never")
+
+    await post(stage.queue, b"x")
+    task = asyncio.create_task(
+        bmq.consume(stage.queue, handle, retry=bmq.Backoff(3600), grace=3600, clock=Standstill())
+    )
+    await resting.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == [b"x"]
+
+
+async def test_it_returns_when_the_queue_is_closed(stage: Stage) -> None:
+    task = asyncio.create_task(bmq.consume(stage.queue, stage.handle, concurrency=3))
+    await stage.queue.post(b"x")
+    await stage.next(1)
+    await stage.queue.close()
+    await task
+
+
+async def test_it_returns_when_the_session_is_closed(broker_uri: str, uri: str) -> None:
+    session = await bmq.connect(broker_uri)
+    stage = Stage(await session.open_queue(uri, read=True, write=True, default_subscription=False))
+    task = asyncio.create_task(bmq.consume(stage.queue, stage.handle))
+    await stage.queue.post(b"x")
+    await stage.next(1)
+    await session.close()
+    await task
+
+
+async def test_a_worker_that_somebody_else_cancels_ends_it_with_an_error(stage: Stage) -> None:
+    async def handle(message: bmq.Message) -> None:
+        await stage.handle(message)
+
+    task = asyncio.create_task(bmq.consume(stage.queue, handle, concurrency=2))
+    await stage.queue.post(b"x")
+    await stage.next(1)
+    next(each for each in asyncio.all_tasks() if "worker 1" in each.get_name()).cancel()
+    with pytest.raises(bmq.StateError, match="cancelled by somebody else"):
+        await task
+
+
+# ---- misuse
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"concurrency": 0}, "concurrency is 1 or more"),
+        ({"timeout": 0}, "timeout is a number of seconds above 0"),
+        ({"grace": -1}, "grace is a number of seconds"),
+        ({"ack": bmq.AckPolicy.ON_RECEIPT, "retry": bmq.Backoff(1)}, "nothing left to retry"),
+        ({"subscription": "x >"}, "x >"),
+        ({"retry": bmq.NoRetry(then=bmq.DeadLetter("bmq://bmq.test.mem.priority/d"))}, "open the queue"),
+    ],
+)
+async def test_what_contradicts_itself_is_refused(stage: Stage, arguments: dict[str, Any], why: str) -> None:
+    with pytest.raises(bmq.UsageError, match=why):
+        await bmq.consume(stage.queue, stage.handle, **arguments)
+
+
+async def test_what_else_is_refused(session: bmq.Session, stage: Stage, fresh: Fresh) -> None:
+    with pytest.raises(bmq.UsageError, match="runs in a thread"):
+        await bmq.consume(stage.queue, lambda message: None, ack=bmq.AckPolicy.MANUAL)
+    with pytest.raises(bmq.UsageError, match="a handler is a function"):
+        await bmq.consume(stage.queue, None)  # type: ignore[arg-type]
+    with pytest.raises(bmq.UsageError, match="would come back to it"):
+        await bmq.consume(stage.queue, stage.handle, retry=bmq.NoRetry(then=bmq.DeadLetter(stage.queue)))
+    reading = await session.open_queue(fresh(), read=True)
+    with pytest.raises(bmq.UsageError, match="not open for writing"):
+        await bmq.consume(stage.queue, stage.handle, retry=bmq.NoRetry(then=bmq.DeadLetter(reading)))
+    with pytest.raises(bmq.UsageError, match="a consumer has its subscription"):
+        await bmq.consume(stage.queue.subscribe(), stage.handle, priority=3)

@@ -1,0 +1,73 @@
+"""When a retry policy tries again, and when it gives up."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bmq
+from bmq.workers import RetryPolicy
+
+
+def pauses(policy: RetryPolicy, limit: int = 1000) -> list[float]:
+    """The pauses between attempts of a handler that fails at once, every time."""
+    found: list[float] = []
+    for attempt in count(1):
+        delay = policy.delay(attempt, sum(found))
+        if delay is None:
+            return found
+        found.append(delay)
+        assert len(found) < limit
+    raise AssertionError
+
+
+def test_no_retry_means_one_attempt() -> None:
+    assert pauses(bmq.NoRetry()) == []
+    assert bmq.NoRetry().then == "leave"
+
+
+def test_backoff_is_every_n_seconds_three_times_and_then_discarded() -> None:
+    assert pauses(bmq.Backoff(10)) == [10, 10, 10]
+    assert bmq.Backoff(10).then == "discard"
+    assert pauses(bmq.Backoff(every=0.5, retries=0)) == []
+
+
+def test_exponential_decay_grows_up_to_its_cap_until_the_time_is_over() -> None:
+    policy = bmq.ExponentialDecay(first=1, factor=2, cap=8, give_up_after=40)
+    assert pauses(policy) == [1, 2, 4, 8, 8, 8, 8, 1]
+    assert policy.then == "discard"
+
+
+@given(st.floats(0.5, 60), st.floats(1, 10), st.floats(0.5, 600), st.floats(0, 1000), st.integers(1, 10**6))
+def test_exponential_decay_never_goes_beyond_the_time_it_has(
+    first: float, factor: float, cap: float, give_up_after: float, attempt: int
+) -> None:
+    policy = bmq.ExponentialDecay(first=first, factor=factor, cap=cap, give_up_after=give_up_after)
+    for elapsed in (0.0, give_up_after / 2, give_up_after, give_up_after + 1):
+        delay = policy.delay(attempt, elapsed)
+        if elapsed >= give_up_after:
+            assert delay is None
+        else:
+            assert delay is not None
+            assert 0 < delay <= min(cap, give_up_after - elapsed)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: bmq.Backoff(-1),
+        lambda: bmq.Backoff(1, retries=-1),
+        lambda: bmq.Backoff(1, then="drop"),  # type: ignore[arg-type]
+        lambda: bmq.NoRetry(then=None),  # type: ignore[arg-type]
+        lambda: bmq.ExponentialDecay(give_up_after=60, first=0),
+        lambda: bmq.ExponentialDecay(give_up_after=60, factor=0.5),
+        lambda: bmq.ExponentialDecay(give_up_after=-1),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make: object) -> None:
+    assert callable(make)
+    with pytest.raises(bmq.UsageError):
+        make()
