@@ -1,0 +1,270 @@
+"""A service of workers: what it opens, how handlers share queues, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import bmq
+from tests.workers.conftest import FakeClock
+from tests.workers.test_consume import seen_by
+
+Fresh = Callable[..., str]
+
+
+async def post(session: bmq.Session, uri: str, *items: bytes | bmq.PutMessage) -> None:
+    queue = await session.open_queue(uri, write=True)
+    (await queue.post_many(items)).raise_for_failures()
+    await queue.close()
+
+
+async def test_a_service_from_start_to_stop(broker_uri: str, session: bmq.Session, uri: str) -> None:
+    app = bmq.App(broker_uri)
+    handled: list[bytes] = []
+
+    @app.consumer(uri, concurrency=1)
+    async def handle(message: bmq.Message) -> None:
+        handled.append(message.data)
+        if len(handled) == 3:
+            app.stop()
+
+    await post(session, uri, b"0", b"1", b"2")
+    await app.run()
+    assert handled == [b"0", b"1", b"2"]
+    assert await seen_by(session, uri) == []
+
+
+async def test_a_handler_stays_a_function(uri: str) -> None:
+    app = bmq.App()
+
+    @app.consumer(uri)
+    async def handle(message: str) -> str:
+        return message.upper()
+
+    assert await handle("called in a test") == "CALLED IN A TEST"
+
+
+async def test_handlers_share_a_queue_by_their_subscriptions(
+    broker_uri: str, session: bmq.Session, uri: str
+) -> None:
+    app = bmq.App(broker_uri)
+    handled: dict[str, list[bytes]] = {"express": [], "rest": []}
+
+    def note(who: str, message: bmq.Message) -> None:
+        handled[who].append(message.data)
+        if sum(map(len, handled.values())) == 4:
+            app.stop()
+
+    @app.consumer(uri, subscription=bmq.P.OrderType == "EXPRESS", priority=10)
+    async def express(message: bmq.Message) -> None:
+        note("express", message)
+
+    @app.consumer(uri, priority=1)
+    async def rest(message: bmq.Message) -> None:
+        note("rest", message)
+
+    items = [
+        bmq.PutMessage(b"%d" % n, properties={"OrderType": kind})
+        for n, kind in enumerate(["EXPRESS", "PLAIN", "EXPRESS", "PLAIN"])
+    ]
+    await post(session, uri, *items)
+    await app.run()
+    # Both subscriptions reach the broker in one request: no message goes astray between the two.
+    assert handled == {"express": [b"0", b"2"], "rest": [b"1", b"3"]}
+
+
+async def test_applications_of_a_fanout_queue(broker_uri: str, session: bmq.Session, fresh: Fresh) -> None:
+    uri = fresh("bmq.test.mem.fanout")
+    app = bmq.App(broker_uri)
+    handled: set[str] = set()
+
+    async def handle(message: bmq.Message) -> None:
+        handled.add(message.queue_uri)
+        if len(handled) == 2:
+            app.stop()
+
+    app.consumer(f"{uri}?id=foo")(handle)
+    app.consumer(f"{uri}?id=bar")(handle)
+    await post(session, uri, b"x")
+    await app.run()
+    assert handled == {f"{uri}?id=foo", f"{uri}?id=bar"}
+
+
+async def test_dead_letters_and_results_go_to_queues_the_app_opens(
+    broker_uri: str, session: bmq.Session, fresh: Fresh
+) -> None:
+    orders, dead, results = fresh(), fresh(), fresh()
+    clock = FakeClock()
+    app = bmq.App(broker_uri, clock=clock)
+    letters: list[dict[str, Any]] = []
+
+    @app.consumer(orders, retry=bmq.Backoff(every=60, retries=2, then=bmq.DeadLetter(dead)))
+    async def ship(message: bmq.Message) -> None:
+        if message.data == b"bad":
+            raise ValueError("no address")
+        queue = await app.queue(results)
+        await queue.post(b"shipped " + message.data)
+
+    @app.consumer(dead)
+    async def look(message: bmq.Message) -> None:
+        letters.append({**message.properties})
+        app.stop()
+
+    await post(session, orders, b"1", b"2", b"bad")
+    await app.run()
+    assert clock.slept == [60, 60]
+    assert [letter["deadletter.error"] for letter in letters] == ["ValueError: no address"]
+    assert await seen_by(session, results) == [b"shipped 1", b"shipped 2"]
+    assert await seen_by(session, orders) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_lets_handlers_finish(
+    broker_uri: str, session: bmq.Session, uri: str, number: signal.Signals
+) -> None:
+    app = bmq.App(broker_uri)
+    go = asyncio.Event()
+    before = signal.getsignal(number)
+    finished: list[bytes] = []
+
+    @app.consumer(uri)
+    async def handle(message: bmq.Message) -> None:
+        os.kill(os.getpid(), number)
+        asyncio.get_running_loop().call_later(0.05, go.set)
+        await go.wait()
+        finished.append(message.data)
+
+    await post(session, uri, b"0", b"1")
+    await app.run()
+    assert finished == [b"0"]
+    assert signal.getsignal(number) is before
+    assert await seen_by(session, uri) == [b"1"]
+
+
+async def test_a_second_signal_does_not_wait(broker_uri: str, session: bmq.Session, uri: str) -> None:
+    app = bmq.App(broker_uri, grace=3600)
+
+    @app.consumer(uri)
+    async def handle(message: bmq.Message) -> None:
+        loop = asyncio.get_running_loop()
+        os.kill(os.getpid(), signal.SIGTERM)
+        loop.call_later(0.05, os.kill, os.getpid(), signal.SIGTERM)
+        await asyncio.Event().wait()
+
+    await post(session, uri, b"x")
+    await app.run()
+    assert await seen_by(session, uri) == [b"x"]
+
+
+async def test_cancelling_it_lets_handlers_finish(broker_uri: str, session: bmq.Session, uri: str) -> None:
+    app = bmq.App(broker_uri)
+    working, go = asyncio.Event(), asyncio.Event()
+
+    @app.consumer(uri)
+    async def handle(message: bmq.Message) -> None:
+        working.set()
+        await go.wait()
+
+    await post(session, uri, b"0", b"1")
+    task = asyncio.create_task(app.run())
+    await working.wait()
+    task.cancel()
+    asyncio.get_running_loop().call_later(0.05, go.set)
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert await seen_by(session, uri) == [b"1"]
+
+
+async def test_one_failing_consumer_ends_all_and_says_why(
+    broker_uri: str, session: bmq.Session, fresh: Fresh
+) -> None:
+    good, bad = fresh(), fresh()
+    app = bmq.App(broker_uri)
+    finished: list[bytes] = []
+
+    class Refusal(bmq.Error):
+        pass
+
+    @app.consumer(good)
+    async def handle(message: bmq.Message) -> None:
+        failing = next(queue for queue in app.session.queues if queue.uri == bad)
+        failing.subscriptions[0].shut(Refusal("the queue is gone"))
+        await asyncio.sleep(0.02)
+        finished.append(message.data)
+
+    @app.consumer(bad)
+    async def never(message: bmq.Message) -> None:
+        raise AssertionError
+
+    await post(session, good, b"x")
+    with pytest.raises(Refusal, match="the queue is gone"):
+        await app.run()
+    assert finished == [b"x"]
+    assert await seen_by(session, good) == []
+
+
+async def test_it_can_run_again(broker_uri: str, session: bmq.Session, uri: str) -> None:
+    app = bmq.App(broker_uri)
+    handled: list[bytes] = []
+
+    @app.consumer(uri)
+    async def handle(message: bmq.Message) -> None:
+        handled.append(message.data)
+        with pytest.raises(bmq.StateError, match="running already"):
+            await app.run()
+        with pytest.raises(bmq.StateError, match="register its handlers before"):
+            app.consumer(uri)(handle)
+        app.stop()
+
+    for payload in (b"0", b"1"):
+        await post(session, uri, payload)
+        await app.run()
+    assert handled == [b"0", b"1"]
+    with pytest.raises(bmq.StateError, match="only while it runs"):
+        _ = app.session
+
+
+async def test_stopped_while_it_starts_it_handles_nothing(
+    broker_uri: str, session: bmq.Session, uri: str
+) -> None:
+    app = bmq.App(broker_uri, on_event=lambda event: app.stop())
+
+    @app.consumer(uri)
+    async def handle(message: bmq.Message) -> None:
+        raise AssertionError
+
+    await post(session, uri, b"x")
+    await app.run()
+    assert await seen_by(session, uri) == [b"x"]
+
+
+async def test_a_queue_that_is_refused_ends_the_start(broker_uri: str) -> None:
+    app = bmq.App(broker_uri)
+
+    @app.consumer("bmq://no.such.domain/q")
+    async def handle(message: bmq.Message) -> None: ...
+
+    with pytest.raises(bmq.OpenQueueError):
+        await app.run()
+
+
+async def test_misuse_is_told_where_it_is_written() -> None:
+    app = bmq.App()
+    uri = "bmq://bmq.test.mem.priority/q"
+    with pytest.raises(bmq.StateError, match="register a handler"):
+        await app.run()
+    with pytest.raises(bmq.InvalidURI):
+        app.consumer("q")
+    with pytest.raises(bmq.InvalidExpression):
+        app.consumer(uri, subscription="x >")
+    with pytest.raises(bmq.UsageError, match="would come back to it"):
+        app.consumer(uri, retry=bmq.NoRetry(then=bmq.DeadLetter(uri)))
+    with pytest.raises(bmq.UsageError, match="not to an application"):
+        app.consumer(uri, retry=bmq.NoRetry(then=bmq.DeadLetter("bmq://bmq.test.mem.fanout/q?id=foo")))
+    with pytest.raises(bmq.UsageError, match="concurrency is 1 or more"):
+        app.consumer(uri, concurrency=0)(print)
