@@ -46,7 +46,7 @@ class Consumer:
         discard: Complement | None,
     ) -> None:
         self.queue = queue
-        self.max_message_size = queue.session.options.max_message_size
+        self.max_message_size = queue.driver.options.max_message_size
         #: The broker has, or is being told, this subscription.
         self.active = False
         #: How many loops over this consumer are going on.
@@ -263,7 +263,7 @@ class Consumer:
         size = 0
         for message in messages:
             size += len(message[6])
-        self.queue.session.note_buffered(len(messages), size)
+        self.queue.driver.note_buffered(len(messages), size)
         if self._waiters:
             self._wake(len(messages))
 
@@ -328,7 +328,7 @@ class Consumer:
 
     def _count_taken(self) -> None:
         if self._taken:
-            self.queue.session.note_buffered(-self._taken, -self._taken_bytes)
+            self.queue.driver.note_buffered(-self._taken, -self._taken_bytes)
             self._taken = self._taken_bytes = 0
 
     def _raise_if_closed(self) -> None:

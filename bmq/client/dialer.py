@@ -17,7 +17,7 @@ from bmq.protocol.handshake import Credentials
 from bmq.protocol.tables import SessionState
 
 if TYPE_CHECKING:
-    from bmq.client.session import Session
+    from bmq.client.driver import Driver
 
 __all__ = ["Dialer"]
 
@@ -35,13 +35,13 @@ class Dialer:
 
     def __init__(
         self,
-        session: Session,
+        driver: Driver,
         addresses: list[Address],
         credentials: CredentialsSource | None,
         ssl: ssl_module.SSLContext | None,
         server_hostname: str | None,
     ) -> None:
-        self._session = session
+        self._driver = driver
         self._addresses = addresses
         self._credentials = credentials
         self._ssl = ssl
@@ -64,9 +64,9 @@ class Dialer:
         """Connect for the first time.
 
         Raises:
-            ConnectionFailed: as :meth:`bmq.client.session.Session.start` says.
+            ConnectionFailed: as :meth:`bmq.Session.start` says.
         """
-        options = self._session.options
+        options = self._driver.options
         delays = options.reconnect_delays()
         next(delays, None)
         try:
@@ -91,12 +91,12 @@ class Dialer:
             self._handshake.set_exception(
                 self.failure or ConnectionFailed("the broker closed the connection during the handshake")
             )
-        if self._session.core.state is SessionState.RECONNECTING and self._task is None and not self._stopped:
-            if self._session.options.reconnect:
+        if self._driver.core.state is SessionState.RECONNECTING and self._task is None and not self._stopped:
+            if self._driver.options.reconnect:
                 self._task = asyncio.ensure_future(self._reconnect())
             else:
-                self._session.core.give_up("the connection was lost", self._session.now())
-                self._session.wake()
+                self._driver.core.give_up("the connection was lost", self._driver.now())
+                self._driver.wake()
 
     def note(self, event: SessionEvent) -> None:
         """The session is connected."""
@@ -126,8 +126,8 @@ class Dialer:
             logger.exception("no credentials to renew the authentication with")
             return
         if credentials is not None:
-            self._session.core.reauthenticate(credentials, self._session.now())
-            self._session.wake()
+            self._driver.core.reauthenticate(credentials, self._driver.now())
+            self._driver.wake()
 
     async def _get_credentials(self) -> Credentials | None:
         source = self._credentials
@@ -139,33 +139,33 @@ class Dialer:
         return credentials
 
     async def _reconnect(self) -> None:
-        session = self._session
-        options = session.options
+        driver = self._driver
+        options = driver.options
         try:
             async with asyncio.timeout(options.reconnect_timeout):
                 await self._reconnect_attempts()
         except TimeoutError:
-            session.core.give_up(f"not reconnected within {options.reconnect_timeout} s", session.now())
-            session.pump()
+            driver.core.give_up(f"not reconnected within {options.reconnect_timeout} s", driver.now())
+            driver.pump()
         except Error as error:
-            session.core.give_up(str(error), session.now())
-            session.pump()
+            driver.core.give_up(str(error), driver.now())
+            driver.pump()
         finally:
             self._task = None
             # The connection may have been lost again in the moment it was restored.
-            if session.core.state is SessionState.RECONNECTING and not self._stopped:
+            if driver.core.state is SessionState.RECONNECTING and not self._stopped:
                 self.channel_lost()
 
     async def _reconnect_attempts(self) -> None:
-        session = self._session
-        for attempt, delay in enumerate(session.options.reconnect_delays(), 1):
+        driver = self._driver
+        for attempt, delay in enumerate(driver.options.reconnect_delays(), 1):
             address = self._addresses[self._next_address % len(self._addresses)]
-            session.publish(Reconnecting(attempt, delay, str(address)))
+            driver.publish(Reconnecting(attempt, delay, str(address)))
             await asyncio.sleep(delay)
             try:
                 await self._try_all()
             except ConnectionFailed as error:
-                if not session.options.is_retryable(error):
+                if not driver.options.is_retryable(error):
                     raise
                 logger.info("attempt %d to reconnect failed: %s", attempt, error)
             else:
@@ -190,18 +190,18 @@ class Dialer:
         raise ConnectionFailed("; ".join(failures))
 
     async def _try(self, address: Address) -> None:
-        session = self._session
-        timeout = session.options.connect_timeout
-        self._handshake = session.loop.create_future()
+        driver = self._driver
+        timeout = driver.options.connect_timeout
+        self._handshake = driver.loop.create_future()
         self.failure = None
         channel: Channel | None = None
         try:
             async with asyncio.timeout(timeout):
                 credentials = await self._get_credentials()
                 channel = await self._open(address)
-                session.attach_channel(channel)
-                session.core.channel_opened(credentials, session.now())
-                session.pump()
+                driver.attach_channel(channel)
+                driver.core.channel_opened(credentials, driver.now())
+                driver.pump()
                 await self._handshake
         except TimeoutError:
             self._drop(channel)
@@ -217,12 +217,12 @@ class Dialer:
             self._handshake = None
 
     async def _open(self, address: Address) -> Channel:
-        session = self._session
+        driver = self._driver
         ssl = self._ssl
         if ssl is None and address.tls:
             ssl = ssl_module.create_default_context()
-        _, channel = await session.loop.create_connection(
-            lambda: Channel(session),
+        _, channel = await driver.loop.create_connection(
+            lambda: Channel(driver),
             address.host,
             address.port,
             ssl=ssl,

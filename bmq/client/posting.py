@@ -17,7 +17,7 @@ from bmq.wire.message import join_application_data
 from bmq.wire.properties import PropertyInput, encode_properties
 
 if TYPE_CHECKING:
-    from bmq.client.session import Session
+    from bmq.client.driver import Driver
 
 __all__ = ["PostBatch", "PostFuture", "Poster", "post_error", "settle", "tagged"]
 
@@ -123,10 +123,10 @@ def tagged(
 class Poster:
     """Posts to one queue."""
 
-    __slots__ = ("_core", "_session")
+    __slots__ = ("_core", "_driver")
 
-    def __init__(self, session: Session, core: QueueCore) -> None:
-        self._session = session
+    def __init__(self, driver: Driver, core: QueueCore) -> None:
+        self._driver = driver
         self._core = core
 
     def post(
@@ -136,27 +136,27 @@ class Poster:
         guid: bytes | None,
     ) -> PostFuture:
         """Post one message; see :meth:`bmq.Queue.post_nowait`."""
-        session = self._session
-        session.check_open()
-        future: PostFuture = session.loop.create_future()
-        self._accept(payload, properties, guid, future, 0, session.now(), session.tick())
-        session.wake()
+        driver = self._driver
+        driver.check_open()
+        future: PostFuture = driver.loop.create_future()
+        self._accept(payload, properties, guid, future, 0, driver.now(), driver.tick())
+        driver.wake()
         return future
 
     async def post_many(self, items: Iterable[Any] | AsyncIterable[Any]) -> PostReport:
         """Post many messages; see :meth:`bmq.Queue.post_many`."""
         batch = PostBatch()
         report = batch.report
-        session, accept = self._session, self._accept
+        driver, accept = self._driver, self._accept
         asynchronous = isinstance(items, AsyncIterable)
         source: Any = aiter(items) if isinstance(items, AsyncIterable) else iter(items)
         more = True
         while more:
-            while not session.takes_posts:
-                await session.room()
-            session.check_open()
-            room, budget = session.turn(_TURN_MESSAGES, _TURN_BYTES)
-            now, tick = session.now(), session.tick()
+            while not driver.takes_posts:
+                await driver.room()
+            driver.check_open()
+            room, budget = driver.turn(_TURN_MESSAGES, _TURN_BYTES)
+            now, tick = driver.now(), driver.tick()
             index = report.posted
             try:
                 while room > 0 and budget > 0:
@@ -176,7 +176,7 @@ class Poster:
                     report.bytes += size
             finally:
                 report.posted = index
-                session.wake()
+                driver.wake()
             if more:
                 await asyncio.sleep(0)
         await batch.wait()
@@ -193,7 +193,7 @@ class Poster:
         tick: int,
     ) -> int:
         """Encode a message and put it in the window; return the payload's size."""
-        session, core = self._session, self._core
+        driver, core = self._driver, self._core
         data = payload if payload.__class__ is bytes else _as_bytes(payload)
         size = len(data)
         if not 0 < size <= MAX_APPLICATION_DATA:
@@ -203,19 +203,19 @@ class Poster:
         if core.suspended:
             raise UsageError(f"queue {core.uri} is suspended: the host is unhealthy")
         flags, schema = _PLAIN, 0
-        compression = session.options.compression
+        compression = driver.options.compression
         if properties:
-            new = session.core.new_properties
+            new = driver.core.new_properties
             area = encode_properties(properties, new=new)
             data, compression = join_application_data(data, area, new=new, compression=compression)
             flags, schema = _WITH_PROPERTIES, int(new)
         elif compression is not Compression.NONE:
             data, compression = join_application_data(data, compression=compression)
         if guid is None:
-            guid = session.guids.next(tick)
+            guid = driver.guids.next(tick)
         elif len(guid) != 16 or guid == UNSET_GUID:
             raise UsageError("a GUID is 16 bytes that are not all zero")
-        session.core.producer.post(core, guid, data, token, now, tag, flags, schema, compression)
+        driver.core.producer.post(core, guid, data, token, now, tag, flags, schema, compression)
         return size
 
 

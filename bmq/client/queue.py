@@ -19,6 +19,7 @@ from bmq.wire.push import PushMessage
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
+    from bmq.client.driver import Driver
     from bmq.client.session import Session
 
 __all__ = ["DEFAULT_MAX_UNCONFIRMED_BYTES", "DEFAULT_MAX_UNCONFIRMED_MESSAGES", "Queue"]
@@ -51,9 +52,17 @@ class Queue:
     """
 
     def __init__(
-        self, session: Session, uri: QueueUri, options: SubscriptionOptions, *, default_subscription: bool
+        self,
+        session: Session,
+        driver: Driver,
+        uri: QueueUri,
+        options: SubscriptionOptions,
+        *,
+        default_subscription: bool,
     ) -> None:
+        #: The session it was opened in.
         self.session = session
+        self.driver = driver
         self._uri = uri
         self._options = options
         self._default_subscription = default_subscription
@@ -70,7 +79,7 @@ class Queue:
     def attach(self, core: QueueCore) -> None:
         """Take the protocol's side of this queue."""
         self.core = core
-        self._poster = Poster(self.session, core)
+        self._poster = Poster(self.driver, core)
         if core.readable:
             self._default = Consumer(self, None, [None], self._options, None)
             if self._default_subscription:
@@ -145,9 +154,9 @@ class Queue:
         if timeout is not None:
             async with asyncio.timeout(timeout):
                 return await self.post(payload, properties=properties, tags=tags, guid=guid)
-        session = self.session
-        while not session.takes_posts:
-            await session.room()
+        driver = self.driver
+        while not driver.takes_posts:
+            await driver.room()
         return await self._poster.post(payload, tagged(properties, tags) if tags else properties, guid)
 
     def post_nowait(
@@ -170,8 +179,8 @@ class Queue:
             InvalidPayload, InvalidProperty: nothing was posted.
             QueueClosed, SessionClosed: nothing was posted.
         """
-        if not self.session.has_room:
-            raise self.session.buffer_full()
+        if not self.driver.has_room:
+            raise self.driver.buffer_full()
         return self._poster.post(payload, tagged(properties, tags), guid)
 
     async def post_many(
@@ -207,7 +216,7 @@ class Queue:
         Cancelling it changes nothing.
         """
         async with asyncio.timeout(timeout):
-            await self.session.flushed(self)
+            await self.driver.flushed(self)
 
     # receiving
 
@@ -294,7 +303,7 @@ class Queue:
             self._consumers.remove(aside)
         self._set_desired()
         try:
-            await self.session.configure(self.core)
+            await self.driver.configure(self.core)
         except BaseException as error:
             if consumer in self._consumers:
                 self._consumers.remove(consumer)
@@ -316,7 +325,7 @@ class Queue:
         try:
             if not self.closed:
                 self._set_desired()
-                await self.session.configure(self.core)
+                await self.driver.configure(self.core)
         except (QueueClosed, ConfigureQueueError):
             pass  # closed, or refused: what the broker still sends for it is handed to others
         finally:
@@ -344,7 +353,7 @@ class Queue:
             return
         self._set_desired()
         try:
-            await self.session.configure(self.core)
+            await self.driver.configure(self.core)
         except Exception:
             consumer.redefine(*before)
             self._sync()
@@ -370,7 +379,7 @@ class Queue:
         """The stream is to have what the consumers say, whatever became of the last attempt."""
         if not self.closed:
             self._set_desired()
-            self.session.configure_later(self.core)
+            self.driver.configure_later(self.core)
 
     # messages whose consumer has left
 
@@ -388,7 +397,7 @@ class Queue:
         """
         self.outstanding -= len(messages)
         ranked = sorted(self._consumers, key=lambda consumer: -consumer.options.priority)
-        limit = self.session.options.max_message_size
+        limit = self.driver.options.max_message_size
         for message in messages:
             properties = properties_of(message, limit)
             for consumer in ranked:
@@ -403,7 +412,7 @@ class Queue:
     def _hand_back(self) -> None:
         buffered = sum(consumer.buffered for consumer in self._consumers)
         idle = self.outstanding - buffered <= self._stranded
-        if self._stranded and idle and not self.core.at_most_once and self.session.release(self.core):
+        if self._stranded and idle and not self.core.at_most_once and self.driver.release(self.core):
             self.forget_delivered()
 
     def forget_delivered(self) -> None:
@@ -416,14 +425,14 @@ class Queue:
     def confirm(self, guid: bytes) -> None:
         """Confirm a message."""
         self.outstanding -= 1
-        self.session.confirm(self.core, guid)
+        self.driver.confirm(self.core, guid)
         if self._stranded:
             self._hand_back()
 
     def confirm_many(self, guids: list[bytes]) -> None:
         """Confirm several messages."""
         self.outstanding -= len(guids)
-        self.session.confirm_many(self.core, guids)
+        self.driver.confirm_many(self.core, guids)
         if self._stranded:
             self._hand_back()
 
@@ -461,7 +470,7 @@ class Queue:
             return
         self._set_desired()
         try:
-            await self.session.configure(self.core)
+            await self.driver.configure(self.core)
         except Exception:
             self._options = before
             default.redefine(*definition)
@@ -487,7 +496,7 @@ class Queue:
         if self._close_task is None:
             if self.core.state is QueueState.CLOSED:
                 return
-            self._close_task = asyncio.ensure_future(self.session.close_queue(self, timeout))
+            self._close_task = asyncio.ensure_future(self.driver.close_queue(self, timeout))
         await asyncio.shield(self._close_task)
 
     def shut(self, error: Error | None) -> None:
@@ -508,6 +517,6 @@ class Queue:
         await self.close()
 
     def _check_open(self) -> None:
-        self.session.check_open()
+        self.driver.check_open()
         if self.closed:
             raise QueueClosed(f"queue {self.uri} is closed")
