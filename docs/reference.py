@@ -15,6 +15,18 @@ from typing import Any
 
 __all__ = ["describe"]
 
+#: Methods that serve other parts of the package: public within it, of no use to an application.
+_INSIDE = {
+    "Session": {"start"},
+    "Queue": {
+        *("activate", "attach", "confirm", "confirm_many", "deactivate", "forget_delivered"),
+        *("reconfigure", "reroute", "shut"),
+    },
+    "Consumer": {
+        *("arrival", "definition", "deliver", "in_use", "next_batch", "next_message", "pop", "pop_many"),
+        *("redefine", "shut", "take_back", "takes"),
+    },
+}
 _ROLE = re.compile(r":(?:class|func|meth|mod|attr|data|exc):`~?([^`]+)`")
 _SECTIONS = ("Args", "Attributes", "Returns", "Raises", "Yields")
 _ITEM = re.compile(r"^    (\*{0,2}[\w., ]+?): (.*)$")
@@ -59,17 +71,15 @@ def _is_plain(cls: type) -> bool:
 
 
 def _members(cls: type) -> Iterator[tuple[str, Any]]:
+    inside = _INSIDE.get(cls.__name__, set())
+    if missing := inside - set(vars(cls)):
+        raise ValueError(f"{cls.__name__} has no {', '.join(sorted(missing))} any more")
     for name, member in vars(cls).items():
-        if name.startswith("_") or isinstance(member, type(type.__dict__["__dict__"])):
+        if name.startswith("_") or name in inside:
             continue
         documented = isinstance(member, property | classmethod | staticmethod) or inspect.isfunction(member)
-        if documented and inspect.getdoc(member) and not _internal(inspect.getdoc(member) or ""):
+        if documented and inspect.getdoc(member):
             yield name, member
-
-
-def _internal(doc: str) -> bool:
-    """Some methods serve other parts of the package only, and say so by having no section of their own."""
-    return doc.startswith("Called by the event loop")
 
 
 def _member(owner: str, name: str, member: Any, level: int) -> Iterator[str]:
