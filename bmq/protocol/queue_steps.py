@@ -296,6 +296,11 @@ class QueueSteps:
         queue.family.unclear = True
         self._end(queue, _refused(CloseQueueError, "close", queue, refusal))
 
+    def _close_unanswered(self, queue: QueueCore, request: Request | None, refusal: Status | None) -> None:
+        # There is no time left to wait for the answer.
+        self._request_close(queue, queue.flags, self._now + self._reopen_timeout)
+        self._fail_close(queue, request, refusal)
+
     def _stop(self, queue: QueueCore, _request: Request | None, _refusal: Status | None) -> None:
         self._end(queue, None)
 

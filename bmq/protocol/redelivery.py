@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 
 __all__ = ["Confirmed"]
@@ -28,7 +29,7 @@ class Confirmed:
     def __init__(self, *, enabled: bool) -> None:
         self.enabled = enabled
         self.deadline: float | None = None
-        self._messages: dict[bytes, None] = {}
+        self._messages: OrderedDict[bytes, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -39,11 +40,10 @@ class Confirmed:
             return
         known = self._messages
         for message in messages:
-            # The newest last, also when it is confirmed once more.
-            known.pop(message, None)
             known[message] = None
+            known.move_to_end(message)
         while len(known) > _CAPACITY:
-            del known[next(iter(known))]
+            known.popitem(last=False)
 
     def take(self, message: bytes) -> bool:
         """Return whether this confirmation is remembered, and forget it."""

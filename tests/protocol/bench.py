@@ -1,0 +1,402 @@
+"""A client core and a broker made of the wire modules, in memory, with a clock that stands still.
+
+The broker does nothing of its own accord: a test decides which request is answered, how, and when.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from bmq.errors import AckStatus, Error
+from bmq.protocol.client import ClientCore, CoreOptions
+from bmq.protocol.events import (
+    Acked,
+    CloseChannel,
+    Completed,
+    CredentialsNeeded,
+    Pushed,
+    SessionEvent,
+)
+from bmq.protocol.framing import Framer
+from bmq.protocol.handshake import Credentials
+from bmq.protocol.queue import QueueCore, SubscriptionCore, SubscriptionOptions
+from bmq.protocol.tables import QueueState, SessionState
+from bmq.wire.ack import encode_acks
+from bmq.wire.confirm import ConfirmMessage, decode_confirms
+from bmq.wire.constants import ACK_STATUS_TO_WIRE, EventType
+from bmq.wire.control import (
+    AuthenticationRequest,
+    AuthenticationResponse,
+    BrokerResponse,
+    ClientIdentity,
+    ClientType,
+    CloseQueue,
+    CloseQueueResponse,
+    Codec,
+    ConfigureQueueStream,
+    ConfigureQueueStreamResponse,
+    ConfigureStream,
+    ConfigureStreamResponse,
+    ControlBody,
+    ControlMessage,
+    Disconnect,
+    DisconnectResponse,
+    MessageKind,
+    OpenQueue,
+    OpenQueueResponse,
+    QueueFlags,
+    RoutingConfiguration,
+    Status,
+    StatusCategory,
+    decode_event,
+    encode_event,
+)
+from bmq.wire.event import HEADER_SIZE, HEARTBEAT_REQ, HEARTBEAT_RSP, pack_event_header
+from bmq.wire.options import encode_sub_queue_ids
+from bmq.wire.push import PushMessage, encode_push
+from bmq.wire.put import PutMessage, decode_puts
+from bmq.wire.uri import QueueUri
+
+__all__ = ["READ", "WRITE", "Bench", "ScriptedBroker", "guid"]
+
+READ, WRITE = QueueFlags.READ, QueueFlags.WRITE
+FEATURES = "PROTOCOL_ENCODING:BER,JSON;MPS:MESSAGE_PROPERTIES_EX;SUBSCRIPTIONS:CONFIGURE_STREAM"
+
+
+def guid(number: int) -> bytes:
+    """A GUID that says which one it is."""
+    return b"\x40" + bytes(7) + number.to_bytes(8, "big")
+
+
+class ScriptedBroker:
+    """What one connection's broker has been told, and the bytes it could answer with.
+
+    Attributes:
+        identity: how the client introduced itself.
+        credentials: what it authenticated with, latest last.
+        requests: the control messages not answered yet.
+        puts: the posts not acknowledged yet.
+        confirms: what was confirmed.
+        log: what arrived, by name, in order.
+    """
+
+    def __init__(self) -> None:
+        self.identity: ClientIdentity | None = None
+        self.credentials: list[AuthenticationRequest] = []
+        self.requests: deque[ControlMessage] = deque()
+        self.puts: list[PutMessage] = []
+        self.confirms: list[ConfirmMessage] = []
+        self.log: list[str] = []
+        self._framer = Framer()
+
+    def take(self, data: Iterable[bytes]) -> None:
+        """Read what the client sent."""
+        events, error = self._framer.feed(b"".join(data))
+        assert error is None
+        for event in events:
+            if event.type == EventType.AUTHENTICATION:
+                request = decode_event(event, MessageKind.AUTHENTICATION)
+                assert isinstance(request, AuthenticationRequest)
+                self.credentials.append(request)
+                self.log.append("authenticationRequest")
+            elif event.type == EventType.CONTROL and self.identity is None:
+                identity = decode_event(event, MessageKind.NEGOTIATION)
+                assert isinstance(identity, ClientIdentity)
+                self.identity = identity
+                self.log.append("clientIdentity")
+            elif event.type == EventType.CONTROL:
+                message = decode_event(event, MessageKind.CONTROL)
+                self.requests.append(message)
+                self.log.append(type(message.body).__name__)
+            elif event.type == EventType.PUT:
+                self.puts.extend(decode_puts(event.data, event.body))
+                self.log.append("PUT")
+            elif event.type == EventType.CONFIRM:
+                self.confirms.extend(decode_confirms(event.data, event.body))
+                self.log.append("CONFIRM")
+            else:
+                self.log.append(EventType(event.type).name)
+
+    @staticmethod
+    def welcome(
+        *,
+        category: StatusCategory = StatusCategory.E_SUCCESS,
+        features: str = FEATURES,
+        interval_ms: int = 3000,
+        max_missed: int = 0,
+    ) -> bytes:
+        """The answer to a clientIdentity."""
+        message = "" if category == StatusCategory.E_SUCCESS else "go away"
+        return encode_event(
+            BrokerResponse(
+                result=Status(category=category, code=0, message=message),
+                protocol_version=1,
+                broker_version=999999,
+                broker_identity=ClientIdentity(client_type=ClientType.E_TCPBROKER, features=features),
+                heartbeat_interval_ms=interval_ms,
+                max_missed_heartbeats=max_missed,
+            ),
+            Codec.JSON,
+        )
+
+    @staticmethod
+    def admit(
+        *, category: StatusCategory = StatusCategory.E_SUCCESS, lifetime_ms: int | None = None
+    ) -> bytes:
+        """The answer to an authenticationRequest."""
+        message = "" if category == StatusCategory.E_SUCCESS else "wrong password"
+        status = Status(category=category, code=0, message=message)
+        return encode_event(AuthenticationResponse(status=status, lifetime_ms=lifetime_ms), Codec.JSON)
+
+    @staticmethod
+    def accept(request: ControlMessage, *, dedup_ms: int = 300_000, routing: int = 2) -> bytes:
+        """The success of a request."""
+        body = request.body
+        answer: ControlBody
+        if isinstance(body, OpenQueue):
+            answer = OpenQueueResponse(
+                original_request=body,
+                routing_configuration=RoutingConfiguration(flags=routing),
+                deduplication_time_ms=dedup_ms,
+            )
+        elif isinstance(body, ConfigureStream):
+            answer = ConfigureStreamResponse(request=body)
+        elif isinstance(body, ConfigureQueueStream):
+            answer = ConfigureQueueStreamResponse(request=body)
+        elif isinstance(body, CloseQueue):
+            answer = CloseQueueResponse()
+        else:
+            assert isinstance(body, Disconnect)
+            answer = DisconnectResponse()
+        return encode_event(ControlMessage(r_id=request.r_id, body=answer), Codec.JSON)
+
+    @staticmethod
+    def refuse(
+        request: ControlMessage,
+        category: StatusCategory = StatusCategory.E_UNKNOWN,
+        message: str = "not here",
+    ) -> bytes:
+        """The failure of a request."""
+        status = Status(category=category, code=-1, message=message)
+        return encode_event(ControlMessage(r_id=request.r_id, body=status), Codec.JSON)
+
+    @staticmethod
+    def ack(puts: Iterable[PutMessage], status: AckStatus = AckStatus.SUCCESS) -> bytes:
+        """An ACK event."""
+        wire = ACK_STATUS_TO_WIRE.get(status, 5)
+        return encode_acks([(wire, 0, put.guid, put.queue_id) for put in puts])
+
+    @staticmethod
+    def push(q_id: int, messages: Iterable[tuple[bytes, bytes]], s_ids: tuple[int, ...]) -> bytes:
+        """A PUSH event of (GUID, payload) for subscription ids."""
+        options = encode_sub_queue_ids(s_ids) if s_ids else b""
+        body = b"".join(encode_push(q_id, key, data, options) for key, data in messages)
+        return pack_event_header(HEADER_SIZE + len(body), EventType.PUSH) + body
+
+
+class Bench:
+    """A client core between its user and its broker.
+
+    Attributes:
+        now: the time.
+        core: the client.
+        broker: the present connection's broker.
+        happened: the session events.
+        outcomes: what became of posts, by token: every outcome, so that a second one shows.
+        completed: how operations ended, by token: every time, so that a second one shows.
+        received: the messages delivered, each with the owner of its subscription.
+        failures: why the core wanted connections closed.
+        renewals: how often it asked for credentials.
+    """
+
+    def __init__(self, options: CoreOptions | None = None) -> None:
+        self.now = 1000.0
+        self.core = ClientCore(ClientIdentity(client_type=ClientType.E_TCPCLIENT), options)
+        self.broker = ScriptedBroker()
+        self.happened: list[SessionEvent] = []
+        self.outcomes: dict[Any, list[AckStatus]] = {}
+        self.completed: dict[Any, list[Error | None]] = {}
+        self.received: list[tuple[Any, PushMessage]] = []
+        self.failures: list[Error | None] = []
+        self.renewals = 0
+        self.up = False
+        self.core.start()
+
+    # the connection
+
+    def open_channel(self, credentials: Credentials | None = None) -> None:
+        """A connection is there; nothing is answered yet."""
+        self.broker = ScriptedBroker()
+        self.up = True
+        self.core.channel_opened(credentials, self.now)
+        self.pump()
+
+    def connect(self, **welcome: Any) -> None:
+        """Connect and negotiate."""
+        self.open_channel()
+        self.send(self.broker.welcome(**welcome))
+
+    def lose(self, reason: str = "cut") -> None:
+        """The connection is gone."""
+        self.up = False
+        self.core.channel_closed(reason, self.now)
+        self.pump()
+
+    def send(self, *data: bytes) -> None:
+        """The broker sends something."""
+        for piece in data:
+            self.core.receive(piece, self.now)
+        self.pump()
+
+    def pump(self) -> None:
+        """Hand over what the core has for its user and for the broker."""
+        while events := self.core.events():
+            for event in events:
+                self._note(event)
+        data = self.core.data_to_send(self.now)
+        if self.up:
+            self.broker.take(data)
+
+    def _note(self, event: Any) -> None:
+        if isinstance(event, SessionEvent):
+            self.happened.append(event)
+        elif isinstance(event, Acked):
+            for token, _, _, status, _ in event.outcomes:
+                self.outcomes.setdefault(token, []).append(status)
+        elif isinstance(event, Completed):
+            self.completed.setdefault(event.token, []).append(event.error)
+        elif isinstance(event, Pushed):
+            for sub, messages in event.deliveries:
+                self.received.extend((sub.owner, message) for message in messages)
+        elif isinstance(event, CloseChannel):
+            self.failures.append(event.error)
+        else:
+            assert isinstance(event, CredentialsNeeded)
+            self.renewals += 1
+
+    def wait(self, seconds: float) -> None:
+        """Time passes, deadline by deadline."""
+        end = self.now + seconds
+        while (deadline := self.core.next_deadline()) is not None and deadline <= end:
+            self.now = max(self.now, deadline)
+            self.core.tick(self.now)
+            self.pump()
+            following = self.core.next_deadline()
+            assert following is None or following > self.now, "due again at once: a busy loop"
+        self.now = end
+
+    # the user
+
+    def begin_open(
+        self,
+        uri: str,
+        flags: QueueFlags = READ | WRITE,
+        *,
+        token: Any = None,
+        subscriptions: Iterable[str] = ("",),
+        timeout: float = 60.0,
+        suspends: bool = False,
+    ) -> QueueCore:
+        """Call open_queue; the token that completes is the URI unless another is given."""
+        queue = self.core.open_queue(
+            QueueUri.parse(uri),
+            flags,
+            uri,
+            uri if token is None else token,
+            self.now + timeout,
+            suspends=suspends,
+        )
+        queue.desired = self.subscriptions(queue, subscriptions) if flags & READ else []
+        self.core.begin_open(queue, self.now)
+        self.pump()
+        return queue
+
+    def open(self, uri: str, flags: QueueFlags = READ | WRITE, **options: Any) -> QueueCore:
+        """Open a queue and answer everything."""
+        queue = self.begin_open(uri, flags, **options)
+        self.answer_all()
+        assert queue.state is QueueState.OPEN
+        return queue
+
+    @staticmethod
+    def subscriptions(queue: QueueCore, expressions: Iterable[str]) -> list[SubscriptionCore]:
+        """Subscriptions whose owner is their expression."""
+        options = SubscriptionOptions(1000, 1 << 20, 0)
+        return [SubscriptionCore(queue, text, options, text or "default") for text in expressions]
+
+    def configure(
+        self, queue: QueueCore, *expressions: str, token: Any = None, timeout: float = 60.0
+    ) -> None:
+        """Change a queue's subscriptions."""
+        queue.desired = self.subscriptions(queue, expressions)
+        self.core.configure_queue(queue, expressions if token is None else token, self.now + timeout)
+        self.pump()
+
+    def close(self, queue: QueueCore, token: Any = "close", timeout: float = 60.0) -> None:
+        """Close a queue."""
+        self.core.close_queue(queue, token, self.now, self.now + timeout)
+        self.pump()
+
+    def post(self, queue: QueueCore, *numbers: int) -> None:
+        """Post messages whose GUID, payload and token are a number."""
+        for number in numbers:
+            self.core.producer.post(queue, guid(number), b"%d" % number, number, self.now)
+        self.pump()
+
+    # the broker
+
+    def answer(self, **options: Any) -> ControlBody:
+        """Accept the oldest request; return what it was."""
+        request = self.broker.requests.popleft()
+        self.send(self.broker.accept(request, **options))
+        return request.body
+
+    def refuse(self, category: StatusCategory = StatusCategory.E_UNKNOWN) -> ControlBody:
+        """Refuse the oldest request; return what it was."""
+        request = self.broker.requests.popleft()
+        self.send(self.broker.refuse(request, category))
+        return request.body
+
+    def answer_all(self, **options: Any) -> list[str]:
+        """Accept requests until there are no more; return what they were."""
+        names = []
+        while self.broker.requests:
+            names.append(type(self.answer(**options)).__name__)
+        return names
+
+    def ack_all(self, status: AckStatus = AckStatus.SUCCESS) -> list[int]:
+        """Acknowledge every post; return their numbers, in the order they arrived."""
+        puts, self.broker.puts = self.broker.puts, []
+        if puts:
+            self.send(self.broker.ack(puts, status))
+        return [int(put.data) for put in puts]
+
+    def push(self, queue: QueueCore, *numbers: int, s_id: int | None = None) -> None:
+        """Deliver messages to a queue's newest subscription, or the one named."""
+        if s_id is None:
+            s_id = max(self.core.queues.routes[queue.q_id])
+        self.send(self.broker.push(queue.q_id, [(guid(n), b"%d" % n) for n in numbers], (s_id,)))
+
+    # what there is to see
+
+    @property
+    def numbers_received(self) -> list[int]:
+        """The numbers of the messages delivered, in order."""
+        return [int(message.data) for _, message in self.received]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the session events, in order."""
+        return [type(event).__name__ for event in self.happened]
+
+    @property
+    def state(self) -> SessionState:
+        """Where the session is."""
+        return self.core.state
+
+    @staticmethod
+    def pulse(response: bool = False) -> bytes:
+        """A heartbeat event."""
+        return HEARTBEAT_RSP if response else HEARTBEAT_REQ

@@ -1,0 +1,446 @@
+"""The client core and its connection: handshake, authentication, heartbeats, hostile bytes."""
+
+from __future__ import annotations
+
+import pytest
+
+from bmq.errors import (
+    AuthenticationError,
+    ConnectionFailed,
+    NegotiationError,
+    ProtocolError,
+    SessionClosed,
+    StatusCategory,
+)
+from bmq.protocol.client import CoreOptions
+from bmq.protocol.events import Connected, ConnectionLost, Disconnected, StateRestored
+from bmq.protocol.handshake import Credentials
+from bmq.protocol.tables import HandshakeState, SessionState
+from bmq.wire.constants import EventType
+from bmq.wire.control import (
+    ClientIdentity,
+    ClientType,
+    CloseQueueResponse,
+    Codec,
+    ControlBody,
+    ControlMessage,
+    Status,
+    encode_event,
+)
+from bmq.wire.event import pack_event_header
+from tests.protocol.bench import Bench, ScriptedBroker
+
+BASIC = Credentials("BASIC", b"ann:secret")
+
+
+def test_a_client_introduces_itself_and_is_connected_when_the_broker_agrees() -> None:
+    bench = Bench()
+    bench.open_channel()
+    assert bench.broker.log == ["clientIdentity"]
+    assert bench.state is SessionState.STARTING
+    bench.send(ScriptedBroker.welcome())
+    assert bench.state is SessionState.STARTED
+    assert bench.names == ["Connected"]
+    assert bench.core.new_properties
+    assert bench.core.uses_configure_stream
+
+
+def test_features_of_the_broker_are_believed() -> None:
+    bench = Bench()
+    bench.connect(features="PROTOCOL_ENCODING:JSON")
+    assert not bench.core.new_properties
+    assert not bench.core.uses_configure_stream
+
+
+def test_credentials_come_before_the_identity() -> None:
+    bench = Bench()
+    bench.open_channel(BASIC)
+    assert bench.broker.log == ["authenticationRequest"]
+    assert (bench.broker.credentials[0].mechanism, bench.broker.credentials[0].data) == (
+        "BASIC",
+        b"ann:secret",
+    )
+    bench.send(ScriptedBroker.admit())
+    assert bench.broker.log == ["authenticationRequest", "clientIdentity"]
+    bench.send(ScriptedBroker.welcome())
+    assert bench.state is SessionState.STARTED
+
+
+def test_refused_credentials_close_the_connection_with_the_brokers_reason() -> None:
+    bench = Bench()
+    bench.open_channel(BASIC)
+    bench.send(ScriptedBroker.admit(category=StatusCategory.E_REFUSED))
+    (error,) = bench.failures
+    assert isinstance(error, AuthenticationError)
+    assert "wrong password" in str(error)
+    assert "secret" not in str(error)
+    assert not error.retryable
+
+
+def test_a_refused_negotiation_closes_the_connection_with_the_brokers_reason() -> None:
+    bench = Bench()
+    bench.open_channel()
+    bench.send(ScriptedBroker.welcome(category=StatusCategory.E_NOT_SUPPORTED))
+    (error,) = bench.failures
+    assert isinstance(error, NegotiationError)
+    assert "go away" in str(error)
+    assert "E_NOT_SUPPORTED" in str(error)
+    assert bench.state is SessionState.STARTING
+
+
+@pytest.mark.parametrize("credentials", [None, BASIC])
+def test_a_broker_that_does_not_answer_the_handshake_is_given_up(credentials: Credentials | None) -> None:
+    bench = Bench(CoreOptions(handshake_timeout=5))
+    bench.open_channel(credentials)
+    bench.wait(4.9)
+    assert bench.failures == []
+    bench.wait(0.2)
+    (error,) = bench.failures
+    assert isinstance(error, ConnectionFailed)
+    assert error.retryable
+    bench.lose()
+    assert bench.state is SessionState.STARTING
+    assert bench.core.handshake.state is HandshakeState.IDLE
+
+
+def test_a_broker_that_drips_its_answer_byte_by_byte_is_given_up_all_the_same() -> None:
+    bench = Bench(CoreOptions(handshake_timeout=5))
+    bench.open_channel()
+    for byte in ScriptedBroker.welcome()[:60]:
+        bench.send(bytes([byte]))
+        bench.wait(0.1)
+    assert len(bench.failures) == 1
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        bytes(64),
+        b"\xff" * 64,
+        pack_event_header(8, EventType.ACK),
+        pack_event_header(12, EventType.CONTROL) + b"nope",
+        encode_event(ClientIdentity(client_type=ClientType.E_TCPCLIENT), Codec.JSON),
+    ],
+)
+@pytest.mark.parametrize("credentials", [None, BASIC])
+def test_whoever_is_no_broker_is_a_failed_connection_that_may_be_tried_again(
+    garbage: bytes, credentials: Credentials | None
+) -> None:
+    bench = Bench()
+    bench.open_channel(credentials)
+    bench.send(garbage)
+    (error,) = bench.failures
+    assert isinstance(error, ConnectionFailed)
+    assert error.retryable
+    # Nothing more is taken from it.
+    bench.send(ScriptedBroker.welcome())
+    assert bench.names == []
+    bench.lose()
+    bench.connect()
+    assert bench.names == ["Connected"]
+
+
+def test_a_connection_lost_during_the_handshake_leaves_the_session_starting() -> None:
+    bench = Bench()
+    bench.open_channel()
+    bench.lose()
+    assert bench.state is SessionState.STARTING
+    assert bench.names == []
+
+
+def test_garbage_on_a_live_connection_is_a_protocol_error_and_the_session_survives() -> None:
+    bench = Bench()
+    bench.connect()
+    bench.send(pack_event_header(12, EventType.PUSH) + b"nope")
+    (error,) = bench.failures
+    assert isinstance(error, ProtocolError)
+    bench.lose(str(error))
+    assert isinstance(bench.happened[-1], ConnectionLost)
+    bench.connect()
+    assert isinstance(bench.happened[-1], StateRestored)
+
+
+def test_events_before_the_garbage_in_one_chunk_count() -> None:
+    bench = Bench()
+    bench.connect()
+    queue = bench.begin_open("bmq://d/q")
+    bench.send(ScriptedBroker.accept(bench.broker.requests[0]) + b"\x00\x00\x00\x02")
+    assert queue.deduplication_time == 300
+    assert bench.broker.log[-1] == "OpenQueue"  # nothing is sent on a connection that has failed
+    assert len(bench.failures) == 1
+
+
+def test_an_event_larger_than_allowed_is_refused_before_it_is_buffered() -> None:
+    bench = Bench(CoreOptions(max_incoming_event=1000))
+    bench.connect()
+    bench.send(pack_event_header(1004, EventType.PUSH))
+    (error,) = bench.failures
+    assert isinstance(error, ProtocolError)
+    assert "1,004 bytes exceeds the limit of 1,000" in str(error)
+
+
+@pytest.mark.parametrize("body", [CloseQueueResponse(), Status(), None])
+def test_an_answer_of_another_kind_is_a_protocol_error(body: ControlBody | None) -> None:
+    bench = Bench()
+    bench.connect()
+    bench.begin_open("bmq://d/q")
+    request = bench.broker.requests.popleft()
+    answer = encode_event(ControlMessage(r_id=request.r_id, body=body), Codec.JSON)
+    bench.send(answer)
+    (error,) = bench.failures
+    assert isinstance(error, ProtocolError)
+    assert "openQueue" in str(error)
+    bench.lose()
+    bench.connect()
+    assert bench.answer_all() == ["OpenQueue", "ConfigureStream"]
+    assert bench.completed == {"bmq://d/q": [None]}
+
+
+def test_answers_to_nothing_are_ignored() -> None:
+    bench = Bench()
+    bench.connect()
+    for r_id in (None, 0, 99, -1):
+        bench.send(encode_event(ControlMessage(r_id=r_id, body=CloseQueueResponse()), Codec.JSON))
+    assert bench.failures == []
+
+
+# heartbeats
+
+
+def test_heartbeats_of_the_broker_are_answered_once_a_turn() -> None:
+    bench = Bench()
+    bench.connect()
+    bench.send(Bench.pulse() * 1000)
+    assert bench.broker.log.count("HEARTBEAT_RSP") == 1
+
+
+def test_a_silent_broker_is_asked_and_then_given_up() -> None:
+    bench = Bench()
+    bench.connect(interval_ms=3000, max_missed=2)
+    bench.wait(3.0)
+    assert bench.broker.log.count("HEARTBEAT_REQ") == 1
+    bench.wait(3.0)
+    assert bench.broker.log.count("HEARTBEAT_REQ") == 2
+    assert bench.failures == []
+    bench.wait(3.0)
+    (error,) = bench.failures
+    assert isinstance(error, ConnectionFailed)
+    assert "silent" in str(error)
+
+
+def test_any_byte_keeps_a_broker_alive() -> None:
+    bench = Bench()
+    bench.connect(interval_ms=3000, max_missed=1)
+    # A large event, one piece every two seconds.
+    bench.send(pack_event_header(100_000, EventType.PUSH))
+    for _ in range(20):
+        bench.wait(2.0)
+        bench.send(b"x")
+    assert bench.failures == []
+    assert "HEARTBEAT_REQ" not in bench.broker.log
+
+
+def test_a_broker_without_heartbeats_may_be_silent_for_ever() -> None:
+    bench = Bench()
+    bench.connect(max_missed=0)
+    bench.wait(100_000)
+    assert bench.failures == []
+
+
+def test_while_reading_is_paused_silence_means_nothing_and_the_broker_hears_from_us() -> None:
+    bench = Bench()
+    bench.connect(interval_ms=3000, max_missed=1)
+    bench.core.reading_paused = True
+    bench.wait(60.0)
+    assert bench.failures == []
+    # Answers nobody asked for: they count as life, and ask for no answer that would go unread.
+    assert bench.broker.log.count("HEARTBEAT_RSP") == 20
+    bench.core.reading_paused = False
+    bench.wait(12.0)
+    assert len(bench.failures) == 1
+
+
+# renewing credentials
+
+
+def authenticated(lifetime_ms: int | None) -> Bench:
+    bench = Bench()
+    bench.open_channel(BASIC)
+    bench.send(ScriptedBroker.admit(lifetime_ms=lifetime_ms))
+    bench.send(ScriptedBroker.welcome())
+    return bench
+
+
+def test_credentials_are_asked_for_before_their_lifetime_ends() -> None:
+    bench = authenticated(600_000)
+    bench.wait(539)
+    assert bench.renewals == 0
+    bench.wait(2)
+    assert bench.renewals == 1
+    bench.core.reauthenticate(Credentials("BASIC", b"ann:newer"), bench.now)
+    bench.pump()
+    assert bench.broker.credentials[-1].data == b"ann:newer"
+    bench.send(ScriptedBroker.admit(lifetime_ms=600_000))
+    bench.wait(500)
+    assert bench.failures == []
+    assert bench.renewals == 1
+
+
+def test_a_short_lifetime_is_renewed_half_way_and_not_in_a_busy_loop() -> None:
+    bench = authenticated(2000)
+    for expected in range(1, 6):
+        bench.wait(1.0)
+        assert bench.renewals == expected
+        bench.core.reauthenticate(BASIC, bench.now)
+        bench.send(ScriptedBroker.admit(lifetime_ms=2000))
+    assert bench.failures == []
+
+
+def test_a_lifetime_that_ends_closes_the_connection() -> None:
+    bench = authenticated(10_000)
+    bench.wait(10)
+    (error,) = bench.failures
+    assert "expired" in str(error)
+    assert error.retryable  # a new connection authenticates anew
+
+
+def test_credentials_that_cannot_be_had_are_asked_for_again_while_there_is_time() -> None:
+    bench = authenticated(600_000)
+    asked: list[float] = []
+    while not bench.failures:
+        bench.wait(0.5)
+        if bench.renewals > len(asked):
+            asked.append(bench.now)
+            bench.core.reauthenticate(None, bench.now)
+    assert 5 < len(asked) < 20
+
+
+def test_a_refused_renewal_closes_the_connection() -> None:
+    bench = authenticated(10_000)
+    bench.wait(9)
+    bench.core.reauthenticate(BASIC, bench.now)
+    bench.send(ScriptedBroker.admit(category=StatusCategory.E_REFUSED))
+    assert isinstance(bench.failures[0], AuthenticationError)
+
+
+def test_no_lifetime_means_no_renewal() -> None:
+    bench = authenticated(None)
+    bench.wait(1_000_000)
+    assert bench.renewals == 0
+    assert bench.failures == []
+
+
+def test_renewal_is_forgotten_with_the_connection() -> None:
+    bench = authenticated(10_000)
+    bench.lose()
+    bench.wait(20)
+    assert bench.renewals == 0
+    bench.core.reauthenticate(BASIC, bench.now)  # too late: there is nothing to renew
+    bench.pump()
+
+
+# stopping
+
+
+def test_stop_disconnects_and_ends() -> None:
+    bench = Bench()
+    bench.connect()
+    bench.core.stop("stop", bench.now, bench.now + 30)
+    bench.pump()
+    assert bench.broker.log[-1] == "Disconnect"
+    assert bench.state is SessionState.CLOSING
+    bench.answer()
+    assert bench.state is SessionState.CLOSED
+    assert bench.completed == {"stop": [None]}
+    assert bench.happened[-1] == Disconnected("")
+    assert bench.failures == [None]  # close the connection, nothing is wrong
+
+
+@pytest.mark.parametrize("how", ["timeout", "lost", "failed"])
+def test_stop_ends_whatever_the_broker_does(how: str) -> None:
+    bench = Bench()
+    bench.connect()
+    bench.core.stop("stop", bench.now, bench.now + 30)
+    bench.pump()
+    if how == "timeout":
+        bench.wait(30)
+    elif how == "lost":
+        bench.lose()
+    else:
+        bench.core.give_up("", bench.now)
+        bench.pump()
+    assert bench.state is SessionState.CLOSED
+    assert bench.completed == {"stop": [None]}
+    assert bench.happened[-1] == Disconnected("")
+
+
+@pytest.mark.parametrize("moment", ["before", "handshake", "reconnecting", "reconnecting handshake"])
+def test_stop_without_a_connection_ends_at_once(moment: str) -> None:
+    bench = Bench()
+    if moment.startswith("reconnecting"):
+        bench.connect()
+        bench.lose()
+    if moment.endswith("handshake"):
+        bench.open_channel()
+    bench.core.stop("stop", bench.now, bench.now + 30)
+    bench.pump()
+    assert bench.state is SessionState.CLOSED
+    assert bench.completed == {"stop": [None]}
+    if bench.up:
+        bench.send(ScriptedBroker.welcome())  # too late
+        bench.lose()
+    assert bench.happened[-1] == Disconnected("")
+    with pytest.raises(SessionClosed):
+        bench.core.channel_opened(None, bench.now)
+
+
+def test_stop_twice_completes_both() -> None:
+    bench = Bench()
+    bench.connect()
+    bench.core.stop("first", bench.now, bench.now + 30)
+    bench.core.stop("second", bench.now, bench.now + 1)
+    bench.pump()
+    bench.answer()
+    bench.core.stop("third", bench.now, bench.now + 1)
+    bench.pump()
+    assert bench.completed == {"first": [None], "second": [None], "third": [None]}
+    assert bench.broker.log.count("Disconnect") == 1
+
+
+def test_giving_up_ends_everything_with_the_reason() -> None:
+    bench = Bench()
+    bench.connect()
+    queue = bench.open("bmq://d/q")
+    bench.post(queue, 1)
+    waiting = bench.begin_open("bmq://d/other")
+    bench.lose()
+    bench.core.give_up("tried long enough", bench.now)
+    bench.pump()
+    assert bench.happened[-1] == Disconnected("tried long enough")
+    assert [status.name for status in bench.outcomes[1]] == ["CANCELED"]
+    (error,) = bench.completed["bmq://d/other"]
+    assert isinstance(error, ConnectionFailed)
+    assert "tried long enough" in str(error)
+    assert waiting.state.name == queue.state.name == "CLOSED"
+    assert len(bench.core.queues) == 0
+
+
+def test_a_closed_session_refuses_and_needs_nothing() -> None:
+    bench = Bench()
+    bench.connect()
+    bench.core.stop("stop", bench.now, bench.now + 30)
+    bench.pump()
+    with pytest.raises(SessionClosed):
+        bench.begin_open("bmq://d/q")
+    bench.answer()
+    bench.lose()
+    assert bench.core.next_deadline() is None
+    with pytest.raises(SessionClosed):
+        bench.begin_open("bmq://d/q")
+
+
+def test_the_first_event_is_connected_and_it_names_the_broker() -> None:
+    bench = Bench()
+    bench.connect()
+    assert bench.happened == [Connected("broker on unknown host")]

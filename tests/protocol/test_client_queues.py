@@ -1,0 +1,749 @@
+"""The client core's queues: opening, configuring, closing, in every state and with every answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from bmq.errors import (
+    CloseQueueError,
+    ConfigureQueueError,
+    OpenQueueError,
+    QueueClosed,
+    RequestTimeout,
+    SessionClosed,
+    StateError,
+    StatusCategory,
+)
+from bmq.protocol.queue import QueueCore
+from bmq.protocol.tables import QueueState
+from bmq.wire.control import CloseQueue, ConfigureQueueStream, ConfigureStream, OpenQueue
+from tests.protocol.bench import READ, WRITE, Bench
+
+URI = "bmq://bmq.test.mem.priority/q"
+
+
+def connected() -> Bench:
+    bench = Bench()
+    bench.connect()
+    return bench
+
+
+# opening
+
+
+def test_a_reader_is_opened_and_configured() -> None:
+    bench = connected()
+    queue = bench.begin_open(URI, READ)
+    request = bench.broker.requests[0].body
+    assert isinstance(request, OpenQueue)
+    parameters = request.handle_parameters
+    assert (parameters.uri, parameters.flags) == (URI, int(READ))
+    assert (parameters.read_count, parameters.write_count) == (1, 0)
+    assert bench.answer_all() == ["OpenQueue", "ConfigureStream"]
+    assert bench.completed == {URI: [None]}
+    assert queue.state is QueueState.OPEN
+
+
+def test_a_writer_needs_no_configuration() -> None:
+    bench = connected()
+    bench.begin_open(URI, WRITE)
+    assert bench.answer_all() == ["OpenQueue"]
+    assert bench.completed == {URI: [None]}
+
+
+def test_a_reader_without_subscriptions_needs_none_either() -> None:
+    bench = connected()
+    bench.begin_open(URI, READ, subscriptions=())
+    assert bench.answer_all() == ["OpenQueue"]
+
+
+def test_subscriptions_get_ids_of_their_own_and_the_stream_names_the_application() -> None:
+    bench = connected()
+    queue = bench.begin_open("bmq://d/q?id=foo", READ, subscriptions=("x == 1", "x == 2"))
+    bench.answer()
+    body = bench.broker.requests[0].body
+    assert isinstance(body, ConfigureStream)
+    assert body.stream_parameters.app_id == "foo"
+    assert [s.expression.text for s in body.stream_parameters.subscriptions] == ["x == 1", "x == 2"]
+    ids = [s.s_id for s in body.stream_parameters.subscriptions]
+    assert len(set(ids)) == 2
+    bench.answer()
+    bench.push(queue, 7, s_id=ids[0])
+    bench.push(queue, 8, s_id=ids[1])
+    assert [(owner, int(message.data)) for owner, message in bench.received] == [("x == 1", 7), ("x == 2", 8)]
+
+
+def test_an_old_broker_gets_the_old_request() -> None:
+    bench = Bench()
+    bench.connect(features="PROTOCOL_ENCODING:JSON")
+    queue = bench.begin_open("bmq://d/q?id=foo", READ)
+    bench.answer()
+    body = bench.broker.requests[0].body
+    assert isinstance(body, ConfigureQueueStream)
+    info = body.stream_parameters.sub_id_info
+    assert info is not None
+    assert (info.app_id, info.sub_id) == ("foo", queue.sub_id)
+    assert body.stream_parameters.max_unconfirmed_messages == 1000
+    bench.answer()
+    bench.push(queue, 1, s_id=queue.sub_id)
+    assert bench.numbers_received == [1]
+
+
+def test_applications_of_one_queue_share_its_id() -> None:
+    bench = connected()
+    foo = bench.open("bmq://d/q?id=foo", READ)
+    bar = bench.open("bmq://d/q?id=bar", READ)
+    writer = bench.open("bmq://d/q", WRITE)
+    assert foo.q_id == bar.q_id == writer.q_id
+    assert len({foo.sub_id, bar.sub_id, 0}) == 3
+    other = bench.open("bmq://d/other", WRITE)
+    assert other.q_id != foo.q_id
+    # One PUSH for both applications is two messages.
+    ids = tuple(sorted(bench.core.queues.routes[foo.q_id]))
+    bench.send(bench.broker.push(foo.q_id, [(b"g" * 16, b"1")], ids))
+    assert bench.numbers_received == [1, 1]
+
+
+def test_a_refused_open_fails_with_the_brokers_words_and_can_be_repeated() -> None:
+    bench = connected()
+    queue = bench.begin_open(URI)
+    bench.refuse(StatusCategory.E_NOT_READY)
+    (error,) = bench.completed[URI]
+    assert isinstance(error, OpenQueueError)
+    assert error.broker_message == "not here"
+    assert error.category is StatusCategory.E_NOT_READY
+    assert error.retryable
+    assert queue.state is QueueState.CLOSED
+    again = bench.begin_open(URI, token="again")
+    bench.answer_all()
+    assert bench.completed["again"] == [None]
+    assert again is not queue
+
+
+def test_a_refused_first_configuration_closes_the_queue_again() -> None:
+    bench = connected()
+    queue = bench.begin_open(URI)
+    bench.answer()
+    bench.refuse()
+    (error,) = bench.completed[URI]
+    assert isinstance(error, ConfigureQueueError)
+    assert bench.answer_all() == ["CloseQueue"]
+    assert queue.state is QueueState.CLOSED
+
+
+def test_an_open_that_times_out_and_succeeds_later_is_closed_again() -> None:
+    bench = connected()
+    queue = bench.begin_open(URI, timeout=5)
+    bench.wait(5)
+    (error,) = bench.completed[URI]
+    assert isinstance(error, RequestTimeout)
+    assert queue.state is QueueState.ABANDONED
+    assert bench.answer_all() == ["OpenQueue", "CloseQueue"]
+    assert queue.state is QueueState.CLOSED
+    assert bench.completed == {URI: [error]}
+    assert len(bench.core.queues) == 0
+
+
+def test_an_open_that_times_out_and_fails_later_is_forgotten() -> None:
+    bench = connected()
+    queue = bench.begin_open(URI, timeout=5)
+    bench.wait(5)
+    bench.refuse()
+    assert queue.state is QueueState.CLOSED
+    assert not bench.broker.requests
+
+
+def test_an_open_repeated_after_a_timeout_takes_the_late_answer() -> None:
+    bench = connected()
+    bench.begin_open(URI, timeout=5)
+    bench.wait(5)
+    queue = bench.begin_open(URI, token="again", timeout=5)
+    assert bench.broker.log.count("OpenQueue") == 1
+    bench.wait(4)
+    assert bench.answer_all() == ["OpenQueue", "ConfigureStream"]
+    assert bench.completed["again"] == [None]
+    assert queue.state is QueueState.OPEN
+
+
+def test_an_open_repeated_after_a_timeout_times_out_too() -> None:
+    bench = connected()
+    bench.begin_open(URI, timeout=5)
+    bench.wait(5)
+    for attempt in range(3):
+        bench.begin_open(URI, token=attempt, timeout=5)
+        bench.wait(5)
+        (error,) = bench.completed[attempt]
+        assert isinstance(error, RequestTimeout)
+    assert bench.answer_all() == ["OpenQueue", "CloseQueue"]
+
+
+def test_an_open_for_something_else_waits_until_the_timed_out_one_is_settled() -> None:
+    bench = connected()
+    bench.begin_open(URI, READ, timeout=5)
+    bench.wait(5)
+    with pytest.raises(StateError, match="busy"):
+        bench.begin_open(URI, READ | WRITE)
+    bench.answer_all()
+    bench.open(URI, READ | WRITE, token="again")
+
+
+def test_a_configuration_that_times_out_while_opening_closes_the_queue() -> None:
+    bench = connected()
+    queue = bench.begin_open(URI, timeout=5)
+    bench.wait(3)
+    bench.answer()
+    bench.wait(2)
+    (error,) = bench.completed[URI]
+    assert isinstance(error, RequestTimeout)
+    assert bench.answer_all() == ["ConfigureStream", "CloseQueue"]
+    assert queue.state is QueueState.CLOSED
+
+
+def test_an_abandoned_open_is_closed_as_soon_as_it_is_answered() -> None:
+    bench = connected()
+    queue = bench.begin_open(URI)
+    bench.core.abandon_queue(queue, bench.now, bench.now + 60)
+    assert bench.answer_all() == ["OpenQueue", "CloseQueue"]
+    assert bench.completed == {}
+    assert queue.state is QueueState.CLOSED
+
+
+def test_a_queue_abandoned_while_it_is_configured_is_closed() -> None:
+    bench = connected()
+    queue = bench.begin_open(URI)
+    bench.answer()
+    bench.core.abandon_queue(queue, bench.now, bench.now + 60)
+    bench.pump()
+    assert bench.answer_all() == ["ConfigureStream", "CloseQueue"]
+    assert bench.completed == {}
+    assert queue.state is QueueState.CLOSED
+
+
+def test_a_queue_abandoned_in_the_moment_it_opened_is_closed() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.core.abandon_queue(queue, bench.now, bench.now + 60)
+    bench.pump()
+    assert bench.answer_all() == ["ConfigureStream", "CloseQueue"]
+    assert queue.state is QueueState.CLOSED
+    bench.open(URI, token="again")
+
+
+def test_opening_while_disconnected_waits_for_the_connection() -> None:
+    bench = Bench()
+    queue = bench.begin_open(URI)
+    assert queue.state is QueueState.WAITING
+    bench.connect()
+    assert bench.answer_all() == ["OpenQueue", "ConfigureStream"]
+    assert bench.completed == {URI: [None]}
+
+
+def test_opening_while_disconnected_times_out_and_can_be_abandoned() -> None:
+    bench = Bench()
+    bench.begin_open(URI, timeout=5)
+    other = bench.begin_open("bmq://d/other", timeout=5)
+    bench.core.abandon_queue(other, bench.now, bench.now)
+    bench.wait(5)
+    (error,) = bench.completed[URI]
+    assert isinstance(error, RequestTimeout)
+    assert list(bench.completed) == [URI]
+    bench.connect()
+    assert not bench.broker.requests
+
+
+@pytest.mark.parametrize("answered", [0, 1])
+def test_a_queue_that_was_opening_when_the_connection_was_lost_is_opened_on_the_next(answered: int) -> None:
+    bench = connected()
+    queue = bench.begin_open(URI, timeout=5)
+    for _ in range(answered):
+        bench.answer()
+    bench.lose()
+    assert queue.state is QueueState.WAITING
+    bench.connect()
+    assert bench.names[-1] == "StateRestored"  # it holds nobody up
+    bench.wait(3)
+    assert bench.answer_all() == ["OpenQueue", "ConfigureStream"]
+    assert bench.completed == {URI: [None]}
+
+
+def test_a_queue_is_open_once_in_a_session() -> None:
+    bench = connected()
+    bench.open(URI)
+    with pytest.raises(StateError, match="already open"):
+        bench.begin_open(URI)
+    bench.lose()
+    with pytest.raises(StateError, match="already open"):
+        bench.begin_open(URI)
+
+
+# configuring
+
+
+def test_a_changed_configuration_replaces_the_subscriptions() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    old = max(bench.core.queues.routes[queue.q_id])
+    bench.configure(queue, "x > 1", "x < 1")
+    bench.push(queue, 1, s_id=old)  # routed before the change
+    bench.answer_all()
+    assert bench.completed[("x > 1", "x < 1")] == [None]
+    bench.push(queue, 2, s_id=old)
+    bench.push(queue, 3, s_id=old + 1)
+    assert [owner for owner, _ in bench.received] == ["default", "default", "x > 1"]
+
+
+def test_changes_made_meanwhile_go_out_together_afterwards() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.configure(queue, "a > 1")
+    bench.configure(queue, "b > 1")
+    bench.configure(queue, "c > 1")
+    assert bench.broker.log.count("ConfigureStream") == 2
+    bench.answer()
+    assert bench.completed[("a > 1",)] == [None]
+    body = bench.broker.requests[0].body
+    assert isinstance(body, ConfigureStream)
+    assert [s.expression.text for s in body.stream_parameters.subscriptions] == ["c > 1"]
+    bench.answer()
+    assert bench.completed[("b > 1",)] == bench.completed[("c > 1",)] == [None]
+    assert bench.broker.log.count("ConfigureStream") == 3
+
+
+def test_changes_made_in_one_turn_go_out_together() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    for name in "abc":
+        bench.core.configure_queue(queue, name, bench.now + 60)
+    bench.pump()
+    assert bench.answer_all() == ["ConfigureStream"]
+    assert [bench.completed[name] for name in "abc"] == [[None]] * 3
+
+
+def test_a_refused_configuration_leaves_the_one_before() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    old = max(bench.core.queues.routes[queue.q_id])
+    bench.configure(queue, "x > 1")
+    bench.refuse()
+    (error,) = bench.completed[("x > 1",)]
+    assert isinstance(error, ConfigureQueueError)
+    assert [sub.expression for sub in queue.desired] == [""]
+    assert queue.state is QueueState.OPEN
+    bench.push(queue, 1, s_id=old)
+    assert bench.numbers_received == [1]
+
+
+def test_a_configuration_that_comes_late_is_brought_back_in_line() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.configure(queue, "x > 1", timeout=5)
+    late_id = max(bench.core.queues.routes[queue.q_id])
+    bench.wait(5)
+    (error,) = bench.completed[("x > 1",)]
+    assert isinstance(error, RequestTimeout)
+    # The broker has it after all: its messages find their consumer until it has the former one again.
+    bench.push(queue, 1, s_id=late_id)
+    assert [owner for owner, _ in bench.received] == ["x > 1"]
+    bench.answer()
+    body = bench.broker.requests[0].body
+    assert isinstance(body, ConfigureStream)
+    assert [s.expression.text for s in body.stream_parameters.subscriptions] == [""]
+    bench.answer()
+    assert queue.state is QueueState.OPEN
+    assert not bench.broker.requests
+
+
+def test_each_change_has_its_own_deadline() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.configure(queue, "a > 1", timeout=50)
+    bench.configure(queue, "b > 1", timeout=5)
+    bench.wait(5)
+    assert isinstance(bench.completed[("b > 1",)][0], RequestTimeout)
+    assert ("a > 1",) not in bench.completed
+    bench.answer_all()
+    assert bench.completed[("a > 1",)] == [None]
+
+
+def test_changes_while_disconnected_wait_and_time_out() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.configure(queue, "a > 1", timeout=5)
+    bench.lose()
+    bench.configure(queue, "b > 1", timeout=50)
+    bench.wait(5)
+    assert isinstance(bench.completed[("a > 1",)][0], RequestTimeout)
+    bench.connect()
+    bench.answer()
+    body = bench.broker.requests[0].body
+    assert isinstance(body, ConfigureStream)
+    assert [s.expression.text for s in body.stream_parameters.subscriptions] == ["b > 1"]
+    bench.answer()
+    assert bench.completed[("b > 1",)] == [None]
+    assert not bench.broker.requests
+
+
+def test_a_change_lost_with_its_connection_still_ends_by_its_deadline() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.configure(queue, "a > 1", timeout=50)
+    bench.configure(queue, "b > 1", timeout=5)
+    bench.answer()
+    bench.lose()
+    bench.wait(100)
+    assert isinstance(bench.completed[("b > 1",)][0], RequestTimeout)
+    assert bench.completed[("a > 1",)] == [None]
+
+
+def test_reopening_commits_the_changes_that_waited() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.configure(queue, "a > 1")
+    bench.lose()
+    bench.connect()
+    bench.answer()  # openQueue
+    bench.configure(queue, "b > 1")  # while the stream is being restored with a > 1
+    bench.answer_all()
+    assert bench.completed[("a > 1",)] == bench.completed[("b > 1",)] == [None]
+    assert [sub.expression for sub in queue.applied] == ["b > 1"]
+
+
+# closing
+
+
+def test_a_reader_is_deconfigured_before_it_is_closed() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.close(queue)
+    body = bench.broker.requests[0].body
+    assert isinstance(body, ConfigureStream)
+    assert body.stream_parameters.subscriptions == ()
+    bench.answer()
+    body = bench.broker.requests[0].body
+    assert isinstance(body, CloseQueue)
+    assert body.is_final
+    bench.answer()
+    assert bench.completed["close"] == [None]
+    assert queue.state is QueueState.CLOSED
+
+
+def test_a_writer_is_only_closed() -> None:
+    bench = connected()
+    queue = bench.open(URI, WRITE)
+    bench.close(queue)
+    assert bench.answer_all() == ["CloseQueue"]
+
+
+def test_only_the_last_of_several_applications_is_the_final_one() -> None:
+    bench = connected()
+    queues = [bench.open(f"bmq://d/q?id={app}", READ) for app in ("foo", "bar", "baz")]
+    final = []
+    for queue in queues:
+        bench.close(queue, token=queue)
+        bench.answer()
+        body = bench.answer()
+        assert isinstance(body, CloseQueue)
+        final.append(body.is_final)
+    assert final == [False, False, True]
+
+
+def test_of_applications_closed_at_the_same_time_one_is_the_final_one() -> None:
+    bench = connected()
+    queues = [bench.open(f"bmq://d/q?id={app}", READ) for app in ("foo", "bar", "baz")]
+    for queue in queues:
+        bench.close(queue, token=queue)
+    final = []
+    while bench.broker.requests:
+        body = bench.answer()
+        if isinstance(body, CloseQueue):
+            final.append(body.is_final)
+    assert final == [False, False, True]
+
+
+def test_a_refused_close_closes_all_the_same() -> None:
+    bench = connected()
+    queue = bench.open(URI, WRITE)
+    bench.close(queue)
+    bench.refuse()
+    assert isinstance(bench.completed["close"][0], CloseQueueError)
+    assert queue.state is QueueState.CLOSED
+
+
+@pytest.mark.parametrize("answered", [0, 1])
+def test_a_close_that_is_not_answered_ends_at_its_deadline(answered: int) -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.close(queue, timeout=5)
+    for _ in range(answered):
+        bench.answer()
+    bench.wait(5)
+    assert isinstance(bench.completed["close"][0], RequestTimeout)
+    assert queue.state is QueueState.CLOSED
+    bench.answer_all()  # late
+    # The broker may have it open still: the same id means the same queue to it.
+    assert bench.open(URI, token="again").q_id == queue.q_id
+
+
+def test_a_queue_closed_cleanly_leaves_nothing_behind() -> None:
+    bench = connected()
+    ids = set()
+    for number in range(300):
+        queue = bench.open(f"bmq://d/q{number}")
+        ids.add(queue.q_id)
+        bench.close(queue, token=number)
+        bench.answer_all()
+    assert len(ids) == 300  # an id is never used for another queue: late messages find nobody
+    core = bench.core
+    assert core.queues._families == {}
+    assert core.queues.routes == {}
+    assert len(core.queues._steps.operations._heap) < 200
+    assert len(core._requests._deadlines._heap) < 200
+
+
+@pytest.mark.parametrize("answered", [None, 0, 1])
+def test_closing_while_disconnected_ends_at_once(answered: int | None) -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    if answered is None:
+        bench.lose()
+        bench.close(queue)
+    else:
+        bench.close(queue)
+        for _ in range(answered):
+            bench.answer()
+        bench.lose()
+    assert bench.completed["close"] == [None]
+    assert queue.state is QueueState.CLOSED
+    bench.connect()
+    assert not bench.broker.requests
+
+
+@pytest.mark.parametrize("answered", [0, 1])
+def test_closing_while_reopening_closes_what_the_broker_opened(answered: int) -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.lose()
+    bench.connect()
+    for _ in range(answered):
+        bench.answer()
+    bench.close(queue)
+    names = bench.answer_all()
+    assert names[-1] == "CloseQueue"
+    assert bench.completed["close"] == [None]
+    assert queue.state is QueueState.CLOSED
+    assert "QueueReopened" not in bench.names
+    assert bench.names[-1] == "StateRestored"
+
+
+def test_closing_while_reopening_ends_at_its_deadline() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.lose()
+    bench.connect()
+    bench.close(queue, timeout=5)
+    with pytest.raises(StateError, match="busy"):
+        bench.begin_open(URI)
+    bench.wait(5)
+    assert isinstance(bench.completed["close"][0], RequestTimeout)
+    assert bench.answer_all() == ["OpenQueue", "CloseQueue"]
+    assert queue.state is QueueState.CLOSED
+
+
+def test_closing_ends_the_changes_that_wait() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.configure(queue, "a > 1")
+    bench.configure(queue, "b > 1")
+    bench.close(queue)
+    assert isinstance(bench.completed[("a > 1",)][0], QueueClosed)
+    assert isinstance(bench.completed[("b > 1",)][0], QueueClosed)
+    assert bench.answer_all() == ["ConfigureStream", "ConfigureStream", "CloseQueue"]
+
+
+def test_closing_twice_is_refused_as_is_anything_else_with_a_closing_queue() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.close(queue)
+    for call in (bench.close, bench.configure):
+        with pytest.raises(QueueClosed):
+            call(queue)
+    with pytest.raises(QueueClosed):
+        bench.post(queue, 1)
+    assert not bench.core.release_queue(queue, bench.now)
+    with pytest.raises(StateError):
+        bench.begin_open(URI)
+    bench.answer_all()
+    with pytest.raises(QueueClosed):
+        bench.close(queue)
+
+
+@pytest.mark.parametrize("state", [s for s in QueueState if s is not QueueState.CLOSED])
+def test_stopping_the_session_ends_a_queue_in_every_state(state: QueueState) -> None:
+    bench = connected()
+    queue = _in_state(bench, state)
+    bench.core.stop("stop", bench.now, bench.now + 5)
+    bench.pump()
+    assert queue.state is QueueState.CLOSED
+    for token, outcomes in bench.completed.items():
+        assert len(outcomes) == 1, token
+    for token in ("opening", ("a > 1",)):
+        if token in bench.completed:
+            assert isinstance(bench.completed[token][0], SessionClosed)
+    bench.wait(10)
+    assert bench.completed["stop"] == [None]
+    assert len(bench.core.queues) == 0
+
+
+@pytest.mark.parametrize("state", [s for s in QueueState if s is not QueueState.CLOSED])
+def test_losing_the_connection_in_every_state_leaves_a_queue_usable_or_closed(state: QueueState) -> None:
+    bench = connected()
+    queue = _in_state(bench, state)
+    if bench.up:
+        bench.lose()
+    assert queue.state in (QueueState.CLOSED, QueueState.WAITING, QueueState.LOST)
+    bench.connect()
+    bench.answer_all()
+    assert queue.state in (QueueState.CLOSED, QueueState.OPEN)
+    for token, outcomes in bench.completed.items():
+        assert len(outcomes) == 1, token
+    if queue.state is QueueState.CLOSED:
+        bench.open(URI, token="again")
+    else:
+        bench.close(queue, token="close at last")
+        bench.answer_all()
+        assert bench.completed["close at last"] == [None]
+
+
+def _in_state(bench: Bench, state: QueueState) -> QueueCore:
+    """Bring a queue into a state."""
+    if state is QueueState.WAITING:
+        bench.lose()
+        return bench.begin_open(URI, token="opening")
+    if state in (QueueState.OPENING, QueueState.CONFIGURING, QueueState.ABANDONED):
+        queue = bench.begin_open(URI, token="opening")
+        if state is QueueState.CONFIGURING:
+            bench.answer()
+        elif state is QueueState.ABANDONED:
+            bench.core.abandon_queue(queue, bench.now, bench.now + 60)
+    else:
+        queue = bench.open(URI)
+        if state in (QueueState.LOST, QueueState.REOPENING, QueueState.RESTORING):
+            bench.lose()
+            if state is not QueueState.LOST:
+                bench.connect()
+                if state is QueueState.RESTORING:
+                    bench.answer()
+        elif state is QueueState.RECONFIGURING:
+            bench.configure(queue, "a > 1")
+        elif state is QueueState.RELEASING:
+            assert bench.core.release_queue(queue, bench.now)
+            bench.pump()
+        elif state in (QueueState.DECONFIGURING, QueueState.CLOSING):
+            bench.close(queue)
+            if state is QueueState.CLOSING:
+                bench.answer()
+    assert queue.state is state
+    return queue
+
+
+# handing messages back
+
+
+def test_a_release_closes_and_opens_the_reading_side_only() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    assert bench.core.release_queue(queue, bench.now)
+    bench.pump()
+    close = bench.answer()
+    assert isinstance(close, CloseQueue)
+    assert not close.is_final
+    assert (close.handle_parameters.read_count, close.handle_parameters.write_count) == (1, 0)
+    reopen = bench.answer()
+    assert isinstance(reopen, OpenQueue)
+    assert (reopen.handle_parameters.read_count, reopen.handle_parameters.write_count) == (1, 0)
+    assert bench.answer_all() == ["ConfigureStream"]
+    assert queue.state is QueueState.OPEN
+    assert "QueueReopened" not in bench.names  # the application has not noticed anything
+    bench.close(queue)
+    bench.answer()
+    body = bench.answer()
+    assert isinstance(body, CloseQueue)
+    assert body.is_final
+    assert (body.handle_parameters.read_count, body.handle_parameters.write_count) == (1, 1)
+
+
+def test_posts_go_on_during_a_release() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.core.release_queue(queue, bench.now)
+    bench.post(queue, 1)
+    bench.answer()
+    bench.post(queue, 2)
+    bench.answer()
+    bench.post(queue, 3)
+    assert bench.ack_all() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("answered", [0, 1, 2])
+def test_closing_during_a_release_closes_both_sides(answered: int) -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.core.release_queue(queue, bench.now)
+    bench.pump()
+    counts = {"read": 1, "write": 1}
+
+    def count(body: object) -> None:
+        if isinstance(body, OpenQueue):
+            counts["read"] += body.handle_parameters.read_count
+            counts["write"] += body.handle_parameters.write_count
+        elif isinstance(body, CloseQueue):
+            counts["read"] -= body.handle_parameters.read_count
+            counts["write"] -= body.handle_parameters.write_count
+
+    for _ in range(answered):
+        count(bench.answer())
+    bench.close(queue)
+    while bench.broker.requests:
+        count(bench.answer())
+    assert counts == {"read": 0, "write": 0}
+    assert bench.completed["close"] == [None]
+    assert queue.state is QueueState.CLOSED
+
+
+def test_a_release_that_the_broker_does_not_answer_fails_the_queue_not_the_session() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.core.release_queue(queue, bench.now)
+    bench.post(queue, 1)
+    bench.wait(60)
+    assert bench.names[-1] == "QueueReopenFailed"
+    assert queue.state is QueueState.CLOSED
+    assert [status.name for status in bench.outcomes[1]] == ["CANCELED"]
+    # The writing side is still open there.
+    assert bench.answer_all() == ["CloseQueue", "CloseQueue"]
+
+
+def test_a_connection_lost_during_a_release_reopens_both_sides() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.core.release_queue(queue, bench.now)
+    bench.pump()
+    bench.lose()
+    bench.connect()
+    body = bench.answer()
+    assert isinstance(body, OpenQueue)
+    assert (body.handle_parameters.read_count, body.handle_parameters.write_count) == (1, 1)
+    bench.answer_all()
+    assert bench.names[-2:] == ["QueueReopened", "StateRestored"]
+
+
+def test_only_an_open_reader_can_release() -> None:
+    bench = connected()
+    writer = bench.open(URI, WRITE)
+    assert not bench.core.release_queue(writer, bench.now)
+    reader = bench.open("bmq://d/other", READ)
+    bench.configure(reader, "x > 1")
+    assert not bench.core.release_queue(reader, bench.now)
+    bench.answer_all()
+    bench.lose()
+    assert not bench.core.release_queue(reader, bench.now)

@@ -1,0 +1,265 @@
+"""A real broker's half of recorded conversations drives the client core, which must say what was recorded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bmq.errors import AckStatus, AuthenticationError, NegotiationError, OpenQueueError
+from bmq.protocol.handshake import Credentials
+from bmq.protocol.queue import QueueCore, SubscriptionCore, SubscriptionOptions
+from bmq.protocol.tables import QueueState, SessionState
+from bmq.wire.confirm import decode_confirms
+from bmq.wire.constants import EventType, PutFlags
+from bmq.wire.control import ConfigureStream, ControlMessage, MessageKind, OpenQueue, decode_event
+from bmq.wire.event import read_event
+from bmq.wire.put import decode_puts
+from bmq.wire.uri import QueueUri
+from tests.protocol.bench import READ, WRITE, Bench
+from tests.transcripts import Recorded, recorded
+
+PRIORITY = "bmq://bmq.test.mem.priority/json-session"
+FANOUT = "bmq://bmq.test.mem.fanout/json-session"
+
+
+class Replay:
+    """Walks through a recording: what the broker said is said again, what the client said is expected."""
+
+    def __init__(self, recording: str, connection: int = 1) -> None:
+        self.bench = Bench()
+        self._events = [e for e in recorded(recording=recording) if e.connection == connection]
+        self._read = 0
+
+    def broker_says(self) -> None:
+        """Everything up to what the client says next."""
+        while self._events and self._events[0].direction == "b2c":
+            self.bench.send(self._events.pop(0).data)
+
+    def client_said(self, kind: EventType) -> Recorded:
+        """What the client said next in the recording."""
+        event = self._events.pop(0)
+        assert (event.direction, event.type) == ("c2b", kind), str(event)
+        return event
+
+    def request(self) -> ControlMessage:
+        """The next request must be the one recorded; then the broker's answer is heard."""
+        wanted = decode_event(read_event(self.client_said(EventType.CONTROL).data), MessageKind.CONTROL)
+        assert self.bench.broker.requests.popleft() == wanted
+        self.broker_says()
+        return wanted
+
+    def skip(self, *kinds: EventType) -> None:
+        """The client said something here that no correct client says; nor is the answer heard."""
+        for kind in kinds:
+            self.client_said(kind)
+            while self._events[0].direction == "b2c":
+                self._events.pop(0)
+
+    def open(self, uri: str, flags: Any, subscriptions: list[tuple[str, int, int, int]]) -> QueueCore:
+        """Open a queue with (expression, messages, bytes, priority) each."""
+        bench = self.bench
+        queue = bench.core.open_queue(QueueUri.parse(uri), flags, uri, uri, bench.now + 60)
+        self.desire(queue, subscriptions)
+        bench.core.begin_open(queue, bench.now)
+        bench.pump()
+        self.request()
+        if subscriptions:
+            self.request()
+        assert bench.completed[uri] == [None]
+        return queue
+
+    @staticmethod
+    def desire(queue: QueueCore, subscriptions: list[tuple[str, int, int, int]]) -> None:
+        queue.desired = [
+            SubscriptionCore(queue, text, SubscriptionOptions(messages, size, priority), (text, priority))
+            for text, messages, size, priority in subscriptions
+        ]
+
+    def post(self, queue: QueueCore, count: int) -> None:
+        """Post what was posted, byte by byte."""
+        wanted = b"".join(self.client_said(EventType.PUT).data[8:] for _ in range(count))
+        for message in decode_puts(wanted, 0):
+            if message.flags & PutFlags.ACK_REQUESTED:
+                self.bench.core.producer.post(
+                    queue,
+                    message.guid,
+                    message.data,
+                    message.guid,
+                    self.bench.now,
+                    0,
+                    message.flags,
+                    message.schema_id,
+                    message.compression,
+                )
+        assert b"".join(event[8:] for event in self.bench.core.outbox.take()) in wanted
+        self.broker_says()
+
+    def confirm(self, queues: dict[int, QueueCore], count: int) -> None:
+        """Confirm what was confirmed."""
+        wanted = []
+        for _ in range(count):
+            event = read_event(self.client_said(EventType.CONFIRM).data)
+            wanted.extend(decode_confirms(event.data, event.body))
+        for confirm in wanted:
+            self.bench.core.confirm(queues[confirm.sub_queue_id], confirm.guid)
+        self.bench.pump()
+        assert self.bench.broker.confirms[-len(wanted) :] == wanted
+        self.broker_says()
+
+
+def connect(replay: Replay, credentials: Credentials | None = None) -> None:
+    bench = replay.bench
+    bench.open_channel(credentials)
+    if credentials is not None:
+        wanted = decode_event(
+            read_event(replay.client_said(EventType.AUTHENTICATION).data), MessageKind.AUTHENTICATION
+        )
+        said = bench.broker.credentials[0]
+        assert (said.mechanism, said.data or b"") == (wanted.mechanism, wanted.data or b"")  # type: ignore[union-attr]
+        replay.broker_says()
+        if bench.failures:
+            return
+    replay.client_said(EventType.CONTROL)
+    assert bench.broker.identity is not None
+    replay.broker_says()
+
+
+def test_a_whole_session() -> None:
+    replay = Replay("json-session")
+    bench = replay.bench
+    connect(replay)
+    assert bench.state is SessionState.STARTED
+    assert bench.core.new_properties
+    assert bench.core.uses_configure_stream
+
+    priority = replay.open(
+        PRIORITY,
+        READ | WRITE,
+        [
+            ("CustomerId == 1000", 100, 1 << 20, 10),
+            ('CustomerId == 2000 && DestinationId == "ABC"', 100, 1 << 20, 5),
+            ("", 10, 1 << 20, 1),
+        ],
+    )
+    assert priority.deduplication_time == 300
+    replay.post(priority, 1)
+    replay.post(priority, 4)
+    assert list(bench.outcomes.values()) == [[AckStatus.SUCCESS]] * 4
+    assert [owner for owner, _ in bench.received] == [
+        ("CustomerId == 1000", 10),
+        ('CustomerId == 2000 && DestinationId == "ABC"', 5),
+        ("", 1),
+        ("", 1),
+        ("", 1),
+    ]
+    replay.confirm({0: priority}, 5)
+
+    Replay.desire(priority, [("exists(CustomerId)", 1000, 33_554_432, 0)])
+    bench.core.configure_queue(priority, "reconfigure", bench.now + 60)
+    bench.pump()
+    replay.request()
+    assert bench.completed["reconfigure"] == [None]
+    replay.post(priority, 1)
+    assert bench.received[-1][0] == ("exists(CustomerId)", 0)
+    replay.confirm({0: priority}, 1)
+
+    everything = [("", 1000, 33_554_432, 0)]
+    writer = replay.open(FANOUT, WRITE, [])
+    foo = replay.open(f"{FANOUT}?id=foo", READ, everything)
+    bar = replay.open(f"{FANOUT}?id=bar", READ, everything)
+    before = len(bench.received)
+    replay.post(writer, 1)
+    # One PUSH with the ids of both applications is a message for each.
+    (_, first), (_, second) = bench.received[before:]
+    assert first.guid == second.guid
+    assert first.data == b"fan out"
+    replay.confirm({1: foo, 2: bar}, 2)
+
+    replay.skip(EventType.HEARTBEAT_REQ)
+
+    lost = bench.begin_open("bmq://no.such.domain/q", READ)
+    wanted = decode_event(read_event(replay.client_said(EventType.CONTROL).data), MessageKind.CONTROL)
+    said = bench.broker.requests.popleft()
+    assert isinstance(wanted.body, OpenQueue)
+    parameters = replace(wanted.body.handle_parameters, q_id=lost.q_id)
+    assert said == ControlMessage(r_id=wanted.r_id, body=OpenQueue(handle_parameters=parameters))
+    replay.broker_says()
+    (error,) = bench.completed["bmq://no.such.domain/q"]
+    assert isinstance(error, OpenQueueError)
+    assert "doesn't exist" in error.broker_message
+    # The recorder went on to configure a queue and to post to one that it had never opened.
+    replay.skip(EventType.CONTROL, EventType.PUT)
+    bench.core._requests._next += 1
+
+    for queue in (priority, foo, bar, writer):
+        bench.close(queue, token=queue)
+        if queue.readable:
+            body = replay.request().body
+            assert isinstance(body, ConfigureStream)
+        if queue is not priority and queue is not writer:
+            # Our reader of a fanout queue is deconfigured and closed just the same.
+            assert queue.state is QueueState.CLOSING
+        replay.request()
+        assert bench.completed[queue] == [None]
+    bench.core.stop("stop", bench.now, bench.now + 5)
+    bench.pump()
+    replay.request()
+    assert bench.completed["stop"] == [None]
+    assert bench.state is SessionState.CLOSED
+    assert bench.failures == [None]
+
+
+GOOD, BAD = Credentials.basic("user", "secret"), Credentials.basic("user", "wrong")
+
+
+def alive(bench: Bench, seconds: int) -> None:
+    """Time passes, and the broker answers heartbeats: its recorded settings ask for one every three seconds."""
+    for _ in range(seconds):
+        bench.wait(1)
+        bench.send(Bench.pulse(response=True))
+
+
+def test_a_session_with_credentials_renews_them() -> None:
+    replay = Replay("json-authentication", 1)
+    bench = replay.bench
+    connect(replay, GOOD)
+    assert bench.state is SessionState.STARTED
+    alive(bench, 541)
+    assert bench.renewals == 1
+    bench.core.reauthenticate(GOOD, bench.now)
+    bench.pump()
+    replay.client_said(EventType.AUTHENTICATION)
+    assert bench.broker.credentials[1].data == b"user:secret"
+    replay.broker_says()
+    alive(bench, 541)
+    assert bench.renewals == 2
+    bench.broker.log.clear()
+    replay.open("bmq://bmq.test.mem.priority/auth", WRITE, [])
+    assert bench.broker.log == ["OpenQueue", "HEARTBEAT_RSP"]  # the broker had asked
+
+
+@pytest.mark.parametrize(("connection", "credentials", "code"), [(2, BAD, -11), (3, Credentials("NOPE"), -2)])
+def test_refused_credentials(connection: int, credentials: Credentials, code: int) -> None:
+    replay = Replay("json-authentication", connection)
+    connect(replay, credentials)
+    (error,) = replay.bench.failures
+    assert isinstance(error, AuthenticationError)
+    assert f"code {code}" in str(error)
+    assert "wrong" not in str(error)
+
+
+@pytest.mark.parametrize(("connection", "credentials"), [(4, Credentials.anonymous()), (5, None)])
+def test_anonymous_sessions(connection: int, credentials: Credentials | None) -> None:
+    replay = Replay("json-authentication", connection)
+    connect(replay, credentials)
+    assert replay.bench.state is SessionState.STARTED
+
+
+def test_a_refused_session() -> None:
+    replay = Replay("json-authentication", 8)
+    connect(replay, GOOD)
+    (error,) = replay.bench.failures
+    assert isinstance(error, NegotiationError)
+    assert "unsupported version of libbmq" in str(error)
