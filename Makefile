@@ -49,8 +49,10 @@ types: setup ## mypy and pyright, both strict
 docs: setup ## the documentation, strictly, into site/
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
 
-bench: setup ## messages a second, beside the official client
-	$(RUN) benchmarks/throughput.py $(ARGS)
+bench: setup ## this client, the official one and the broker's limit, side by side; ARGS=--quick for a look
+	@$(RUN) -c 'import matplotlib' 2>/dev/null || \
+	    $(RUN) -m pip install --quiet --quiet --disable-pip-version-check --editable '.[dev,bench]'
+	$(RUN) benchmarks/run.py $(ARGS)
 
 check: ## everything continuous integration runs
 	@VENV="$(VENV)" PYTHON="$(PYTHON)" ./.ci/run

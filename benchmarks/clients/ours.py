@@ -1,0 +1,192 @@
+"""One measurement of this project's client, in a process of its own.
+
+Takes one JSON object as its argument (see ``harness.Job``), prints one as its result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+PROPERTIES = {"CustomerId": 1234, "OrderType": "EXPRESS"}
+TASKS = 200
+BURST = 500
+
+
+class Meter:
+    """Wall and CPU time since it was made."""
+
+    def __init__(self) -> None:
+        gc.collect()
+        self.wall, self.cpu = time.perf_counter(), time.process_time()
+
+    def result(self, count: int, **more: Any) -> dict[str, Any]:
+        wall, cpu = time.perf_counter() - self.wall, time.process_time() - self.cpu
+        return {"rate": count / wall, "cpu": cpu, "cpu_us": cpu / count * 1e6, **more}
+
+
+async def post_many(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
+    import bmq
+
+    payload, count = bytes(job["size"]), job["count"]
+    meter = Meter()
+    if job["properties"]:
+        report = await queue.post_many(bmq.PutMessage(payload, PROPERTIES) for _ in range(count))
+    else:
+        report = await queue.post_many(payload for _ in range(count))
+    assert report.acknowledged == count, report
+    return meter.result(count)
+
+
+async def post_nowait(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
+    """A future for every post; the window is what limits how many are under way."""
+    payload, left = bytes(job["size"]), job["count"]
+    burst = job.get("burst") or BURST
+    meter = Meter()
+    futures: list[Any] = []
+    while left:
+        now = min(burst, left)
+        futures += [queue.post_nowait(payload) for _ in range(now)]
+        left -= now
+        await asyncio.sleep(0)
+    await queue.flush()
+    result = meter.result(job["count"])
+    assert all(f.result() for f in futures)
+    return result
+
+
+async def post_tasks(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
+    payload, each = bytes(job["size"]), job["count"] // TASKS
+
+    async def worker() -> None:
+        for _ in range(each):
+            await queue.post(payload)
+
+    meter = Meter()
+    await asyncio.gather(*(worker() for _ in range(TASKS)))
+    return meter.result(each * TASKS)
+
+
+async def consume(queue: Any, job: dict[str, Any], meter: Meter) -> dict[str, Any]:
+    left, size = job["count"], job["size"]
+    if job["properties"]:
+        async for message in queue:
+            properties = message.properties
+            assert properties["CustomerId"] == 1234
+            assert properties["OrderType"] == "EXPRESS"
+            assert len(message.data) == size
+            message.confirm()
+            left -= 1
+            if not left:
+                break
+    else:
+        async for message in queue:
+            assert len(message.data) == size
+            message.confirm()
+            left -= 1
+            if not left:
+                break
+    await asyncio.sleep(0)
+    return meter.result(job["count"])
+
+
+async def consume_batches(queue: Any, job: dict[str, Any], meter: Meter) -> dict[str, Any]:
+    left, size = job["count"], job["size"]
+    async for batch in queue.batches():
+        for message in batch:
+            assert len(message.data) == size
+        batch.confirm()
+        left -= len(batch)
+        if left <= 0:
+            break
+    await asyncio.sleep(0)
+    return meter.result(job["count"])
+
+
+async def ack_latency(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
+    """One message at a time: from the post to its acknowledgement."""
+    payload, samples = bytes(job["size"]), []
+    for _ in range(500):
+        await queue.post(payload)
+    meter = Meter()
+    clock = time.perf_counter_ns
+    for _ in range(job["count"]):
+        begin = clock()
+        await queue.post(payload)
+        samples.append(clock() - begin)
+    return meter.result(job["count"], samples_us=[s / 1000 for s in samples])
+
+
+async def push_latency(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
+    """One message at a time: from the post to its own delivery."""
+    payload, samples = bytes(job["size"]), []
+    meter = Meter()
+    clock = time.perf_counter_ns
+    for i in range(job["count"] + 500):
+        begin = clock()
+        queue.post_nowait(payload)
+        message = await queue.receive()
+        if i >= 500:
+            samples.append(clock() - begin)
+        message.confirm()
+    await queue.flush()
+    return meter.result(job["count"], samples_us=[s / 1000 for s in samples])
+
+
+async def paced(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
+    """Posts at a given rate; the acknowledgement's delay since the post was due."""
+    payload, count, rate = bytes(job["size"]), job["count"], job["pace"]
+    samples: list[float] = []
+    clock = time.perf_counter
+    meter = Meter()
+    start = clock()
+    done = 0
+    while done < count:
+        due = min(count, int((clock() - start) * rate) + 1)
+        for i in range(done, due):
+            at = start + i / rate
+            queue.post_nowait(payload).add_done_callback(
+                lambda _, at=at: samples.append((clock() - at) * 1e6)
+            )
+        done = due
+        await asyncio.sleep(max(0.0, start + done / rate - clock()))
+    await queue.flush()
+    await asyncio.sleep(0)
+    return meter.result(count, samples_us=samples)
+
+
+PRODUCERS: dict[str, Callable[[Any, dict[str, Any]], Awaitable[dict[str, Any]]]] = {
+    f.__name__: f for f in (post_many, post_nowait, post_tasks, ack_latency, push_latency, paced)
+}
+# Messages arrive as soon as the queue is open: time starts before that.
+CONSUMERS: dict[str, Callable[[Any, dict[str, Any], Meter], Awaitable[dict[str, Any]]]] = {
+    f.__name__: f for f in (consume, consume_batches)
+}
+
+
+async def main(job: dict[str, Any]) -> dict[str, Any]:
+    import bmq
+
+    case = job["case"]
+    limits = {"max_unconfirmed_messages": job["unconfirmed"], "max_unconfirmed_bytes": 2**30}
+    async with bmq.connect(job["broker"], max_unacked_messages=max(200_000, job["count"])) as session:
+        if case in CONSUMERS:
+            meter = Meter()
+            queue = await session.open_queue(job["queue"], read=True, **limits)
+            return await CONSUMERS[case](queue, job, meter)
+        queue = await session.open_queue(job["queue"], read=case == "push_latency", write=True, **limits)
+        return await PRODUCERS[case](queue, job)
+
+
+if __name__ == "__main__":
+    job = json.loads(sys.argv[1])
+    if job["loop"] == "uvloop":
+        from bmq import run
+    else:
+        from asyncio import run
+    print(json.dumps(run(main(job))))

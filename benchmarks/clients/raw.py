@@ -1,0 +1,297 @@
+"""The broker's own limit: events encoded beforehand, over a bare socket, acknowledgements only counted.
+
+Also what fills a queue before a measurement and empties it afterwards. Takes one JSON object as its argument
+(see ``harness.Job``), prints one as its result. The GUIDs follow from the job's ``seed``: the confirmations
+of what one process posted can be encoded beforehand by another.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import socket
+import sys
+import threading
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from bmq.wire import confirm, put
+from bmq.wire.constants import EventType, PutFlags
+from bmq.wire.control import (
+    ClientIdentity,
+    ClientLanguage,
+    ClientType,
+    CloseQueue,
+    Codec,
+    ConfigureStream,
+    ConsumerInfo,
+    ControlMessage,
+    Disconnect,
+    Expression,
+    ExpressionVersion,
+    MessageKind,
+    OpenQueue,
+    QueueFlags,
+    QueueHandleParameters,
+    StreamParameters,
+    Subscription,
+    decode_event,
+    encode_event,
+)
+from bmq.wire.event import HEADER_SIZE, pack_event_header, read_event
+from bmq.wire.properties import encode_properties
+
+PROPERTIES = {"CustomerId": 1234, "OrderType": "EXPRESS"}
+PER_EVENT = 500
+EVENT_BYTES = 512 * 1024
+_LIST_HEADER, _ACK, _PUSH_HEADER = 4, 24, 32
+
+
+class Connection:
+    """A blocking socket that speaks whole events."""
+
+    def __init__(self, uri: str) -> None:
+        address = urlsplit(uri)
+        self.socket = socket.create_connection((address.hostname, address.port or 30114), timeout=120)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffer = b""
+        self._requests = 0
+        identity = ClientIdentity(
+            protocol_version=1,
+            sdk_version=10000,
+            client_type=ClientType.E_TCPCLIENT,
+            process_name="benchmark",
+            pid=1,
+            session_id=1,
+            host_name="",
+            features="PROTOCOL_ENCODING:JSON;MPS:MESSAGE_PROPERTIES_EX",
+            sdk_language=ClientLanguage.E_UNKNOWN,
+        )
+        self.socket.sendall(encode_event(identity, Codec.JSON))
+        answer = decode_event(self.event(), MessageKind.NEGOTIATION)
+        if answer.result.category:
+            raise SystemExit(f"refused: {answer.result}")
+
+    def event(self) -> Any:
+        while len(self._buffer) < 4 or len(self._buffer) < int.from_bytes(self._buffer[:4], "big"):
+            data = self.socket.recv(1 << 20)
+            if not data:
+                raise SystemExit("the broker closed the connection")
+            self._buffer += data
+        length = int.from_bytes(self._buffer[:4], "big")
+        event, self._buffer = self._buffer[:length], self._buffer[length:]
+        return read_event(event)
+
+    def request(self, body: Any, *, wait: bool = True) -> Any:
+        self._requests += 1
+        self.socket.sendall(encode_event(ControlMessage(r_id=self._requests, body=body), Codec.JSON))
+        while wait:
+            event = self.event()
+            if event.type == EventType.CONTROL:
+                return decode_event(event, MessageKind.CONTROL)
+
+    def open(self, uri: str, flags: QueueFlags) -> QueueHandleParameters:
+        parameters = QueueHandleParameters(
+            uri=uri,
+            q_id=0,
+            sub_id_info=None,
+            flags=int(flags),
+            read_count=int(bool(flags & QueueFlags.READ)),
+            write_count=int(bool(flags & QueueFlags.WRITE)),
+            admin_count=0,
+        )
+        answer = self.request(OpenQueue(handle_parameters=parameters))
+        if type(answer.body).__name__ != "OpenQueueResponse":
+            raise SystemExit(f"cannot open {uri}: {answer.body}")
+        return parameters
+
+    def configure(self, subscribed: bool, *, wait: bool = True) -> None:
+        consumer = ConsumerInfo(
+            max_unconfirmed_messages=2**31 - 1,
+            max_unconfirmed_bytes=2**62,
+            consumer_priority=0,
+            consumer_priority_count=1,
+        )
+        everything = Subscription(
+            s_id=1,
+            expression=Expression(version=ExpressionVersion.E_UNDEFINED, text=""),
+            consumers=(consumer,),
+        )
+        stream = StreamParameters(app_id="__default", subscriptions=(everything,) if subscribed else ())
+        self.request(ConfigureStream(q_id=0, stream_parameters=stream), wait=wait)
+
+    def bodies(self, kind: int) -> Any:
+        """Yield the length of every event of a kind as it arrives, headers read and nothing else."""
+        held = self._buffer
+        while True:
+            offset, end = 0, len(held)
+            while end - offset >= HEADER_SIZE:
+                length = int.from_bytes(held[offset : offset + 4], "big")
+                if end - offset < length:
+                    break
+                if held[offset + 4] & 0x3F == kind:
+                    yield held, offset, length
+                offset += length
+            data = self.socket.recv(1 << 20)
+            if not data:
+                raise SystemExit("the broker closed the connection")
+            held = held[offset:] + data
+
+    def close(self, parameters: QueueHandleParameters) -> None:
+        self.request(CloseQueue(handle_parameters=parameters, is_final=True))
+        self.request(Disconnect())
+        self.socket.close()
+
+
+def guids(seed: str, count: int) -> list[bytes]:
+    tail = hashlib.sha256(seed.encode()).digest()[:12]
+    return [i.to_bytes(4, "big") + tail for i in range(1, count + 1)]
+
+
+def put_events(job: dict[str, Any]) -> list[bytes]:
+    payload, flags, schema = bytes(job["size"]), PutFlags.ACK_REQUESTED, 0
+    if job["properties"]:
+        payload = encode_properties(PROPERTIES, new=True) + payload
+        flags, schema = flags | PutFlags.MESSAGE_PROPERTIES, 1
+    messages = [put.encode_put(0, guid, payload, flags, schema) for guid in guids(job["seed"], job["count"])]
+    per_event = max(1, min(PER_EVENT, EVENT_BYTES // len(messages[0])))
+    events = []
+    for start in range(0, len(messages), per_event):
+        body = b"".join(messages[start : start + per_event])
+        events.append(pack_event_header(HEADER_SIZE + len(body), EventType.PUT) + body)
+    return events
+
+
+def post(job: dict[str, Any]) -> dict[str, Any]:
+    connection = Connection(job["broker"])
+    parameters = connection.open(job["queue"], QueueFlags.WRITE)
+    chunks = [b"".join(group) for group in _groups(put_events(job))]
+    gc.collect()
+    cpu, wall = time.process_time(), time.perf_counter()
+    writer = threading.Thread(target=lambda: [connection.socket.sendall(chunk) for chunk in chunks])
+    writer.start()
+    left = job["count"]
+    for held, offset, length in connection.bodies(EventType.ACK):
+        acks = (length - HEADER_SIZE - _LIST_HEADER) // _ACK
+        if job["count"] == left and held[offset + HEADER_SIZE + _LIST_HEADER] & 0xF0:
+            raise SystemExit("the broker does not accept the messages")
+        left -= acks
+        if left <= 0:
+            break
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    writer.join()
+    connection._buffer = b""
+    connection.close(parameters)
+    return {"rate": job["count"] / wall, "cpu": cpu, "cpu_us": cpu / job["count"] * 1e6}
+
+
+def _groups(events: list[bytes]) -> list[list[bytes]]:
+    """What one write takes."""
+    each = max(1, EVENT_BYTES // len(events[0]))
+    return [events[start : start + each] for start in range(0, len(events), each)]
+
+
+def consume(job: dict[str, Any]) -> dict[str, Any]:
+    """Receive and confirm what ``post`` with the same seed has posted."""
+    count = job["count"]
+    confirms = [confirm.encode_confirm(0, guid, 0) for guid in guids(job["seed"], count)]
+    connection = Connection(job["broker"])
+    parameters = connection.open(job["queue"], QueueFlags.READ)
+    gc.collect()
+    cpu, wall = time.process_time(), time.perf_counter()
+    connection.configure(True, wait=False)
+    done = each = 0
+    for held, offset, length in connection.bodies(EventType.PUSH):
+        if not each:
+            first = offset + HEADER_SIZE
+            each = (int.from_bytes(held[first : first + 4], "big") & 0x0FFFFFFF) * 4
+        messages = (length - HEADER_SIZE) // each
+        connection.socket.sendall(confirm.pack_confirms(confirms[done : done + messages]))
+        done += messages
+        if done >= count:
+            break
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    connection._buffer = b""
+    connection.configure(False)
+    connection.close(parameters)
+    return {"rate": count / wall, "cpu": cpu, "cpu_us": cpu / count * 1e6}
+
+
+def drain(job: dict[str, Any]) -> dict[str, Any]:
+    """Confirm ``count`` messages, whatever their GUIDs."""
+    connection = Connection(job["broker"])
+    parameters = connection.open(job["queue"], QueueFlags.READ)
+    connection.configure(True, wait=False)
+    left = job["count"]
+    for held, offset, length in connection.bodies(EventType.PUSH):
+        at, end, confirms = offset + HEADER_SIZE, offset + length, []
+        while at < end:
+            confirms.append(confirm.encode_confirm(0, held[at + 12 : at + 28], 0))
+            at += (int.from_bytes(held[at : at + 4], "big") & 0x0FFFFFFF) * 4
+        connection.socket.sendall(confirm.pack_confirms(confirms))
+        left -= len(confirms)
+        if left <= 0:
+            break
+    connection._buffer = b""
+    connection.configure(False)
+    connection.close(parameters)
+    return {"rate": 0.0, "cpu": 0.0}
+
+
+def ack_latency(job: dict[str, Any]) -> dict[str, Any]:
+    """One pre-encoded event at a time, no thread, no event loop: the floor under every client."""
+    connection = Connection(job["broker"])
+    parameters = connection.open(job["queue"], QueueFlags.WRITE)
+    payload, samples, clock = bytes(job["size"]), [], time.perf_counter_ns
+    for i, guid in enumerate(guids(job["seed"], job["count"] + 500)):
+        body = put.encode_put(0, guid, payload)
+        event = pack_event_header(HEADER_SIZE + len(body), EventType.PUT) + body
+        begin = clock()
+        connection.socket.sendall(event)
+        connection.socket.recv(1 << 16)
+        if i >= 500:
+            samples.append((clock() - begin) / 1000)
+    connection.close(parameters)
+    return {"rate": 0.0, "cpu": 0.0, "samples_us": samples}
+
+
+def loopback(job: dict[str, Any]) -> dict[str, Any]:
+    """The same events to a process that reads and forgets them: what copying over loopback takes."""
+    chunks = [b"".join(group) for group in _groups(put_events(job))]
+    total = sum(map(len, chunks))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        import subprocess
+
+        sink = subprocess.Popen(
+            [sys.executable, __file__, json.dumps({"case": "sink", "port": server.getsockname()[1]})],
+            stdout=subprocess.DEVNULL,
+        )
+        peer, _ = server.accept()
+    gc.collect()
+    cpu, wall = time.process_time(), time.perf_counter()
+    for chunk in chunks:
+        peer.sendall(chunk)
+    peer.shutdown(socket.SHUT_WR)
+    assert peer.recv(1) == b""  # the sink closes when it has read everything
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    sink.wait()
+    peer.close()
+    count = job["count"]
+    return {"rate": count / wall, "cpu": cpu, "cpu_us": cpu / count * 1e6, "gb_s": total / wall / 1e9}
+
+
+def sink(job: dict[str, Any]) -> dict[str, Any]:
+    with socket.create_connection(("127.0.0.1", job["port"])) as connection:
+        buffer = bytearray(1 << 20)
+        while connection.recv_into(buffer):
+            pass
+    return {}
+
+
+CASES = {f.__name__: f for f in (post, consume, drain, ack_latency, loopback, sink)}
+
+if __name__ == "__main__":
+    job = json.loads(sys.argv[1])
+    print(json.dumps(CASES[job["case"]](job)))

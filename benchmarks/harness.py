@@ -1,0 +1,163 @@
+"""What all benchmarks need: a broker, and measurements in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+DOMAIN = "bmq.test.mem.priority"
+TIMEOUT = 300.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """One measurement.
+
+    Attributes:
+        client: the program in ``clients/`` that makes it.
+        case: the function in that program.
+        count: how many messages.
+        size: of a payload, in bytes.
+        properties: whether each message has two properties.
+        loop: the event loop, "uvloop" or "asyncio".
+        pace: messages a second, where the case has a pace.
+        burst: posts in one turn of the event loop, where the case has bursts; 0 for its own choice.
+        unconfirmed: how many messages the broker may have delivered without confirmation.
+        seed: what the GUIDs of pre-encoded messages follow from.
+        queue: the queue's URI; a new queue each time unless said otherwise.
+    """
+
+    client: str
+    case: str
+    count: int = 100_000
+    size: int = 256
+    properties: bool = False
+    loop: str = "uvloop"
+    pace: float = 0.0
+    burst: int = 0
+    unconfirmed: int = 1_000_000
+    seed: str = ""
+    queue: str = ""
+
+    def run(self, broker: str) -> dict[str, Any]:
+        """Make the measurement in a new process, and return what it prints."""
+        argument = json.dumps({**asdict(self), "broker": broker})
+        program = str(HERE / "clients" / f"{self.client}.py")
+        done = subprocess.run(
+            [sys.executable, program, argument],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            env={**os.environ, "BMQ_BROKER_URI": broker, "PYTHONPATH": str(HERE.parent)},
+        )
+        if done.returncode:
+            raise SystemExit(f"{self.client} {self.case} failed:\n{done.stderr or done.stdout}")
+        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return result
+
+
+def fresh_queue(job: Job) -> Job:
+    """The same job on a queue that nobody has used, with GUIDs that nobody has."""
+    name = uuid.uuid4().hex
+    return replace(job, queue=f"bmq://{DOMAIN}/benchmark-{name}", seed=name)
+
+
+@dataclass
+class Series:
+    """The results of one job over all rounds."""
+
+    name: str
+    results: list[dict[str, Any]] = field(default_factory=list)
+
+    def values(self, key: str) -> list[float]:
+        return [result[key] for result in self.results]
+
+    def median(self, key: str = "rate") -> float:
+        return statistics.median(self.values(key))
+
+    def spread(self, key: str = "rate") -> tuple[float, float]:
+        values = self.values(key)
+        return min(values), max(values)
+
+    def percentile(self, fraction: float) -> float:
+        """The median over the rounds of a percentile of each round's samples."""
+        return statistics.median(percentile(samples, fraction) for samples in self.values("samples_us"))
+
+
+def percentile(samples: list[float], fraction: float) -> float:
+    """The value that this fraction of the samples does not exceed."""
+    ordered = sorted(samples)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * fraction))]
+
+
+def ratio(ours: Series, theirs: Series, key: str = "rate") -> tuple[float, float, float]:
+    """Median, least and greatest of the ratios within one round each: what varies slowly cancels out."""
+    ratios = [a / b for a, b in zip(ours.values(key), theirs.values(key), strict=True)]
+    return statistics.median(ratios), min(ratios), max(ratios)
+
+
+@contextmanager
+def broker() -> Iterator[tuple[str, str]]:
+    """The broker to measure with: its URI, and what it is.
+
+    ``BMQ_BROKER_URI`` names one; otherwise the embedded broker is started in a process of its own.
+    """
+    named = os.environ.get("BMQ_BROKER_URI")
+    if named:
+        yield named, "named by BMQ_BROKER_URI"
+        return
+    with embedded_broker() as (uri, _):
+        yield uri, "the embedded broker"
+
+
+@contextmanager
+def embedded_broker(*arguments: str) -> Iterator[tuple[str, int]]:
+    """An embedded broker in a process of its own: its URI and the process's number."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bmq", "broker", "--port", "0", *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(HERE.parent)},
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if " ready on " not in line:
+            raise SystemExit(f"the embedded broker did not start: {line!r}")
+        yield line.split()[-1], process.pid
+    finally:
+        process.terminate()
+        process.wait(30)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def machine() -> dict[str, Any]:
+    """Where this was measured."""
+    model = platform.processor() or platform.machine()
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                break
+    except OSError:
+        pass
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "date": time.strftime("%Y-%m-%d"),
+    }

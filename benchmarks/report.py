@@ -1,0 +1,210 @@
+"""What the benchmarks print and draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harness import Series, ratio
+from rich.console import Console
+from rich.table import Table
+
+# path, ours, the official client's, the broker's limit, how many times as fast it should be, and how much of
+# the limit.
+PATHS = (
+    ("post_many", "post_many", "official post", "raw post", 3.5, 0.6),
+    ("post_nowait, a future each", "post_nowait", "official post", "raw post", 2.0, 0.0),
+    ("200 tasks awaiting post", "200 tasks", "official post", "raw post", 1.8, 0.0),
+    (
+        "post_many, two properties",
+        "post_many, properties",
+        "official post, properties",
+        "raw post, properties",
+        3.0,
+        0.0,
+    ),
+    ("async for + confirm", "iterate", "official consume", "raw consume", 2.5, 0.0),
+    ("batches + confirm", "batches", "official consume", "raw consume", 4.0, 0.6),
+    (
+        "async for, two properties read",
+        "iterate, properties",
+        "official consume, properties",
+        "raw consume, properties",
+        2.0,
+        0.0,
+    ),
+    ("post_many, plain asyncio", "post_many, asyncio", "official post", "raw post", 0.0, 0.0),
+    ("batches, plain asyncio", "batches, asyncio", "official consume", "raw consume", 0.0, 0.0),
+)
+LATENCIES = (
+    ("post to ack", "ack", "official ack", 0.3, 0.4),
+    ("post to own message", "push", "official push", 0.3, 0.4),
+    ("post to ack, plain asyncio", "ack, asyncio", "official ack", 0.0, 0.0),
+    ("post to own message, plain asyncio", "push, asyncio", "official push", 0.0, 0.0),
+)
+
+
+def tables(console: Console, document: dict[str, Any], series: dict[str, Series]) -> None:
+    """Print everything."""
+    where = document["machine"]
+    console.print(
+        f"\n[bold]{where['cpu']}, {where['cores']} cores, Python {where['python']}; broker: "
+        f"{document['broker']}; median of {document['rounds']}, {document['count']:,} messages "
+        "of 256 bytes[/]"
+    )
+    console.print(throughput(series))
+    console.print(latency(series))
+    console.print(rest(series))
+
+
+def throughput(series: dict[str, Series]) -> Table:
+    table = Table(title="Messages a second")
+    for name in (
+        "path", "bmq", "official", "times (spread)", "goal", "broker's limit", "part of it", "goal",
+        "CPU us/message", "official",
+    ):  # fmt: skip
+        table.add_column(name, justify="left" if name == "path" else "right", no_wrap=True)
+    for title, mine, theirs, limit, goal, part in PATHS:
+        ours, official, raw = series[mine], series[theirs], series[limit]
+        times, low, high = ratio(ours, official)
+        share = ratio(ours, raw)[0]
+        table.add_row(
+            title,
+            f"{ours.median():,.0f}",
+            f"{official.median():,.0f}",
+            f"{_mark(times >= goal, goal)}{times:.1f} ({low:.1f}-{high:.1f})",
+            f"{goal:.1f}" if goal else "",
+            f"{raw.median():,.0f}",
+            f"{_mark(share >= part, part)}{share:.0%}",
+            f"{part:.0%}" if part else "",
+            f"{ours.median('cpu_us'):.1f}",
+            f"{official.median('cpu_us'):.1f}",
+        )
+    return table
+
+
+def latency(series: dict[str, Series]) -> Table:
+    table = Table(title="Closed loop, one message at a time, us")
+    for name in ("path", "p50", "official", "times", "goal", "p99", "official", "times", "goal"):
+        table.add_column(name, justify="left" if name == "path" else "right", no_wrap=True)
+    for title, mine, theirs, goal50, goal99 in LATENCIES:
+        row = [title]
+        for fraction, goal in ((0.5, goal50), (0.99, goal99)):
+            ours, official = series[mine].percentile(fraction), series[theirs].percentile(fraction)
+            times = ours / official
+            row += [
+                f"{ours:,.0f}",
+                f"{official:,.0f}",
+                f"{_mark(times <= goal, goal)}{times:.2f}",
+                f"{goal:.1f}" if goal else "",
+            ]
+        table.add_row(*row)
+    floor = series["raw ack"]
+    table.add_row(
+        "bare blocking socket", f"{floor.percentile(0.5):,.0f}", "", "", "", f"{floor.percentile(0.99):,.0f}"
+    )
+    return table
+
+
+def rest(series: dict[str, Series]) -> Table:
+    table = Table(title="And", show_header=False)
+    ours, raw, copied = series["16 KiB"], series["raw 16 KiB"], series["loopback 16 KiB"]
+    refused = series["official 16 KiB"].results[0]
+    table.add_row(
+        "16 KiB payloads in one go, messages a second",
+        f"{ours.median():,.0f}: {ratio(ours, raw)[0]:.0%} of what the broker takes pre-encoded "
+        f"({raw.median():,.0f}), {ratio(ours, copied)[0]:.0%} of copying over loopback "
+        f"({copied.median():,.0f})",
+    )
+    table.add_row(
+        "the same, official client",
+        f"raised after {refused['posted']:,} messages: {refused['raised']}"
+        if refused["raised"]
+        else f"posted all {refused['posted']:,}",
+    )
+    first, official = series["first ack"], series["official first ack"]
+    table.add_row(
+        "import to first ack, ms",
+        f"{_mark(first.median('ms') < 150, 150)}{first.median('ms'):.0f} "
+        f"(official {official.median('ms'):.0f})",
+    )
+    return table
+
+
+def _mark(met: bool, goal: float) -> str:
+    return "" if not goal else "[green]+[/] " if met else "[red]-[/] "
+
+
+def picture(path: Path, document: dict[str, Any], series: dict[str, Series]) -> None:
+    """Draw throughput by payload and by batch size, and latency by rate."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    ours_colour, their_colour, limit_colour = "#3f51b5", "#e67e22", "#9e9e9e"
+    figure, (by_payload, by_burst, by_rate) = plt.subplots(1, 3, figsize=(13.5, 4.2), layout="constrained")
+
+    def numbers(prefix: str) -> list[int]:
+        return sorted({int(name.split()[1]) for name in series if name.startswith(prefix)})
+
+    def line(axes: Any, xs: list[int], value: Callable[[int], float], **style: Any) -> None:
+        axes.plot(xs, [value(x) for x in xs], marker="o", markersize=4, **style)
+
+    sizes = numbers("payload ")
+    for who, label, colour in (
+        ("raw", "broker's limit (pre-encoded)", limit_colour),
+        ("ours", "bmq, post_many", ours_colour),
+        ("official", "official client", their_colour),
+    ):
+        line(
+            by_payload,
+            sizes,
+            lambda x, who=who: series[f"payload {x} {who}"].median() / 1000,
+            label=label,
+            color=colour,
+        )
+    by_payload.set(title="Posting by payload", xlabel="bytes a message", ylabel="thousand messages a second")
+
+    bursts = numbers("burst ")
+    line(
+        by_burst,
+        bursts,
+        lambda x: series[f"burst {x}"].median() / 1000,
+        label="bmq, post_nowait",
+        color=ours_colour,
+    )
+    official = series["official post"].median() / 1000
+    by_burst.axhline(official, color=their_colour, label="official client")
+    by_burst.set(title="Posting by batch size", xlabel="posts in one turn of the event loop")
+
+    paces = numbers("pace ")
+    for who, label, colour in (("ours", "bmq", ours_colour), ("official", "official client", their_colour)):
+        for fraction, style in ((0.5, "-"), (0.99, ":")):
+            line(
+                by_rate,
+                paces,
+                lambda x, who=who, fraction=fraction: series[f"pace {x} {who}"].percentile(fraction),
+                label=f"{label}, p{fraction * 100:.0f}",
+                color=colour,
+                linestyle=style,
+            )
+    by_rate.set(title="Post to ack by rate", xlabel="messages a second", ylabel="microseconds", yscale="log")
+
+    for axes, ticks in ((by_payload, sizes), (by_burst, bursts), (by_rate, paces)):
+        axes.set_xscale("log")
+        axes.set_xticks(ticks)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    for axes in (by_payload, by_burst):
+        axes.set_ylim(bottom=0)
+    where = document["machine"]
+    figure.suptitle(
+        f"{where['cores']}-core VM, {where['cpu']}, Python {where['python']}, broker {document['broker']}",
+        fontsize=9,
+    )
+    figure.savefig(path, dpi=110)

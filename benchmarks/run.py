@@ -1,0 +1,207 @@
+"""The whole comparison: this client, the official one, and what the broker can take.
+
+    python benchmarks/run.py [--quick] [--rounds 5] [--count 100000] [--output NAME]
+
+Measures with the broker that ``BMQ_BROKER_URI`` names, else with an embedded broker in a process of its own.
+Every measurement is a fresh process on a fresh queue; each round makes all of them, and what is reported is
+the median over the rounds. Prints tables, writes NAME.json and draws NAME.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import report
+from harness import Job, Series, broker, fresh_queue, machine
+from rich.console import Console
+from rich.progress import Progress
+
+Chain = list[tuple[str, Job]]
+
+PAYLOADS = (64, 256, 1024, 4096, 16384)
+BURSTS = (1, 10, 100, 1000)
+PACES = (1_000, 5_000, 10_000, 20_000, 40_000)
+
+
+def chains(count: int) -> list[Chain]:
+    """What one round measures. The jobs of a chain share a queue: what one posts the next one consumes."""
+    many = Job("ours", "post_many", count)
+    official, raw = Job("official", "post", count), Job("raw", "post", count)
+    plain: list[Chain] = [
+        [("post_many", many), ("iterate", Job("ours", "consume", count))],
+        [("official post", official), ("official consume", Job("official", "consume", count))],
+        [("raw post", raw), ("raw consume", Job("raw", "consume", count))],
+        [
+            ("post_nowait", Job("ours", "post_nowait", count)),
+            ("batches", Job("ours", "consume_batches", count)),
+        ],
+        [("200 tasks", Job("ours", "post_tasks", count)), ("", Job("raw", "drain", count))],
+        [
+            ("post_many, asyncio", Job("ours", "post_many", count, loop="asyncio")),
+            ("batches, asyncio", Job("ours", "consume_batches", count, loop="asyncio")),
+        ],
+    ]
+    with_properties: list[Chain] = [
+        [(f"{name}, properties", replace(job, properties=True)) for name, job in plain[i]] for i in (0, 1, 2)
+    ]
+    return plain + with_properties
+
+
+def latencies(count: int) -> list[Chain]:
+    ack = [
+        (name, Job(client, "ack_latency", count, loop=loop))
+        for name, client, loop in (
+            ("ack", "ours", "uvloop"),
+            ("official ack", "official", ""),
+            ("raw ack", "raw", ""),
+            ("ack, asyncio", "ours", "asyncio"),
+        )
+    ]
+    push = [
+        (name, Job(client, "push_latency", count, loop=loop))
+        for name, client, loop in (
+            ("push", "ours", "uvloop"),
+            ("official push", "official", ""),
+            ("push, asyncio", "ours", "asyncio"),
+        )
+    ]
+    first = [
+        ("first ack", Job("first_ack", "ours", 1)),
+        ("official first ack", Job("first_ack", "official", 1)),
+    ]
+    drained = [[(name, job), ("", Job("raw", "drain", job.count + 500))] for name, job in ack]
+    return [*drained, *([each] for each in push), *([each] for each in first)]
+
+
+def large(count: int) -> list[Chain]:
+    size = 16 * 1024
+    return [
+        [("16 KiB", Job("ours", "post_many", count, size)), ("", Job("raw", "drain", count))],
+        [("raw 16 KiB", Job("raw", "post", count, size)), ("", Job("raw", "drain", count))],
+        [("loopback 16 KiB", Job("raw", "loopback", count, size))],
+    ]
+
+
+def curves(count: int) -> list[Chain]:
+    """What the picture shows."""
+    made: list[Chain] = []
+    for size in PAYLOADS:
+        for name, client, case in (
+            ("ours", "ours", "post_many"),
+            ("official", "official", "post"),
+            ("raw", "raw", "post"),
+        ):
+            # The official client raises when more than some 100 MB wait.
+            n = min(count, (60_000_000 if client == "official" else 400_000_000) // size)
+            made.append(
+                [(f"payload {size} {name}", Job(client, case, n, size)), ("", Job("raw", "drain", n))]
+            )
+    made += [
+        [
+            (f"burst {burst}", Job("ours", "post_nowait", count // 2, burst=burst)),
+            ("", Job("raw", "drain", count // 2)),
+        ]
+        for burst in BURSTS
+    ]
+    for pace in PACES:
+        n = min(count, pace * 2)
+        made += [
+            [
+                (f"pace {pace} {client}", Job(client, "paced", n, pace=pace)),
+                ("", Job("raw", "drain", n)),
+            ]
+            for client in ("ours", "official")
+        ]
+    return made
+
+
+def measure(
+    uri: str, plan: list[Chain], rounds: int, series: dict[str, Series], step: Callable[[str], None]
+) -> None:
+    """Make every measurement of the plan, once a round, each round in another order."""
+    for number in range(rounds):
+        shift = number * 3 % len(plan)
+        for chain in plan[shift:] + plan[:shift]:
+            queue = fresh_queue(chain[0][1])
+            for name, job in chain:
+                step(name)
+                result = replace(job, queue=queue.queue, seed=queue.seed).run(uri)
+                if name:
+                    series.setdefault(name, Series(name)).results.append(result)
+
+
+def summary(series: dict[str, Series]) -> dict[str, Any]:
+    """What is written as JSON: every run, its samples reduced to percentiles."""
+    out: dict[str, Any] = {}
+    for name, one in series.items():
+        runs = [dict(result) for result in one.results]
+        for run in runs:
+            samples = sorted(run.pop("samples_us", []))
+            if samples:
+                run["p50_us"] = statistics.median(samples)
+                run["p99_us"] = samples[int(len(samples) * 0.99)]
+        out[name] = runs
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="how often each measurement is made")
+    parser.add_argument("--count", type=int, default=100_000, help="messages in each")
+    parser.add_argument("--quick", action="store_true", help="a short look: 2 rounds of 20,000, no picture")
+    parser.add_argument("--no-curves", action="store_true", help="leave out what only the picture shows")
+    parser.add_argument("--output", type=Path, default=Path("build/benchmark"), metavar="NAME")
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.count, options.no_curves = 2, 20_000, True
+    console = Console()
+    series: dict[str, Series] = {}
+    with broker() as (uri, what), Progress(console=console, transient=True) as progress:
+        plans = [
+            (chains(options.count), options.rounds),
+            (latencies(min(options.count // 20, 5_000)), options.rounds),
+            (large(options.count // 5), options.rounds),
+        ]
+        if not options.no_curves:
+            plans.append((curves(options.count), max(1, options.rounds // 2)))
+        total = sum(len(chain) for plan, rounds in plans for chain in plan for _ in range(rounds))
+        task = progress.add_task("measuring", total=total)
+
+        def step(name: str) -> None:
+            progress.update(task, advance=1, description=name or "emptying the queue")
+
+        for plan, rounds in plans:
+            measure(uri, plan, rounds, series, step)
+        refused = fresh_queue(Job("official", "post_until_refused", options.count // 5, 16 * 1024))
+        series["official 16 KiB"] = Series("official 16 KiB", [refused.run(uri)])
+        if posted := series["official 16 KiB"].results[0]["posted"]:
+            replace(refused, client="raw", case="drain", count=posted).run(uri)
+    document = {
+        "machine": machine(),
+        "broker": what,
+        "rounds": options.rounds,
+        "count": options.count,
+        "runs": summary(series),
+    }
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    path = options.output.with_suffix(".json")
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    report.tables(console, document, series)
+    console.print(f"written: {path}")
+    if not options.no_curves:
+        picture = options.output.with_suffix(".png")
+        report.picture(picture, document, series)
+        console.print(f"written: {picture}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
