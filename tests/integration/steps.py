@@ -1,0 +1,61 @@
+"""Steps that many tests take."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import bmq
+
+#: Long enough for a broker on a busy machine; nothing waits for it to pass.
+TIMEOUT = 20.0
+#: How long a message that must not come is waited for.
+QUIET = 0.15
+
+Connect = Callable[..., Awaitable[bmq.Session]]
+NewUri = Callable[..., str]
+
+
+class Receiver(Protocol):
+    """A queue or a consumer."""
+
+    async def receive(self, timeout: float | None = None) -> bmq.Message: ...
+
+
+async def take(receiver: Receiver, count: int) -> list[bmq.Message]:
+    """Receive so many messages."""
+    return [await receiver.receive(timeout=TIMEOUT) for _ in range(count)]
+
+
+async def payloads(receiver: Receiver, count: int) -> list[bytes]:
+    """Receive so many messages and confirm each at once; returns their payloads."""
+    found: list[bytes] = []
+    for _ in range(count):
+        message = await receiver.receive(timeout=TIMEOUT)
+        message.confirm()
+        found.append(message.data)
+    return found
+
+
+async def is_quiet(receiver: Receiver) -> bool:
+    """Whether nothing comes for a little while."""
+    try:
+        await receiver.receive(timeout=QUIET)
+    except TimeoutError:
+        return True
+    return False
+
+
+async def left_in(connect: Connect, uri: str, last: bytes = b"-- last --") -> list[bytes]:
+    """What is still in a priority queue, read by a new session behind which a last message is put."""
+    session = await connect()
+    queue = await session.open_queue(uri, read=True, write=True)
+    await queue.post(last)
+    found: list[bytes] = []
+    async for message in queue:
+        message.confirm()
+        if message.data == last:
+            break
+        found.append(message.data)
+    await queue.close()
+    return found

@@ -1,0 +1,284 @@
+"""Posting and receiving: payloads, properties, compression, batches, order."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from random import Random
+
+import pytest
+
+import bmq
+from bmq import Compression, PropertyType, PutMessage, Typed
+from tests.integration.steps import TIMEOUT, Connect, NewUri, left_in, payloads, take
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
+    return await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
+
+
+async def test_a_message_arrives_as_it_was_posted(queue: bmq.Queue, bmq_queue_uri: str) -> None:
+    ack = await queue.post(b"one coffee", properties={"OrderType": "EXPRESS"})
+    (message,) = await take(queue, 1)
+    assert message.data == b"one coffee"
+    assert message.properties == {"OrderType": "EXPRESS"}
+    assert message.guid == ack.guid
+    assert message.queue_uri == ack.queue_uri == bmq_queue_uri
+    assert ack.status is bmq.AckStatus.SUCCESS
+    assert not message.redelivered
+
+
+async def test_what_is_confirmed_does_not_come_again(
+    queue: bmq.Queue, bmq_connect: Connect, bmq_queue_uri: str
+) -> None:
+    for payload in (b"confirmed", b"left"):
+        await queue.post(payload)
+    first, _ = await take(queue, 2)
+    first.confirm()
+    first.confirm()
+    await queue.close()
+    assert await left_in(bmq_connect, bmq_queue_uri) == [b"left"]
+
+
+async def test_a_message_as_a_context_is_confirmed_unless_the_block_fails(
+    queue: bmq.Queue, bmq_connect: Connect, bmq_queue_uri: str
+) -> None:
+    for payload in (b"handled", b"failed"):
+        await queue.post(payload)
+    handled, failed = await take(queue, 2)
+    async with handled:
+        pass
+    with pytest.raises(ZeroDivisionError):
+        async with failed:
+            _ = 1 / 0
+    await queue.close()
+    assert await left_in(bmq_connect, bmq_queue_uri) == [b"failed"]
+
+
+async def test_two_thousand_messages_stay_in_order(queue: bmq.Queue) -> None:
+    posts = [queue.post_nowait(f"{number}".encode()) for number in range(2000)]
+    acks = await asyncio.gather(*posts)
+    assert len({ack.guid for ack in acks}) == 2000
+    # The default limit is 1,000 unconfirmed messages, so that this also confirms in between.
+    assert await payloads(queue, 2000) == [f"{number}".encode() for number in range(2000)]
+
+
+async def test_flush_waits_for_every_post(queue: bmq.Queue) -> None:
+    posts = [queue.post_nowait(bytes([number])) for number in range(100)]
+    assert not any(post.done() for post in posts)
+    await queue.flush(timeout=TIMEOUT)
+    assert all(post.done() for post in posts)
+    assert queue.unacked == 0
+
+
+async def test_flush_with_nothing_posted(queue: bmq.Queue) -> None:
+    await queue.flush(timeout=TIMEOUT)
+
+
+class TestPostMany:
+    async def test_an_iterable(self, queue: bmq.Queue) -> None:
+        items: list[bytes | PutMessage] = [b"plain", PutMessage(b"with", properties={"n": 1}), b"again"]
+        report = await queue.post_many(items)
+        assert (report.posted, report.acknowledged, report.failures) == (3, 3, [])
+        assert report.bytes == len(b"plainwithagain")
+        messages = await take(queue, 3)
+        assert [message.data for message in messages] == [b"plain", b"with", b"again"]
+        assert [dict(message.properties) for message in messages] == [{}, {"n": 1}, {}]
+
+    async def test_an_async_iterable(self, queue: bmq.Queue) -> None:
+        async def items() -> AsyncIterator[bytes]:
+            for number in range(500):
+                yield b"%d" % number
+
+        report = await queue.post_many(items())
+        assert report.acknowledged == 500
+        assert await payloads(queue, 500) == [b"%d" % number for number in range(500)]
+
+    async def test_more_than_the_window_waits_instead_of_failing(
+        self, bmq_connect: Connect, bmq_queue_uri: str
+    ) -> None:
+        session = await bmq_connect(max_unacked_messages=50)
+        queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
+        report = await queue.post_many(b"%d" % number for number in range(1000))
+        assert report.acknowledged == 1000
+        assert await payloads(queue, 1000) == [b"%d" % number for number in range(1000)]
+
+    async def test_refused_ones_are_reported_each(
+        self, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+    ) -> None:
+        uri = bmq_new_queue_uri("bmq.test.small.priority")
+        queue = await bmq_session.open_queue(uri, write=True)
+        # A limit of 10 admits 11: the check comes before the message is added.
+        report = await queue.post_many(b"x" for _ in range(14))
+        assert (report.posted, report.acknowledged) == (14, 11)
+        assert [failure.index for failure in report.failures] == [11, 12, 13]
+        with pytest.raises(bmq.PostError) as caught:
+            report.raise_for_failures()
+        assert caught.value.status is bmq.AckStatus.LIMIT_MESSAGES
+
+
+async def test_the_window_is_full(bmq_connect: Connect, bmq_queue_uri: str) -> None:
+    session = await bmq_connect(max_unacked_messages=10)
+    queue = await session.open_queue(bmq_queue_uri, write=True)
+    posts = [queue.post_nowait(b"x") for _ in range(10)]
+    with pytest.raises(bmq.BufferFull, match="10 posts") as caught:
+        queue.post_nowait(b"x")
+    assert caught.value.retryable
+    await asyncio.gather(*posts)
+    await queue.post(b"x")
+
+
+async def test_waiting_posts_go_on_when_there_is_room(bmq_connect: Connect, bmq_queue_uri: str) -> None:
+    session = await bmq_connect(max_unacked_messages=10)
+    queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
+    await asyncio.wait_for(asyncio.gather(*[queue.post(b"x") for _ in range(200)]), TIMEOUT)
+    assert await payloads(queue, 200) == [b"x"] * 200
+
+
+EVERY_TYPE = {
+    "bool": Typed(PropertyType.BOOL, True),
+    "char": Typed(PropertyType.CHAR, b"\x80"),
+    "short": Typed(PropertyType.SHORT, -(2**15)),
+    "int32": Typed(PropertyType.INT32, 2**31 - 1),
+    "int64": Typed(PropertyType.INT64, -(2**63)),
+    "string": Typed(PropertyType.STRING, "Grüße, 世界"),
+    "binary": Typed(PropertyType.BINARY, bytes(range(256))),
+    "empty": Typed(PropertyType.STRING, ""),
+}
+
+
+@pytest.mark.parametrize("compression", Compression)
+@pytest.mark.parametrize("size", [1, 1023, 1024, 100_000])
+async def test_every_property_type_with_and_without_compression(
+    bmq_connect: Connect, bmq_queue_uri: str, compression: Compression, size: int
+) -> None:
+    session = await bmq_connect(compression=compression)
+    queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
+    payload = (b"compressible " * (size // 13 + 1))[:size]
+    await queue.post(payload, properties=EVERY_TYPE)
+    await queue.post(payload)
+    typed, plain = await take(queue, 2)
+    assert typed.data == plain.data == payload
+    assert dict(typed.properties) == {name: value for name, (_, value) in EVERY_TYPE.items()}
+    assert typed.property_types == {name: kind for name, (kind, _) in EVERY_TYPE.items()}
+    assert dict(plain.properties) == {}
+
+
+async def test_python_values_take_the_natural_types(queue: bmq.Queue) -> None:
+    await queue.post(b"x", properties={"b": True, "i": 1, "l": 2**40, "s": "text", "raw": b"bytes"})
+    (message,) = await take(queue, 1)
+    assert message.property_types["b"] is PropertyType.BOOL
+    assert message.property_types["s"] is PropertyType.STRING
+    assert message.property_types["raw"] is PropertyType.BINARY
+    assert dict(message.properties) == {"b": True, "i": 1, "l": 2**40, "s": "text", "raw": b"bytes"}
+
+
+async def test_255_properties(queue: bmq.Queue) -> None:
+    properties = {f"p{number}": number for number in range(255)}
+    await queue.post(b"x", properties=properties)
+    (message,) = await take(queue, 1)
+    assert dict(message.properties) == properties
+
+
+async def test_messages_of_different_shapes_mix(queue: bmq.Queue) -> None:
+    shapes = [{}, {"a": 1}, {"b": "x", "a": 2}, {"a": 3}, {}]
+    for properties in shapes:
+        queue.post_nowait(b"x", properties=properties)
+    await queue.flush(timeout=TIMEOUT)
+    assert [dict(message.properties) for message in await take(queue, 5)] == shapes
+
+
+@pytest.mark.parametrize("size", [MIB, 16 * MIB])
+async def test_large_payloads(queue: bmq.Queue, size: int) -> None:
+    payload = Random(size).randbytes(size)
+    await queue.post(payload, timeout=60)
+    message = await queue.receive(timeout=60)
+    assert hashlib.sha256(message.data).digest() == hashlib.sha256(payload).digest()
+    message.confirm()
+
+
+async def test_large_and_small_ones_stay_in_order(queue: bmq.Queue) -> None:
+    sizes = [1, 3 * MIB, 10, 2 * MIB, 1000, MIB, 1]
+    for number, size in enumerate(sizes):
+        queue.post_nowait(bytes([number]) * size)
+    await queue.flush(timeout=60)
+    assert [(m.data[0], len(m.data)) for m in await take(queue, 7)] == list(enumerate(sizes))
+
+
+@pytest.mark.parametrize("convert", [bytearray, memoryview])
+async def test_payloads_of_other_bytes_types(queue: bmq.Queue, convert: type) -> None:
+    await queue.post(convert(b"payload"))
+    assert await payloads(queue, 1) == [b"payload"]
+
+
+async def test_the_same_guid_is_stored_once(
+    queue: bmq.Queue, bmq_connect: Connect, bmq_queue_uri: str
+) -> None:
+    guid = Random(1).randbytes(15) + bmq_queue_uri.encode()[-1:]
+    first = await queue.post(b"first", guid=guid)
+    again = await queue.post(b"again", guid=guid)
+    assert first.guid == again.guid == guid.hex().upper()
+    assert await payloads(queue, 1) == [b"first"]
+    assert await left_in(bmq_connect, bmq_queue_uri) == []
+
+
+async def test_batches(queue: bmq.Queue, bmq_connect: Connect, bmq_queue_uri: str) -> None:
+    await queue.post_many(b"%d" % number for number in range(100))
+    received: list[bytes] = []
+    async for batch in queue.batches(max_messages=30):
+        assert 1 <= len(batch) <= 30
+        received += [message.data for message in batch]
+        batch.confirm()
+        if len(received) == 100:
+            break
+    assert received == [b"%d" % number for number in range(100)]
+    await queue.close()
+    assert await left_in(bmq_connect, bmq_queue_uri) == []
+
+
+async def test_a_producer_without_reader_and_a_reader_in_another_session(
+    bmq_connect: Connect, bmq_queue_uri: str
+) -> None:
+    producer, consumer = await bmq_connect(), await bmq_connect()
+    outgoing = await producer.open_queue(bmq_queue_uri, write=True)
+    await outgoing.post(b"early")
+    incoming = await consumer.open_queue(bmq_queue_uri, read=True)
+    await outgoing.post(b"late")
+    assert await payloads(incoming, 2) == [b"early", b"late"]
+
+
+async def test_quota_refuses_and_takes_again_after_confirms(
+    bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+) -> None:
+    uri = bmq_new_queue_uri("bmq.test.small.priority")
+    queue = await bmq_session.open_queue(uri, read=True, write=True)
+    for _ in range(11):
+        await queue.post(b"x")
+    with pytest.raises(bmq.PostError, match="as many messages as it may") as caught:
+        await queue.post(b"x")
+    assert caught.value.status is bmq.AckStatus.LIMIT_MESSAGES
+    assert caught.value.retryable
+    assert caught.value.queue_uri == uri
+    await payloads(queue, 11)
+    for _ in range(TIMES := 50):
+        try:
+            await queue.post(b"again")
+            break
+        except bmq.PostError:  # the confirms are under way
+            await asyncio.sleep(0.05)
+    else:
+        pytest.fail(f"still full after {TIMES} attempts")
+
+
+async def test_a_quota_of_bytes(bmq_session: bmq.Session, bmq_new_queue_uri: NewUri) -> None:
+    uri = bmq_new_queue_uri("bmq.test.small.priority")
+    queue = await bmq_session.open_queue(uri, write=True)
+    # 4,096 bytes: one message may exceed the limit, the next one is refused.
+    await queue.post(bytes(5000))
+    with pytest.raises(bmq.PostError) as caught:
+        await queue.post(b"x")
+    assert caught.value.status is bmq.AckStatus.LIMIT_BYTES

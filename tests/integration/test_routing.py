@@ -1,0 +1,228 @@
+"""Fanout, broadcast, subscriptions: who gets what."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import bmq
+from bmq import P, TagFilter
+from tests.integration.steps import TIMEOUT, Connect, NewUri, is_quiet, payloads, take
+
+FANOUT = "bmq.test.mem.fanout"
+BROADCAST = "bmq.test.mem.broadcast"
+
+
+class TestFanout:
+    async def test_every_app_gets_every_message(
+        self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+    ) -> None:
+        uri = bmq_new_queue_uri(FANOUT)
+        readers = {
+            app: await (await bmq_connect()).open_queue(f"{uri}?id={app}", read=True)
+            for app in ("foo", "bar", "baz")
+        }
+        writer = await bmq_session.open_queue(uri, write=True)
+        for number in range(10):
+            await writer.post(b"%d" % number)
+        for app, reader in readers.items():
+            messages = await take(reader, 10)
+            assert [message.data for message in messages] == [b"%d" % number for number in range(10)]
+            assert {message.queue_uri for message in messages} == {f"{uri}?id={app}"}
+
+    async def test_two_apps_in_one_session_are_two_queues(
+        self, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+    ) -> None:
+        uri = bmq_new_queue_uri(FANOUT)
+        foo = await bmq_session.open_queue(f"{uri}?id=foo", read=True)
+        bar = await bmq_session.open_queue(f"{uri}?id=bar", read=True)
+        writer = await bmq_session.open_queue(uri, write=True)
+        for number in range(5):
+            await writer.post(b"%d" % number)
+        expected = [b"%d" % number for number in range(5)]
+        assert await payloads(foo, 5) == expected
+        assert await payloads(bar, 5) == expected
+
+    async def test_confirming_for_one_app_leaves_the_other(
+        self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+    ) -> None:
+        uri = bmq_new_queue_uri(FANOUT)
+        foo = await bmq_session.open_queue(f"{uri}?id=foo", read=True)
+        bar = await bmq_session.open_queue(f"{uri}?id=bar", read=True)
+        writer = await bmq_session.open_queue(uri, write=True)
+        await writer.post(b"x")
+        assert await payloads(foo, 1) == [b"x"]
+        await take(bar, 1)
+        await foo.close()
+        await bar.close()
+        session = await bmq_connect()
+        assert await is_quiet(await session.open_queue(f"{uri}?id=foo", read=True))
+        assert await payloads(await session.open_queue(f"{uri}?id=bar", read=True), 1) == [b"x"]
+
+    async def test_consumers_of_one_app_share(
+        self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+    ) -> None:
+        uri = bmq_new_queue_uri(FANOUT)
+        one = await bmq_session.open_queue(f"{uri}?id=foo", read=True)
+        two = await (await bmq_connect()).open_queue(f"{uri}?id=foo", read=True)
+        writer = await bmq_session.open_queue(uri, write=True)
+        for number in range(10):
+            await writer.post(b"%d" % number)
+        found = await payloads(one, 5) + await payloads(two, 5)
+        assert sorted(map(int, found)) == list(range(10))
+
+    async def test_an_app_the_domain_does_not_have_opens_and_gets_nothing(
+        self, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+    ) -> None:
+        uri = bmq_new_queue_uri(FANOUT)
+        unknown = await bmq_session.open_queue(f"{uri}?id=unknown", read=True)
+        foo = await bmq_session.open_queue(f"{uri}?id=foo", read=True)
+        writer = await bmq_session.open_queue(uri, write=True)
+        await writer.post(b"x")
+        assert await payloads(foo, 1) == [b"x"]
+        assert await is_quiet(unknown)
+
+
+class TestBroadcast:
+    async def test_everybody_there_gets_it_and_nobody_later(
+        self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+    ) -> None:
+        uri = bmq_new_queue_uri(BROADCAST)
+        writer = await bmq_session.open_queue(uri, write=True)
+        await writer.post(b"nobody there")
+        readers = [await (await bmq_connect()).open_queue(uri, read=True) for _ in range(3)]
+        await writer.post(b"hello")
+        for reader in readers:
+            assert [message.data for message in await take(reader, 1)] == [b"hello"]
+        late = await (await bmq_connect()).open_queue(uri, read=True)
+        await writer.post(b"bye")
+        for reader in (*readers, late):
+            assert await payloads(reader, 1) == [b"bye"]
+
+    async def test_nothing_is_redelivered(
+        self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+    ) -> None:
+        uri = bmq_new_queue_uri(BROADCAST)
+        writer = await bmq_session.open_queue(uri, write=True)
+        reader = await (await bmq_connect()).open_queue(uri, read=True)
+        await writer.post(b"x")
+        await take(reader, 1)
+        await reader.close()
+        again = await (await bmq_connect()).open_queue(uri, read=True)
+        await writer.post(b"y")
+        assert await payloads(again, 1) == [b"y"]
+
+
+class TestSubscriptions:
+    @pytest.fixture
+    async def queue(self, bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
+        return await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
+
+    async def test_each_consumer_gets_what_it_wants(self, queue: bmq.Queue) -> None:
+        async with queue.subscribe("x == 1") as ones, queue.subscribe("x == 2") as twos:
+            for number in range(10):
+                await queue.post(b"%d" % number, properties={"x": number % 2 + 1})
+            assert await payloads(ones, 5) == [b"0", b"2", b"4", b"6", b"8"]
+            assert await payloads(twos, 5) == [b"1", b"3", b"5", b"7", b"9"]
+
+    async def test_what_nobody_wants_waits(self, queue: bmq.Queue) -> None:
+        async with queue.subscribe("x == 1") as ones:
+            await queue.post(b"two", properties={"x": 2})
+            await queue.post(b"none")
+            await queue.post(b"one", properties={"x": 1})
+            assert await payloads(ones, 1) == [b"one"]
+            async with queue.subscribe("x == 2") as twos:
+                assert await payloads(twos, 1) == [b"two"]
+            async with queue.subscribe() as everything:
+                assert await payloads(everything, 1) == [b"none"]
+
+    async def test_the_higher_priority_goes_first(self, queue: bmq.Queue) -> None:
+        async with (
+            queue.subscribe("CustomerId >= 0", priority=5) as anyone,
+            queue.subscribe("CustomerId == 0", priority=10) as important,
+        ):
+            for number in (0, 1, 0):
+                await queue.post(b"%d" % number, properties={"CustomerId": number})
+            assert await payloads(important, 2) == [b"0", b"0"]
+            assert await payloads(anyone, 1) == [b"1"]
+
+    async def test_a_full_high_priority_consumer_does_not_spill_over(self, queue: bmq.Queue) -> None:
+        async with (
+            queue.subscribe("x >= 0", priority=2, max_unconfirmed_messages=1) as high,
+            queue.subscribe("x >= 0", priority=1) as low,
+        ):
+            for number in range(3):
+                await queue.post(b"%d" % number, properties={"x": number})
+            assert await payloads(high, 3) == [b"0", b"1", b"2"]
+            assert low.receive_nowait() is None
+
+    async def test_reconfiguring_changes_what_comes(self, queue: bmq.Queue) -> None:
+        async with queue.subscribe("x == 1") as consumer:
+            await queue.post(b"one", properties={"x": 1})
+            assert await payloads(consumer, 1) == [b"one"]
+            await consumer.configure("x == 2")
+            await queue.post(b"one more", properties={"x": 1})
+            await queue.post(b"two", properties={"x": 2})
+            assert await payloads(consumer, 1) == [b"two"]
+            await consumer.configure("x == 1")
+            assert await payloads(consumer, 1) == [b"one more"]
+
+    async def test_the_builder(self, queue: bmq.Queue) -> None:
+        wanted = (P("CustomerId") >= 1000) & P("OrderType").exists()
+        async with queue.subscribe(wanted) as consumer:
+            await queue.post(b"no type", properties={"CustomerId": 2000})
+            await queue.post(b"small", properties={"CustomerId": 1, "OrderType": "A"})
+            await queue.post(b"both", properties={"CustomerId": 1000, "OrderType": "A"})
+            assert await payloads(consumer, 1) == [b"both"]
+
+    async def test_tags(self, queue: bmq.Queue) -> None:
+        async with queue.subscribe(TagFilter(any_of={"urgent", "eu"})) as consumer:
+            await queue.post(b"low", tags={"low"})
+            await queue.post(b"urgent", tags={"urgent", "low"})
+            await queue.post(b"eu", tags={"eu"})
+            messages = await take(consumer, 2)
+            assert [message.data for message in messages] == [b"urgent", b"eu"]
+            assert messages[0].tags == {"urgent", "low"}
+
+    async def test_an_expression_the_broker_would_ignore_is_refused(self, queue: bmq.Queue) -> None:
+        with pytest.raises(bmq.InvalidExpression, match="x >") as caught:
+            queue.subscribe("x >")
+        assert caught.value.code == "SYNTAX"
+
+    async def test_leaving_hands_messages_to_the_next(self, bmq_connect: Connect, queue: bmq.Queue) -> None:
+        other = await (await bmq_connect()).open_queue(queue.uri, read=True)
+        async with other.subscribe("x == 1") as waiting:
+            async with queue.subscribe("x == 1", priority=9) as first:
+                await queue.post(b"x", properties={"x": 1})
+                await take(first, 1)
+                await first.close()
+            await queue.close()
+            assert await payloads(waiting, 1) == [b"x"]
+
+
+async def test_application_subscriptions_filter_before_storing(
+    bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+) -> None:
+    uri = bmq_new_queue_uri("bmq.test.appsub.fanout")
+    foo = await bmq_session.open_queue(f"{uri}?id=foo", read=True)
+    bar = await bmq_session.open_queue(f"{uri}?id=bar", read=True)
+    writer = await bmq_session.open_queue(uri, write=True)
+    posts = [writer.post_nowait(b"%d" % x, properties={"x": x}) for x in (1, 2, 3, 1, 2)]
+    await asyncio.wait_for(asyncio.gather(*posts), TIMEOUT)
+    assert await payloads(foo, 2) == [b"1", b"1"]
+    assert await payloads(bar, 2) == [b"2", b"2"]
+
+
+async def test_messages_expire(bmq_session: bmq.Session, bmq_new_queue_uri: NewUri) -> None:
+    """Two seconds in whole seconds, strictly exceeded, looked at now and then: gone within some more."""
+    uri = bmq_new_queue_uri("bmq.test.ttl.priority")
+    writer = await bmq_session.open_queue(uri, write=True)
+    await writer.post(b"old")
+    await asyncio.sleep(5)
+    reader = await bmq_session.open_queue(bmq_new_queue_uri("bmq.test.ttl.priority"), read=True)
+    assert await is_quiet(reader)
+    await writer.close()
+    again = await bmq_session.open_queue(uri, read=True, write=True)
+    await again.post(b"new")
+    assert await payloads(again, 1) == [b"new"]
