@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bmq.broker.domain import AppSubscription, DomainConfig, Limits, Mode
+from bmq.broker.domain import AppSubscription, DomainConfig, Limits, Mode, Redirect
 
 __all__ = ["builtin_domains"]
 
@@ -29,7 +29,7 @@ _PRIORITY = DomainConfig(
 _FANOUT = replace(_PRIORITY, mode=Mode.FANOUT, app_ids=_APPS)
 
 
-def builtin_domains() -> dict[str, DomainConfig]:
+def builtin_domains() -> dict[str, DomainConfig | Redirect]:
     """Return the built-in domains by name."""
     domains = {
         "bmq.test.mem.priority": _PRIORITY,

@@ -97,6 +97,11 @@ class Connection(asyncio.Protocol):
             self.session.channel_down(self.broker.clock())
         self.output.discard()
 
+    @property
+    def waiting(self) -> bool:
+        """Whether the answer to the first message is delayed on purpose."""
+        return self._held is not None
+
     def read(self, reading: bool) -> None:
         """Read from the client, or do not, for tests of failures."""
         self._reading = reading

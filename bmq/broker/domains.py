@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from bmq.broker.domain import DomainConfig, InvalidDomain, Redirect, parse_domain
@@ -12,7 +11,9 @@ from bmq.errors import InvalidExpression
 from bmq.subscriptions import Expression
 from bmq.wire.control_messages import Status, StatusCategory
 
-__all__ = ["Domain", "DomainSource", "Unavailable"]
+__all__ = ["Domain", "DomainSource", "Unavailable", "check_subscriptions"]
+
+_MISSING = -1
 
 
 class Unavailable(Exception):
@@ -21,6 +22,8 @@ class Unavailable(Exception):
     def __init__(self, category: StatusCategory, code: int, message: str) -> None:
         super().__init__(message)
         self.status = Status(category=category, code=code, message=message)
+        #: Whether there is no configuration of it at all.
+        self.missing = (category, code) == (StatusCategory.E_UNKNOWN, _MISSING)
 
 
 class Domain:
@@ -64,7 +67,7 @@ class DomainSource:
 
     def __init__(
         self,
-        configured: Mapping[str, DomainConfig | Redirect],
+        configured: dict[str, DomainConfig | Redirect],
         directory: Path | None = None,
         *,
         missing: Path = Path(),
@@ -104,7 +107,9 @@ class DomainSource:
             if config is None:
                 path = (self.directory or self.missing) / "domains" / f"{name}.json"
                 if self.directory is None or not path.is_file():
-                    raise Unavailable(StatusCategory.E_UNKNOWN, -1, f"Domain file '{path}' doesn't exist")
+                    raise Unavailable(
+                        StatusCategory.E_UNKNOWN, _MISSING, f"Domain file '{path}' doesn't exist"
+                    )
                 try:
                     config = parse_domain(name, path.read_bytes(), source=str(path))
                 except OSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bmq.broker.admin import run_command
 from bmq.broker.app import App
 from bmq.broker.client import Client
 from bmq.broker.domains import Domain, DomainSource
@@ -101,8 +102,10 @@ class Node:
         self.queues.pop(queue.uri, None)
 
     def admin(self, command: str, now: float) -> str:
-        """Carry out an admin command."""
-        return f"Unknown command: {command}"
+        """Carry out an admin command and return what there is to say."""
+        text = run_command(self, command, now)
+        self.deliver(now)
+        return text
 
     # ---- delivering
 
@@ -131,11 +134,9 @@ class Node:
                     self.touch(queue, app)
         if now >= self._housekeeping:
             self._housekeeping = now + _HOUSEKEEPING
-            for queue in list(self.queues.values()):
+            for queue in self.queues.values():
                 queue.store.forget(now)
-                idle = queue.idle_since
-                if idle is not None and not queue.store and now - idle > QUEUE_KEEPALIVE:
-                    self.forget(queue)
+            self.forget_idle(now)
         for app in [app for app in self.waiting if app.wait_until is None or now >= app.wait_until]:
             self.waiting.discard(app)
             self.touch(app.queue, app)
@@ -146,6 +147,13 @@ class Node:
         if not self.queues:
             return None
         return min([self._housekeeping, *(app.wait_until or 0.0 for app in self.waiting)])
+
+    def forget_idle(self, now: float, *, keepalive: float = QUEUE_KEEPALIVE) -> None:
+        """Forget empty queues that nobody has had open for some seconds."""
+        for queue in list(self.queues.values()):
+            idle = queue.idle_since
+            if idle is not None and not queue.store and now - idle >= keepalive:
+                self.forget(queue)
 
     def forget_attempts(self) -> None:
         """Give every message its delivery attempts back, as the restart of a real broker does."""

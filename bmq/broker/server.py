@@ -19,7 +19,7 @@ from bmq.broker.builtin import builtin_domains
 from bmq.broker.clock import Clock, ManualClock
 from bmq.broker.connection import Connection
 from bmq.broker.domain import DomainConfig, Redirect, parse_domain
-from bmq.broker.domains import DomainSource
+from bmq.broker.domains import DomainSource, check_subscriptions
 from bmq.broker.faults import Faults
 from bmq.broker.node import Node
 from bmq.broker.views import QueuesView
@@ -121,6 +121,23 @@ class Broker:
 
     def _new_node(self) -> Node:
         return Node(self.source, history_limit=self._history)
+
+    def add_domain(self, config: DomainConfig) -> None:
+        """Add a domain, or change one: what is posted and opened from now on follows the new configuration.
+
+        Raises:
+            InvalidDomain: an application subscription does not compile, or the domain is in use and its
+                mode or kind of storage would change.
+        """
+        check_subscriptions(config)
+        loaded = self.node.domains.get(config.name)
+        if loaded is not None:
+            loaded.configure(config)
+        self.source.configured[config.name] = config
+
+    def admin(self, command: str) -> str:
+        """Carry out an admin command, such as ``DOMAINS DOMAIN bmq.test.mem.priority INFOS``; see HELP."""
+        return self.node.admin(command, self.clock())
 
     @property
     def queues(self) -> QueuesView:

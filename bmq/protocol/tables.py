@@ -237,6 +237,7 @@ QUEUE_TRANSITIONS: dict[tuple[QueueState, QueueInput], Transition] = {
     (_Q.ABANDONED, _QI.OPEN_LATER): Transition("", _Q.WAITING),
     (_Q.ABANDONED, _QI.ACCEPTED): Transition("send_close", _Q.CLOSING),
     (_Q.ABANDONED, _QI.ACCEPTED_PLAIN): Transition("send_close", _Q.CLOSING),
+    (_Q.ABANDONED, _QI.TIMEOUT): Transition("", _Q.ABANDONED),
     (_Q.ABANDONED, _QI.REFUSED): Transition("finish_close", _Q.CLOSED),
     (_Q.ABANDONED, _QI.CHANNEL_DOWN): Transition("finish_close", _Q.CLOSED),
     **{(state, _QI.STOP): Transition("stop", _Q.CLOSED) for state in _Q},

@@ -1,0 +1,410 @@
+"""Admin commands: the part of a real broker's that makes sense on one node without files.
+
+A command is carried out to a result, a dictionary shaped like the JSON that a real broker prints;
+:mod:`bmq.broker.admin_text` makes text of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from bmq.broker.admin_text import render
+from bmq.broker.domain import InvalidDomain
+from bmq.broker.domains import Domain, Unavailable
+from bmq.broker.handle import Handle, Stream
+from bmq.broker.queue import Queue
+from bmq.broker.routing import Subscriber
+from bmq.broker.storage import Usage
+from bmq.wire.guid import guid_to_text
+
+if TYPE_CHECKING:
+    from bmq.broker.node import Node
+
+__all__ = ["COMMANDS", "run_command"]
+
+Result = dict[str, Any]
+
+#: What the command HELP lists.
+COMMANDS: dict[str, str] = {
+    "HELP": "Show this list",
+    "DOMAINS DOMAIN <name> INFOS": "Show a domain's configuration, its use of its limits, and its queues",
+    "DOMAINS DOMAIN <name> PURGE": "Delete all messages of all queues of a domain",
+    "DOMAINS DOMAIN <name> QUEUE <queue_name> PURGE <appId>": "Delete all messages of an application of a "
+    "queue; '*' for all applications",
+    "DOMAINS DOMAIN <name> QUEUE <queue_name> INTERNALS": "Show a queue's clients, consumers and routing",
+    "DOMAINS DOMAIN <name> QUEUE <queue_name> LIST [<appId>] <offset> <count>": "List messages. A negative "
+    "offset counts from the end; a negative count lists messages before the offset; UNLIMITED lists all",
+    "DOMAINS RECONFIGURE <domain>": "Load a domain's configuration anew",
+    "CLUSTERS CLUSTER <name> FORCE_GC_QUEUES": "Forget empty queues that nobody has open",
+    "STAT SHOW": "Show what was posted, pushed and confirmed",
+}
+_ENCODINGS = ("TEXT", "JSON_COMPACT", "JSON_PRETTY")
+_KEY_BYTES = 5
+_NO_KEY = "0" * (2 * _KEY_BYTES)
+_CLUSTER = "local"
+
+
+class _Failure(Exception):
+    """The command cannot be carried out; the message is the answer."""
+
+
+def run_command(node: Node, command: str, now: float) -> str:
+    """Carry out a command and return what there is to say, in the encoding the command asks for."""
+    words = command.split()
+    encoding = "TEXT"
+    if len(words) >= 2 and words[0].upper() == "ENCODING" and words[1].upper() in _ENCODINGS:
+        encoding, words = words[1].upper(), words[2:]
+    try:
+        result = _Commands(node, now).run(words)
+    except _Failure as failure:
+        result = {"error": {"message": str(failure)}}
+    if encoding == "TEXT":
+        return render(result)
+    option = orjson.OPT_INDENT_2 if encoding == "JSON_PRETTY" else None
+    return orjson.dumps(result, option=option).decode()
+
+
+def _undecodable(reason: str) -> _Failure:
+    return _Failure(f"Unable to decode command (rc: -1, error: '{reason}')")
+
+
+class _Commands:
+    """The commands, on one node at one time."""
+
+    def __init__(self, node: Node, now: float) -> None:
+        self._node = node
+        self._now = now
+
+    def run(self, words: list[str]) -> Result:
+        if not words:
+            raise _undecodable("Empty input")
+        match [word.upper() for word in words]:
+            case ["HELP", *_]:
+                return self._help()
+            case ["STAT", "SHOW"]:
+                return self._stats()
+            case ["DOMAINS", "RECONFIGURE", _]:
+                return self._reconfigure(words[2])
+            case ["DOMAINS", "DOMAIN", _, "INFOS"]:
+                return self._infos(words[2])
+            case ["DOMAINS", "DOMAIN", _, "PURGE"]:
+                return self._purge_domain(words[2])
+            case ["DOMAINS", "DOMAIN", _, "QUEUE", _, "PURGE", _]:
+                return self._purge_queue(words[2], words[4], words[6])
+            case ["DOMAINS", "DOMAIN", _, "QUEUE", _, "INTERNALS"]:
+                return self._internals(words[2], words[4])
+            case ["DOMAINS", "DOMAIN", _, "QUEUE", _, "LIST", offset, count]:
+                return self._list(words[2], words[4], None, offset, count)
+            case ["DOMAINS", "DOMAIN", _, "QUEUE", _, "LIST", _, offset, count]:
+                return self._list(words[2], words[4], words[6], offset, count)
+            case ["CLUSTERS", "CLUSTER", _, "FORCE_GC_QUEUES"]:
+                self._node.forget_idle(self._now, keepalive=0)
+                return {"success": {}}
+            case _:
+                raise _undecodable(
+                    f'Invalid command. Send "HELP" for list of commands. Invalid command word: {words[0]}'
+                )
+
+    # ---- finding
+
+    def _domain(self, name: str) -> Domain:
+        try:
+            return self._node.domain(name)
+        except Unavailable as error:
+            if error.missing:
+                raise _Failure(f"Domain '{name}' doesn't exist") from error
+            raise _Failure(str(error)) from error
+
+    def _queue(self, domain_name: str, name: str) -> Queue:
+        domain = self._domain(domain_name)
+        uri = f"bmq://{domain.config.name}/{name}"
+        queue = domain.queues.get(uri)
+        if queue is None:
+            raise _Failure(f"Queue was not found in a storage '{uri}'")
+        return queue
+
+    # ---- commands
+
+    def _help(self) -> Result:
+        commands = [{"command": c, "description": d} for c, d in COMMANDS.items()]
+        return {"help": {"commands": commands, "isPlumbing": False}}
+
+    def _reconfigure(self, name: str) -> Result:
+        domain = self._domain(name)
+        try:
+            domain.configure(self._node.source.load(name))
+        except (Unavailable, InvalidDomain) as error:
+            raise _Failure(f"Couldn't reconfigure domain '{name}': {error}") from error
+        return {"success": {}}
+
+    def _infos(self, name: str) -> Result:
+        domain = self._domain(name)
+        parameters = domain.config.parameters()
+        if not parameters["subscriptions"]:
+            del parameters["subscriptions"]
+        storages = sorted(domain.queues.values(), key=lambda q: q.store.usage.bytes, reverse=True)
+        return {
+            "domainInfo": {
+                "name": domain.config.name,
+                "configJson": orjson.dumps(parameters, option=orjson.OPT_INDENT_2).decode() + "\n",
+                "clusterName": _CLUSTER,
+                "capacityMeter": _meter(f"domain [bmq://{domain.config.name}]", domain.usage),
+                "queueUris": sorted(domain.queues),
+                "storageContent": {
+                    "storages": [
+                        {
+                            "queueUri": queue.uri,
+                            "queueKey": _key(queue.uri),
+                            "partitionId": 0,
+                            "numMessages": len(queue.store),
+                            "numBytes": queue.store.usage.bytes,
+                            "isPersistent": domain.config.file_backed,
+                            "internalQueueId": 0,
+                        }
+                        for queue in storages
+                    ]
+                },
+            }
+        }
+
+    def _purge_domain(self, name: str) -> Result:
+        queues = self._domain(name).queues.values()
+        purged = [{"queue": self._purged(queue, None)} for queue in list(queues)]
+        return {"purgedQueues": {"queues": purged}}
+
+    def _purge_queue(self, domain: str, name: str, app_id: str) -> Result:
+        queue = self._queue(domain, name)
+        if app_id == "*":
+            return {"purgedQueues": {"queues": [{"queue": self._purged(queue, None)}]}}
+        app = queue.apps.get(app_id)
+        if app is None or not app.bit:
+            message = f"Specified appId '{app_id}' not found in the storage of queue '{queue.uri}'."
+            return {"purgedQueues": {"queues": [{"error": {"message": message}}]}}
+        return {"purgedQueues": {"queues": [{"queue": self._purged(queue, app_id)}]}}
+
+    def _purged(self, queue: Queue, app_id: str | None) -> Result:
+        messages, size = queue.purge(queue.apps[app_id] if app_id else None)
+        for app in queue.apps.values():
+            self._node.touch(queue, app)
+        return {
+            "queueUri": queue.uri,
+            "appId": app_id or "",
+            "appKey": _key(f"{queue.uri}?id={app_id}") if app_id else _NO_KEY,
+            "numMessagesPurged": messages,
+            "numBytesPurged": size,
+        }
+
+    def _list(self, domain: str, name: str, app_id: str | None, offset: str, count: str) -> Result:
+        queue = self._queue(domain, name)
+        app = queue.apps.get(app_id) if app_id else None
+        if app_id and app is None:
+            raise _Failure(f"Specified appId '{app_id}' not found in the storage of queue '{queue.uri}'.")
+        messages = [m for m in queue.store if app is None or m.pending & app.bit]
+        start = _integer(offset, "offset")
+        if start < 0:
+            start = max(0, len(messages) + start)
+        length = len(messages) if count == "UNLIMITED" else _integer(count, "count")
+        if length < 0:
+            start, length = max(0, start + length), min(start, -length)
+        present = datetime.now(UTC)
+        return {
+            "queueContents": {
+                "messages": [
+                    {
+                        "guid": guid_to_text(m.guid),
+                        "sizeBytes": m.size,
+                        "arrivalTimestamp": (present - timedelta(seconds=self._now - m.arrival)).isoformat(
+                            timespec="milliseconds"
+                        ),
+                    }
+                    for m in messages[start : start + length]
+                ],
+                "offset": start,
+                "totalQueueMessages": len(messages),
+            }
+        }
+
+    def _internals(self, domain: str, name: str) -> Result:
+        queue = self._queue(domain, name)
+        meter = _meter(f"queue [{queue.uri}]", queue.store.usage)
+        meter["parent"] = _meter(f"domain [bmq://{queue.domain.config.name}]", queue.domain.usage)
+        authorized = [app for app in queue.apps.values() if app.bit]
+        state = {
+            "uri": queue.uri,
+            "key": _key(queue.uri),
+            "partitionId": 0,
+            "storage": {
+                "numMessages": len(queue.store),
+                "numBytes": queue.store.usage.bytes,
+                "virtualStorages": [
+                    {
+                        "appId": app.app_id,
+                        "appKey": _key(f"{queue.uri}?id={app.app_id}"),
+                        "numMessages": sum(1 for m in queue.store if m.pending & app.bit),
+                    }
+                    for app in authorized
+                ],
+            },
+            "capacityMeter": meter,
+            "handles": [_handle(handle) for handle in queue.handles],
+        }
+        return {
+            "queueInternals": {
+                "state": state,
+                "queue": {
+                    "localQueue": {
+                        "queueEngine": {
+                            "fanout": {
+                                "maxConsumers": queue.domain.config.max_consumers,
+                                "mode": queue.domain.config.mode.value,
+                                "consumerStates": [_app(queue, name) for name in queue.apps],
+                            }
+                        }
+                    }
+                },
+            }
+        }
+
+    def _stats(self) -> Result:
+        domains: dict[str, Any] = {}
+        for queue in self._node.queues.values():
+            entry: dict[str, Any] = {"values": _queue_values(queue)}
+            if queue.fanout:
+                entry["appIds"] = {
+                    app.app_id: {
+                        "values": {"queue_content_msgs": sum(1 for m in queue.store if m.pending & app.bit)}
+                    }
+                    for app in queue.apps.values()
+                    if app.bit
+                }
+            domains.setdefault(queue.domain.config.name, {})[queue.uri] = entry
+        stats = {
+            "_timestamp": datetime.now(UTC).strftime("%d%b%Y_%H:%M:%S.%f").upper(),
+            "domainQueues": {"domains": domains},
+            "clients": {"connected": len(self._node.clients)},
+        }
+        return {"stats": orjson.dumps(stats).decode()}
+
+
+def _integer(text: str, what: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise _undecodable(f"Invalid {what}: {text}") from None
+
+
+def _key(text: str) -> str:
+    """Return something like the random key a real broker gives a queue or application."""
+    return hashlib.sha256(text.encode()).hexdigest()[: 2 * _KEY_BYTES].upper()
+
+
+def _meter(name: str, usage: Usage) -> Result:
+    return {
+        "name": name,
+        "isDisabled": False,
+        "numMessages": usage.messages,
+        "messageCapacity": usage.limits.messages,
+        "numMessagesReserved": 0,
+        "numBytes": usage.bytes,
+        "byteCapacity": usage.limits.bytes,
+        "numBytesReserved": 0,
+    }
+
+
+def _handle(handle: Handle) -> Result:
+    readers = sum(stream.readers for stream in handle.streams.values())
+    writers = sum(stream.writers for stream in handle.streams.values())
+    return {
+        "clientDescription": handle.description,
+        "parametersJson": f'[ uri = "{handle.queue.uri}" qId = {handle.q_id} '
+        f"readCount = {readers} writeCount = {writers} ]",
+        "isClientClusterMember": False,
+        "subStreams": [_sub_stream(stream) for stream in handle.streams.values()],
+    }
+
+
+def _sub_stream(stream: Stream) -> Result:
+    subscriptions = [
+        f'[ sId = {s.s_id} expression = "{s.expression.text}" '
+        + " ".join(f"consumerPriority = {c.consumer_priority}" for c in s.consumers)
+        + " ]"
+        for s in stream.subscriptions
+    ]
+    return {
+        "subId": stream.sub_id,
+        "appId": stream.app_id,
+        "parametersJson": f'[ appId = "{stream.app_id}" subscriptions = [ {" ".join(subscriptions)} ] ]',
+        "unconfirmedMonitors": [_monitor(subscriber) for subscriber in stream.subscribers()],
+        "numUnconfirmedMessages": len(stream.unconfirmed),
+    }
+
+
+def _monitor(subscriber: Subscriber) -> Result:
+    def state(used: int, limit: int) -> str:
+        return "STATE_FULL" if used >= limit else "STATE_NORMAL"
+
+    return {
+        "state": "STATE_FULL" if subscriber.full else "STATE_NORMAL",
+        "messagesState": state(subscriber.messages, subscriber.max_messages),
+        "numMessages": subscriber.messages,
+        "messagesCapacity": subscriber.max_messages,
+        "bytesState": state(subscriber.bytes, subscriber.max_bytes),
+        "numBytes": subscriber.bytes,
+        "bytesCapacity": subscriber.max_bytes,
+    }
+
+
+def _app(queue: Queue, app_id: str) -> Result:
+    app = queue.apps[app_id]
+    status = "alive" if app.routing.groups else "registered"
+    return {
+        "appId": app_id,
+        "status": status if app.bit else "unauthorized",
+        "isAtEndOfStorage": app.resume is None and not app.aside and queue.position is None,
+        "appState": {
+            "appId": app_id,
+            "numConsumers": sum(1 for stream in app.streams if stream.subscriptions),
+            "redeliveryListLength": len(app.redelivery),
+            "putAsideListLength": len(app.aside),
+            "roundRobinRouter": {
+                "consumers": [
+                    {
+                        "priority": group.priority,
+                        "queueHandle": {"clientDescription": subscriber.stream.handle.description},
+                        "count": subscriber.count,
+                        "expression": group.text,
+                    }
+                    for group in app.routing.groups
+                    for subscriber in group.members
+                ]
+            },
+        },
+    }
+
+
+_VALUES: dict[str, Callable[[Queue], int]] = {
+    "queue_producers_count": lambda q: sum(s.writers for h in q.handles for s in h.streams.values()),
+    "queue_consumers_count": lambda q: sum(s.readers for h in q.handles for s in h.streams.values()),
+    "queue_content_msgs": lambda q: len(q.store),
+    "queue_content_bytes": lambda q: q.store.usage.bytes,
+    "queue_cfg_msgs": lambda q: q.store.usage.limits.messages,
+    "queue_cfg_bytes": lambda q: q.store.usage.limits.bytes,
+    "queue_put_msgs_abs": lambda q: q.posted,
+    "queue_put_bytes_abs": lambda q: q.posted_bytes,
+    "queue_push_msgs_abs": lambda q: q.pushed,
+    "queue_ack_msgs_abs": lambda q: q.acknowledged,
+    "queue_nack_msgs_abs": lambda q: q.refused,
+    "queue_confirm_msgs_abs": lambda q: q.confirmed,
+    "queue_reject_msgs_abs": lambda q: q.poisoned,
+    "queue_gc_msgs_abs": lambda q: q.expired,
+    "queue_history_abs": lambda q: q.store.remembered,
+}
+
+
+def _queue_values(queue: Queue) -> dict[str, int]:
+    return {name: value(queue) for name, value in _VALUES.items()}

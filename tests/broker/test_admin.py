@@ -1,0 +1,235 @@
+"""Admin commands, in text and JSON, shaped like a real broker's answers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from bmq.wire.control_messages import AdminCommand, AdminCommandResponse, ClientType
+from tests.broker.core import FANOUT, PRIORITY, Core, Peer, domain
+from tests.transcripts import probes
+
+
+def admin(core: Core) -> Peer:
+    peer = core.connect()
+    peer.negotiate(client_type=ClientType.E_TCPADMIN)
+    return peer
+
+
+def say(core: Core, command: str) -> str:
+    answer = admin(core).ask(AdminCommand(command=command))
+    assert isinstance(answer, AdminCommandResponse)
+    return answer.text
+
+
+def tell(core: Core, command: str) -> Any:
+    return json.loads(say(core, f"ENCODING JSON_COMPACT {command}"))
+
+
+@pytest.fixture
+def core() -> Core:
+    core = Core()
+    sender = core.client()
+    sender.open(FANOUT, write=True)
+    sender.put(b"hello", b"world!!")
+    reader = core.client()
+    reader.consume(f"{FANOUT}?id=foo", messages=1)
+    other = core.client()
+    other.open(PRIORITY, write=True)
+    other.put(b"m")
+    return core
+
+
+def test_help_lists_every_command(core: Core) -> None:
+    text = say(core, "help")
+    recorded = probes()["admin"]["HELP"]
+    first = "This process responds to the following CMD subcommands:\n    HELP\n"
+    assert text.startswith(first)
+    assert first.replace("\n", "\\n") in recorded
+    commands = [entry["command"] for entry in tell(core, "HELP")["help"]["commands"]]
+    assert "DOMAINS DOMAIN <name> PURGE" in commands
+    assert all(command in text for command in commands)
+
+
+def test_infos(core: Core) -> None:
+    info = tell(core, "DOMAINS DOMAIN bmq.test.mem.fanout INFOS")["domainInfo"]
+    assert info["name"] == "bmq.test.mem.fanout"
+    assert json.loads(info["configJson"])["mode"] == {"fanout": {"appIDs": ["foo", "bar", "baz"]}}
+    meter = info["capacityMeter"]
+    assert (meter["numMessages"], meter["numBytes"], meter["messageCapacity"]) == (2, 12, 4_000_000)
+    assert info["queueUris"] == [FANOUT]
+    (storage,) = info["storageContent"]["storages"]
+    assert (storage["queueUri"], storage["numMessages"], storage["isPersistent"]) == (FANOUT, 2, False)
+    text = say(core, "DOMAINS DOMAIN bmq.test.mem.fanout INFOS")
+    assert text.startswith("Domain:\n-------\n    Name ............: bmq.test.mem.fanout\n")
+    assert "Messages: [current: 2, limit: 4,000,000]" in text
+    assert "Bytes   : [current: 12  B, limit: 8.00 GB]" in text
+    assert f"   0. {FANOUT}\n" in text
+
+
+def test_list(core: Core) -> None:
+    command = "DOMAINS DOMAIN bmq.test.mem.fanout QUEUE q LIST"
+    contents = tell(core, f"{command} 0 UNLIMITED")["queueContents"]
+    assert [m["sizeBytes"] for m in contents["messages"]] == [5, 7]
+    assert (contents["offset"], contents["totalQueueMessages"]) == (0, 2)
+    guids = [m["guid"] for m in contents["messages"]]
+
+    def listed(arguments: str) -> list[str]:
+        return [m["guid"] for m in tell(core, f"{command} {arguments}")["queueContents"]["messages"]]
+
+    assert listed("1 10") == guids[1:]
+    assert listed("-1 1") == guids[1:]
+    assert listed("2 -1") == guids[1:]
+    assert listed("foo 0 1") == guids[:1]
+    text = say(core, f"{command} 0 10")
+    assert text.startswith("Printing 2 message(s) [0-1 / 2] (total: 12  B)\n")
+    assert all(guid in text for guid in guids)
+
+
+def test_internals(core: Core) -> None:
+    command = "DOMAINS DOMAIN bmq.test.mem.fanout QUEUE q INTERNALS"
+    internals = tell(core, command)["queueInternals"]
+    state = internals["state"]
+    assert {s["appId"]: s["numMessages"] for s in state["storage"]["virtualStorages"]} == {
+        "foo": 2,
+        "bar": 2,
+        "baz": 2,
+    }
+    assert [len(handle["subStreams"]) for handle in state["handles"]] == [1, 1]
+    (stream,) = state["handles"][1]["subStreams"]
+    assert (stream["appId"], stream["numUnconfirmedMessages"]) == ("foo", 1)
+    assert stream["unconfirmedMonitors"][0]["state"] == "STATE_FULL"
+    engine = internals["queue"]["localQueue"]["queueEngine"]["fanout"]
+    consumers = {c["appId"]: c["appState"]["numConsumers"] for c in engine["consumerStates"]}
+    assert consumers == {"foo": 1, "bar": 0, "baz": 0}
+    text = say(core, command)
+    assert text.startswith("Queue Internals\n---------------\n")
+    assert "foo: status=alive" in text
+    assert "bar: status=registered" in text
+
+
+def test_purge_one_application(core: Core) -> None:
+    text = say(core, "DOMAINS DOMAIN bmq.test.mem.fanout QUEUE q PURGE bar")
+    assert text.startswith("Purged 2 message(s) for a total of 12  B from 1 queue(s):\n")
+    assert len(core.node.queues[FANOUT].store) == 2
+    late = core.client()
+    late.consume(f"{FANOUT}?id=bar")
+    assert late.payloads == []
+    purged = tell(core, "DOMAINS DOMAIN bmq.test.mem.fanout QUEUE q PURGE nope")
+    assert "not found" in purged["purgedQueues"]["queues"][0]["error"]["message"]
+
+
+def test_purge_everything(core: Core) -> None:
+    assert tell(core, "DOMAINS DOMAIN bmq.test.mem.fanout QUEUE q PURGE *")["purgedQueues"]["queues"][0][
+        "queue"
+    ]["numMessagesPurged"] == 2  # fmt: skip
+    assert len(core.node.queues[FANOUT].store) == 0
+    text = say(core, "DOMAINS DOMAIN bmq.test.mem.priority PURGE")
+    assert text.startswith("Purged 1 message(s)")
+    assert say(core, "DOMAINS DOMAIN bmq.test.mem.broadcast PURGE") == "No queue purged."
+
+
+def test_a_purge_makes_room_for_a_consumer_that_was_full(core: Core) -> None:
+    reader = core.client()
+    reader.consume(f"{FANOUT}?id=baz")
+    assert reader.payloads == [b"hello", b"world!!"]
+    say(core, "DOMAINS DOMAIN bmq.test.mem.fanout QUEUE q PURGE *")
+    sender = core.client()
+    sender.open(FANOUT, write=True)
+    sender.put(b"new")
+    assert reader.payloads == [b"new"]
+
+
+def test_reconfigure() -> None:
+    core = Core()
+    sender, foo, new = core.client(), core.client(), core.client()
+    sender.open(FANOUT, write=True)
+    foo.consume(f"{FANOUT}?id=foo")
+    new.consume(f"{FANOUT}?id=new")
+    sender.put(b"before")
+    name = "bmq.test.mem.fanout"
+    core.source.configured[name] = domain(name, app_ids=("bar", "baz", "new"))
+    assert tell(core, f"DOMAINS RECONFIGURE {name}") == {"success": {}}
+    sender.put(b"after")
+    assert new.payloads == [b"after"], "a new application sees only what is posted from then on"
+    assert foo.payloads == [b"before"], "one that was taken out gets nothing more"
+    core.source.configured[name] = domain()
+    answer = say(core, f"DOMAINS RECONFIGURE {name}")
+    assert "mode" in answer
+    assert core.node.domains[name].config.app_ids == ("bar", "baz", "new"), "old settings stay"
+
+
+def test_reconfigured_limits_count_from_then_on() -> None:
+    core = Core()
+    sender = core.client()
+    sender.open(PRIORITY, write=True)
+    sender.put(b"m", b"m")
+    name = "bmq.test.mem.priority"
+    core.source.configured[name] = domain(queue_limits=type(domain().queue_limits)(1, 1000), max_producers=1)
+    say(core, f"DOMAINS RECONFIGURE {name}")
+    sender.put(b"m")
+    assert [ack.status for ack in sender.acks] == [0, 0, 1]
+    answer = core.client().open(PRIORITY, write=True)
+    assert "1 producer(s)" in str(answer)
+
+
+def test_idle_queues_can_be_forgotten_at_once() -> None:
+    core = Core()
+    peer = core.client()
+    peer.open(PRIORITY, write=True)
+    peer.disconnect()
+    assert core.node.queues
+    assert say(core, "CLUSTERS CLUSTER local FORCE_GC_QUEUES") == "SUCCESS"
+    assert not core.node.queues
+
+
+def test_statistics(core: Core) -> None:
+    stats = json.loads(tell(core, "stat show")["stats"])
+    queue = stats["domainQueues"]["domains"]["bmq.test.mem.fanout"][FANOUT]
+    assert queue["values"]["queue_put_msgs_abs"] == 2
+    assert queue["values"]["queue_push_msgs_abs"] == 1
+    assert queue["appIds"]["bar"]["values"]["queue_content_msgs"] == 2
+    text = say(core, "STAT SHOW")
+    assert FANOUT in text
+    assert PRIORITY in text
+
+
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [
+        ("", "Unable to decode command (rc: -1, error: 'Empty input')"),
+        (
+            "NOPE",
+            'Unable to decode command (rc: -1, error: \'Invalid command. Send "HELP" for list of commands. '
+            "Invalid command word: NOPE')",
+        ),
+        ("DOMAINS DOMAIN nope INFOS", "Domain 'nope' doesn't exist"),
+        ("DOMAINS RECONFIGURE nope", "Domain 'nope' doesn't exist"),
+        (
+            "DOMAINS DOMAIN bmq.test.mem.priority QUEUE nope PURGE *",
+            "Queue was not found in a storage 'bmq://bmq.test.mem.priority/nope'",
+        ),
+        (
+            "DOMAINS DOMAIN bmq.test.mem.fanout QUEUE q LIST x y",
+            "Unable to decode command (rc: -1, error: 'Invalid offset: X')",
+        ),
+    ],
+)
+def test_what_cannot_be_done(core: Core, command: str, answer: str) -> None:
+    assert say(core, command) == answer
+    assert tell(core, command) == {"error": {"message": answer}}
+
+
+def test_pretty_json(core: Core) -> None:
+    text = say(core, "ENCODING JSON_PRETTY DOMAINS DOMAIN bmq.test.mem.priority INFOS")
+    assert text.startswith('{\n  "domainInfo"')
+
+
+def test_an_admin_session_serves_no_queues(core: Core) -> None:
+    peer = admin(core)
+    peer.put(b"m")
+    peer.confirm(bytes(16))
+    assert peer.receive() == []
+    assert not peer.session.closed

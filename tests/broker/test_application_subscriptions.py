@@ -1,0 +1,132 @@
+"""Application subscriptions: expressions in the domain file, evaluated when a message is posted."""
+
+from __future__ import annotations
+
+import pytest
+
+from bmq.broker.domain import AppSubscription
+from bmq.wire.control_messages import Status, StatusCategory
+from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, Peer, domain, subscription
+from tests.transcripts import probes
+
+APPSUB = "bmq://bmq.test.appsub.priority/q"
+APPSUB_FANOUT = "bmq://bmq.test.appsub.fanout/q"
+
+
+def producer(core: Core, uri: str) -> Peer:
+    peer = core.client()
+    peer.open(uri, write=True)
+    return peer
+
+
+def test_what_does_not_match_is_acknowledged_and_gone() -> None:
+    measured = probes()["application_subscription"]
+    core = Core()
+    sender, reader = producer(core, APPSUB), core.client()
+    reader.consume(APPSUB)
+    sender.put(b"pos", properties={"x": 1})
+    sender.put(b"neg", properties={"x": -1})
+    sender.put(b"none")
+    assert [ack.status for ack in sender.acks] == measured["acks"]
+    assert [p.decode() for p in reader.payloads] == measured["pushed"]
+    assert len(core.node.queues[APPSUB].store) == 1
+
+
+def test_each_application_has_its_own() -> None:
+    """Recorded in official-appsub: foo takes 1, bar takes 2, baz everything."""
+    core = Core()
+    sender = producer(core, APPSUB_FANOUT)
+    readers = {app: core.client() for app in ("foo", "bar", "baz")}
+    for app, reader in readers.items():
+        reader.consume(f"{APPSUB_FANOUT}?id={app}")
+    for x in (1, 2, 3):
+        sender.put(b"%d" % x, properties={"x": x})
+    sender.put(b"none")
+    assert readers["foo"].payloads == [b"1"]
+    assert readers["bar"].payloads == [b"2"]
+    assert readers["baz"].payloads == [b"1", b"2", b"3", b"none"]
+
+
+def test_a_message_nobody_wants_uses_no_quota_and_is_no_duplicate() -> None:
+    core = Core()
+    sender = producer(core, APPSUB)
+    guids = sender.put(b"neg", properties={"x": -1})
+    sender.put(b"pos", guids=guids, properties={"x": 1})
+    assert len(core.node.queues[APPSUB].store) == 1
+
+
+def test_consumer_subscriptions_come_on_top() -> None:
+    core = Core()
+    sender, reader = producer(core, APPSUB), core.client()
+    reader.open(APPSUB, read=True)
+    reader.configure(subscription(1, "y == 1"))
+    for x, y in ((1, 1), (1, 2), (-1, 1)):
+        sender.put(b"m", properties={"x": x, "y": y})
+    assert len(reader.pushes) == 1
+    assert len(core.node.queues[APPSUB].store) == 2
+
+
+def test_the_last_of_several_for_one_application_counts() -> None:
+    core = Core(
+        domain(
+            "bmq.test.mem.fanout",
+            subscriptions=(AppSubscription("foo", "x == 1"), AppSubscription("foo", "x == 2")),
+        )
+    )
+    sender, reader = producer(core, FANOUT), core.client()
+    reader.consume(f"{FANOUT}?id=foo")
+    for x in (1, 2):
+        sender.put(b"%d" % x, properties={"x": x})
+    assert reader.payloads == [b"2"]
+
+
+def test_an_unknown_application_s_entry_is_ignored() -> None:
+    core = Core(domain("bmq.test.mem.fanout", subscriptions=(AppSubscription("nope", "x == 1"),)))
+    sender, reader = producer(core, FANOUT), core.client()
+    reader.consume(f"{FANOUT}?id=foo")
+    sender.put(b"m")
+    assert reader.payloads == [b"m"]
+
+
+def test_broadcast_discards_what_does_not_match() -> None:
+    core = Core(domain("bmq.test.mem.broadcast", subscriptions=(AppSubscription("", "x > 0"),)))
+    sender, reader = producer(core, BROADCAST), core.client()
+    reader.consume(BROADCAST)
+    for x in (1, -1):
+        sender.put(b"%d" % x, properties={"x": x})
+    assert reader.payloads == [b"1"]
+    assert [ack.status for ack in sender.acks] == [0, 0]
+
+
+def test_an_invalid_one_refuses_the_open() -> None:
+    core = Core(domain(subscriptions=(AppSubscription("", "x >"),)))
+    answer = core.client().open(PRIORITY, write=True)
+    assert isinstance(answer, Status)
+    assert (answer.category, answer.code) == (StatusCategory.E_REFUSED, -10)
+
+
+@pytest.mark.parametrize(("text", "properties", "matched"), probes()["expressions"])
+def test_expressions_as_measured(text: str, properties: dict[str, list[object]], matched: bool) -> None:
+    """Every measured expression, as a consumer's subscription on messages with the same properties."""
+    from bmq.wire.constants import PropertyType
+    from bmq.wire.properties import Typed
+
+    def value(kind: int, raw: str) -> Typed:
+        content = bytes.fromhex(raw)
+        match PropertyType(kind):
+            case PropertyType.BOOL:
+                return Typed(PropertyType.BOOL, content == b"\1")
+            case PropertyType.STRING:
+                return Typed(PropertyType.STRING, content.decode())
+            case PropertyType.CHAR | PropertyType.BINARY as kind_:
+                return Typed(kind_, content)
+            case kind_:
+                return Typed(kind_, int.from_bytes(content, "big", signed=True))
+
+    core = Core()
+    sender, reader = producer(core, PRIORITY), core.client()
+    reader.open(PRIORITY, read=True)
+    reader.configure(subscription(1, text))
+    typed = {name: value(kind, raw) for name, (kind, raw) in properties.items()}  # type: ignore[arg-type]
+    sender.put(b"m", properties=typed)
+    assert bool(reader.pushes) is matched

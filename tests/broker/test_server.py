@@ -1,0 +1,456 @@
+"""The broker on a real socket: life, restarts, TLS, slow readers, what it does wrong on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+import bmq
+from bmq.broker import Authentication, Broker, DomainConfig, InvalidDomain, Limits, ManualClock, Mode
+from bmq.errors import AckStatus, StateError, StatusCategory
+from bmq.wire.constants import EventType
+from bmq.wire.control_messages import (
+    AdminCommand,
+    AdminCommandResponse,
+    AuthenticationRequest,
+    AuthenticationResponse,
+    ClientType,
+    OpenQueueResponse,
+    Status,
+)
+from tests.broker.core import PRIORITY, domain
+from tests.broker.wire import Wire, client, close_all
+
+
+@pytest.fixture(autouse=True)
+async def _closing() -> AsyncIterator[None]:
+    yield
+    await close_all()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for something that only the broker's own tasks bring about."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 (there is nothing to be told by)
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    async with Broker() as broker:
+        yield broker
+
+
+async def test_it_takes_a_free_port_on_this_machine_only(broker: Broker) -> None:
+    assert broker.port > 0
+    assert broker.uri == f"tcp://127.0.0.1:{broker.port}"
+    async with Broker() as other:
+        assert other.port != broker.port
+
+
+async def test_making_one_needs_no_event_loop_and_settles_no_port() -> None:
+    made = await asyncio.to_thread(Broker)
+    with pytest.raises(StateError, match="start"):
+        _ = made.port
+    async with made:
+        await client(made.port)
+
+
+async def test_starting_twice_is_an_error_and_stopping_twice_is_not(broker: Broker) -> None:
+    with pytest.raises(StateError, match="running"):
+        await broker.start()
+    await broker.stop()
+    await broker.stop()
+
+
+async def test_a_taken_port(broker: Broker) -> None:
+    with pytest.raises(OSError, match="in use"):
+        await Broker(port=broker.port).start()
+
+
+async def test_post_store_push_confirm(broker: Broker) -> None:
+    sender, reader = await client(broker.port), await client(broker.port)
+    await sender.open(PRIORITY, write=True)
+    guids = sender.put(b"one", b"two")
+    assert [ack.status for ack in await sender.acks(2)] == [0, 0]
+    queue = broker.queues[PRIORITY]
+    assert [message.payload for message in queue.messages] == [b"one", b"two"]
+    assert queue.messages[0].waiting_for == ("__default",)
+    assert (len(queue), queue.bytes, queue.unconfirmed) == (2, 6, 0)
+    await reader.consume(PRIORITY)
+    assert [push.data for push in await reader.pushes(2)] == [b"one", b"two"]
+    assert queue.apps["__default"].unconfirmed == tuple(guid.hex().upper() for guid in guids)
+    reader.confirm(*guids)
+    await reader.open(PRIORITY, read=True)
+    assert len(queue) == queue.unconfirmed == 0
+    assert (queue.posted, queue.pushed, queue.confirmed) == (2, 2, 2)
+
+
+async def test_queues_are_found_by_any_uri_of_them(broker: Broker) -> None:
+    sender = await client(broker.port)
+    await sender.open(PRIORITY, write=True)
+    assert list(broker.queues) == [PRIORITY]
+    assert broker.queues[f"{PRIORITY}?id=x"].uri == PRIORITY
+    with pytest.raises(KeyError, match="there are: "):
+        _ = broker.queues["bmq://bmq.test.mem.priority/other"]
+
+
+async def test_what_one_turn_of_the_loop_makes_leaves_in_one_piece(broker: Broker) -> None:
+    peer = await client(broker.port)
+    await peer.open(PRIORITY, write=True)
+    await peer.consume(PRIORITY)
+    peer.put(*[b"x"] * 100)
+    data = await asyncio.wait_for(peer.reader.read(1 << 20), 10)
+    assert len(data) >= 8 + 4 + 100 * 24
+
+
+async def test_a_graceful_stop_does_not_count_as_a_failed_delivery(broker: Broker) -> None:
+    uri = "bmq://bmq.test.rda.priority/q"
+    peer = await client(broker.port)
+    await peer.open(uri, write=True)
+    peer.put(b"m")
+    await peer.acks(1)
+    for _ in range(5):
+        reader = await client(broker.port)
+        await reader.consume(uri)
+        await reader.pushes(1)
+        await broker.restart()
+        await reader.closed()
+    assert len(broker.queues[uri]) == 1
+
+
+async def test_a_restart_keeps_or_loses_what_is_stored(broker: Broker) -> None:
+    port = broker.port
+    for keep, left in ((True, 1), (False, 0)):
+        peer = await client(port)
+        await peer.open(PRIORITY, write=True)
+        peer.put(b"m")
+        await peer.acks(1)
+        broker.queues[PRIORITY].messages[0]
+        if not keep:
+            broker.queues[PRIORITY].purge()
+            peer.put(b"n")
+            await peer.acks(1)
+        await broker.restart(keep=keep)
+        assert broker.port == port
+        assert sum(map(len, broker.queues.values())) == left
+
+
+async def test_clients_that_connect_while_it_is_stopped_are_refused(broker: Broker) -> None:
+    port = broker.port
+    await broker.stop()
+    with pytest.raises(ConnectionRefusedError):
+        await client(port)
+
+
+async def test_a_crash_of_a_client_is_noticed(broker: Broker) -> None:
+    first, second, sender = [await client(broker.port) for _ in range(3)]
+    await first.consume(PRIORITY)
+    await sender.open(PRIORITY, write=True)
+    sender.put(b"m")
+    await first.pushes(1)
+    await second.consume(PRIORITY)
+    first.writer.transport.abort()
+    assert [push.data for push in await second.pushes(1)] == [b"m"]
+
+
+async def test_a_reader_that_does_not_read_holds_little_memory(broker: Broker) -> None:
+    """It gets no more than a few high-water marks; when it reads again it gets everything."""
+    async with Broker(high_water=200_000) as small:
+        slow, sender = await client(small.port), await client(small.port)
+        await slow.consume(PRIORITY, messages=100_000, size=10**9)
+        await sender.open(PRIORITY, write=True)
+        for _ in range(40):
+            sender.put(*[b"x" * 50_000] * 10)
+            await sender.acks(10)
+        (connection,) = [c for c in small.connections if not c.output.accepting]
+        assert connection.transport is not None
+        held = connection.transport.get_write_buffer_size() + connection.output.size
+        assert held < 1_000_000
+        assert len(await slow.pushes(400)) == 400
+
+
+async def test_tls(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    make_certificate(key, certificate)
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(certificate, key)
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    async with Broker(ssl=server) as broker:
+        peer = await client(broker.port, trusting)
+        assert isinstance(await peer.open(PRIORITY, write=True), OpenQueueResponse)
+        peer.put(b"x" * 1_000_000)
+        assert len(await peer.acks(1)) == 1
+        await peer.close()
+
+
+def make_certificate(key: Path, certificate: Path) -> None:
+    subprocess.run(
+        (
+            "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 "
+            f"-keyout {key} -out {certificate} -subj /CN=localhost "
+            "-addext subjectAltName=DNS:localhost,IP:127.0.0.1"
+        ).split(),
+        check=True,
+        capture_output=True,
+    )
+
+
+async def test_credentials() -> None:
+    async with Broker(auth={"user": "secret"}) as broker:
+        silent = await Wire.connect(broker.port)
+        with pytest.raises(ConnectionError):
+            await silent.negotiate()
+        for password, category in (
+            (b"secret", StatusCategory.E_SUCCESS),
+            (b"x", StatusCategory.E_REFUSED),
+        ):
+            peer = await Wire.connect(broker.port)
+            answer = await peer.authenticate(
+                AuthenticationRequest(mechanism="BASIC", data=b"user:" + password)
+            )
+            assert isinstance(answer, AuthenticationResponse)
+            assert answer.status.category is category
+            if category is StatusCategory.E_REFUSED:
+                await peer.closed()
+            else:
+                await peer.negotiate()
+
+
+async def test_credentials_expire_by_the_broker_s_clock() -> None:
+    clock = ManualClock()
+    auth = Authentication({"user": "secret"}, lifetime_ms=60_000)
+    async with Broker(auth=auth, clock=clock) as broker:
+        peer = await Wire.connect(broker.port)
+        await peer.authenticate(AuthenticationRequest(mechanism="BASIC", data=b"user:secret"))
+        await peer.negotiate()
+        clock.advance(59)
+        assert broker.connections
+        clock.advance(2)
+        await peer.closed()
+
+
+async def test_time_stands_still_until_told() -> None:
+    clock = ManualClock()
+    async with Broker(clock=clock) as broker:
+        peer = await client(broker.port)
+        await peer.open(PRIORITY, write=True)
+        peer.put(b"m")
+        await peer.acks(1)
+        clock.advance(300)
+        assert len(broker.queues[PRIORITY]) == 1
+        clock.advance(2)
+        assert len(broker.queues[PRIORITY]) == 0
+        assert broker.queues[PRIORITY].expired == 1
+    with pytest.raises(ValueError, match="backwards"):
+        clock.advance(-1)
+
+
+async def test_real_time_passes_by_itself() -> None:
+    config = domain(message_ttl=0)
+    async with Broker(domains=[config]) as broker:
+        peer = await client(broker.port)
+        await peer.open(PRIORITY, write=True)
+        peer.put(b"m")
+        await peer.acks(1)
+        await until(lambda: not len(broker.queues[PRIORITY]))
+
+
+# ---- domains
+
+
+async def test_domains_of_the_program(broker: Broker) -> None:
+    broker.add_domain(DomainConfig("my.domain", Mode.FANOUT, app_ids=("a",), queue_limits=Limits(9, 9)))
+    peer = await client(broker.port)
+    assert isinstance(await peer.open("bmq://my.domain/q", write=True), OpenQueueResponse)
+    with pytest.raises(InvalidDomain, match="mode"):
+        broker.add_domain(DomainConfig("my.domain", Mode.PRIORITY))
+    assert broker.source.load("my.domain").mode is Mode.FANOUT
+
+
+async def test_domains_as_dictionaries() -> None:
+    content = {"definition": {"parameters": domain().parameters()}}
+    async with Broker(domains={"one": content, "two": {"redirect": "one"}}) as broker:
+        peer = await client(broker.port)
+        await peer.open("bmq://two/q", write=True)
+        assert list(broker.queues) == ["bmq://one/q"]
+
+
+async def test_a_configuration_directory(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="domains"):
+        Broker(config_dir=tmp_path)
+    (tmp_path / "domains").mkdir()
+    async with Broker(config_dir=tmp_path) as broker:
+        peer = await client(broker.port)
+        answer = await peer.open(PRIORITY, write=True)
+        assert isinstance(answer, Status), "the built-in domains are not there as well"
+    async with Broker(config_dir=tmp_path, builtin=True) as broker:
+        peer = await client(broker.port)
+        assert isinstance(await peer.open(PRIORITY, write=True), OpenQueueResponse)
+
+
+# ---- faults
+
+
+async def opened(broker: Broker) -> Wire:
+    peer = await client(broker.port)
+    await peer.open(PRIORITY, write=True)
+    return peer
+
+
+async def test_dropped_acks(broker: Broker) -> None:
+    peer = await opened(broker)
+    broker.faults.drop_acks(2)
+    guids = peer.put(b"0", b"1", b"2")
+    assert [ack.guid for ack in await peer.acks(1)] == guids[2:]
+    assert len(broker.queues[PRIORITY]) == 3
+
+
+async def test_late_acks_by_the_broker_s_clock() -> None:
+    clock = ManualClock()
+    async with Broker(clock=clock) as broker:
+        peer = await opened(broker)
+        broker.faults.delay_acks(5)
+        peer.put(b"late")
+        await peer.open(PRIORITY, write=True)
+        broker.faults.clear()
+        (second,) = peer.put(b"prompt")
+        assert [ack.guid for ack in await peer.acks(1)] == [second]
+        clock.advance(4)
+        assert not any(connection.output.take() for connection in broker.connections)
+        clock.advance(1)
+        assert len(await peer.acks(1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "wire"),
+    [
+        (AckStatus.LIMIT_MESSAGES, 1),
+        (AckStatus.LIMIT_BYTES, 2),
+        (AckStatus.UNKNOWN, 5),
+        (AckStatus.REFUSED, 5),
+        (AckStatus.STORAGE_FAILURE, 6),
+        (AckStatus.NOT_READY, 7),
+    ],
+)
+async def test_negative_acks_with_a_chosen_status(broker: Broker, status: AckStatus, wire: int) -> None:
+    peer = await opened(broker)
+    broker.faults.nack(status, count=1)
+    peer.put(b"0", b"1")
+    assert [ack.status for ack in await peer.acks(2)] == [wire, 0]
+    assert [message.payload for message in broker.queues[PRIORITY].messages] == [b"1"]
+    with pytest.raises(ValueError, match="SUCCESS"):
+        broker.faults.nack(AckStatus.SUCCESS)
+
+
+async def test_messages_twice(broker: Broker) -> None:
+    peer = await opened(broker)
+    await peer.consume(PRIORITY)
+    broker.faults.duplicate_pushes(1)
+    peer.put(b"0", b"1")
+    assert [push.data for push in await peer.pushes(3)] == [b"0", b"0", b"1"]
+
+
+async def test_refused_opens(broker: Broker) -> None:
+    broker.faults.refuse_open(StatusCategory.E_NOT_READY, 7, "Later", uri=PRIORITY, count=1)
+    peer = await client(broker.port)
+    other = "bmq://bmq.test.mem.broadcast/q"
+    assert isinstance(await peer.open(other, write=True), OpenQueueResponse)
+    peer = await client(broker.port)
+    assert await peer.open(PRIORITY, write=True) == Status(
+        category=StatusCategory.E_NOT_READY, code=7, message="Later"
+    )
+    assert isinstance(await peer.open(PRIORITY, write=True), OpenQueueResponse)
+
+
+async def test_refused_negotiations(broker: Broker) -> None:
+    broker.faults.refuse_negotiation(count=1)
+    peer = await Wire.connect(broker.port)
+    response = await peer.negotiate()
+    assert response.result == Status(
+        category=StatusCategory.E_REFUSED, code=-1, message="Connection not authorized"
+    )
+    await peer.closed()
+    await client(broker.port)
+
+
+async def test_slow_negotiations_by_the_broker_s_clock() -> None:
+    clock = ManualClock()
+    async with Broker(clock=clock) as broker:
+        broker.faults.delay_negotiation(30)
+        peer = await Wire.connect(broker.port)
+        waiting = asyncio.create_task(peer.negotiate())
+        await until(lambda: any(connection.waiting for connection in broker.connections))
+        assert not waiting.done()
+        clock.advance(30)
+        assert (await waiting).result == Status()
+
+
+async def test_connections_that_break_after_some_events(broker: Broker) -> None:
+    peer = await opened(broker)
+    broker.faults.disconnect_after(2)
+    peer.put(b"0")
+    peer.put(b"1")
+    peer.put(b"2")
+    await peer.closed()
+    assert [message.payload for message in broker.queues[PRIORITY].messages] == [b"0", b"1"]
+    broker.faults.clear()
+    await opened(broker)
+
+
+async def test_all_connections_cut_at_once(broker: Broker) -> None:
+    peers = [await opened(broker) for _ in range(3)]
+    broker.faults.disconnect()
+    for peer in peers:
+        await peer.closed()
+
+
+async def test_a_broker_that_stops_reading(broker: Broker) -> None:
+    peer = await opened(broker)
+    broker.faults.stop_reading()
+    peer.put(b"0")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(peer.event(EventType.ACK), 0.2)
+    broker.faults.resume_reading()
+    assert len(await peer.acks(1)) == 1
+
+
+async def test_faults_stay_on_after_a_restart(broker: Broker) -> None:
+    broker.faults.refuse_open()
+    await broker.restart(keep=False)
+    peer = await client(broker.port)
+    assert isinstance(await peer.open(PRIORITY, write=True), Status)
+    broker.faults.clear()
+    assert isinstance(await peer.open(PRIORITY, write=True), OpenQueueResponse)
+
+
+# ---- admin
+
+
+async def test_an_admin_session(broker: Broker) -> None:
+    peer = await Wire.connect(broker.port)
+    await peer.negotiate(client_type=ClientType.E_TCPADMIN)
+    answer = await peer.ask(AdminCommand(command="HELP"))
+    assert isinstance(answer, AdminCommandResponse)
+    assert answer.text.startswith("This process responds to the following CMD subcommands:")
+    assert answer.text == broker.admin("help")
+
+
+async def test_it_logs_who_comes_and_goes(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="bmq.broker"):
+        peer = await client(broker.port)
+        await peer.close()
+        await until(lambda: not broker.connections)
+    text = " ".join(caplog.messages)
+    assert "connected" in text
+    assert "disconnected" in text
+
+
+def test_the_broker_is_a_public_room() -> None:
+    assert bmq.broker.Broker is Broker
