@@ -334,7 +334,7 @@ def subscriptions(options: Options) -> dict[str, str]:
             named = cast("dict[str, Any]", json.loads(text))
         except ValueError as error:
             raise UsageError(
-                f"option subscription: no JSON object of names and expressions: {error}"
+                f"option subscription: not a JSON object of names and expressions: {error}"
             ) from None
     for name, expression in named.items():
         if not isinstance(expression, str):

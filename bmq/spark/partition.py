@@ -27,7 +27,7 @@ class WritePartition:
     def __init__(
         self, settings: SinkSettings, types: dict[str, Any] | None, summary: Accumulator[Summary] | None
     ) -> None:
-        self._settings = settings
+        self.settings = settings
         self._types = types
         self._summary = summary
         # One id for all tasks and their repetitions, another for every call of write_partition.
@@ -49,7 +49,7 @@ class WritePartition:
         Raises:
             PostError, ConnectionFailed, UsageError, RequestTimeout: see :func:`write_partition`.
         """
-        settings = self._settings
+        settings = self.settings
         scope = scope or task_scope(settings.job_id or self._job, distinct_stages=not settings.job_id)
         first = next(rows, None)
         if first is None:

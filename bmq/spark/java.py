@@ -1,0 +1,38 @@
+"""Is there a Java that Spark runs on? Asked before Spark is, whose answer is long."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+
+from bmq.errors import StateError
+
+__all__ = ["check_java"]
+
+_NEEDED = 17
+
+
+def check_java() -> int:
+    """Return the major version of the Java that Spark will start.
+
+    Raises:
+        StateError: there is none, or one that is too old; the message says what to install.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    advice = f"install Java {_NEEDED} (such as the package openjdk-{_NEEDED}-jre-headless)"
+    if java is None:
+        raise StateError(f"Spark runs on Java, and there is no 'java' in PATH: {advice}")
+    try:
+        run = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=60)
+    except OSError:
+        raise StateError(f"Spark runs on Java, and JAVA_HOME={home} has no 'bin/java': {advice}") from None
+    found = re.search(r'version "(?:1\.)?(\d+)', run.stderr + run.stdout)
+    version = int(found[1]) if found else 0
+    if version < _NEEDED:
+        raise StateError(
+            f"Spark needs Java {_NEEDED} or newer, and {java} is Java {version or '?'}: {advice}"
+        )
+    return version

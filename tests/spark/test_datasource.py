@@ -1,0 +1,450 @@
+"""``format("bmq")``: readers and writers called as Spark calls them, without a JVM."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import Row
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+import bmq
+from bmq.spark import BmqDataSource
+from tests.spark.brokers import DOMAIN, BrokerThread
+
+
+def struct(**columns: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+WHOLE = struct(
+    value=BinaryType(),
+    properties=MapType(StringType(), StringType()),
+    guid=StringType(),
+    queue=StringType(),
+    subscription=StringType(),
+    redelivered=BooleanType(),
+    receivedAt=TimestampType(),
+)
+
+
+def source(**options: Any) -> BmqDataSource:
+    return BmqDataSource(CaseInsensitiveDict({key: str(value) for key, value in options.items()}))
+
+
+def travelled(value: Any) -> Any:
+    return cloudpickle.loads(cloudpickle.dumps(value))
+
+
+# writing
+
+ORDERS = struct(value=StringType(), CustomerId=IntegerType(), properties=MapType(StringType(), LongType()))
+
+
+def batches(count: int, size: int = 1000) -> Iterator[pa.RecordBatch]:
+    for first in range(0, count, size):
+        numbers = range(first, min(first + size, count))
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array([f"order {n}" for n in numbers]),
+                pa.array([n if n % 2 else None for n in numbers], pa.int32()),
+                pa.array([[("n", n)] for n in numbers], pa.map_(pa.string(), pa.int64())),
+            ],
+            names=ORDERS.fieldNames(),
+        )
+
+
+@pytest.mark.parametrize("kind", ["writer", "streamWriter"])
+def test_arrow_batches_become_messages(broker: BrokerThread, queue: str, kind: str) -> None:
+    options = {"broker": broker.uri, "queue": queue, "propertyColumns": "CustomerId"}
+    writer = travelled(getattr(source(**options), kind)(ORDERS, False))
+    message = travelled(writer.write(batches(3500)))
+    assert (message.report.rows, message.report.acknowledged) == (3500, 3500)
+    got = broker.drain(queue, expect=3500)
+    assert [m.data for m in got] == [f"order {n}".encode() for n in range(3500)]
+    assert dict(got[0].properties) == {"n": 0}
+    assert dict(got[1].properties) == {"n": 1, "CustomerId": 1}
+    assert got[1].property_types["CustomerId"].name == "INT32"
+    more = (3,) if kind == "streamWriter" else ()
+    writer.commit([message, None], *more)
+    writer.abort([None], *more)
+
+
+def test_rows_are_taken_where_spark_has_no_arrow(broker: BrokerThread, queue: str) -> None:
+    writer = source(broker=broker.uri, queue=queue).writer(struct(value=StringType()), False)
+    assert writer.write(iter([Row(value="a"), Row(value="b")])).report.acknowledged == 2
+    assert [m.data for m in broker.drain(queue, expect=2)] == [b"a", b"b"]
+
+
+def test_the_writer_of_a_save_is_one_job(broker: BrokerThread, queue: str) -> None:
+    options = {"broker": broker.uri, "queue": queue, "propertyColumns": "CustomerId"}
+    one, other = (source(**options).writer(ORDERS, False) for _ in range(2))
+    for writer in (one, travelled(one), other):
+        writer.write(batches(10))
+    assert len(broker.drain(queue, expect=20)) == 20
+
+
+def test_the_option_queue_wins_over_the_column(broker: BrokerThread, queue: str) -> None:
+    schema = struct(value=StringType(), queue=StringType())
+    writer = source(broker=broker.uri, queue=queue).writer(schema, False)
+    writer.write(
+        iter([pa.RecordBatch.from_pydict({"value": ["x"], "queue": ["bmq://bmq.test.mem.priority/no"]})])
+    )
+    assert len(broker.drain(queue, expect=1)) == 1
+
+
+def test_a_column_of_ids_is_used_for_guids(broker: BrokerThread, queue: str) -> None:
+    writer = source(broker=broker.uri, queue=queue).writer(struct(value=StringType(), id=StringType()), False)
+    for attempt in range(2):
+        values = [f"{n} at {attempt}" for n in range(5)]
+        writer.write(iter([pa.RecordBatch.from_pydict({"value": values, "id": list("abcde")})]))
+    assert len(broker.drain(queue, expect=5)) == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "schema", "text"),
+    [
+        ({"topic": "x"}, ORDERS, "unknown option topic; there are: broker, connectTimeoutMs"),
+        ({}, ORDERS, "column 'CustomerId' is of no use to a queue; there are: 'value'"),
+        ({"propertyColumns": "Missing"}, struct(value=StringType()), "no column 'Missing'"),
+        ({"valueColumn": "body"}, struct(value=StringType()), "column 'value' is of no use"),
+        ({"maxRetries": "many"}, struct(value=StringType()), "option maxRetries='many'"),
+        (
+            {"ackTimeoutMs": "-1"},
+            struct(value=StringType()),
+            "ackTimeoutMs='-1': it cannot be negative",
+        ),
+        ({"guidMode": "id"}, struct(value=StringType()), "guidMode=id needs an id column"),
+        ({"queue": ""}, struct(value=StringType()), "name a queue"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_the_job(
+    options: dict[str, str], schema: StructType, text: str
+) -> None:
+    with pytest.raises(bmq.UsageError) as info:
+        source(**{"queue": f"bmq://{DOMAIN}/q", **options}).writer(schema, False)
+    assert text in str(info.value)
+
+
+def test_a_queue_cannot_be_overwritten() -> None:
+    with pytest.raises(bmq.UsageError, match=r'use mode\("append"\)'):
+        source(queue=f"bmq://{DOMAIN}/q").writer(ORDERS, True)
+    with pytest.raises(bmq.UsageError, match=r'outputMode\("append"\)'):
+        source(queue=f"bmq://{DOMAIN}/q").streamWriter(ORDERS, True)
+
+
+# reading
+
+TYPED = {
+    "n": 7,
+    "text": "ä",
+    "yes": True,
+    "raw": b"\xff\x00",
+    "short": bmq.Typed(bmq.PropertyType.SHORT, 3),
+}
+
+
+def read(reader: Any, partition: Any) -> list[dict[str, Any]]:
+    return [row for batch in reader.read(partition) for row in batch.to_pylist()]
+
+
+def test_a_queue_is_read_until_it_is_drained(broker: BrokerThread, queue: str) -> None:
+    broker.post(queue, [bmq.PutMessage(b"x", TYPED), b"y"])
+    reader = travelled(source(broker=broker.uri, queue=queue, idleTimeoutMs=200).reader(WHOLE))
+    (partition,) = travelled(reader.partitions())
+    first, second = read(reader, partition)
+    assert first["value"] == b"x"
+    assert dict(first["properties"]) == {"n": "7", "text": "ä", "yes": "true", "raw": "/wA=", "short": "3"}
+    assert (first["queue"], first["subscription"], first["redelivered"]) == (queue, None, False)
+    assert len(first["guid"]) == 32
+    assert first["receivedAt"].tzinfo is not None
+    assert (second["value"], second["properties"]) == (b"y", [])
+    assert broker.drain(queue) == []
+
+
+def test_properties_can_be_a_struct(broker: BrokerThread, queue: str) -> None:
+    broker.post(queue, [bmq.PutMessage(b"x", TYPED)])
+    fields = struct(n=LongType(), text=StringType(), yes=BooleanType(), raw=BinaryType(), short=LongType())
+    fields.add("missing", LongType())
+    schema = struct(properties=fields, value=BinaryType())
+    (row,) = read(source(broker=broker.uri, queue=queue, idleTimeoutMs=200).reader(schema), None or _first())
+    assert row["properties"] == {
+        "n": 7, "text": "ä", "yes": True, "raw": b"\xff\x00", "short": 3, "missing": None,
+    }  # fmt: skip
+    assert "STRUCT<n BIGINT>" in source(propertiesSchema="n BIGINT").schema()
+
+
+def _first() -> Any:
+    return source(queue=f"bmq://{DOMAIN}/q").reader(WHOLE).partitions()[0]
+
+
+def test_a_count_ends_it_and_the_rest_stays(broker: BrokerThread, queue: str) -> None:
+    broker.post(queue, [f"{n}".encode() for n in range(10)])
+    reader = source(broker=broker.uri, queue=queue, maxMessages=4).reader(struct(value=BinaryType()))
+    assert [row["value"] for row in read(reader, _first())] == [b"0", b"1", b"2", b"3"]
+    assert [m.data for m in broker.drain(queue, expect=6)] == [f"{n}".encode() for n in range(4, 10)]
+
+
+@pytest.mark.parametrize("options", [{"confirm": "never"}, {"maxMessages": 10_000}], ids=str)
+def test_what_is_not_taken_to_the_end_stays(
+    broker: BrokerThread, queue: str, options: dict[str, Any]
+) -> None:
+    broker.post(queue, [f"{n}".encode() for n in range(6000)])
+    reader = source(broker=broker.uri, queue=queue, idleTimeoutMs=200, **options).reader(WHOLE)
+    rows = reader.read(_first())
+    if options.get("confirm") == "never":
+        assert sum(batch.num_rows for batch in rows) == 6000
+    else:
+        assert next(rows).num_rows > 0
+        rows.close()  # as a task that fails does
+    assert len(broker.drain(queue, expect=6000)) == 6000
+
+
+def test_subscriptions_select_and_are_named(broker: BrokerThread, queue: str) -> None:
+    broker.post(queue, [bmq.PutMessage(b"x", {"n": n}) for n in range(30)])
+    named = json.dumps({"small": "n < 10", "big": "n >= 20"})
+    reader = source(broker=broker.uri, queue=queue, subscription=named, idleTimeoutMs=200).reader(WHOLE)
+    rows = read(reader, _first())
+    assert sorted((row["subscription"], int(dict(row["properties"])["n"])) for row in rows) == [
+        *(("big", n) for n in range(20, 30)),
+        *(("small", n) for n in range(10)),
+    ]
+    assert len(broker.drain(queue, expect=10)) == 10
+
+
+def test_several_queues_are_one_source(broker: BrokerThread, queue: str) -> None:
+    for number in (1, 2):
+        broker.post(f"{queue}-{number}", [b"x"] * number)
+    both = f"{queue}-1, {queue}-2"
+    rows = read(source(broker=broker.uri, queue=both, idleTimeoutMs=200).reader(WHOLE), _first())
+    assert sorted(row["queue"] for row in rows) == [f"{queue}-1", f"{queue}-2", f"{queue}-2"]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"queue": ""}, "option queue is missing"),
+        ({"queue": "x"}, "bmq://"),
+        ({"subscription": "n <"}, "n <"),
+        ({"subscription": "{'a': 1}"}, "not a JSON object"),
+        ({"confirm": "maybe"}, "it is one of onRead, never"),
+        ({"maxMessages": "0"}, "at least 1"),
+        ({"startingOffsets": "earliest"}, "unknown option startingOffsets; there are: broker"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_before_the_job(options: dict[str, str], text: str) -> None:
+    with pytest.raises(bmq.UsageError) as info:
+        source(**{"queue": f"bmq://{DOMAIN}/q", **options}).reader(WHOLE)
+    assert text.lower() in str(info.value).lower()
+    with pytest.raises(bmq.UsageError, match="no column 'key' in a queue; there are: value, properties"):
+        source(queue=f"bmq://{DOMAIN}/q").reader(struct(key=BinaryType()))
+
+
+# reading as a stream
+
+
+class Query:
+    """What the engine does with a reader, as far as it matters here."""
+
+    def __init__(self, broker: BrokerThread, queue: str, folder: Path, **options: Any) -> None:
+        options = {"pollTimeoutMs": 300, "lingerMs": 100, **options}
+        self._source = source(broker=broker.uri, queue=queue, checkpointLocation=folder, **options)
+        self.runner = self._source.streamReader(WHOLE)
+        self.start: dict[str, int] = self.runner.initialOffset()
+
+    def latest(self, limit: int = 10_000) -> dict[str, int]:
+        return travelled(self.runner.latestOffset(self.start, ReadMaxRows(limit)))
+
+    def rows(self, start: dict[str, int], end: dict[str, int]) -> list[str]:
+        worker = travelled(self._source.streamReader(WHOLE))
+        partitions = travelled(self.runner.partitions(start, end))
+        return [row["value"].decode() for part in partitions for row in read(worker, part)]
+
+    def batch(self, limit: int = 10_000) -> list[str]:
+        """One committed micro-batch."""
+        end = self.latest(limit)
+        rows = self.rows(self.start, end)
+        self.start = end
+        return rows
+
+    def die(self, broker: BrokerThread) -> None:
+        """As by SIGKILL: the connection is gone, and nobody calls stop."""
+        for connection in broker.call(lambda b: list(b.connections)):
+            broker.call(lambda b, c=connection: c.transport.abort())
+        self.runner.stop()
+
+
+def numbers(first: int, last: int) -> list[str]:
+    return [f"{n}" for n in range(first, last)]
+
+
+def post_numbers(broker: BrokerThread, queue: str, first: int, last: int) -> None:
+    broker.post(queue, [text.encode() for text in numbers(first, last)])
+
+
+def left_in(broker: BrokerThread, queue: str) -> list[str]:
+    return [m.data.decode() for m in broker.drain(queue)]
+
+
+def test_a_stream_confirms_what_is_committed_and_nothing_else(
+    broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    query = Query(broker, queue, tmp_path)
+    post_numbers(broker, queue, 0, 10)
+    assert query.batch(6) == numbers(0, 6)
+    assert query.latest(6) == {"messages": 10}  # proves the first six, and hands out the others
+    query.runner.stop()
+    assert left_in(broker, queue) == numbers(6, 10)
+
+
+def test_no_more_than_a_trigger_takes(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
+    query = Query(broker, queue, tmp_path, maxMessagesPerTrigger=4)
+    assert query.runner.getDefaultReadLimit() == ReadMaxRows(4)
+    post_numbers(broker, queue, 0, 10)
+    assert [query.batch(4) for _ in range(4)] == [numbers(0, 4), numbers(4, 8), numbers(8, 10), []]
+    query.runner.stop()
+    assert left_in(broker, queue) == []
+
+
+def test_asking_again_gives_the_same_answer(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
+    query = Query(broker, queue, tmp_path)
+    post_numbers(broker, queue, 0, 3)
+    assert query.latest() == {"messages": 3}
+    post_numbers(broker, queue, 3, 6)
+    assert query.latest() == {"messages": 3}
+    query.runner.stop()
+
+
+def test_a_crash_replays_exactly_the_logged_range(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
+    query = Query(broker, queue, tmp_path)
+    post_numbers(broker, queue, 0, 5)
+    assert query.batch() == numbers(0, 5)
+    post_numbers(broker, queue, 5, 12)
+    start, end = query.start, query.latest()
+    query.runner.stop()  # in the middle of the batch
+    post_numbers(broker, queue, 12, 15)
+
+    again = Query(broker, queue, tmp_path)
+    assert again.rows(start, end) == numbers(5, 12)
+    again.start = end  # committed
+    assert again.batch() == numbers(12, 15)  # what was handed out before is not handed out again
+    assert again.batch() == []
+    again.runner.stop()
+    assert left_in(broker, queue) == []
+
+
+def test_what_spark_never_heard_of_is_read_again(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
+    query = Query(broker, queue, tmp_path)
+    post_numbers(broker, queue, 0, 5)
+    query.latest()
+    query.runner.stop()
+    again = Query(broker, queue, tmp_path)
+    assert again.batch() == numbers(0, 5)
+    assert again.batch() == []
+    again.runner.stop()
+    assert left_in(broker, queue) == []
+
+
+def test_a_lost_connection_neither_loses_nor_doubles(
+    broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    query = Query(broker, queue, tmp_path)
+    post_numbers(broker, queue, 0, 10)
+    rows = query.batch(6)
+    for connection in broker.call(lambda b: list(b.connections)):
+        broker.call(lambda b, c=connection: c.transport.abort())
+    post_numbers(broker, queue, 10, 20)
+    while batch := query.batch(7):
+        rows += batch
+    assert rows == numbers(0, 20)
+    query.runner.stop()
+    assert left_in(broker, queue) == []
+
+
+def test_available_now_drains_and_ends(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
+    query = Query(broker, queue, tmp_path, idleTimeoutMs=300)
+    query.runner.prepareForTriggerAvailableNow()
+    post_numbers(broker, queue, 0, 10)
+    assert [query.batch(6), query.batch(6), query.batch(6)] == [numbers(0, 6), numbers(6, 10), []]
+    post_numbers(broker, queue, 10, 11)
+    assert query.batch() == []
+    query.runner.stop()
+
+
+def test_available_now_ends_at_a_count(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
+    query = Query(broker, queue, tmp_path, maxMessages=8)
+    query.runner.prepareForTriggerAvailableNow()
+    post_numbers(broker, queue, 0, 10)
+    assert [query.batch(6), query.batch(6), query.batch(6)] == [numbers(0, 6), numbers(6, 8), []]
+    query.runner.stop()
+
+
+def test_a_batch_is_split_into_partitions(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
+    query = Query(broker, queue, tmp_path, numPartitions=3)
+    post_numbers(broker, queue, 0, 10)
+    end = query.latest()
+    assert len(query.runner.partitions({"messages": 0}, end)) == 3
+    assert query.rows({"messages": 0}, end) == numbers(0, 10)
+    query.runner.stop()
+
+
+def test_the_log_is_cleared_of_what_is_long_committed(
+    broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    query = Query(broker, queue, tmp_path)
+    for n in range(20):
+        post_numbers(broker, queue, n, n + 1)
+        assert query.batch() == [f"{n}"]
+    assert len(list(tmp_path.rglob("*.arrow"))) < 12
+    query.runner.stop()
+
+
+def test_progress_counts_what_has_arrived(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
+    query = Query(broker, queue, tmp_path)
+    assert query.runner.reportLatestOffset() is None
+    post_numbers(broker, queue, 0, 10)
+    query.latest(4)
+    assert query.runner.reportLatestOffset() == {"messages": 10}
+    query.runner.stop()
+
+
+def test_a_log_that_is_gone_is_an_error_and_not_a_gap(
+    broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    query = Query(broker, queue, tmp_path)
+    with pytest.raises(bmq.UsageError, match="messages 3 to 9 .* are in its checkpoint, but not in"):
+        query.runner.partitions({"messages": 3}, {"messages": 9})
+
+
+def test_two_queries_cannot_share_a_log(
+    broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bmq.spark.log._LOCK_PATIENCE", 0.1)
+    one, other = Query(broker, queue, tmp_path), Query(broker, queue, tmp_path)
+    one.latest()
+    with pytest.raises(bmq.StateError, match="another query uses the log"):
+        other.latest()
+    one.runner.stop()
+
+
+def test_a_stream_needs_a_place_for_its_log() -> None:
+    with pytest.raises(bmq.UsageError, match="option checkpointLocation is missing"):
+        source(queue=f"bmq://{DOMAIN}/q").streamReader(WHOLE)
