@@ -240,7 +240,6 @@ class QueueSteps:
         self._link.emit(QueueReopenFailed(str(queue.uri), error))
         if refusal is None:
             queue.family.unclear = True
-        self._close_writing_side(queue)
         self._let_go(queue, error)
 
     def _fail_restoring(self, queue: QueueCore, request: Request | None, refusal: Status | None) -> None:
@@ -269,6 +268,11 @@ class QueueSteps:
     def _send_release(self, queue: QueueCore, _request: Request | None, _refusal: Status | None) -> None:
         queue.releasing = True
         self._request_close(queue, QueueFlags.READ, self._now + self._reopen_timeout)
+
+    def _drop_connection(self, queue: QueueCore, _request: Request | None, refusal: Status | None) -> None:
+        """The queue is open on one side only. A new connection brings it back whole, with its posts."""
+        error = _refused(OpenQueueError, "reopen", queue, refusal)
+        self._link.fail_channel(ConnectionFailed(f"could not hand messages back: {error}"))
 
     def _close_rest(self, queue: QueueCore, _request: Request | None, _refusal: Status | None) -> None:
         """The reading side is being closed already; that response ends it unless there is another side."""
@@ -328,14 +332,6 @@ class QueueSteps:
             is_final=final and not queue.family.others_open(queue),
         )
         queue.request = self._link.request(RequestKind.CLOSE, body, queue, deadline)
-
-    def _close_writing_side(self, queue: QueueCore) -> None:
-        """The reading side could not be opened again after a release: the other one is open all the same."""
-        if queue.releasing and queue.writable:
-            queue.releasing = False
-            self._request_close(queue, QueueFlags.WRITE, self._now + self._reopen_timeout)
-            queue.request = None  # nobody waits for the response
-            queue.family.unclear = True
 
     def _apply(self, queue: QueueCore, request: Request | None) -> None:
         if request is not None and request.kind is RequestKind.CONFIGURE:

@@ -121,6 +121,8 @@ class Queues:
         queue.waiting_configure.append(operation)
         self._steps.watch(queue, operation)
         self._steps.dirty[queue] = None
+        if queue.state is not QueueState.OPEN:
+            self._fire(queue, QueueInput.CONFIGURE, 0.0)  # it waits until the queue is open
 
     def close(self, queue: QueueCore, operation: Operation, now: float) -> None:
         """Close a queue.
@@ -263,7 +265,8 @@ class Queues:
             return
         queue.request = None
         if refusal is not None:
-            self._fire(queue, QueueInput.REFUSED, now, request, refusal)
+            event = QueueInput.RELEASE_FAILED if queue.releasing else QueueInput.REFUSED
+            self._fire(queue, event, now, request, refusal)
             return
         if isinstance(body, OpenQueueResponse):
             queue.note_routing(body.routing_configuration.flags, body.deduplication_time_ms)
@@ -278,7 +281,9 @@ class Queues:
             return
         if request.kind is not RequestKind.OPEN:
             queue.request = None  # an openQueue is still waited for: what it opens has to be closed
-        self._fire(queue, QueueInput.TIMEOUT, now, request)
+        self._fire(
+            queue, QueueInput.RELEASE_FAILED if queue.releasing else QueueInput.TIMEOUT, now, request
+        )
 
     def fallback(self, q_id: int) -> SubscriptionCore | None:
         """Return whom a message without a known subscription id is for, when there is no doubt."""

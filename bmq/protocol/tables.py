@@ -163,6 +163,7 @@ class QueueInput(Enum):
     ABANDON = "the caller was cancelled"
     CONFIGURE = "subscriptions changed"
     RELEASE = "hand back what was delivered"
+    RELEASE_FAILED = "failure or no response while handing back"
     CLOSE = "close a reader"
     CLOSE_PLAIN = "close a writer"
     CHANNEL_UP = "negotiated"
@@ -201,7 +202,6 @@ QUEUE_TRANSITIONS: dict[tuple[QueueState, QueueInput], Transition] = {
     (_Q.RECONFIGURING, _QI.CLOSE): Transition("send_deconfigure", _Q.DECONFIGURING),
     (_Q.RECONFIGURING, _QI.CHANNEL_DOWN): Transition("", _Q.LOST),
     (_Q.LOST, _QI.CHANNEL_UP): Transition("send_open", _Q.REOPENING),
-    (_Q.LOST, _QI.CHANNEL_DOWN): Transition("", _Q.LOST),
     (_Q.LOST, _QI.CONFIGURE): Transition("", _Q.LOST),
     (_Q.LOST, _QI.CLOSE): Transition("finish_close", _Q.CLOSED),
     (_Q.LOST, _QI.CLOSE_PLAIN): Transition("finish_close", _Q.CLOSED),
@@ -209,6 +209,7 @@ QUEUE_TRANSITIONS: dict[tuple[QueueState, QueueInput], Transition] = {
     (_Q.REOPENING, _QI.ACCEPTED_PLAIN): Transition("finish_reopen", _Q.OPEN),
     (_Q.REOPENING, _QI.REFUSED): Transition("fail_reopen", _Q.CLOSED),
     (_Q.REOPENING, _QI.TIMEOUT): Transition("fail_reopen", _Q.ABANDONED),
+    (_Q.REOPENING, _QI.RELEASE_FAILED): Transition("drop_connection", _Q.REOPENING),
     (_Q.REOPENING, _QI.CONFIGURE): Transition("", _Q.REOPENING),
     (_Q.REOPENING, _QI.CLOSE): Transition("give_up_reopen", _Q.ABANDONED),
     (_Q.REOPENING, _QI.CLOSE_PLAIN): Transition("give_up_reopen", _Q.ABANDONED),
@@ -216,12 +217,12 @@ QUEUE_TRANSITIONS: dict[tuple[QueueState, QueueInput], Transition] = {
     (_Q.RESTORING, _QI.ACCEPTED): Transition("finish_reopen", _Q.OPEN),
     (_Q.RESTORING, _QI.REFUSED): Transition("fail_restoring", _Q.CLOSING),
     (_Q.RESTORING, _QI.TIMEOUT): Transition("fail_restoring", _Q.CLOSING),
+    (_Q.RESTORING, _QI.RELEASE_FAILED): Transition("drop_connection", _Q.RESTORING),
     (_Q.RESTORING, _QI.CONFIGURE): Transition("", _Q.RESTORING),
     (_Q.RESTORING, _QI.CLOSE): Transition("close_restoring", _Q.CLOSING),
     (_Q.RESTORING, _QI.CHANNEL_DOWN): Transition("", _Q.LOST),
     (_Q.RELEASING, _QI.ACCEPTED): Transition("send_open", _Q.REOPENING),
-    (_Q.RELEASING, _QI.REFUSED): Transition("send_open", _Q.REOPENING),
-    (_Q.RELEASING, _QI.TIMEOUT): Transition("fail_reopen", _Q.CLOSED),
+    (_Q.RELEASING, _QI.RELEASE_FAILED): Transition("drop_connection", _Q.RELEASING),
     (_Q.RELEASING, _QI.CONFIGURE): Transition("", _Q.RELEASING),
     (_Q.RELEASING, _QI.CLOSE): Transition("close_rest", _Q.CLOSING),
     (_Q.RELEASING, _QI.CHANNEL_DOWN): Transition("", _Q.LOST),

@@ -187,6 +187,20 @@ def test_an_open_for_something_else_waits_until_the_timed_out_one_is_settled() -
     bench.open(URI, READ | WRITE, token="again")
 
 
+def test_an_open_repeated_on_a_connection_that_has_just_failed_is_made_on_the_next() -> None:
+    bench = connected()
+    bench.begin_open(URI, timeout=5)
+    bench.wait(5)
+    bench.send(b"\xff" * 8)
+    assert bench.failures  # and nobody has closed the connection yet
+    queue = bench.begin_open(URI, token="again", timeout=5)
+    assert queue.state is QueueState.WAITING
+    bench.lose()
+    bench.connect()
+    assert bench.answer_all() == ["OpenQueue", "ConfigureStream"]
+    assert bench.completed["again"] == [None]
+
+
 def test_a_configuration_that_times_out_while_opening_closes_the_queue() -> None:
     bench = connected()
     queue = bench.begin_open(URI, timeout=5)
@@ -710,17 +724,25 @@ def test_closing_during_a_release_closes_both_sides(answered: int) -> None:
     assert queue.state is QueueState.CLOSED
 
 
-def test_a_release_that_the_broker_does_not_answer_fails_the_queue_not_the_session() -> None:
+@pytest.mark.parametrize("answered", [0, 1, 2])
+@pytest.mark.parametrize("silent", [True, False])
+def test_a_release_that_fails_starts_over_on_a_new_connection(answered: int, silent: bool) -> None:
     bench = connected()
     queue = bench.open(URI)
     bench.core.release_queue(queue, bench.now)
     bench.post(queue, 1)
-    bench.wait(60)
-    assert bench.names[-1] == "QueueReopenFailed"
-    assert queue.state is QueueState.CLOSED
-    assert [status.name for status in bench.outcomes[1]] == ["CANCELED"]
-    # The writing side is still open there.
-    assert bench.answer_all() == ["CloseQueue", "CloseQueue"]
+    for _ in range(answered):
+        bench.answer()
+    if silent:
+        bench.wait(60)
+    else:
+        bench.refuse()
+    assert "hand messages back" in str(bench.failures[0])
+    bench.lose()
+    bench.connect()
+    bench.answer_all()
+    assert bench.names[-2:] == ["QueueReopened", "StateRestored"]
+    assert bench.ack_all() == [1]
 
 
 def test_a_connection_lost_during_a_release_reopens_both_sides() -> None:

@@ -215,7 +215,7 @@ GOOD, BAD = Credentials.basic("user", "secret"), Credentials.basic("user", "wron
 
 
 def alive(bench: Bench, seconds: int) -> None:
-    """Time passes, and the broker answers heartbeats: its recorded settings ask for one every three seconds."""
+    """Time passes, and the broker answers heartbeats: it had asked for one every three seconds."""
     for _ in range(seconds):
         bench.wait(1)
         bench.send(Bench.pulse(response=True))
