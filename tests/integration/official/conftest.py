@@ -1,0 +1,139 @@
+"""The official client, which blocks, against an embedded broker in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import blazingmq
+import pytest
+
+from bmq.broker import Broker, ManualClock
+
+TIMEOUT = 20.0
+QUIET = 0.3
+
+_R = TypeVar("_R")
+
+
+class BrokerThread:
+    """A broker and its event loop in a thread."""
+
+    def __init__(self, **options: Any) -> None:
+        self.clock = ManualClock()
+        self.broker = Broker(clock=self.clock, **options)
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        self.wait(self.broker.start())
+
+    def stop(self) -> None:
+        self.wait(self.broker.stop())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(TIMEOUT)
+        self.loop.close()
+
+    def wait(self, coroutine: Any) -> Any:
+        """Run a coroutine in the broker's loop and return its result."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(TIMEOUT)
+
+    def call(self, function: Callable[[], _R]) -> _R:
+        """Call a function in the broker's thread and return its result."""
+
+        async def run() -> _R:
+            return function()
+
+        result: _R = self.wait(run())
+        return result
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass for the broker."""
+        self.call(lambda: self.clock.advance(seconds))
+
+    def stored(self, uri: str) -> int:
+        """How many messages a queue stores."""
+        return self.call(lambda: len(self.broker.queues[uri]))
+
+
+class Client:
+    """An official session; what it receives can be waited for."""
+
+    def __init__(self, uri: str, **options: Any) -> None:
+        self.messages: queue.Queue[blazingmq.Message] = queue.Queue()
+        self.acks: queue.Queue[blazingmq.Ack] = queue.Queue()
+        self.events: queue.Queue[Any] = queue.Queue()
+        self.auto_confirm = True
+        self.session = blazingmq.Session(
+            self.events.put,
+            on_message=self._received,
+            **({"broker": uri, "timeout": TIMEOUT, "num_processing_threads": 1} | options),
+        )
+
+    def _received(self, message: blazingmq.Message, handle: blazingmq.MessageHandle) -> None:
+        if self.auto_confirm:
+            handle.confirm()
+        self.messages.put(message)
+
+    def post(self, uri: str, *payloads: bytes, **options: Any) -> None:
+        for payload in payloads:
+            self.session.post(uri, payload, on_ack=self.acks.put, **options)
+
+    def statuses(self, count: int) -> list[blazingmq.AckStatus]:
+        return [self.acks.get(timeout=TIMEOUT).status for _ in range(count)]
+
+    def take(self, count: int) -> list[blazingmq.Message]:
+        return [self.messages.get(timeout=TIMEOUT) for _ in range(count)]
+
+    def payloads(self, count: int) -> list[bytes]:
+        return [message.data for message in self.take(count)]
+
+    def is_quiet(self) -> bool:
+        try:
+            self.messages.get(timeout=QUIET)
+        except queue.Empty:
+            return True
+        return False
+
+    def event(self, kind: type) -> Any:
+        """Wait for a session event of a kind; others are dropped."""
+        while True:
+            event = self.events.get(timeout=TIMEOUT)
+            if isinstance(event, kind):
+                return event
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokerThread]:
+    # The official client would let this win over the address it is given.
+    monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
+    thread = BrokerThread()
+    thread.start()
+    yield thread
+    thread.stop()
+
+
+@pytest.fixture
+def connect(broker: BrokerThread) -> Iterator[Callable[..., Client]]:
+    """Makes official sessions, stopped at the end."""
+    clients: list[Client] = []
+
+    def make(**options: Any) -> Client:
+        client = Client(broker.broker.uri, **options)
+        clients.append(client)
+        return client
+
+    yield make
+    for client in clients:
+        client.session.stop()
+
+
+@pytest.fixture
+def new_uri() -> Callable[[str], str]:
+    """Makes a URI of a queue that nobody has used in a domain."""
+    return lambda domain: f"bmq://{domain}/{uuid.uuid4().hex}"
