@@ -15,7 +15,7 @@ from bmq.errors import InvalidProperty, ProtocolError
 from bmq.wire import properties as module
 from bmq.wire.constants import PropertyType
 from bmq.wire.properties import Properties, Typed, encode_properties
-from bmq.wire.property_schema import Layouts
+from bmq.wire.property_schema import Layouts, make_encoder
 from tests.hostile import attempt
 
 ENCODINGS = pytest.mark.parametrize("new", [True, False], ids=["new", "old"])
@@ -69,6 +69,21 @@ def test_the_first_message_of_a_schema_and_the_later_ones_are_alike(
     with forgotten():
         for _ in range(3):
             assert [encode_properties(m, new=new) for m in messages] == expected
+
+
+@ENCODINGS
+@given(message=mappings)
+def test_generated_encoders_need_no_help(message: dict[str, Any], new: bool) -> None:
+    # encode_properties would hide an encoder that always fails: it takes the slow way then.
+    encoder = make_encoder([n.encode() for n in message], [type(v) for v in message.values()], new=new)
+    assert encoder is not None
+    with forgotten():
+        assert encoder(*message.values()) == encode_properties(message, new=new), "the first time"
+
+
+@pytest.mark.parametrize("kind", [float, bytearray, memoryview, Typed, PropertyType, type(None)])
+def test_other_types_have_no_encoder(kind: type) -> None:
+    assert make_encoder([b"n", b"other"], [int, kind], new=True) is None
 
 
 @ENCODINGS
