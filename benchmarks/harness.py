@@ -60,7 +60,7 @@ class Job:
             capture_output=True,
             text=True,
             timeout=TIMEOUT,
-            env={**os.environ, "BMQ_BROKER_URI": broker, "PYTHONPATH": str(HERE.parent)},
+            env=_environment(BMQ_BROKER_URI=broker),
         )
         if done.returncode:
             raise SystemExit(f"{self.client} {self.case} failed:\n{done.stderr or done.stdout}")
@@ -129,7 +129,7 @@ def embedded_broker(*arguments: str) -> Iterator[tuple[str, int]]:
         [sys.executable, "-m", "bmq", "broker", "--port", "0", *arguments],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(HERE.parent)},
+        env=_environment(),
     )
     try:
         assert process.stdout is not None
@@ -142,6 +142,17 @@ def embedded_broker(*arguments: str) -> Iterator[tuple[str, int]]:
         process.wait(30)
         assert process.stdout is not None
         process.stdout.close()
+
+
+def _environment(**more: str) -> dict[str, str]:
+    """With compiled modules kept, as they are wherever a package is installed."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {
+        **kept,
+        "PYTHONPATH": str(HERE.parent),
+        "PYTHONPYCACHEPREFIX": str(HERE.parent / "build" / "pycache"),
+        **more,
+    }
 
 
 def machine() -> dict[str, Any]:

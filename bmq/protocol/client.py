@@ -65,7 +65,7 @@ from bmq.wire.control import (
     encode_event,
 )
 from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, Event
-from bmq.wire.push import PushMessage, decode_pushes
+from bmq.wire.push import PushMessage, decode_push_runs
 from bmq.wire.uri import QueueUri
 
 __all__ = ["ClientCore", "CoreOptions"]
@@ -435,21 +435,13 @@ class ClientCore:
 
     def _pushed(self, event: Event) -> None:
         deliveries: list[tuple[SubscriptionCore, list[PushMessage]]] = []
-        batch: list[PushMessage] = []
-        last_queue, last_ids = -1, None
-        for message in decode_pushes(event.data, event.body):
-            # Options are decoded once per distinct content: the same ids are the same object.
-            if message.sub_ids is last_ids and message.queue_id == last_queue:
-                batch.append(message)
-                continue
-            q_id, ids = message.queue_id, message.sub_ids
+        for run in decode_push_runs(event.data, event.body):
+            q_id, ids, *_ = run[0]
             routes = self.queues.routes.get(q_id, _NO_ROUTES)
-            batch = [message]
             for s_id in ids:
                 sub = routes.get(s_id) or self.queues.fallback(q_id)
                 if sub is not None:
-                    deliveries.append((sub, batch if len(ids) == 1 else [message]))
-            last_queue, last_ids = q_id, ids if len(ids) == 1 else None
+                    deliveries.append((sub, run))
         if self._confirmed:
             deliveries = [(sub, self._drop_confirmed(sub, messages)) for sub, messages in deliveries]
         if deliveries:

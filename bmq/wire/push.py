@@ -10,19 +10,16 @@ from bmq.wire.constants import Compression, PushFlags
 from bmq.wire.options import read_sub_queue_ids
 from bmq.wire.padding import PADDING
 
-__all__ = ["PushMessage", "decode_pushes", "encode_push"]
+__all__ = ["PushMessage", "decode_push_runs", "decode_pushes", "encode_push"]
 
 _HEADER_WORDS = PUSH_HEADER.size // 4
 _pack = PUSH_HEADER.packer(headerWords=_HEADER_WORDS, reserved=0)
-_unpack = PUSH_HEADER.unpacker(
-    "flags",
-    "messageWords",
-    "optionsWords",
-    "compressionAlgorithmType",
-    "headerWords",
-    "queueId",
-    "messageGUID",
-    "schemaId",
+# The words of a header as they travel, and where the fields in them are.
+_unpack_from = PUSH_HEADER.struct.unpack_from
+_FLAGS_SHIFT = PUSH_HEADER.fields["flags"].shift
+_WORDS_MASK = PUSH_HEADER.fields["messageWords"].mask
+_OPTIONS, _CAT, _HEADER = (
+    PUSH_HEADER.fields[name] for name in ("optionsWords", "compressionAlgorithmType", "headerWords")
 )
 # Old brokers send headers without the last word (schema id).
 _MIN_HEADER_WORDS = _HEADER_WORDS - 1
@@ -99,50 +96,97 @@ def decode_pushes(event: bytes, body: int) -> list[PushMessage]:
     Raises:
         ProtocolError: a length does not fit the event, the padding is wrong, or there is no application data.
     """
-    messages: list[PushMessage] = []
-    append = messages.append
-    new = new_tuple
-    known = _options.get
+    return [message for run in decode_push_runs(event, body) for message in run]
+
+
+def decode_push_runs(event: bytes, body: int) -> list[list[PushMessage]]:
+    """Return the same messages in runs: what follows each other with the same qId and subscription ids.
+
+    This is where a consumer's time goes: what is the same as in the message before (the sizes of header and
+    options, the options themselves) is not looked at again.
+
+    Raises:
+        ProtocolError: as :func:`decode_pushes`.
+    """
+    runs: list[list[PushMessage]] = []
+    run: list[PushMessage] = []
+    append = run.append
+    new, unpack = new_tuple, _unpack_from
     size, end = PUSH_HEADER.size, len(event)
+    last_shape, last_options = -1, b""
+    last_queue: int | None = None  # no run yet
+    ids: tuple[int, ...] = ()
+    cat = header = header_and_options = 0
+    short = False
     offset = body
     while offset < end:
         if end - offset < size:
             # Only the short header of an old broker can still fit, and only just: it has no data behind it.
             raise ProtocolError(f"{end - offset} bytes are too few", field="PushHeader", offset=offset)
-        flags, words, option_words, cat, header_words, queue_id, guid, schema_id = _unpack(event, offset)
-        stop: int = offset + words * 4
-        options = offset + header_words * 4
-        start = options + option_words * 4
-        if header_words < _HEADER_WORDS:
+        first, shape, queue_id, guid, schema_id, _ = unpack(event, offset)
+        if shape != last_shape:
+            cat, header, header_and_options = _read_shape(shape, offset)
+            short = header < size
+            last_shape, last_queue = shape, None
+        if short:
             schema_id = 0
-            if header_words < _MIN_HEADER_WORDS:
-                raise ProtocolError(
-                    f"{header_words} words are too few", field="PushHeader.headerWords", offset=offset + 7
-                )
-        if stop > end or start > stop or (start == stop and not flags & _IMPLICIT):
-            raise ProtocolError(
-                f"{words} words, of which {header_words} header and {option_words} options, "
-                f"do not fit the {end - offset} bytes left",
-                field="PushHeader.messageWords",
-                offset=offset,
-            )
-        if cat > 1:
-            raise ProtocolError(
-                f"{cat} is no compression", field="PushHeader.compressionAlgorithmType", offset=offset + 7
-            )
+        options = offset + header
+        start = offset + header_and_options
+        stop: int = offset + (first & _WORDS_MASK) * 4
+        flags = first >> _FLAGS_SHIFT
+        if start >= stop or stop > end:
+            _check_length(first, header, header_and_options, offset, end)
         raw = event[options:start]
-        ids = known(raw) or _sub_ids(event, options, start)
+        if raw != last_options or queue_id != last_queue:
+            ids = _options.get(raw) or _sub_ids(event, options, start)
+            last_options, last_queue = raw, queue_id
+            run = []
+            append = run.append
+            runs.append(run)
         if flags & _IMPLICIT:
             data = b""
         else:
             pad: int = event[stop - 1]
-            if not 1 <= pad <= 4:
-                raise ProtocolError(
-                    f"the padding byte is {pad}, must be 1 to 4", field="PUSH padding", offset=stop - 1
-                )
             data = event[start : stop - pad]
-            if not data:
-                raise ProtocolError("no application data", field="PushHeader.messageWords", offset=offset)
+            if not data or not 1 <= pad <= 4:
+                raise _wrong_data(pad, offset, stop)
         append(new(PushMessage, (queue_id, ids, guid, flags, schema_id, cat, data)))
         offset = stop
-    return messages
+    return runs
+
+
+def _read_shape(shape: int, offset: int) -> tuple[int, int, int]:
+    """Return the compression, the header's bytes, and the header's and the options' bytes together."""
+    header_words = shape >> _HEADER.shift & _HEADER.mask
+    cat = shape >> _CAT.shift & _CAT.mask
+    if header_words < _MIN_HEADER_WORDS:
+        raise ProtocolError(
+            f"{header_words} words are too few", field="PushHeader.headerWords", offset=offset + 7
+        )
+    if cat > Compression.ZLIB:
+        raise ProtocolError(
+            f"{cat} is no compression", field="PushHeader.compressionAlgorithmType", offset=offset + 7
+        )
+    option_words = shape >> _OPTIONS.shift & _OPTIONS.mask
+    return cat, header_words * 4, (header_words + option_words) * 4
+
+
+def _check_length(first: int, header: int, header_and_options: int, offset: int, end: int) -> None:
+    """Raise unless the message fits the event; only one with an implicit payload may end with its options."""
+    words = first & _WORDS_MASK
+    rest = words * 4 - header_and_options
+    if words * 4 > end - offset or rest < 0 or (not rest and not first >> _FLAGS_SHIFT & _IMPLICIT):
+        raise ProtocolError(
+            f"{words} words, of which {header // 4} header and {(header_and_options - header) // 4} options, "
+            f"do not fit the {end - offset} bytes left",
+            field="PushHeader.messageWords",
+            offset=offset,
+        )
+
+
+def _wrong_data(pad: int, offset: int, stop: int) -> ProtocolError:
+    if not 1 <= pad <= 4:
+        return ProtocolError(
+            f"the padding byte is {pad}, must be 1 to 4", field="PUSH padding", offset=stop - 1
+        )
+    return ProtocolError("no application data", field="PushHeader.messageWords", offset=offset)
