@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 
 import pytest
 
 import bmq
+from tests.subscriptions.through_broker.scene import Scene
 
 
 @pytest.fixture
@@ -45,5 +47,14 @@ def fresh() -> Callable[..., str]:
 
 
 @pytest.fixture
-def uri(fresh: Callable[..., str]) -> str:
-    return fresh()
+def uri(fresh: Callable[..., str], request: pytest.FixtureRequest) -> str:
+    """A queue; in the domain of the test's parameter if it has one for it."""
+    domain: str | None = getattr(request, "param", None)
+    return fresh(domain) if domain else fresh()
+
+
+@pytest.fixture
+async def scene(broker_uri: str, uri: str) -> AsyncIterator[Scene]:
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(bmq.connect(broker_uri))
+        yield Scene(broker_uri, uri, stack, await session.open_queue(uri, write=True))
