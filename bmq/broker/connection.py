@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
         data = output.take()
         if data:
             transport.write(data)
-        if not output.accepting and transport.get_write_buffer_size() < output.high_water:
+        if not output.accepting and self._listening and transport.get_write_buffer_size() < output.high_water:
             output.accept(True)
             self.broker.node.deliver(self.broker.clock())
 

@@ -155,8 +155,9 @@ class Node:
             if idle is not None and not queue.store and now - idle >= keepalive:
                 self.forget(queue)
 
-    def forget_attempts(self) -> None:
-        """Give every message its delivery attempts back, as the restart of a real broker does."""
+    def recover(self) -> None:
+        """Be as after a restart of a real broker with files; to be called when no client is left."""
+        self.stopping = False
+        self.waiting.clear()
         for queue in self.queues.values():
-            for message in queue.store:
-                message.attempts = None
+            queue.recover()

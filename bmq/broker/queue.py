@@ -305,6 +305,19 @@ class Queue:
             app.clear()
         return messages, size
 
+    def recover(self) -> None:
+        """Look at everything stored anew: as if never delivered, with all delivery attempts.
+
+        GUIDs of messages that are gone are forgotten; those of stored messages stay known.
+        """
+        for app in self.apps.values():
+            app.clear()
+            app.wait_until = None
+        for message in self.store:
+            message.attempts = None
+        self.position = self.store.first
+        self.store.forget_gone()
+
     # ---- clients
 
     def detach(self, stream: Stream, *, lost: bool, now: float) -> None:

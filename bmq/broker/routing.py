@@ -251,7 +251,7 @@ class Routing:
         for subscribers in self._by_stream.values():
             for subscriber in subscribers:
                 group = subscriber.group
-                if group is None or subscriber.full:
+                if group is None or subscriber.full or not subscriber.stream.open:
                     continue
                 if group.matcher is None or group.matcher(message.lookup) is True:
                     yield subscriber

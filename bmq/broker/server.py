@@ -35,6 +35,8 @@ _log = logging.getLogger("bmq.broker")
 
 _TICK = 0.1
 _BACKLOG = 1024
+#: Seconds that a stopping broker waits for clients to read what they are sent.
+_PATIENCE = 1.0
 
 
 class Broker:
@@ -178,7 +180,6 @@ class Broker:
         if self._server is not None:
             raise StateError("the broker is running")
         loop = self._loop = asyncio.get_running_loop()
-        self.node.stopping = False
         self._server = await loop.create_server(
             lambda: Connection(self), self.host, self._port, ssl=self._ssl, backlog=_BACKLOG
         )
@@ -191,6 +192,11 @@ class Broker:
 
     async def stop(self, *, graceful: bool = True) -> None:
         """Disconnect everybody and listen no more. What is stored stays, for a later :meth:`start`.
+
+        After that start all of it is delivered anew, oldest first, with all delivery attempts, as after the
+        restart of a real broker whose domains keep messages in files.
+
+        Cancelling it leaves the broker stopped and may leave connections to be closed by their clients.
 
         Args:
             graceful: what clients have not confirmed is taken back without counting as a failed delivery;
@@ -215,8 +221,15 @@ class Broker:
             elif connection.transport is not None:
                 connection.transport.abort()
         if self.connections:
-            await self._all_gone.wait()
+            try:
+                await asyncio.wait_for(self._all_gone.wait(), _PATIENCE)
+            except TimeoutError:
+                # Clients that do not read what they are sent would keep their connections for ever.
+                for connection in list(self.connections):
+                    connection.cut()
+                await self._all_gone.wait()
         await server.wait_closed()
+        self.node.recover()
         _log.info("stopped")
 
     async def restart(self, *, keep: bool = True, graceful: bool = True) -> None:
@@ -228,9 +241,7 @@ class Broker:
             graceful: see :meth:`stop`.
         """
         await self.stop(graceful=graceful)
-        if keep:
-            self.node.forget_attempts()
-        else:
+        if not keep:
             self.node = self._new_node()
             self.faults.attach()
         await self.start()

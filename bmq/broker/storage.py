@@ -255,10 +255,9 @@ class MessageStore:
                 if seen.get(guid, self) is None:
                     del seen[guid]
 
-    @property
-    def forgetting(self) -> bool:
-        """Whether there is anything that time will drop."""
-        return bool(self._slots)
+    def forget_gone(self) -> None:
+        """Drop the GUIDs of all messages that are gone."""
+        self.seen = {guid: message for guid, message in self.seen.items() if message is not None}
 
     def set_window(self, window: float) -> None:
         """Change for how long GUIDs are remembered."""
