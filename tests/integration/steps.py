@@ -52,10 +52,9 @@ async def left_in(connect: Connect, uri: str, last: bytes = b"-- last --") -> li
     queue = await session.open_queue(uri, read=True, write=True)
     await queue.post(last)
     found: list[bytes] = []
-    async for message in queue:
+    while (message := await queue.receive(timeout=TIMEOUT)).data != last:
         message.confirm()
-        if message.data == last:
-            break
         found.append(message.data)
+    message.confirm()
     await queue.close()
     return found
