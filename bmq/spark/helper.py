@@ -51,21 +51,6 @@ def summary_accumulator(spark: SparkSession) -> Accumulator[Summary]:
     return spark.sparkContext.accumulator(Summary(), _Summaries())
 
 
-class _WriteBatches:
-    """For ``mapInArrow``: posts a partition, returns its report as a row."""
-
-    def __init__(self, partition: ArrowPartition, live: Accumulator[Summary] | None) -> None:
-        self._partition = partition
-        self._live = live
-
-    def __call__(self, batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
-        report = self._partition.post(batches)
-        if self._live is not None:
-            self._live.add(Summary([report]))
-        row: Any = pa.RecordBatch.from_pylist([asdict(report)], schema=_REPORT_SCHEMA)
-        yield row
-
-
 _REPORT_SCHEMA: Any = pa.schema(
     [
         (name, {"INT": pa.int32(), "BIGINT": pa.int64(), "DOUBLE": pa.float64()}[kind])
@@ -109,12 +94,20 @@ def write(
     used = df.select(*dict.fromkeys(settings.columns.named()))
     context = _context(df)
     live = summary_accumulator(df.sparkSession) if context is not None else None
-    work = _WriteBatches(ArrowPartition(settings, used.schema), live)
+    partition = ArrowPartition(settings, used.schema)
+
+    def post(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+        report = partition.post(batches)
+        if live is not None:
+            live.add(Summary([report]))
+        yield pa.RecordBatch.from_pylist([asdict(report)], schema=_REPORT_SCHEMA)
+
+    frame: Any = used
     started = time.monotonic()
     with ExitStack() as stack:
         if progress and context is not None and live is not None:
             stack.enter_context(_Progress(context, live))
-        rows = used.mapInArrow(work, _REPORT).collect()  # pyright: ignore[reportArgumentType]  # a callable object
+        rows = frame.mapInArrow(post, _REPORT).collect()
     reports = [PartitionReport(**row.asDict()) for row in rows]
     summary = Summary(reports, wall_seconds=time.monotonic() - started)
     logger.info("%s: %s", settings.queue or "several queues", summary)

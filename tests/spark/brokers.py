@@ -43,14 +43,19 @@ class BrokerThread:
 
     # what a user would do with a client
 
-    def drain(self, uri: str, *, idle: float = 0.5, expect: int | None = None) -> list[Message]:
+    def drain(
+        self, uri: str, *, idle: float = 0.5, expect: int | None = None, expression: str = ""
+    ) -> list[Message]:
         """Receive and confirm what is in a queue; with ``expect`` wait for that many, and for more after."""
-        return self.run(self._drain(uri, idle, expect))
+        return self.run(self._drain(uri, idle, expect, expression))
 
-    async def _drain(self, uri: str, idle: float, expect: int | None) -> list[Message]:
+    async def _drain(self, uri: str, idle: float, expect: int | None, expression: str = "") -> list[Message]:
         messages: list[Message] = []
         async with bmq.connect(self.uri) as session:
-            queue = await session.open_queue(uri, read=True, max_unconfirmed_messages=1_000_000)
+            opened = await session.open_queue(
+                uri, read=True, max_unconfirmed_messages=1_000_000, default_subscription=False
+            )
+            queue = opened.subscribe(expression or None)
             while True:
                 patience = 30.0 if expect is not None and len(messages) < expect else idle
                 try:

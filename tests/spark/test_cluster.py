@@ -1,0 +1,130 @@
+"""Real Spark on two executors, after a shuffle: repeated tasks neither lose nor double a row.
+
+A repeated task runs on another executor about every second time, and there sees the same rows in another
+order: what a single process never shows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import bmq.spark
+from bmq.spark.arrow import RecordBatch
+from tests.spark.brokers import BrokerThread
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+    pytest.mark.timeout(180),
+]
+
+ROWS = 12_000
+
+
+def shuffled(spark: SparkSession) -> DataFrame:
+    """Rows that reach their partition through a shuffle; every third one occurs more than once."""
+    numbers = spark.range(0, ROWS, 1, 12).select(
+        F.when(F.col("id") % 3 == 0, F.col("id") % 99).otherwise(F.col("id")).alias("n")
+    )
+    return numbers.select(F.concat(F.lit("row "), "n").alias("value"), "n").repartition(3)
+
+
+EXPECTED = sorted(n % 99 if n % 3 == 0 else n for n in range(ROWS))
+
+
+def got(broker: BrokerThread, queue: str) -> list[int]:
+    return sorted(int(m.data.split()[1]) for m in broker.drain(queue, expect=ROWS, idle=1.0))
+
+
+class Disturbed:
+    """A function for foreachPartition: the partition's rows, disturbed half way."""
+
+    def __init__(self, write: Any, disturb: Callable[[TaskContext], None]) -> None:
+        self.write = write
+        self.disturb = disturb
+
+    def __call__(self, rows: Iterable[Any]) -> None:
+        self.write(disturbed(rows, self.disturb, ROWS // 6))
+
+
+def disturbed(rows: Iterable[Any], disturb: Callable[[TaskContext], None], after: int) -> Iterator[Any]:
+    context = TaskContext.get()
+    assert context is not None
+    for number, row in enumerate(rows):
+        if number == after:
+            disturb(context)
+        yield row
+
+
+def fail_twice(context: TaskContext) -> None:
+    if context.attemptNumber() < 2:
+        raise RuntimeError("half way, on purpose")
+
+
+def hang_at_first(context: TaskContext) -> None:
+    """The first copy of a task is so slow that Spark starts another one next to it."""
+    if context.partitionId() == 0 and context.attemptNumber() == 0:
+        time.sleep(60)  # nobody waits for it: it is killed when the other copy is done
+
+
+def test_tasks_that_fail_half_way(cluster: SparkSession, broker: BrokerThread, queue: str) -> None:
+    write = bmq.spark.write_partition(queue=queue, broker=broker.uri, properties=["n"])
+    shuffled(cluster).foreachPartition(Disturbed(write, fail_twice))
+    assert got(broker, queue) == EXPECTED
+
+
+def test_a_speculative_duplicate(cluster: SparkSession, broker: BrokerThread, queue: str) -> None:
+    write = bmq.spark.write_partition(queue=queue, broker=broker.uri, properties=["n"])
+    started = time.monotonic()
+    shuffled(cluster).foreachPartition(Disturbed(write, hang_at_first))
+    assert time.monotonic() - started < 60
+    assert got(broker, queue) == EXPECTED
+
+
+def test_tasks_of_the_data_source_that_fail_half_way(
+    cluster: SparkSession, broker: BrokerThread, queue: str
+) -> None:
+    def failing(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+        return disturbed(batches, fail_twice, 2)
+
+    cluster.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")
+    frame = shuffled(cluster).mapInArrow(failing, "value STRING, n BIGINT")
+    write = frame.write.format("bmq").mode("append").options(broker=broker.uri, queue=queue)
+    write.option("propertyColumns", "n").save()
+    assert got(broker, queue) == EXPECTED
+
+
+def test_a_restart_from_the_checkpoint(
+    cluster: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    shuffled(cluster).write.json(str(tmp_path / "in"))
+    (tmp_path / "out of order").touch()
+    sign = str(tmp_path / "out of order")
+
+    def failing(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+        def disturb(context: TaskContext) -> None:
+            if Path(sign).exists() and context.partitionId() != 1:
+                raise RuntimeError("half way, on purpose")
+
+        return disturbed(batches, disturb, 2)
+
+    def go() -> None:
+        stream = cluster.readStream.schema("value STRING, n BIGINT").json(str(tmp_path / "in"))
+        frame = stream.repartition(3).mapInArrow(failing, "value STRING, n BIGINT")
+        writer = frame.writeStream.format("bmq").options(broker=broker.uri, queue=queue)
+        writer = writer.option("propertyColumns", "n").trigger(availableNow=True)
+        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination(120)
+
+    with pytest.raises(Exception, match="half way, on purpose"):
+        go()
+    assert not (tmp_path / "checkpoint" / "commits" / "0").exists()
+    (tmp_path / "out of order").unlink()
+    go()
+    assert got(broker, queue) == EXPECTED

@@ -1,0 +1,304 @@
+"""Real Spark in one process: every way in and out of a queue."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+import bmq.spark
+from tests.spark.brokers import BrokerThread
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+    pytest.mark.timeout(180),
+]
+
+
+def orders(spark: SparkSession, count: int, parts: int = 3) -> DataFrame:
+    return spark.range(0, count, 1, parts).select(
+        F.concat(F.lit("order "), "id").alias("body"),
+        (F.col("id") % 10).cast("int").alias("CustomerId"),
+        F.when(F.col("id") % 2 == 0, "EXPRESS").alias("OrderType"),
+    )
+
+
+def bodies(broker: BrokerThread, queue: str, count: int) -> list[int]:
+    """The numbers of the orders in a queue, once they are that many."""
+    return sorted(int(m.data.split()[-1]) for m in broker.drain(queue, expect=count))
+
+
+def sink(frame: DataFrame, broker: BrokerThread, queue: str, **options: str) -> Any:
+    options = {"valueColumn": "body", "propertyColumns": "CustomerId,OrderType", **options}
+    return frame.write.format("bmq").options(broker=broker.uri, queue=queue, **options)
+
+
+# batches
+
+
+def test_a_batch_write_reaches_subscribers(spark: SparkSession, broker: BrokerThread, queue: str) -> None:
+    sink(orders(spark, 1000), broker, queue).mode("append").save()
+    selected = broker.drain(queue, expect=50, expression='CustomerId == 4 && OrderType == "EXPRESS"')
+    assert sorted(int(m.data.split()[1]) for m in selected) == [n for n in range(1000) if n % 10 == 4]
+    assert {dict(m.properties)["CustomerId"] for m in selected} == {4}
+    rest = broker.drain(queue, expect=900)
+    assert len(rest) == 900
+    assert all(("OrderType" in m.properties) == (m.properties["CustomerId"] % 2 == 0) for m in rest)
+
+
+def test_every_save_is_a_write_of_its_own(spark: SparkSession, broker: BrokerThread, queue: str) -> None:
+    for _ in range(2):
+        sink(orders(spark, 20), broker, queue).mode("append").save()
+    assert bodies(broker, queue, 40) == sorted([*range(20), *range(20)])
+
+
+def test_what_cannot_work_fails_before_the_job(spark: SparkSession, broker: BrokerThread, queue: str) -> None:
+    with pytest.raises(Exception, match=r'a queue cannot be overwritten: use mode\("append"\)'):
+        sink(orders(spark, 5), broker, queue).mode("overwrite").save()
+    frame = orders(spark, 5).withColumn("weight", F.lit(1.5))
+    with pytest.raises(Exception, match="column 'weight' is of type double"):
+        sink(frame, broker, queue, propertyColumns="CustomerId,OrderType,weight").mode("append").save()
+    with pytest.raises(Exception, match="unknown option topic; there are: broker"):
+        sink(orders(spark, 5), broker, queue, topic="x").mode("append").save()
+    assert broker.drain(queue, idle=0.1) == []
+
+
+def test_a_broker_that_is_away_fails_the_job_by_name(spark: SparkSession, queue: str) -> None:
+    frame = orders(spark, 5).write.format("bmq").mode("append").option("broker", "tcp://127.0.0.1:1")
+    frame = frame.options(queue=queue, connectTimeoutMs="300", valueColumn="body")
+    with pytest.raises(Exception, match=r"the broker at tcp://127\.0\.0\.1:1 was not to be reached"):
+        frame.option("propertyColumns", "CustomerId,OrderType").save()
+
+
+def test_a_refused_row_fails_the_job_by_name(spark: SparkSession, broker: BrokerThread) -> None:
+    uri = "bmq://bmq.test.small.priority/spark"
+    writer = sink(orders(spark, 40, parts=1), broker, uri, maxRetries="1", retryIntervalMs="10")
+    with pytest.raises(Exception, match=r"row 11 of partition 0 was not accepted by .*LIMIT_MESSAGES"):
+        writer.mode("append").save()
+
+
+def test_the_plain_sink_counts(spark: SparkSession, broker: BrokerThread, queue: str) -> None:
+    summary = bmq.spark.summary_accumulator(spark)
+    write = bmq.spark.write_partition(
+        queue=queue,
+        broker=broker.uri,
+        value="body",
+        properties=["CustomerId", "OrderType"],
+        summary=summary,
+    )
+    frame = orders(spark, 1000)
+    frame.foreachPartition(write)
+    assert (summary.value.partitions, summary.value.rows, summary.value.acknowledged) == (3, 1000, 1000)
+    frame.foreachPartition(write)  # another action is another write
+    assert len(bodies(broker, queue, 2000)) == 2000
+
+
+@pytest.mark.parametrize("progress", [False, True])
+def test_the_helper_returns_a_summary(
+    spark: SparkSession, broker: BrokerThread, queue: str, progress: bool
+) -> None:
+    options = {"value": "body", "properties": ["CustomerId"], "progress": progress}
+    summary = bmq.spark.write(orders(spark, 1000), queue=queue, broker=broker.uri, **options)
+    assert (summary.partitions, summary.rows, summary.acknowledged, summary.retried) == (3, 1000, 1000, 0)
+    assert summary.bytes == sum(len(f"order {n}") for n in range(1000))
+    assert str(summary).startswith("1,000 rows, 1,000 acknowledged in 3 partitions")
+    assert bodies(broker, queue, 1000) == list(range(1000))
+
+
+class DiesOnce:
+    """A function for foreachPartition whose process is killed half way through the first attempt."""
+
+    def __init__(self, write: Any) -> None:
+        self.write = write
+
+    def __call__(self, rows: Iterable[Any]) -> None:
+        self.write(self._until_killed(rows))
+
+    @staticmethod
+    def _until_killed(rows: Iterable[Any]) -> Iterator[Any]:
+        context = TaskContext.get()
+        assert context is not None
+        for number, row in enumerate(rows):
+            if number == 3000 and context.attemptNumber() == 0 and context.partitionId() == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield row
+
+
+def test_a_killed_task_is_repeated_and_adds_nothing(
+    spark: SparkSession, broker: BrokerThread, queue: str
+) -> None:
+    write = bmq.spark.write_partition(queue=queue, broker=broker.uri, value="body")
+    orders(spark, 15_000).foreachPartition(DiesOnce(write))
+    assert bodies(broker, queue, 15_000) == list(range(15_000))
+
+
+def test_a_batch_read_drains(spark: SparkSession, broker: BrokerThread, queue: str) -> None:
+    broker.post(queue, [bmq.PutMessage(f"{n}".encode(), {"n": n}) for n in range(500)])
+    reader = spark.read.format("bmq").options(broker=broker.uri, queue=queue, idleTimeoutMs="500")
+    rows = reader.option("subscription", "n < 100").load().collect()
+    assert sorted(int(row.value) for row in rows) == list(range(100))
+    assert rows[0].properties == {"n": bytes(rows[0].value).decode()}
+    typed = reader.options(propertiesSchema="n BIGINT", subscription="").load()
+    assert typed.agg(F.sum("properties.n")).first()[0] == sum(range(100, 500))
+    assert broker.drain(queue, idle=0.1) == []
+
+
+# streams
+
+ORDER = "body STRING, CustomerId INT"
+
+
+def add_file(folder: Path, first: int, last: int) -> None:
+    """A file of a directory that a stream watches."""
+    lines = [f'{{"body": "order {n}", "CustomerId": {n % 10}}}' for n in range(first, last)]
+    folder.mkdir(exist_ok=True)
+    part = folder / f".{first}.json"
+    part.write_text("\n".join(lines))
+    part.rename(folder / f"{first}.json")
+
+
+def incoming(spark: SparkSession, folder: Path) -> DataFrame:
+    return spark.readStream.schema(ORDER).option("maxFilesPerTrigger", 1).json(str(folder))
+
+
+def run(query_writer: Any) -> Any:
+    query = query_writer.trigger(availableNow=True).start()
+    query.awaitTermination(120)
+    assert not query.isActive
+    return query
+
+
+def test_a_stream_is_written_and_goes_on_after_a_restart(
+    spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    def go() -> None:
+        stream = incoming(spark, tmp_path / "in").writeStream.format("bmq")
+        stream = stream.options(broker=broker.uri, queue=queue, valueColumn="body")
+        stream = stream.option("propertyColumns", "CustomerId")
+        run(stream.option("checkpointLocation", str(tmp_path / "checkpoint")))
+
+    add_file(tmp_path / "in", 0, 500)
+    add_file(tmp_path / "in", 500, 1000)
+    go()
+    # As if the driver had died between the last acknowledgement and Spark's own note of it.
+    commits = tmp_path / "checkpoint" / "commits"
+    for name in ("1", ".1.crc"):
+        (commits / name).unlink(missing_ok=True)
+    add_file(tmp_path / "in", 1000, 1500)
+    go()
+    assert bodies(broker, queue, 1500) == list(range(1500))
+
+
+def test_writes_in_foreach_batch(
+    spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    plain, uri = f"{queue}-plain", broker.uri
+
+    def save(frame: DataFrame, batch: int) -> None:
+        frame.foreachPartition(bmq.spark.write_partition(queue=plain, broker=uri, value="body"))
+        for name in ("first", "second"):  # equal rows, to be told apart
+            write = frame.select("body").write.format("bmq").mode("append")
+            write.options(broker=uri, queue=queue, valueColumn="body", writeName=name).save()
+
+    add_file(tmp_path / "in", 0, 100)
+    for attempt in range(2):
+        writer = incoming(spark, tmp_path / "in").writeStream.foreachBatch(save)
+        run(writer.option("checkpointLocation", str(tmp_path / "checkpoint")))
+        if attempt == 0:  # the batch is repeated as a whole
+            for name in ("0", ".0.crc"):
+                (tmp_path / "checkpoint" / "commits" / name).unlink(missing_ok=True)
+    assert bodies(broker, plain, 100) == list(range(100))
+    assert bodies(broker, queue, 200) == sorted([*range(100), *range(100)])
+
+
+def messages(spark: SparkSession, broker: BrokerThread, queue: str, folder: Path, **options: str) -> Any:
+    options = {"checkpointLocation": str(folder / "checkpoint"), "idleTimeoutMs": "500", **options}
+    reader = spark.readStream.format("bmq").options(broker=broker.uri, queue=queue, **options)
+    writer = reader.load().writeStream.format("parquet").option("path", str(folder / "out"))
+    return writer.option("checkpointLocation", str(folder / "checkpoint"))
+
+
+def written(spark: SparkSession, folder: Path) -> list[int]:
+    rows = spark.read.parquet(str(folder / "out")).select("value").collect()
+    return sorted(int(row.value) for row in rows)
+
+
+def test_a_stream_is_read_in_batches_and_goes_on_after_a_restart(
+    spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    options = {"maxMessagesPerTrigger": "40", "numPartitions": "2"}
+    broker.post(queue, [f"{n}".encode() for n in range(100)])
+    query = run(messages(spark, broker, queue, tmp_path, **options))
+    counts = [progress["numInputRows"] for progress in query.recentProgress]
+    assert [count for count in counts if count] == [40, 40, 20]
+    last = [p for p in query.recentProgress if p["numInputRows"]][-1]
+    assert '"messages": 100' in last["sources"][0]["endOffset"].replace(":1", ": 1")
+    broker.post(queue, [f"{n}".encode() for n in range(100, 150)])
+    run(messages(spark, broker, queue, tmp_path, **options))
+    assert written(spark, tmp_path) == list(range(150))
+    assert broker.drain(queue) == []
+
+
+def test_a_stream_reads_only_what_its_subscription_selects(
+    spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    broker.post(queue, [bmq.PutMessage(f"{n}".encode(), {"n": n}) for n in range(100)])
+    run(messages(spark, broker, queue, tmp_path, subscription="n < 30"))
+    assert written(spark, tmp_path) == list(range(30))
+    assert len(broker.drain(queue, expect=70)) == 70
+
+
+def test_a_stream_whose_driver_is_killed_loses_nothing(
+    spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    broker.post(queue, [f"{n}".encode() for n in range(100)])
+    script = Path(__file__).with_name("killed_query.py")
+    process = subprocess.Popen(
+        [sys.executable, str(script), broker.uri, queue, str(tmp_path)], start_new_session=True
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not (tmp_path / "in the middle of batch 1").exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    logged = (tmp_path / "checkpoint" / "offsets" / "1").read_text().splitlines()[-1]
+    assert not (tmp_path / "checkpoint" / "commits" / "1").exists()
+
+    seen: dict[int, list[int]] = {}
+
+    def note(frame: DataFrame, batch: int) -> None:
+        seen[batch] = sorted(int(row.value) for row in frame.select("value").collect())
+
+    broker.post(queue, [f"{n}".encode() for n in range(100, 110)])
+    options = {"checkpointLocation": str(tmp_path / "checkpoint"), "maxMessagesPerTrigger": "40"}
+    reader = spark.readStream.format("bmq").options(broker=broker.uri, queue=queue, **options)
+    writer = reader.option("idleTimeoutMs", "1000").load().writeStream.foreachBatch(note)
+    run(writer.option("checkpointLocation", str(tmp_path / "checkpoint")))
+    assert "80" in logged
+    assert seen[1] == list(range(40, 80))  # exactly the range that was logged
+    assert sorted(n for batch in seen.values() for n in batch) == list(range(40, 110))
+    assert broker.drain(queue) == []
+
+
+def test_schema(spark: SparkSession, queue: str) -> None:
+    schema = spark.read.format("bmq").option("queue", queue).load().schema
+    assert isinstance(schema, StructType)
+    assert schema.simpleString() == (
+        "struct<value:binary,properties:map<string,string>,guid:string,queue:string,"
+        "subscription:string,redelivered:boolean,receivedAt:timestamp>"
+    )
