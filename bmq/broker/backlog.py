@@ -57,6 +57,9 @@ class Backlog:
         """Take a message out, if it is here."""
         if self._members.pop(message, None) is None:
             return
+        if not self._members:
+            self.clear()
+            return
         kept = len(self._fresh) + sum(map(len, self._parked.values()))
         if kept > _COMPACT_FROM and kept > 2 * len(self._members):
             self._fresh = self._current(self._fresh)
@@ -68,9 +71,10 @@ class Backlog:
 
     def clear(self) -> None:
         """Take all messages out."""
-        self._members.clear()
-        self._fresh.clear()
-        self._parked.clear()
+        # Made anew: an emptied dictionary keeps the room of its largest size.
+        self._members = {}
+        self._fresh = deque()
+        self._parked = {}
 
     def wake(self) -> None:
         """Make every message fresh again: the consumers have changed."""

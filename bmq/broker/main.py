@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import signal
 import ssl
@@ -15,6 +16,7 @@ from bmq.errors import Error
 
 __all__ = ["run"]
 
+_GC_ALLOCATIONS = 50_000
 _READY = "bmq broker ready on {uri}"
 
 
@@ -73,6 +75,8 @@ def run(argv: Sequence[str] | None = None) -> int:
         level=logging.INFO if options.verbose else logging.WARNING,
         format="%(asctime)s %(levelname)-7s %(message)s",
     )
+    # Almost nothing a broker allocates is cyclic, and a million stored messages take long to look through.
+    gc.set_threshold(_GC_ALLOCATIONS, 20, 100)
     try:
         context = None
         if options.tls_cert:

@@ -132,6 +132,7 @@ class MessageStore:
     """
 
     __slots__ = (
+        "_largest",
         "_room",
         "_slot_end",
         "_slot_guids",
@@ -154,6 +155,7 @@ class MessageStore:
         self.last: Message | None = None
         # GUID -> the stored message, or None for one that is gone but still remembered.
         self.seen: dict[bytes, Message | None] = {}
+        self._largest = 0
         self._slots: deque[_Slot] = deque()
         # The slot that is being filled: its GUIDs, the second it is for, and how many fit.
         self._slot_guids: list[bytes] = []
@@ -246,6 +248,7 @@ class MessageStore:
     def forget(self, now: float) -> None:
         """Drop GUIDs whose time is over, and the oldest where they are too many."""
         slots, seen = self._slots, self.seen
+        self._largest = max(self._largest, len(seen))
         while slots and (now - slots[0].second > self.window + 1 or self.remembered > self.history_limit):
             slot = slots.popleft()
             if not slots:
@@ -254,6 +257,10 @@ class MessageStore:
                 # One that is still stored is known by the message itself; it is forgotten when that goes.
                 if seen.get(guid, self) is None:
                     del seen[guid]
+        # A dictionary keeps the room of its largest size; made anew it takes what it needs.
+        if self._largest > _SLOT_SIZE and len(seen) * 4 < self._largest:
+            self.seen = dict(seen)
+            self._largest = len(seen)
 
     def forget_gone(self) -> None:
         """Drop the GUIDs of all messages that are gone."""
