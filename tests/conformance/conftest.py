@@ -1,0 +1,42 @@
+"""One test a rule; against an embedded broker, or unchanged against the one that BMQ_BROKER_URI names.
+
+Every expected value comes from what a real broker was recorded or measured to do, or from its source; the
+docstrings name the rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Protocol
+
+import pytest
+
+from tests.conformance.raw import Connect, Raw, dial
+
+
+class HasUri(Protocol):
+    uri: str
+
+
+@pytest.fixture
+async def dialled(bmq_broker: HasUri) -> AsyncIterator[Connect]:
+    """Make connections on which nothing was said yet."""
+    async with AsyncExitStack() as stack:
+
+        async def connect() -> Raw:
+            return await stack.enter_async_context(dial(bmq_broker.uri))
+
+        yield connect
+
+
+@pytest.fixture
+async def client(dialled: Connect) -> Callable[..., Awaitable[Raw]]:
+    """Make clients that have negotiated."""
+
+    async def connect(**changes: object) -> Raw:
+        raw = await dialled()
+        assert await raw.negotiate(**changes) is not None
+        return raw
+
+    return connect
