@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import weakref
 from typing import Protocol, cast
 
 __all__ = ["Channel", "Receiver"]
+
+# Up to this much may wait in the transport; the rest stays in the core, where it is not copied.
+_HIGH_WATER = 1024 * 1024
+_LOW_WATER = 256 * 1024
+# How long the peer may take to let a connection be closed.
+_LINGER = 1.0
 
 
 class Receiver(Protocol):
@@ -26,18 +33,26 @@ class Receiver(Protocol):
 
 
 class Channel(asyncio.Protocol):
-    """Moves bytes between a transport and its receiver; knows nothing of the protocol."""
+    """Moves bytes between a transport and its receiver; knows nothing of the protocol.
+
+    It does not keep its receiver alive: the event loop keeps the channel, and a session that nobody holds any
+    more must be noticed, not kept.
+    """
 
     def __init__(self, receiver: Receiver) -> None:
-        self._receiver = receiver
+        self._receiver = weakref.ref(receiver)
         self._transport: asyncio.Transport | None = None
         self._reading = True
+        self._loop = asyncio.get_running_loop()
+        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._linger: asyncio.TimerHandle | None = None
         self.bytes_sent = 0
         self.bytes_received = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the event loop."""
         self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=_HIGH_WATER, low=_LOW_WATER)
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -46,7 +61,9 @@ class Channel(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Called by the event loop."""
         self.bytes_received += len(data)
-        self._receiver.channel_data(self, data)
+        receiver = self._receiver()
+        if receiver is not None:
+            receiver.channel_data(self, data)
 
     def eof_received(self) -> bool:
         """Called by the event loop; the transport closes itself."""
@@ -55,20 +72,26 @@ class Channel(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop."""
         self._transport = None
-        self._receiver.channel_lost(self, exc)
+        if self._linger is not None:
+            self._linger.cancel()
+        if not self._gone.done():
+            self._gone.set_result(None)
+        receiver = self._receiver()
+        if receiver is not None:
+            receiver.channel_lost(self, exc)
 
     def pause_writing(self) -> None:
         """Called by the event loop."""
-        self._receiver.channel_writable(self, False)
+        self._writable(False)
 
     def resume_writing(self) -> None:
         """Called by the event loop."""
-        self._receiver.channel_writable(self, True)
+        self._writable(True)
 
-    @property
-    def open(self) -> bool:
-        """Whether there still is a connection."""
-        return self._transport is not None and not self._transport.is_closing()
+    def _writable(self, writable: bool) -> None:
+        receiver = self._receiver()
+        if receiver is not None:
+            receiver.channel_writable(self, writable)
 
     @property
     def write_buffer_size(self) -> int:
@@ -92,11 +115,17 @@ class Channel(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def close(self) -> None:
-        """Close once everything written is sent."""
+        """Close once everything written is sent; a peer that does not take it is not waited for long."""
         if self._transport is not None:
             self._transport.close()
+            if self._linger is None:
+                self._linger = self._loop.call_later(_LINGER, self.abort)
 
     def abort(self) -> None:
         """Close at once."""
         if self._transport is not None:
             self._transport.abort()
+
+    async def wait_closed(self) -> None:
+        """Wait until the connection is gone, after :meth:`close` or :meth:`abort`: a second at most."""
+        await asyncio.shield(self._gone)

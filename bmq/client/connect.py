@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from bmq.client.address import parse_addresses, resolve_broker
+from bmq.client.health import HostHealthMonitor
 from bmq.client.options import CredentialsSource, SessionOptions
 from bmq.client.session import Session
 from bmq.errors import UsageError
@@ -33,6 +34,7 @@ class connect:
         ssl: a context for TLS; ``tcps://`` without one uses the system's defaults.
         server_hostname: the name to verify the broker's certificate against, if not the address's host.
         on_event: called with every session event, in the event loop.
+        host_health: says whether this host is healthy; see :class:`bmq.HostHealth`.
         options: a :class:`bmq.SessionOptions`; its fields may also be given directly, as keywords.
 
     Raises:
@@ -52,6 +54,7 @@ class connect:
         ssl: ssl_module.SSLContext | None = None,
         server_hostname: str | None = None,
         on_event: Callable[[SessionEvent], None] | None = None,
+        host_health: HostHealthMonitor | None = None,
         options: SessionOptions | None = None,
         **fields: Any,
     ) -> None:
@@ -67,6 +70,7 @@ class connect:
             ssl=ssl,
             server_hostname=server_hostname,
             on_event=on_event,
+            host_health=host_health,
         )
 
     def __await__(self) -> Generator[Any, None, Session]:

@@ -56,7 +56,8 @@ class Consumer:
         self._unwanted = discard
         self._expressions = expressions
         self.cores = self._make_cores()
-        self._messages: deque[PushMessage] = deque()
+        #: What waits for the application.
+        self.messages: deque[PushMessage] = deque()
         # What was taken out of the line and not counted yet: counting costs as much as taking.
         self._taken = 0
         self._taken_bytes = 0
@@ -84,7 +85,7 @@ class Consumer:
     @property
     def buffered(self) -> int:
         """How many messages wait for the application."""
-        return len(self._messages)
+        return len(self.messages)
 
     @property
     def in_use(self) -> bool:
@@ -98,7 +99,7 @@ class Consumer:
 
     def __repr__(self) -> str:
         what = " | ".join(filter(None, self.expressions)) or "everything"
-        return f"<bmq.Consumer of {what!r} on {self.queue.uri}, {len(self._messages)} waiting>"
+        return f"<bmq.Consumer of {what!r} on {self.queue.uri}, {len(self.messages)} waiting>"
 
     # receiving
 
@@ -121,9 +122,9 @@ class Consumer:
 
         Cancelling it loses nothing: a message that is not returned stays in line.
         """
-        if not self._messages:
+        if not self.messages:
             async with asyncio.timeout(timeout):
-                while not self._messages:
+                while not self.messages:
                     self._raise_if_closed()
                     await self.arrival()
         return self.pop()
@@ -141,16 +142,16 @@ class Consumer:
 
         Cancelling it loses nothing.
         """
-        if not self._messages:
+        if not self.messages:
             async with asyncio.timeout(timeout):
-                while not self._messages:
+                while not self.messages:
                     self._raise_if_closed()
                     await self.arrival()
         return self.pop_many(max_messages)
 
     def receive_nowait(self) -> Message | None:
         """Return the next message if one is there, else None."""
-        return self.pop() if self._messages else None
+        return self.pop() if self.messages else None
 
     # life
 
@@ -259,7 +260,7 @@ class Consumer:
         if self._closed:
             self.queue.reroute(messages)
             return
-        self._messages.extend(messages)
+        self.messages.extend(messages)
         size = 0
         for message in messages:
             size += len(message[6])
@@ -269,8 +270,8 @@ class Consumer:
 
     def take_back(self) -> list[PushMessage]:
         """Give up the messages that wait unseen."""
-        messages = list(self._messages)
-        self._messages.clear()
+        messages = list(self.messages)
+        self.messages.clear()
         for message in messages:
             self._taken_bytes += len(message[6])
         self._taken += len(messages)
@@ -286,28 +287,9 @@ class Consumer:
 
     # how messages are taken out
 
-    def next_message(self) -> Message | None:
-        """Return the next message if one is there; None when one has to be waited for.
-
-        Raises:
-            StopAsyncIteration: the consumer is closed.
-            Error: it was closed by a failure.
-        """
-        if self._messages:
-            return self.pop()
-        self._stop_if_closed()
-        return None
-
-    def next_batch(self, limit: int) -> MessageBatch | None:
-        """The same for a batch."""
-        if self._messages:
-            return self.pop_many(limit)
-        self._stop_if_closed()
-        return None
-
     def pop(self) -> Message:
         """Take the next message out of the line; there must be one."""
-        messages = self._messages
+        messages = self.messages
         push = messages.popleft()
         self._taken += 1
         self._taken_bytes += len(push[6])
@@ -317,7 +299,7 @@ class Consumer:
 
     def pop_many(self, limit: int) -> MessageBatch:
         """Take messages out of the line."""
-        messages = self._messages
+        messages = self.messages
         if len(messages) <= limit:
             return MessageBatch(self, [Message(self, push) for push in self.take_back()])
         pushes = [messages.popleft() for _ in range(limit)]
@@ -335,7 +317,13 @@ class Consumer:
         if self._closed:
             raise self._error or QueueClosed(f"{self!r} is closed")
 
-    def _stop_if_closed(self) -> None:
+    def stop_if_closed(self) -> None:
+        """End a loop over a closed consumer.
+
+        Raises:
+            StopAsyncIteration: the consumer is closed.
+            Error: it was closed by a failure.
+        """
         if self._closed:
             raise self._error or StopAsyncIteration
 
@@ -350,7 +338,7 @@ class Consumer:
             await waiter
         except asyncio.CancelledError:
             # The message this waiter was woken for is still in line: wake somebody else for it.
-            if waiter.done() and not waiter.cancelled() and self._messages:
+            if waiter.done() and not waiter.cancelled() and self.messages:
                 self._wake(1)
             raise
         finally:
@@ -388,9 +376,10 @@ class _Messages:
 
     async def __anext__(self) -> Message:
         consumer = self._consumer
-        while (message := consumer.next_message()) is None:
+        while not consumer.messages:
+            consumer.stop_if_closed()
             await consumer.arrival()
-        return message
+        return consumer.pop()
 
 
 class _Batches:
@@ -411,9 +400,10 @@ class _Batches:
 
     async def __anext__(self) -> MessageBatch:
         consumer = self._consumer
-        while (batch := consumer.next_batch(self._limit)) is None:
+        while not consumer.messages:
+            consumer.stop_if_closed()
             await consumer.arrival()
-        return batch
+        return consumer.pop_many(self._limit)
 
 
 class Drain:

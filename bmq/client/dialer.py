@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import socket
 import ssl as ssl_module
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bmq.client.address import Address
 from bmq.client.channel import Channel
 from bmq.client.options import CredentialsSource
-from bmq.errors import ConnectionFailed, Error
+from bmq.errors import ConnectionFailed, Error, SessionClosed, UsageError
 from bmq.protocol.events import Connected, Reconnected, Reconnecting, SessionEvent
 from bmq.protocol.handshake import Credentials
 from bmq.protocol.tables import SessionState
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 __all__ = ["Dialer"]
 
 logger = logging.getLogger("bmq.client")
+
+# A connection that lived shorter than this does not start the delays anew: a broker that accepts and closes
+# would be asked a hundred times a second.
+_STABLE = 1.0
 
 
 class Dialer:
@@ -50,6 +56,9 @@ class Dialer:
         self._task: asyncio.Task[None] | None = None
         self._renewal: asyncio.Task[None] | None = None
         self._handshake: asyncio.Future[None] | None = None
+        self._delays: Iterator[float] | None = None
+        self._attempt = 0
+        self._connected_at = 0.0
         self._stopped = False
         self.reconnects = 0
         self.close_reason = ""
@@ -65,25 +74,19 @@ class Dialer:
 
         Raises:
             ConnectionFailed: as :meth:`bmq.Session.start` says.
+            SessionClosed: the session was closed meanwhile.
         """
-        options = self._driver.options
-        delays = options.reconnect_delays()
-        next(delays, None)
+        self._task = asyncio.ensure_future(self._first_connect())
         try:
-            async with asyncio.timeout(options.reconnect_timeout if options.retry_first_connect else None):
-                while True:
-                    try:
-                        await self._try_all()
-                        return
-                    except ConnectionFailed as error:
-                        if not options.retry_first_connect or not options.is_retryable(error):
-                            raise
-                        logger.info("%s; trying again", error)
-                    await asyncio.sleep(next(delays, 1.0))
-        except TimeoutError:
-            raise ConnectionFailed(
-                f"could not connect to {self.target} within {options.reconnect_timeout} s"
-            ) from None
+            await self._task
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if self._stopped and not (caller and caller.cancelling()):
+                raise SessionClosed("the session was closed while it was connecting") from None
+            raise
+        finally:
+            self._task = None
+        self._reconnect_if_lost()
 
     def channel_lost(self) -> None:
         """The connection is gone: reconnect unless the session does not want to."""
@@ -91,21 +94,15 @@ class Dialer:
             self._handshake.set_exception(
                 self.failure or ConnectionFailed("the broker closed the connection during the handshake")
             )
-        if self._driver.core.state is SessionState.RECONNECTING and self._task is None and not self._stopped:
-            if self._driver.options.reconnect:
-                self._task = asyncio.ensure_future(self._reconnect())
-            else:
-                self._driver.core.give_up("the connection was lost", self._driver.now())
-                self._driver.wake()
+        if self._task is None:
+            self._reconnect_if_lost()
 
     def note(self, event: SessionEvent) -> None:
         """The session is connected."""
-        if (
-            isinstance(event, Connected | Reconnected)
-            and self._handshake is not None
-            and not self._handshake.done()
-        ):
-            self._handshake.set_result(None)
+        if isinstance(event, Connected | Reconnected):
+            self._connected_at = self._driver.now()
+            if self._handshake is not None and not self._handshake.done():
+                self._handshake.set_result(None)
 
     def stop(self) -> None:
         """Try no more."""
@@ -119,117 +116,205 @@ class Dialer:
         if self._renewal is None or self._renewal.done():
             self._renewal = asyncio.ensure_future(self._renew())
 
+    # credentials
+
     async def _renew(self) -> None:
+        driver = self._driver
         try:
-            credentials = await self._get_credentials()
-        except Exception:
-            logger.exception("no credentials to renew the authentication with")
-            return
-        if credentials is not None:
-            self._driver.core.reauthenticate(credentials, self._driver.now())
-            self._driver.wake()
+            async with asyncio.timeout(driver.options.connect_timeout):
+                credentials = await self._get_credentials()
+        except (TimeoutError, Error) as error:
+            reason = str(error) or "they took too long"
+            logger.warning("no credentials to renew the authentication with: %s", reason)
+            credentials = None
+        driver.core.reauthenticate(credentials, driver.now())
+        driver.wake()
 
     async def _get_credentials(self) -> Credentials | None:
         source = self._credentials
         if source is None or isinstance(source, Credentials):
             return source
-        credentials = source()
-        if inspect.isawaitable(credentials):
-            credentials = await credentials
+        try:
+            credentials = source()
+            if inspect.isawaitable(credentials):
+                credentials = await credentials
+        except Exception as error:
+            raise ConnectionFailed(f"the credentials callable failed with {type(error).__name__}") from error
+        if not isinstance(credentials, Credentials):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(
+                f"the credentials callable returned {type(credentials).__name__}, not bmq.Credentials"
+            )
         return credentials
+
+    # connecting for the first time
+
+    async def _first_connect(self) -> None:
+        options = self._driver.options
+        if not options.retry_first_connect:
+            await self._try_all()
+            return
+        try:
+            async with asyncio.timeout(options.reconnect_timeout):
+                for delay in options.reconnect_delays():
+                    await asyncio.sleep(delay)
+                    try:
+                        await self._try_all()
+                        return
+                    except ConnectionFailed as error:
+                        if not options.is_retryable(error):
+                            raise
+                        logger.info("%s; trying again", error)
+        except TimeoutError:
+            raise ConnectionFailed(
+                f"could not connect to {self.target} within {options.reconnect_timeout} s"
+            ) from None
+        raise ConnectionFailed(f"could not connect to {self.target}: no more attempts")
+
+    # reconnecting
+
+    def _reconnect_if_lost(self) -> None:
+        driver = self._driver
+        if driver.core.state is not SessionState.RECONNECTING or self._stopped:
+            return
+        if not driver.options.reconnect:
+            driver.core.give_up("the connection was lost", driver.now())
+            driver.wake()
+        else:
+            self._task = asyncio.ensure_future(self._reconnect())
 
     async def _reconnect(self) -> None:
         driver = self._driver
         options = driver.options
+        reason = ""
         try:
             async with asyncio.timeout(options.reconnect_timeout):
-                await self._reconnect_attempts()
+                await self._attempts()
         except TimeoutError:
-            driver.core.give_up(f"not reconnected within {options.reconnect_timeout} s", driver.now())
-            driver.pump()
+            reason = f"not reconnected to {self.target} within {options.reconnect_timeout} s"
         except Error as error:
-            driver.core.give_up(str(error), driver.now())
-            driver.pump()
+            reason = str(error)
+        except asyncio.CancelledError:
+            # By close(), or by whoever cancels every task there is: then nobody would ever try again.
+            reason = "the task that reconnects was cancelled"
+            raise
+        except Exception as error:
+            reason = f"reconnecting failed with {type(error).__name__}"
+            logger.exception("%s", reason)
         finally:
             self._task = None
-            # The connection may have been lost again in the moment it was restored.
-            if driver.core.state is SessionState.RECONNECTING and not self._stopped:
-                self.channel_lost()
+            if not self._stopped:
+                if reason:
+                    driver.core.give_up(reason, driver.now())
+                    driver.pump()
+                else:
+                    # The connection may have been lost again in the moment it was restored.
+                    self._reconnect_if_lost()
 
-    async def _reconnect_attempts(self) -> None:
+    async def _attempts(self) -> None:
         driver = self._driver
-        for attempt, delay in enumerate(driver.options.reconnect_delays(), 1):
+        if self._delays is None or driver.now() - self._connected_at > _STABLE:
+            self._delays, self._attempt = driver.options.reconnect_delays(), 0
+        for delay in self._delays:
+            self._attempt += 1
             address = self._addresses[self._next_address % len(self._addresses)]
-            driver.publish(Reconnecting(attempt, delay, str(address)))
+            driver.publish(Reconnecting(self._attempt, delay, str(address)))
             await asyncio.sleep(delay)
             try:
                 await self._try_all()
             except ConnectionFailed as error:
                 if not driver.options.is_retryable(error):
                     raise
-                logger.info("attempt %d to reconnect failed: %s", attempt, error)
+                logger.info("attempt %d to reconnect failed: %s", self._attempt, error)
             else:
                 self.reconnects += 1
                 return
         raise ConnectionFailed(f"could not reconnect to {self.target}: no more attempts")
 
+    # one attempt
+
     async def _try_all(self) -> None:
-        """Try every address once, beginning behind the one that was tried last."""
+        """Try every address once, beginning with the one that worked last or follows the one that did not."""
         failures: list[str] = []
-        count = len(self._addresses)
-        for _ in range(count):
-            address = self._addresses[self._next_address % count]
+        for _ in self._addresses:
+            address = self._addresses[self._next_address % len(self._addresses)]
             try:
-                await self._try(address)
+                await self._try_address(address)
                 return
             except ConnectionFailed as error:
-                if count == 1 or not error.retryable:
+                if len(self._addresses) == 1 or not error.retryable:
                     raise
                 failures.append(str(error))
                 self._next_address += 1
         raise ConnectionFailed("; ".join(failures))
 
-    async def _try(self, address: Address) -> None:
+    async def _try_address(self, address: Address) -> None:
+        """Try what a name stands for, one after the other; time that one does not need is for the next."""
         driver = self._driver
         timeout = driver.options.connect_timeout
-        self._handshake = driver.loop.create_future()
+        deadline = driver.now() + timeout
+        try:
+            async with asyncio.timeout_at(deadline):
+                hosts = await self._resolve(address)
+        except TimeoutError:
+            raise ConnectionFailed(f"{address.host} was not resolved within {timeout:g} s") from None
+        for left in range(len(hosts), 0, -1):
+            share = (deadline - driver.now()) / left
+            try:
+                await self._try(address, hosts[-left], share)
+                return
+            except ConnectionFailed as error:
+                if left == 1 or not error.retryable:
+                    raise
+                logger.info("%s; trying the next address of that name", error)
+
+    async def _resolve(self, address: Address) -> list[str]:
+        try:
+            found = await self._driver.loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise ConnectionFailed(f"could not resolve {address.host}: {error.strerror or error}") from error
+        hosts = list(dict.fromkeys(str(info[4][0]) for info in found))
+        if not hosts:
+            raise ConnectionFailed(f"{address.host} has no address")
+        return hosts
+
+    async def _try(self, address: Address, host: str, timeout: float) -> None:
+        driver = self._driver
+        handshake = self._handshake = driver.loop.create_future()
         self.failure = None
         channel: Channel | None = None
+        where = str(address) if host == address.host else f"{address} ({host})"
         try:
             async with asyncio.timeout(timeout):
                 credentials = await self._get_credentials()
-                channel = await self._open(address)
+                channel = await self._open(address, host)
                 driver.attach_channel(channel)
                 driver.core.channel_opened(credentials, driver.now())
                 driver.pump()
-                await self._handshake
-        except TimeoutError:
-            self._drop(channel)
-            raise ConnectionFailed(f"{address} did not answer within {timeout:g} s") from None
-        except OSError as error:
-            if isinstance(error, Error):
-                raise type(error)(f"{address}: {error}") from error
-            raise ConnectionFailed(f"could not connect to {address}: {error.strerror or error}") from error
-        except asyncio.CancelledError:
-            self._drop(channel)
+                await handshake
+        except BaseException as error:
+            if channel is not None:
+                driver.drop_channel(channel)
+            if isinstance(error, ConnectionFailed):
+                raise type(error)(f"{where}: {error}") from error
+            if isinstance(error, TimeoutError):
+                raise ConnectionFailed(f"{where} did not answer within {timeout:g} s") from None
+            if isinstance(error, OSError):
+                reason = error.strerror or str(error) or type(error).__name__
+                raise ConnectionFailed(f"could not connect to {where}: {reason}") from error
             raise
         finally:
             self._handshake = None
 
-    async def _open(self, address: Address) -> Channel:
+    async def _open(self, address: Address, host: str) -> Channel:
         driver = self._driver
         ssl = self._ssl
         if ssl is None and address.tls:
             ssl = ssl_module.create_default_context()
         _, channel = await driver.loop.create_connection(
             lambda: Channel(driver),
-            address.host,
+            host,
             address.port,
             ssl=ssl,
             server_hostname=(self._server_hostname or address.host) if ssl is not None else None,
         )
         return channel
-
-    def _drop(self, channel: Channel | None) -> None:
-        if channel is not None:
-            channel.abort()

@@ -7,24 +7,23 @@ and consumers call it; applications do not see it.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-import os
-import socket
 import ssl as ssl_module
 import time
-from collections import deque
-from collections.abc import Iterable
+import weakref
 
-from bmq._version import __version__
 from bmq.client.address import Address
 from bmq.client.channel import Channel
+from bmq.client.closing import CloseReport, close_queue, close_session
 from bmq.client.dialer import Dialer
 from bmq.client.event_stream import EventStream
+from bmq.client.health import HostHealthMonitor
+from bmq.client.identity import introduce
 from bmq.client.options import CredentialsSource, SessionOptions
 from bmq.client.posting import settle
 from bmq.client.queue import Queue
-from bmq.errors import BufferFull, Error, SessionClosed
+from bmq.client.waiting import Waiting
+from bmq.errors import BufferFull, Error, SessionClosed, StateError, UsageError
 from bmq.protocol.client import ClientCore, CoreOptions
 from bmq.protocol.events import (
     Acked,
@@ -33,7 +32,6 @@ from bmq.protocol.events import (
     ConnectionLost,
     CredentialsNeeded,
     Disconnected,
-    Outcome,
     Pushed,
     QueueReopenFailed,
     SessionEvent,
@@ -43,20 +41,24 @@ from bmq.protocol.events import (
 )
 from bmq.protocol.queue import QueueCore
 from bmq.protocol.tables import SessionState
-from bmq.wire.control import ClientIdentity, ClientLanguage, ClientType, GuidInfo, QueueFlags
-from bmq.wire.guid import GuidGenerator, client_id_from
+from bmq.wire.control import QueueFlags
+from bmq.wire.guid import GuidGenerator
 from bmq.wire.uri import QueueUri
 
 __all__ = ["Driver"]
 
 logger = logging.getLogger("bmq.client")
 
-_FEATURES = "PROTOCOL_ENCODING:JSON;MPS:MESSAGE_PROPERTIES_EX"
-_session_ids = itertools.count(1)
+# How much is taken from the core for one write.
+_WRITE = 1024 * 1024
 
 
 class Driver:
-    """Drives one session; belongs to the event loop it was started on."""
+    """Drives one session; belongs to the event loop it was started on.
+
+    The loop does not keep it alive: neither its channel nor its timer does. What does is the application,
+    with the session, a queue or a consumer in its hands. A session nobody holds is noticed, and warned of.
+    """
 
     def __init__(
         self,
@@ -66,6 +68,7 @@ class Driver:
         ssl: ssl_module.SSLContext | None,
         server_hostname: str | None,
         events: EventStream,
+        host_health: HostHealthMonitor | None,
     ) -> None:
         self.options = options
         self.loop: asyncio.AbstractEventLoop
@@ -80,37 +83,25 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._writable = True
-        self._room_waiters: deque[asyncio.Future[None]] = deque()
-        self._flush_waiters: list[tuple[Queue, float, asyncio.Future[None]]] = []
+        self._waiting: Waiting
         self._buffered_messages = 0
         self._buffered_bytes = 0
         self._slow = False
-        self._close_task: asyncio.Task[None] | None = None
+        self._host_health = host_health
+        self._health_task: asyncio.Task[None] | None = None
+        self._close_task: asyncio.Task[CloseReport] | None = None
+        self._crashed = False
         self.started = False
 
     # life
 
     async def start(self) -> None:
         """Connect for the first time; see :class:`bmq.connect`."""
+        if self.started:
+            raise StateError("the session was started before; every bmq.connect(...) makes one session")
         self.loop = asyncio.get_running_loop()
-        session_id = next(_session_ids)
+        identity, self.guids = introduce(self.options.process_name)
         self._epoch = time.monotonic_ns()
-        wall = time.time_ns()
-        client_id = client_id_from(socket.gethostname(), wall, os.getpid(), session_id)
-        self.guids = GuidGenerator(client_id)
-        identity = ClientIdentity(
-            protocol_version=1,
-            sdk_version=_version_number(__version__),
-            client_type=ClientType.E_TCPCLIENT,
-            process_name=self.options.process_name,
-            pid=os.getpid(),
-            session_id=session_id,
-            host_name="",
-            features=_FEATURES,
-            sdk_language=ClientLanguage.E_UNKNOWN,
-            guid_info=GuidInfo(client_id=self.guids.client_id_text, nano_seconds_from_epoch=wall),
-            user_agent=f"bmq-py:{__version__}",
-        )
         options = self.options
         self.core = ClientCore(
             identity,
@@ -121,8 +112,12 @@ class Driver:
                 drop_confirmed_redeliveries=options.drop_confirmed_redeliveries,
             ),
         )
+        self._waiting = Waiting(self.core.window, options)
         self.core.start()
         self.started = True
+        if self._host_health is not None:
+            watch = _watch_health(weakref.ref(self), self._host_health)
+            self._health_task = self.loop.create_task(watch)
         try:
             await self.dialer.first_connect()
         except BaseException:
@@ -130,54 +125,68 @@ class Driver:
             self.pump()
             raise
 
-    async def close(self, timeout: float | None) -> None:
+    async def close(self, timeout: float | None) -> CloseReport:
         """End the session; see :meth:`bmq.Session.close`."""
         if not self.started:
-            return
+            return CloseReport()
+        self.check_loop()
         if self._close_task is None:
             if self.core.state is SessionState.CLOSED:
-                return
+                return CloseReport()
             seconds = self.options.disconnect_timeout if timeout is None else timeout
-            self._close_task = asyncio.ensure_future(self._close(self.now() + seconds))
-        await asyncio.shield(self._close_task)
+            closing = close_session(self, self.now() + seconds, asyncio.current_task())
+            self._close_task = self.loop.create_task(closing)
+        return await asyncio.shield(self._close_task)
 
-    async def _close(self, deadline: float) -> None:
-        for queue in list(self._queues.values()):
-            queue.shut(None)
-        if len(self.core.window) and not await self._drained(deadline):
-            logger.warning(
-                "closing the session with %d posts that have no outcome yet", len(self.core.window)
-            )
-        if self.core.connected:
-            closing = [self.close_core(q, deadline) for q in self.queues if not q.closed]
-            await asyncio.gather(*closing, return_exceptions=True)
-        self.dialer.stop()
+    async def disconnect(self, deadline: float) -> None:
+        """Say goodbye, and wait until the connection is gone."""
         done: asyncio.Future[None] = self.loop.create_future()
+        channel = self._channel
         self.core.stop(done, self.now(), deadline)
         self.pump()
         await done
-        self._finish()
+        if channel is not None:
+            await channel.wait_closed()
 
-    async def _drained(self, deadline: float) -> bool:
+    async def close_queue(
+        self, queue: Queue, timeout: float | None, closer: asyncio.Task[object] | None
+    ) -> None:
+        """Close one queue; see :meth:`bmq.Queue.close`."""
+        self.check_loop()
+        deadline = self.now() + (self.options.close_timeout if timeout is None else timeout)
+        await close_queue(self, queue, deadline, closer)
+
+    async def close_core(self, queue: Queue, deadline: float) -> None:
+        """Close a queue whose posts have been waited for."""
+        done: asyncio.Future[None] = self.loop.create_future()
         try:
-            async with asyncio.timeout_at(deadline):
-                for queue in list(self._queues.values()):
-                    await self.flushed(queue)
-        except TimeoutError:
-            return False
-        return True
+            self.core.close_queue(queue.core, done, self.now(), deadline)
+            self.wake()
+            await done
+        finally:
+            self._queues.pop(queue.core, None)
 
     def _finish(self) -> None:
+        """The session is over: leave nothing behind in the event loop."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._health_task is not None:
+            self._health_task.cancel()
+            self._health_task = None
         if self._channel is not None:
             self._channel.close()
-        self._wake_room(len(self._room_waiters))
+        self._waiting.finish()
 
-    def abort(self) -> None:
+    def abandon(self) -> None:
         """Drop the connection at once: nobody is left to close the session."""
-        if self.started and self._channel is not None and not self.loop.is_closed():
+        if not self.started or self.loop.is_closed():
+            return
+        # Not here: garbage may be collected in any thread.
+        for leftover in (self._timer, self._health_task):
+            if leftover is not None:
+                self.loop.call_soon_threadsafe(leftover.cancel)
+        if self._channel is not None:
             self.loop.call_soon_threadsafe(self._channel.abort)
 
     # queues
@@ -204,7 +213,7 @@ class Driver:
         except BaseException as error:
             self._queues.pop(core, None)
             queue.shut(None)
-            if isinstance(error, asyncio.CancelledError):
+            if isinstance(error, asyncio.CancelledError) and self.core.state is not SessionState.CLOSED:
                 self.core.abandon_queue(core, self.now(), self.now() + self.options.close_timeout)
                 self.wake()
             raise
@@ -212,7 +221,7 @@ class Driver:
     @property
     def queues(self) -> list[Queue]:
         """The open queues."""
-        return list(self._queues.values())
+        return [queue for core, queue in self._queues.items() if core.opening is None and not queue.closed]
 
     @property
     def state(self) -> SessionState:
@@ -248,13 +257,33 @@ class Driver:
         )
 
     def check_open(self) -> None:
-        """Raise unless the session can be used.
+        """Raise unless the session can be used, here.
 
         Raises:
             SessionClosed: it is closed or closing.
+            UsageError: this is not the event loop it belongs to.
         """
         if self._close_task is not None or self.core.state is SessionState.CLOSED:
             raise SessionClosed("the session is closed")
+        if not self._flush_scheduled:  # else it was checked before, in this turn
+            self.check_loop()
+
+    def check_loop(self) -> None:
+        """Raise unless this is the event loop the session belongs to.
+
+        Raises:
+            UsageError: it is not.
+        """
+        try:
+            if asyncio.get_running_loop() is self.loop:
+                return
+        except RuntimeError:
+            pass
+        raise UsageError(
+            "a session, its queues and messages belong to the event loop the session was started in: use "
+            "loop.call_soon_threadsafe() or asyncio.run_coroutine_threadsafe() in other threads, and "
+            "bmq.connect() again in another loop"
+        )
 
     @property
     def has_room(self) -> bool:
@@ -268,15 +297,9 @@ class Driver:
         return self._writable and self.has_room
 
     async def room(self) -> None:
-        """Wait until it is worth trying to post again."""
+        """Wait until it is worth trying to post again: until the window is half empty."""
         self.check_open()
-        waiter: asyncio.Future[None] = self.loop.create_future()
-        self._room_waiters.append(waiter)
-        try:
-            await waiter
-        finally:
-            if waiter.cancelled():
-                self._room_waiters.remove(waiter) if waiter in self._room_waiters else self._wake_room(1)
+        await self._waiting.room()
 
     def buffer_full(self) -> BufferFull:
         """Say how full the window is."""
@@ -289,16 +312,8 @@ class Driver:
 
     async def flushed(self, queue: Queue) -> None:
         """Wait until everything posted to a queue so far has its outcome."""
-        if not queue.core.unacked:
-            return
-        waiter: asyncio.Future[None] = self.loop.create_future()
-        entry = (queue, self.now(), waiter)
-        self._flush_waiters.append(entry)
-        try:
-            await waiter
-        finally:
-            if entry in self._flush_waiters:
-                self._flush_waiters.remove(entry)
+        self.check_loop()
+        await self._waiting.outcomes(queue.core, self.now())
 
     async def configure(self, core: QueueCore) -> None:
         """Bring the broker up to a queue's desired subscriptions."""
@@ -317,37 +332,6 @@ class Driver:
         released = self.core.release_queue(core, self.now())
         self.wake()
         return released
-
-    async def close_queue(self, queue: Queue, timeout: float | None) -> None:
-        """Close one queue; see :meth:`Queue.close`."""
-        deadline = self.now() + (self.options.close_timeout if timeout is None else timeout)
-        queue.shut(None)
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self.flushed(queue)
-        except TimeoutError:
-            logger.warning("closing %s with %d posts that have no outcome yet", queue.uri, queue.unacked)
-        await self.close_core(queue, deadline)
-
-    async def close_core(self, queue: Queue, deadline: float) -> None:
-        """Close a queue whose posts have been waited for."""
-        done: asyncio.Future[None] = self.loop.create_future()
-        try:
-            self.core.close_queue(queue.core, done, self.now(), deadline)
-            self.wake()
-            await done
-        finally:
-            self._queues.pop(queue.core, None)
-
-    def confirm(self, queue: QueueCore, guid: bytes) -> None:
-        """Confirm a message."""
-        self.core.confirm(queue, guid)
-        self.wake()
-
-    def confirm_many(self, queue: QueueCore, guids: Iterable[bytes]) -> None:
-        """Confirm several messages of one queue."""
-        self.core.confirm_many(queue, guids)
-        self.wake()
 
     def note_buffered(self, messages: int, size: int) -> None:
         """Count messages that wait for the application; pause reading when there are too many."""
@@ -375,8 +359,14 @@ class Driver:
     def wake(self) -> None:
         """Send what has gathered at the end of this turn of the event loop."""
         if not self._flush_scheduled:
+            self.check_loop()
             self._flush_scheduled = True
             self.loop.call_soon(self._flush)
+
+    def set_health(self, healthy: bool) -> None:
+        """Take what the host health monitor says."""
+        self.core.host_health(healthy)
+        self.wake()
 
     def publish(self, event: SessionEvent) -> None:
         """Hand an event to the application."""
@@ -391,30 +381,42 @@ class Driver:
         if self._slow:
             channel.set_reading(False)
 
+    def drop_channel(self, channel: Channel) -> None:
+        """This connection came to nothing."""
+        channel.abort()
+        if channel is self._channel:
+            self._detach("it came to nothing")
+
     def channel_data(self, channel: Channel, data: bytes) -> None:
         """Bytes arrived."""
         if channel is self._channel:
-            self.core.receive(data, self.loop.time())
+            try:
+                self.core.receive(data, self.loop.time())
+            except Exception as error:
+                self._crash(error)
             self.pump()
 
     def channel_lost(self, channel: Channel, error: Exception | None) -> None:
         """The connection is gone."""
-        if channel is not self._channel:
-            return
-        self._channel = None
-        self._writable = True
-        reason = self.dialer.close_reason or (str(error) if error else "the broker closed the connection")
-        self.dialer.close_reason = ""
-        self.core.channel_closed(reason, self.now())
-        self.pump()
-        self.dialer.channel_lost()
+        if channel is self._channel:
+            self._detach(self.dialer.close_reason or str(error or "the broker closed the connection"))
+            self.dialer.channel_lost()
 
     def channel_writable(self, channel: Channel, writable: bool) -> None:
         """The transport's buffer is full, or has room again."""
         if channel is self._channel:
             self._writable = writable
             if writable:
-                self._wake_room(len(self._room_waiters))
+                self.pump()
+                if self.takes_posts:
+                    self._waiting.wake()
+
+    def _detach(self, reason: str) -> None:
+        self._channel = None
+        self._writable = True
+        self.dialer.close_reason = ""
+        self.core.channel_closed(reason, self.now())
+        self.pump()
 
     # the pump
 
@@ -424,30 +426,56 @@ class Driver:
 
     def pump(self) -> None:
         """Handle what the core reports, send what it has to send, and arm its timer."""
+        try:
+            self._pump()
+        except Exception as error:
+            self._crash(error)
+
+    def _pump(self) -> None:
         core = self.core
         while events := core.events():
             for event in events:
                 self._handle(event)
-        data = core.data_to_send(self.loop.time())
-        if data and self._channel is not None:
-            self._channel.write(data)
+        channel = self._channel
+        if channel is not None:
+            # What the transport does not take now waits in the core: messages in their window, not in a copy.
+            now = self.loop.time()
+            while self._writable and (data := core.data_to_send(now, _WRITE)):
+                channel.write(data)
         deadline = core.next_deadline()
         if deadline is not None and (self._timer is None or deadline < self._timer_at):
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_at = deadline
-            self._timer = self.loop.call_at(deadline, self._tick)
+            self._timer = self.loop.call_at(deadline, _tick, weakref.ref[Driver](self))
 
-    def _tick(self) -> None:
+    def on_timer(self) -> None:
+        """It is time for something."""
         self._timer = None
-        if self._slow and self.core.connected:
-            pass
-        self.core.tick(self.loop.time())
+        try:
+            self.core.tick(self.loop.time())
+        except Exception as error:
+            self._crash(error)
         self.pump()
+
+    def _crash(self, error: Exception) -> None:
+        """There is a mistake in this library: end the session, so that nobody waits for what never comes."""
+        logger.critical("internal error; the session ends", exc_info=error)
+        if self._crashed:
+            return
+        self._crashed = True
+        self.dialer.stop()
+        self.core.give_up(f"internal error: {error!r}", self.loop.time())
+        for event in self.core.events():
+            try:
+                self._handle(event)
+            except Exception:
+                logger.critical("internal error, while ending the session", exc_info=True)
 
     def _handle(self, event: SessionEvent | Signal) -> None:
         if isinstance(event, Acked):
-            self._acked(event.outcomes)
+            settle(event.outcomes)
+            self._waiting.posts_left(self._writable)
         elif isinstance(event, Pushed):
             for sub, messages in event.deliveries:
                 sub.owner.deliver(messages)
@@ -472,19 +500,8 @@ class Driver:
                 self._ended(event)
             self.dialer.note(event)
             self.event_stream.publish(event)
-
-    def _acked(self, outcomes: list[Outcome]) -> None:
-        settle(outcomes)
-        if self._room_waiters and self.takes_posts:
-            self._wake_room(self.options.max_unacked_messages - len(self.core.window))
-        if self._flush_waiters:
-            self._check_flushed()
-
-    def _check_flushed(self) -> None:
-        for queue, since, waiter in list(self._flush_waiters):
-            oldest = next((p for p in self.core.window if p.queue is queue.core), None)
-            if (oldest is None or oldest.posted > since) and not waiter.done():
-                waiter.set_result(None)
+            if isinstance(event, Disconnected):
+                self.event_stream.end()
 
     def _close_channel(self, error: Error | None) -> None:
         if self._channel is None:
@@ -508,26 +525,26 @@ class Driver:
         for queue in self._queues.values():
             queue.shut(error)
         self._queues.clear()
-        self.event_stream.end(event)
-        for _, _, waiter in self._flush_waiters:
-            if not waiter.done():
-                waiter.set_result(None)
         self._finish()
 
-    def _wake_room(self, count: int) -> None:
-        while count > 0 and self._room_waiters:
-            waiter = self._room_waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                count -= 1
-
     def _set_reading(self, reading: bool) -> None:
+        self.core.reading_paused = not reading
         if self._channel is not None:
             self._channel.set_reading(reading)
 
 
-def _version_number(version: str) -> int:
-    major, minor, patch = (
-        int("".join(c for c in part if c.isdigit()) or 0) for part in version.split(".")[:3]
-    )
-    return major * 10000 + minor * 100 + patch
+def _tick(driver: weakref.ref[Driver]) -> None:
+    if (alive := driver()) is not None:
+        alive.on_timer()
+
+
+async def _watch_health(driver: weakref.ref[Driver], monitor: HostHealthMonitor) -> None:
+    try:
+        async for healthy in monitor:
+            alive = driver()
+            if alive is None:
+                return
+            alive.set_health(healthy)
+            del alive
+    except Exception:
+        logger.exception("the host health monitor failed; the host's health stays as it was said last")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 
@@ -40,7 +41,7 @@ class _Subscriber(AsyncIterator[SessionEvent]):
 
 
 class EventStream:
-    """Hands every event to every subscriber.
+    """Hands every event to every subscriber that somebody still holds.
 
     Args:
         callback: called with each event, in the event loop; what it raises is logged.
@@ -48,19 +49,19 @@ class EventStream:
 
     def __init__(self, callback: Callable[[SessionEvent], None] | None) -> None:
         self._callback = callback
-        self._subscribers: list[_Subscriber] = []
+        self._subscribers: weakref.WeakSet[_Subscriber] = weakref.WeakSet()
         self._ended = False
 
     def subscribe(self) -> AsyncIterator[SessionEvent]:
         """Return an iterator over the events from now on."""
         subscriber = _Subscriber(self._ended)
         if not self._ended:
-            self._subscribers.append(subscriber)
+            self._subscribers.add(subscriber)
         return subscriber
 
     def publish(self, event: SessionEvent) -> None:
         """Hand an event out."""
-        for subscriber in self._subscribers:
+        for subscriber in list(self._subscribers):
             subscriber.put(event)
         if self._callback is not None:
             try:
@@ -68,10 +69,9 @@ class EventStream:
             except Exception:
                 logger.exception("the session event callback failed on %r", event)
 
-    def end(self, last: SessionEvent) -> None:
+    def end(self) -> None:
         """The session is over: subscribers end behind the last event."""
         self._ended = True
-        for subscriber in self._subscribers:
-            subscriber.put(last)
+        for subscriber in list(self._subscribers):
             subscriber.end()
         self._subscribers.clear()

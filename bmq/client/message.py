@@ -128,13 +128,17 @@ class Message:
             self._consumer.queue.confirm(self._push[2])
 
     async def __aenter__(self) -> Message:
+        self._consumer.queue.handlers.enter()
         return self
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
-        if exc_type is None:
-            self.confirm()
+        try:
+            if exc_type is None:
+                self.confirm()
+        finally:
+            self._consumer.queue.handlers.leave()
 
     def __repr__(self) -> str:
         return f"<bmq.Message {self.guid} from {self.queue_uri}, {len(self._push[6])} bytes>"
@@ -175,13 +179,17 @@ class MessageBatch(Sequence[Message]):
         return iter(self._messages)
 
     async def __aenter__(self) -> MessageBatch:
+        self._consumer.queue.handlers.enter()
         return self
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
-        if exc_type is None:
-            self.confirm()
+        try:
+            if exc_type is None:
+                self.confirm()
+        finally:
+            self._consumer.queue.handlers.leave()
 
     def __repr__(self) -> str:
         return f"<bmq.MessageBatch of {len(self._messages)} from {self._consumer.queue.uri}>"

@@ -160,7 +160,13 @@ class Poster:
             index = report.posted
             try:
                 while room > 0 and budget > 0:
-                    item: Any = await anext(source, _END) if asynchronous else next(source, _END)
+                    if asynchronous:
+                        driver.wake()  # what there is so far does not wait for what may come late
+                        item: Any = await anext(source, _END)
+                        driver.check_open()
+                        now, tick = driver.now(), driver.tick()
+                    else:
+                        item = next(source, _END)
                     if item is _END:
                         more = False
                         break

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from bmq.client.consumer import Consumer, properties_of
+from bmq.client.handlers import Handlers
 from bmq.client.message import Ack, Message, MessageBatch, PostReport, PutMessage
 from bmq.client.posting import Poster, PostFuture, tagged
 from bmq.errors import ConfigureQueueError, Error, QueueClosed, UsageError
@@ -69,6 +70,9 @@ class Queue:
         self._consumers: list[Consumer] = []
         self._default: Consumer | None = None
         self._close_task: asyncio.Task[None] | None = None
+        self._shut = False
+        #: Who is handling messages of this queue.
+        self.handlers = Handlers()
         #: Messages delivered and neither confirmed nor handed back.
         self.outstanding = 0
         # Of those, the ones no consumer is left for.
@@ -393,8 +397,11 @@ class Queue:
         """Hand messages of a consumer that has left to another one that wants them, or back to the broker.
 
         The protocol knows no other way to give a message back than to close the reading side and open it
-        again; that waits until the application holds no message of this queue.
+        again; that waits until the application holds no message of this queue. A queue that is being closed
+        hands everything back anyway.
         """
+        if self._shut:
+            return
         self.outstanding -= len(messages)
         ranked = sorted(self._consumers, key=lambda consumer: -consumer.options.priority)
         limit = self.driver.options.max_message_size
@@ -410,6 +417,8 @@ class Queue:
         self._hand_back()
 
     def _hand_back(self) -> None:
+        if self._shut:
+            return
         buffered = sum(consumer.buffered for consumer in self._consumers)
         idle = self.outstanding - buffered <= self._stranded
         if self._stranded and idle and not self.core.at_most_once and self.driver.release(self.core):
@@ -425,14 +434,17 @@ class Queue:
     def confirm(self, guid: bytes) -> None:
         """Confirm a message."""
         self.outstanding -= 1
-        self.driver.confirm(self.core, guid)
+        driver = self.driver
+        driver.core.confirm(self.core, guid)
+        driver.wake()
         if self._stranded:
             self._hand_back()
 
     def confirm_many(self, guids: list[bytes]) -> None:
         """Confirm several messages."""
         self.outstanding -= len(guids)
-        self.driver.confirm_many(self.core, guids)
+        self.driver.core.confirm_many(self.core, guids)
+        self.driver.wake()
         if self._stranded:
             self._hand_back()
 
@@ -480,7 +492,10 @@ class Queue:
     # life
 
     async def close(self, timeout: float | None = None) -> None:
-        """Close the queue: wait for the outcomes of its posts, take back its subscriptions, close.
+        """Close the queue in good order.
+
+        Delivery stops; handlers in flight (inside ``async with message``, other than the one that calls this)
+        finish; posts get their outcomes; the queue is closed.
 
         Idempotent. Works while disconnected.
 
@@ -496,11 +511,13 @@ class Queue:
         if self._close_task is None:
             if self.core.state is QueueState.CLOSED:
                 return
-            self._close_task = asyncio.ensure_future(self.driver.close_queue(self, timeout))
+            closing = self.driver.close_queue(self, timeout, asyncio.current_task())
+            self._close_task = asyncio.ensure_future(closing)
         await asyncio.shield(self._close_task)
 
     def shut(self, error: Error | None) -> None:
-        """The queue is closed: end its consumers."""
+        """The queue is closing or closed: end its consumers."""
+        self._shut = True
         consumers = set(self._consumers)
         if self._default is not None:
             consumers.add(self._default)

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from bmq.client.address import Address
+from bmq.client.closing import CloseReport
 from bmq.client.driver import Driver
 from bmq.client.event_stream import EventStream
+from bmq.client.health import HostHealthMonitor
 from bmq.client.options import CredentialsSource, SessionOptions
 from bmq.client.queue import (
     DEFAULT_MAX_UNCONFIRMED_BYTES,
@@ -71,9 +73,12 @@ class Session:
         ssl: ssl_module.SSLContext | None = None,
         server_hostname: str | None = None,
         on_event: Callable[[SessionEvent], None] | None = None,
+        host_health: HostHealthMonitor | None = None,
     ) -> None:
         self._events = EventStream(on_event)
-        self._driver = Driver(addresses, options, credentials, ssl, server_hostname, self._events)
+        self._driver = Driver(
+            addresses, options, credentials, ssl, server_hostname, self._events, host_health
+        )
 
     # life
 
@@ -84,24 +89,38 @@ class Session:
             ConnectionFailed: no address answered within ``connect_timeout``.
             NegotiationError: the broker refused the session.
             AuthenticationError: the broker refused the credentials.
+            StateError: it was started before.
+            SessionClosed: it was closed meanwhile.
 
         Cancelling it closes whatever was opened.
         """
         await self._driver.start()
         return self
 
-    async def close(self, timeout: float | None = None) -> None:
-        """End the session: stop delivery, wait for the outcomes of posts, close the queues, disconnect.
+    async def close(self, timeout: float | None = None) -> CloseReport:
+        """End the session in good order.
 
-        Idempotent; works while disconnected, and wins over reconnecting. What is still open when the time is
-        up is given up: posts without outcome fail with :class:`bmq.PostError`, and a warning says how many.
+        Delivery stops; handlers in flight (inside ``async with message``, other than the one that calls this)
+        finish; posts get their outcomes and confirmations are sent; queues are closed; the session
+        disconnects. While the connection is down, posts without outcome are waited for too: it may be
+        restored in time. Without any, closing wins over reconnecting at once.
+
+        Idempotent, also while an earlier call is still at it; works in every state.
 
         Args:
-            timeout: seconds for all of it; None for ``disconnect_timeout``.
+            timeout: seconds for all of it; None for ``disconnect_timeout``, 0 for at once. What is not done
+                then is given up: posts without outcome fail with :class:`bmq.PostError`.
 
-        Cancelling it leaves the closing going on in the background.
+        Returns:
+            What was left when the time was up; it is logged as a warning too, if it is anything.
+
+        Raises:
+            UsageError: the session belongs to another event loop.
+
+        Cancelling it leaves the closing going on in the background; when the event loop ends before that is
+        done, everything is given up at once.
         """
-        await self._driver.close(timeout)
+        return await self._driver.close(timeout)
 
     async def __aenter__(self) -> Session:
         return self
@@ -120,7 +139,7 @@ class Session:
                 stacklevel=1,
                 source=self,
             )
-            driver.abort()
+            driver.abandon()
 
     def __repr__(self) -> str:
         return f"<bmq.Session with {self._driver.dialer.target}, {self.state.value}>"

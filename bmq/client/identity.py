@@ -1,0 +1,45 @@
+"""How this client introduces itself to brokers."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import time
+
+from bmq._version import __version__
+from bmq.wire.control import ClientIdentity, ClientLanguage, ClientType, GuidInfo
+from bmq.wire.guid import GuidGenerator, client_id_from
+
+__all__ = ["introduce"]
+
+_FEATURES = "PROTOCOL_ENCODING:JSON;MPS:MESSAGE_PROPERTIES_EX"
+_session_ids = itertools.count(1)
+
+
+def introduce(process_name: str) -> tuple[ClientIdentity, GuidGenerator]:
+    """Return the identity of a new session, and what makes its GUIDs: the two belong together."""
+    session_id = next(_session_ids)
+    wall = time.time_ns()
+    guids = GuidGenerator(client_id_from(socket.gethostname(), wall, os.getpid(), session_id))
+    identity = ClientIdentity(
+        protocol_version=1,
+        sdk_version=_version_number(__version__),
+        client_type=ClientType.E_TCPCLIENT,
+        process_name=process_name,
+        pid=os.getpid(),
+        session_id=session_id,
+        host_name="",
+        features=_FEATURES,
+        sdk_language=ClientLanguage.E_UNKNOWN,
+        guid_info=GuidInfo(client_id=guids.client_id_text, nano_seconds_from_epoch=wall),
+        user_agent=f"bmq-py:{__version__}",
+    )
+    return identity, guids
+
+
+def _version_number(version: str) -> int:
+    major, minor, patch = (
+        int("".join(c for c in part if c.isdigit()) or 0) for part in version.split(".")[:3]
+    )
+    return major * 10000 + minor * 100 + patch
