@@ -10,7 +10,7 @@ from bmq.broker.client import Client
 from bmq.broker.domains import Domain, DomainSource
 from bmq.broker.handle import Handle
 from bmq.broker.queue import Queue
-from bmq.protocol.broker import ClientPort
+from bmq.protocol.broker_backend import ClientPort
 from bmq.protocol.broker_data import Put
 from bmq.protocol.broker_output import BrokerOutput
 from bmq.wire.control_messages import QueueHandleParameters, Status

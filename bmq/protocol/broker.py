@@ -7,20 +7,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from enum import Enum
-from typing import Protocol
 
 from bmq.errors import ProtocolError, StateError
+from bmq.protocol.broker_backend import Backend, ClientPort, stream_parameters
 from bmq.protocol.broker_data import Put, PutReader, read_confirm_event
 from bmq.protocol.broker_framing import BrokerFramer
 from bmq.protocol.broker_output import BrokerOutput
 from bmq.protocol.broker_settings import BrokerSettings
 from bmq.protocol.heartbeat import Heartbeat, Pulse
+from bmq.protocol.tables import Transition
 from bmq.wire.constants import UNSET_GUID, EventType, PutFlags
 from bmq.wire.control import codec_of, decode_event, encode_event
 from bmq.wire.control_messages import (
-    INVALID_CONSUMER_PRIORITY,
     AdminCommand,
     AdminCommandResponse,
     AuthenticationRequest,
@@ -30,13 +29,11 @@ from bmq.wire.control_messages import (
     ClientLanguage,
     ClientType,
     CloseQueue,
-    CloseQueueResponse,
     Codec,
     ConfigureQueueStream,
     ConfigureQueueStreamResponse,
     ConfigureStream,
     ConfigureStreamResponse,
-    ConsumerInfo,
     ControlBody,
     ControlMessage,
     Disconnect,
@@ -44,13 +41,8 @@ from bmq.wire.control_messages import (
     Message,
     MessageKind,
     OpenQueue,
-    OpenQueueResponse,
-    QueueHandleParameters,
-    QueueStreamParameters,
     Status,
     StatusCategory,
-    StreamParameters,
-    Subscription,
 )
 from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, Event
 from bmq.wire.features import MESSAGE_PROPERTIES_EX, parse_features
@@ -58,11 +50,9 @@ from bmq.wire.guid import GuidGenerator
 
 __all__ = [
     "BROKER_TRANSITIONS",
-    "Backend",
     "BrokerInput",
     "BrokerSession",
     "BrokerState",
-    "ClientPort",
 ]
 
 _log = logging.getLogger("bmq.broker.session")
@@ -112,41 +102,41 @@ class BrokerInput(Enum):
 _S, _I = BrokerState, BrokerInput
 
 #: (state, input) -> (action, next state); the actions are methods of :class:`BrokerSession`.
-BROKER_TRANSITIONS: dict[tuple[BrokerState, BrokerInput], tuple[str, BrokerState]] = {
-    (_S.CONNECTED, _I.CREDENTIALS_ACCEPTED): ("authenticate", _S.AUTHENTICATED),
-    (_S.CONNECTED, _I.CREDENTIALS_REFUSED): ("answer_credentials", _S.CLOSED),
-    (_S.CONNECTED, _I.CLIENT): ("serve", _S.SERVING),
-    (_S.CONNECTED, _I.OLD_CLIENT): ("serve_reluctantly", _S.SERVING),
-    (_S.CONNECTED, _I.ADMIN_CLIENT): ("administer", _S.ADMINISTERED),
-    (_S.CONNECTED, _I.UNWANTED_CLIENT): ("turn_away", _S.CLOSED),
-    (_S.AUTHENTICATED, _I.CLIENT): ("serve", _S.SERVING),
-    (_S.AUTHENTICATED, _I.OLD_CLIENT): ("serve_reluctantly", _S.SERVING),
-    (_S.AUTHENTICATED, _I.ADMIN_CLIENT): ("administer", _S.ADMINISTERED),
-    (_S.AUTHENTICATED, _I.UNWANTED_CLIENT): ("turn_away", _S.CLOSED),
-    (_S.SERVING, _I.CREDENTIALS_ACCEPTED): ("authenticate", _S.SERVING),
-    (_S.SERVING, _I.CREDENTIALS_REFUSED): ("refuse_renewal", _S.CLOSED),
-    (_S.SERVING, _I.STRANGER): ("lose", _S.CLOSED),
-    (_S.SERVING, _I.REQUEST): ("answer", _S.SERVING),
-    (_S.SERVING, _I.DISCONNECT): ("part", _S.DISCONNECTED),
-    (_S.SERVING, _I.PUT): ("post", _S.SERVING),
-    (_S.SERVING, _I.CONFIRM): ("confirm", _S.SERVING),
-    (_S.SERVING, _I.HEARTBEAT_REQ): ("pulse", _S.SERVING),
-    (_S.SERVING, _I.OTHER): ("ignore", _S.SERVING),
-    (_S.SERVING, _I.TIMEOUT): ("lose", _S.CLOSED),
-    (_S.SERVING, _I.BAD_LENGTH): ("lose", _S.CLOSED),
-    (_S.SERVING, _I.CHANNEL_DOWN): ("lose", _S.CLOSED),
-    (_S.SERVING, _I.SHUTDOWN): ("leave", _S.CLOSED),
-    (_S.ADMINISTERED, _I.REQUEST): ("command", _S.ADMINISTERED),
-    (_S.ADMINISTERED, _I.DISCONNECT): ("part", _S.DISCONNECTED),
-    (_S.ADMINISTERED, _I.CREDENTIALS_ACCEPTED): ("authenticate", _S.ADMINISTERED),
-    (_S.ADMINISTERED, _I.CREDENTIALS_REFUSED): ("answer_credentials", _S.CLOSED),
-    (_S.ADMINISTERED, _I.STRANGER): ("", _S.CLOSED),
-    (_S.ADMINISTERED, _I.PUT): ("ignore", _S.ADMINISTERED),
-    (_S.ADMINISTERED, _I.CONFIRM): ("ignore", _S.ADMINISTERED),
-    (_S.ADMINISTERED, _I.HEARTBEAT_REQ): ("pulse", _S.ADMINISTERED),
-    (_S.ADMINISTERED, _I.OTHER): ("ignore", _S.ADMINISTERED),
+BROKER_TRANSITIONS: dict[tuple[BrokerState, BrokerInput], Transition] = {
+    (_S.CONNECTED, _I.CREDENTIALS_ACCEPTED): Transition("authenticate", _S.AUTHENTICATED),
+    (_S.CONNECTED, _I.CREDENTIALS_REFUSED): Transition("answer_credentials", _S.CLOSED),
+    (_S.CONNECTED, _I.CLIENT): Transition("serve", _S.SERVING),
+    (_S.CONNECTED, _I.OLD_CLIENT): Transition("serve_reluctantly", _S.SERVING),
+    (_S.CONNECTED, _I.ADMIN_CLIENT): Transition("administer", _S.ADMINISTERED),
+    (_S.CONNECTED, _I.UNWANTED_CLIENT): Transition("turn_away", _S.CLOSED),
+    (_S.AUTHENTICATED, _I.CLIENT): Transition("serve", _S.SERVING),
+    (_S.AUTHENTICATED, _I.OLD_CLIENT): Transition("serve_reluctantly", _S.SERVING),
+    (_S.AUTHENTICATED, _I.ADMIN_CLIENT): Transition("administer", _S.ADMINISTERED),
+    (_S.AUTHENTICATED, _I.UNWANTED_CLIENT): Transition("turn_away", _S.CLOSED),
+    (_S.SERVING, _I.CREDENTIALS_ACCEPTED): Transition("authenticate", _S.SERVING),
+    (_S.SERVING, _I.CREDENTIALS_REFUSED): Transition("refuse_renewal", _S.CLOSED),
+    (_S.SERVING, _I.STRANGER): Transition("lose", _S.CLOSED),
+    (_S.SERVING, _I.REQUEST): Transition("answer", _S.SERVING),
+    (_S.SERVING, _I.DISCONNECT): Transition("part", _S.DISCONNECTED),
+    (_S.SERVING, _I.PUT): Transition("post", _S.SERVING),
+    (_S.SERVING, _I.CONFIRM): Transition("confirm", _S.SERVING),
+    (_S.SERVING, _I.HEARTBEAT_REQ): Transition("pulse", _S.SERVING),
+    (_S.SERVING, _I.OTHER): Transition("ignore", _S.SERVING),
+    (_S.SERVING, _I.TIMEOUT): Transition("lose", _S.CLOSED),
+    (_S.SERVING, _I.BAD_LENGTH): Transition("lose", _S.CLOSED),
+    (_S.SERVING, _I.CHANNEL_DOWN): Transition("lose", _S.CLOSED),
+    (_S.SERVING, _I.SHUTDOWN): Transition("leave", _S.CLOSED),
+    (_S.ADMINISTERED, _I.REQUEST): Transition("command", _S.ADMINISTERED),
+    (_S.ADMINISTERED, _I.DISCONNECT): Transition("part", _S.DISCONNECTED),
+    (_S.ADMINISTERED, _I.CREDENTIALS_ACCEPTED): Transition("authenticate", _S.ADMINISTERED),
+    (_S.ADMINISTERED, _I.CREDENTIALS_REFUSED): Transition("answer_credentials", _S.CLOSED),
+    (_S.ADMINISTERED, _I.STRANGER): Transition("", _S.CLOSED),
+    (_S.ADMINISTERED, _I.PUT): Transition("ignore", _S.ADMINISTERED),
+    (_S.ADMINISTERED, _I.CONFIRM): Transition("ignore", _S.ADMINISTERED),
+    (_S.ADMINISTERED, _I.HEARTBEAT_REQ): Transition("pulse", _S.ADMINISTERED),
+    (_S.ADMINISTERED, _I.OTHER): Transition("ignore", _S.ADMINISTERED),
     **{
-        (_S.DISCONNECTED, i): ("", _S.DISCONNECTED)
+        (_S.DISCONNECTED, i): Transition("", _S.DISCONNECTED)
         for i in (
             _I.CREDENTIALS_ACCEPTED,
             _I.CREDENTIALS_REFUSED,
@@ -161,69 +151,19 @@ BROKER_TRANSITIONS: dict[tuple[BrokerState, BrokerInput], tuple[str, BrokerState
     },
     # In the handshake anything out of place ends the connection without a word.
     **{
-        (s, i): ("", _S.CLOSED)
+        (s, i): Transition("", _S.CLOSED)
         for s in (_S.CONNECTED, _S.AUTHENTICATED)
         for i in (_I.STRANGER, _I.REQUEST, _I.PUT, _I.CONFIRM, _I.HEARTBEAT_REQ, _I.OTHER)
     },
-    (_S.AUTHENTICATED, _I.CREDENTIALS_ACCEPTED): ("", _S.CLOSED),
-    (_S.AUTHENTICATED, _I.CREDENTIALS_REFUSED): ("", _S.CLOSED),
+    (_S.AUTHENTICATED, _I.CREDENTIALS_ACCEPTED): Transition("", _S.CLOSED),
+    (_S.AUTHENTICATED, _I.CREDENTIALS_REFUSED): Transition("", _S.CLOSED),
     **{
-        (s, i): ("", _S.CLOSED)
+        (s, i): Transition("", _S.CLOSED)
         for s in (_S.CONNECTED, _S.AUTHENTICATED, _S.ADMINISTERED, _S.DISCONNECTED)
         for i in (_I.TIMEOUT, _I.BAD_LENGTH, _I.CHANNEL_DOWN, _I.SHUTDOWN)
     },
-    **{(_S.CLOSED, i): ("", _S.CLOSED) for i in BrokerInput},
+    **{(_S.CLOSED, i): Transition("", _S.CLOSED) for i in BrokerInput},
 }
-
-
-class ClientPort(Protocol):
-    """What a session asks a backend for, on behalf of its client."""
-
-    def open_queue(self, request: OpenQueue, now: float) -> OpenQueueResponse | Status:
-        """Open a queue."""
-        ...
-
-    def configure(self, q_id: int, parameters: StreamParameters, now: float) -> Status | None:
-        """Replace a stream's subscriptions; None means success."""
-        ...
-
-    def close_queue(
-        self, wanted: QueueHandleParameters, now: float, *, final: bool
-    ) -> CloseQueueResponse | Status:
-        """Close a queue."""
-        ...
-
-    def post(self, q_id: int, puts: list[Put], now: float) -> None:
-        """Post messages to one queue."""
-        ...
-
-    def refuse(self, q_id: int, puts: Iterable[Put]) -> None:
-        """Refuse messages to one queue."""
-        ...
-
-    def confirm(self, confirms: Iterable[tuple[int, bytes, int]], now: float) -> None:
-        """Confirm messages by (qId, GUID, subId)."""
-        ...
-
-
-class Backend(Protocol):
-    """What is behind all sessions of a broker."""
-
-    def connect(self, output: BrokerOutput, *, new_properties: bool, description: str) -> ClientPort:
-        """Begin to serve a client."""
-        ...
-
-    def disconnect(self, client: ClientPort, now: float, *, lost: bool) -> None:
-        """Close what a client has open; ``lost`` if it did not say goodbye."""
-        ...
-
-    def deliver(self, now: float) -> None:
-        """Deliver what the last requests and messages made deliverable."""
-        ...
-
-    def admin(self, command: str, now: float) -> str:
-        """Carry out an admin command and return what there is to say."""
-        ...
 
 
 class BrokerSession:
@@ -550,7 +490,7 @@ class BrokerSession:
                 refusal = client.configure(body.q_id, body.stream_parameters, now)
                 self._respond(refusal or ConfigureStreamResponse(request=body))
             case ConfigureQueueStream():
-                refusal = client.configure(body.q_id, _converted(body.stream_parameters), now)
+                refusal = client.configure(body.q_id, stream_parameters(body.stream_parameters), now)
                 self._respond(refusal or ConfigureQueueStreamResponse(request=body))
             case CloseQueue():
                 self._respond(client.close_queue(body.handle_parameters, now, final=body.is_final))
@@ -625,19 +565,3 @@ class BrokerSession:
         client, self.client = self.client, None
         if client is not None:
             self.backend.disconnect(client, self._now, lost=lost)
-
-
-def _converted(old: QueueStreamParameters) -> StreamParameters:
-    """Return the newer form of stream parameters: one subscription, whose id is the sub-queue's."""
-    info = old.sub_id_info
-    parameters = StreamParameters() if info is None else StreamParameters(app_id=info.app_id)
-    consumer = ConsumerInfo(
-        max_unconfirmed_messages=old.max_unconfirmed_messages,
-        max_unconfirmed_bytes=old.max_unconfirmed_bytes,
-        consumer_priority=old.consumer_priority,
-        consumer_priority_count=old.consumer_priority_count,
-    )
-    if old.consumer_priority == INVALID_CONSUMER_PRIORITY and not old.consumer_priority_count:
-        return parameters
-    subscription = Subscription(s_id=info.sub_id if info is not None else 0, consumers=(consumer,))
-    return StreamParameters(app_id=parameters.app_id, subscriptions=(subscription,))

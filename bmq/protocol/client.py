@@ -12,7 +12,7 @@ and answers with ``data_to_send`` and ``events``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +51,7 @@ from bmq.protocol.tables import (
     step,
 )
 from bmq.protocol.window import Window
-from bmq.wire.confirm import encode_confirm
+from bmq.wire.confirm import encode_confirm, encode_queue_confirms, split_confirms
 from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT, EventType
 from bmq.wire.control import (
     ClientIdentity,
@@ -326,13 +326,13 @@ class ClientCore:
         elif not queue.at_most_once and queue.state is not QueueState.CLOSED:
             self._confirmed.remember((encode_confirm(queue.q_id, guid, queue.sub_id),))
 
-    def confirm_many(self, queue: QueueCore, guids: Iterable[bytes]) -> None:
+    def confirm_many(self, queue: QueueCore, guids: Sequence[bytes]) -> None:
         """Confirm several messages of one queue."""
-        q_id, sub_id = queue.q_id, queue.sub_id
+        confirms = encode_queue_confirms(queue.q_id, guids, queue.sub_id)
         if queue.attached:
-            self.outbox.confirm_many([encode_confirm(q_id, guid, sub_id) for guid in guids])
+            self.outbox.confirm(confirms)
         elif not queue.at_most_once and queue.state is not QueueState.CLOSED:
-            self._confirmed.remember(encode_confirm(q_id, guid, sub_id) for guid in guids)
+            self._confirmed.remember(split_confirms(confirms))
 
     # what the parts need (see ``bmq.protocol.queue_steps.Link``)
 

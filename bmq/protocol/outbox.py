@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from bmq.wire.confirm import MAX_CONFIRMS, pack_confirms
+from bmq.wire.confirm import CONFIRM_SIZE, MAX_CONFIRMS, pack_confirms, split_confirms
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 
@@ -28,7 +28,7 @@ class Outbox:
         max_put_event: a PUT event is closed before it exceeds this many bytes, unless it has one message.
     """
 
-    __slots__ = ("_confirms", "_events", "_put_bytes", "_puts", "_sent", "_sent_count", "max_put_event")
+    __slots__ = ("_confirms", "_events", "_put_bytes", "_puts", "_sent", "_sent_bytes", "max_put_event")
 
     def __init__(self, max_put_event: int = _PUT_EVENT) -> None:
         self.max_put_event = max_put_event
@@ -37,8 +37,8 @@ class Outbox:
         self._puts: list[bytes] = []
         self._put_bytes = HEADER_SIZE
         self._confirms: list[bytes] = []
-        self._sent: deque[list[bytes]] = deque()
-        self._sent_count = 0
+        self._sent: deque[bytes] = deque()
+        self._sent_bytes = 0
 
     def put(self, message: bytes) -> None:
         """Add an encoded PUT message."""
@@ -50,13 +50,9 @@ class Outbox:
         self._puts.append(message)
         self._put_bytes = size
 
-    def confirm(self, message: bytes) -> None:
-        """Add an encoded CONFIRM message."""
-        self._confirms.append(message)
-
-    def confirm_many(self, messages: list[bytes]) -> None:
-        """Add encoded CONFIRM messages."""
-        self._confirms.extend(messages)
+    def confirm(self, messages: bytes) -> None:
+        """Add encoded CONFIRM messages: one, or several one behind the other."""
+        self._confirms.append(messages)
 
     def event(self, event: bytes) -> None:
         """Add a whole event, behind everything added before."""
@@ -81,13 +77,12 @@ class Outbox:
 
     def clear(self) -> list[bytes]:
         """Forget everything that waits; return the confirmations that may not have arrived, oldest first."""
-        confirms = [confirm for batch in self._sent for confirm in batch]
-        confirms += self._confirms
+        confirms = split_confirms(b"".join([*self._sent, *self._confirms]))
         self._events.clear()
         self._puts, self._confirms = [], []
         self._put_bytes = HEADER_SIZE
         self._sent.clear()
-        self._sent_count = 0
+        self._sent_bytes = 0
         return confirms
 
     def _close(self) -> None:
@@ -96,13 +91,14 @@ class Outbox:
             self._puts = []
             self._put_bytes = HEADER_SIZE
         if self._confirms:
-            confirms, self._confirms = self._confirms, []
-            for start in range(0, len(confirms), MAX_CONFIRMS):
-                self._events.append(pack_confirms(confirms[start : start + MAX_CONFIRMS]))
+            confirms = b"".join(self._confirms)
+            self._confirms = []
+            for start in range(0, len(confirms), MAX_CONFIRMS * CONFIRM_SIZE):
+                self._events.append(pack_confirms((confirms[start : start + MAX_CONFIRMS * CONFIRM_SIZE],)))
             self._sent.append(confirms)
-            self._sent_count += len(confirms)
-            while self._sent_count > _REMEMBERED_CONFIRMS and len(self._sent) > 1:
-                self._sent_count -= len(self._sent.popleft())
+            self._sent_bytes += len(confirms)
+            while self._sent_bytes > _REMEMBERED_CONFIRMS * CONFIRM_SIZE and len(self._sent) > 1:
+                self._sent_bytes -= len(self._sent.popleft())
 
 
 def _put_event(messages: list[bytes]) -> bytes:

@@ -1,0 +1,89 @@
+"""What a broker's sessions ask of whatever is behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from bmq.protocol.broker_data import Put
+from bmq.protocol.broker_output import BrokerOutput
+from bmq.wire.control_messages import (
+    INVALID_CONSUMER_PRIORITY,
+    CloseQueueResponse,
+    ConsumerInfo,
+    OpenQueue,
+    OpenQueueResponse,
+    QueueHandleParameters,
+    QueueStreamParameters,
+    Status,
+    StreamParameters,
+    Subscription,
+)
+
+__all__ = ["Backend", "ClientPort", "stream_parameters"]
+
+
+class ClientPort(Protocol):
+    """What a session asks a backend for, on behalf of its client."""
+
+    def open_queue(self, request: OpenQueue, now: float) -> OpenQueueResponse | Status:
+        """Open a queue."""
+        ...
+
+    def configure(self, q_id: int, parameters: StreamParameters, now: float) -> Status | None:
+        """Replace a stream's subscriptions; None means success."""
+        ...
+
+    def close_queue(
+        self, wanted: QueueHandleParameters, now: float, *, final: bool
+    ) -> CloseQueueResponse | Status:
+        """Close a queue."""
+        ...
+
+    def post(self, q_id: int, puts: list[Put], now: float) -> None:
+        """Post messages to one queue."""
+        ...
+
+    def refuse(self, q_id: int, puts: Iterable[Put]) -> None:
+        """Refuse messages to one queue."""
+        ...
+
+    def confirm(self, confirms: Iterable[tuple[int, bytes, int]], now: float) -> None:
+        """Confirm messages by (qId, GUID, subId)."""
+        ...
+
+
+class Backend(Protocol):
+    """What is behind all sessions of a broker."""
+
+    def connect(self, output: BrokerOutput, *, new_properties: bool, description: str) -> ClientPort:
+        """Begin to serve a client."""
+        ...
+
+    def disconnect(self, client: ClientPort, now: float, *, lost: bool) -> None:
+        """Close what a client has open; ``lost`` if it did not say goodbye."""
+        ...
+
+    def deliver(self, now: float) -> None:
+        """Deliver what the last requests and messages made deliverable."""
+        ...
+
+    def admin(self, command: str, now: float) -> str:
+        """Carry out an admin command and return what there is to say."""
+        ...
+
+
+def stream_parameters(old: QueueStreamParameters) -> StreamParameters:
+    """Return the newer form of stream parameters: one subscription, whose id is the sub-queue's."""
+    info = old.sub_id_info
+    parameters = StreamParameters() if info is None else StreamParameters(app_id=info.app_id)
+    consumer = ConsumerInfo(
+        max_unconfirmed_messages=old.max_unconfirmed_messages,
+        max_unconfirmed_bytes=old.max_unconfirmed_bytes,
+        consumer_priority=old.consumer_priority,
+        consumer_priority_count=old.consumer_priority_count,
+    )
+    if old.consumer_priority == INVALID_CONSUMER_PRIORITY and not old.consumer_priority_count:
+        return parameters
+    subscription = Subscription(s_id=info.sub_id if info is not None else 0, consumers=(consumer,))
+    return StreamParameters(app_id=parameters.app_id, subscriptions=(subscription,))
