@@ -1,0 +1,145 @@
+"""The truth tables of Pulsar's and CMQ's tags through a broker, what does not match kept or discarded.
+
+Neither of the two keeps for a subscriber what its filter does not want. A BlazingMQ queue does, unless
+somebody confirms it: ``discard_unmatched=True``.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+import bmq
+from bmq.subscriptions import pulsar_properties, with_pulsar_tags
+from tests.subscriptions.test_tags import CMQ, PULSAR
+from tests.subscriptions.through_broker.scene import Scene, names
+
+discarding = pytest.mark.parametrize("discard", [False, True], ids=["kept", "discarded"])
+
+
+async def hold(
+    scene: Scene, wanted: bmq.TagFilter, message: bmq.PutMessage, *, match: bool, discard: bool
+) -> None:
+    """Post a message between two that surely match, and see what becomes of it."""
+    sure = bmq.PutMessage(b"sure", tags=wanted.any_of | wanted.all_of)
+    queue = await scene.reader()
+    async with queue.subscribe(wanted, discard_unmatched=discard) as consumer:
+        (await scene.producer.post_many([sure, message, sure])).raise_for_failures()
+        expected = ["sure", "message", "sure"] if match else ["sure", "sure"]
+        assert await names(consumer, len(expected)) == expected
+        assert consumer.receive_nowait() is None
+    await queue.close()
+    assert await scene.left() == ([] if match or discard else ["message"])
+
+
+@discarding
+@pytest.mark.parametrize("row", PULSAR, ids=lambda row: f"row {row[0]}")
+async def test_pulsar(
+    scene: Scene, row: tuple[int, set[str], set[str], set[str], bool], discard: bool
+) -> None:
+    _, any_of, all_of, tags, match = row
+    wanted = bmq.TagFilter(any_of=any_of, all_of=all_of)
+    await hold(scene, wanted, bmq.PutMessage(b"message", tags=tags), match=match, discard=discard)
+
+
+@discarding
+@pytest.mark.parametrize("row", PULSAR, ids=lambda row: f"row {row[0]}")
+async def test_pulsar_with_consumers_and_producers_as_they_were(
+    scene: Scene, row: tuple[int, set[str], set[str], set[str], bool], discard: bool
+) -> None:
+    _, any_of, all_of, tags, match = row
+    metadata = {f"anytag{n}": tag for n, tag in enumerate(sorted(any_of))}
+    metadata |= {f"alltag{n}": tag for n, tag in enumerate(sorted(all_of))}
+    wanted = bmq.TagFilter.from_pulsar(metadata)
+    message = bmq.PutMessage(b"message", properties=with_pulsar_tags(pulsar_properties(tags)))
+    await hold(scene, wanted, message, match=match, discard=discard)
+
+
+@discarding
+async def test_pulsar_row_17_the_key_has_to_start_with_tag(scene: Scene, discard: bool) -> None:
+    message = bmq.PutMessage(b"message", properties=with_pulsar_tags({"color": "urgent"}))
+    await hold(scene, bmq.TagFilter(any_of=["urgent"]), message, match=False, discard=discard)
+
+
+@discarding
+@pytest.mark.parametrize("row", CMQ, ids=lambda row: f"row {row[0]}")
+async def test_cmq(scene: Scene, row: tuple[int, set[str], set[str], bool], discard: bool) -> None:
+    _, subscribed, tags, match = row
+    message = bmq.PutMessage(b"message", tags=tags)
+    await hold(scene, bmq.CmqTags(subscribed), message, match=match, discard=discard)
+
+
+@pytest.mark.parametrize("uri", ["bmq.test.mem.fanout"], indirect=True)
+async def test_cmq_scenario_3_subscribers_with_different_tags(scene: Scene) -> None:
+    subscribers = {"foo": bmq.CmqTags("apple"), "bar": bmq.CmqTags("xiaomi"), "baz": bmq.CmqTags()}
+    topic = scene.uri
+    consumers: dict[str, bmq.Consumer] = {}
+    for app_id, tags in subscribers.items():
+        scene.uri = f"{topic}?id={app_id}"
+        consumers[app_id] = await (await scene.reader()).subscribe(tags, discard_unmatched=True)
+    for number in range(20):
+        await scene.producer.post(b"%d" % number, tags={"apple", "imac", "iphone", "macbook"})
+    await scene.producer.post(b"end", tags={"apple", "xiaomi"})
+    hundred = [str(number) for number in range(20)]
+    assert await names(consumers["foo"], 21) == [*hundred, "end"]
+    assert await names(consumers["bar"], 1) == ["end"]
+    assert await names(consumers["baz"], 21) == [*hundred, "end"]
+
+
+@discarding
+async def test_any_text_is_a_tag(scene: Scene, discard: bool) -> None:
+    odd = ["high-priority", "紧急", "a b", 'x" || true', "", "9", "a__b"]
+    queue = await scene.reader()
+    async with queue.subscribe(bmq.TagFilter(any_of=odd), discard_unmatched=discard) as consumer:
+        await scene.producer.post(b"other", tags={"紧", "high_priority"})
+        for tag in odd:
+            await scene.producer.post(tag.encode() or b"(empty)", tags={tag, "more"})
+        assert await names(consumer, len(odd)) == [tag or "(empty)" for tag in odd]
+    await queue.close()
+    assert await scene.left() == ([] if discard else ["other"])
+
+
+@discarding
+async def test_more_tags_than_one_expression_holds(scene: Scene, discard: bool) -> None:
+    wanted = bmq.TagFilter(any_of=[f"t{n}" for n in range(23)], all_of=["eu"])
+    queue = await scene.reader()
+    async with queue.subscribe(wanted, discard_unmatched=discard) as consumer:
+        assert len(consumer.expressions) == 6
+        assert queue.subscriptions == [consumer]
+        for n in range(25):
+            await scene.producer.post(b"%d" % n, tags={f"t{n}", "eu"})
+            await scene.producer.post(b"elsewhere", tags={f"t{n}", "us"})
+        await scene.producer.post(b"twice", tags={"t0", "t22", "eu"})
+        expected = [*map(str, range(23)), "twice"]
+        assert sorted(await names(consumer, 24)) == sorted(expected)
+        assert consumer.receive_nowait() is None
+    await queue.close()
+    assert sorted(await scene.left()) == ([] if discard else ["23", "24", *["elsewhere"] * 25])
+
+
+async def test_a_filter_that_can_end_in_an_error_is_drained_below_it(scene: Scene) -> None:
+    queue = await scene.reader()
+    wanted = bmq.P.price > 100
+    async with queue.subscribe(wanted, priority=3, discard_unmatched=True) as consumer:
+        await scene.post(
+            cheap={"price": 1}, dear={"price": 101}, free={}, text={"price": "101"}, more={"price": 102}
+        )
+        assert await names(consumer, 2) == ["dear", "more"]
+    await queue.close()
+    assert await scene.left() == []
+
+
+async def test_what_was_routed_to_the_drain_and_is_wanted_goes_to_the_consumer(scene: Scene) -> None:
+    queue = await scene.reader()
+    async with queue.subscribe(bmq.TagFilter(any_of=["a"]), discard_unmatched=True) as consumer:
+        posts = [scene.producer.post_nowait(b"%d" % n, tags={"b"}) for n in range(200)]
+        await consumer.configure(bmq.TagFilter(any_of=["a", "b"]))
+        for each in posts:
+            await each
+        await scene.producer.post(b"end", tags={"a"})
+        found: list[str] = []
+        while (found or [""])[-1] != "end":
+            found += await names(consumer, 1)
+        # Those of before the change may have been discarded; whatever came after it is here, in order.
+        assert found[:-1] == [str(n) for n in range(201 - len(found), 200)]
+    await queue.close()
+    assert await scene.left() == []
