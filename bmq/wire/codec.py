@@ -144,6 +144,8 @@ class Codec:
         if unknown := constants.keys() - self.fields.keys():
             raise TypeError(f"{self.name} has no field {', '.join(sorted(unknown))}")
         args = [name for name in self.fields if name not in constants]
+        if not constants and all(len(slot.fields) == 1 and not slot.wide for slot in self.slots):
+            return self.struct.pack
         items = []
         for slot in self.slots:
             if slot.fields[0].raw:

@@ -7,16 +7,19 @@ from typing import NamedTuple
 
 from bmq.wire.ack import read_list_header
 from bmq.wire.codec import CONFIRM_HEADER, CONFIRM_MESSAGE, REJECT_MESSAGE, new_tuple
-from bmq.wire.constants import MAX_EVENT_SOFT, EventType
+from bmq.wire.constants import MAX_EVENT_SOFT, UNSET_GUID, EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 
 __all__ = [
+    "CONFIRM_SIZE",
     "MAX_CONFIRMS",
     "ConfirmMessage",
     "decode_confirms",
     "encode_confirm",
     "encode_confirms",
+    "encode_queue_confirms",
     "pack_confirms",
+    "split_confirms",
 ]
 
 _HEADER = CONFIRM_HEADER.pack(CONFIRM_HEADER.size // 4, CONFIRM_MESSAGE.size // 4, 0)
@@ -25,8 +28,11 @@ _HEADER = CONFIRM_HEADER.pack(CONFIRM_HEADER.size // 4, CONFIRM_MESSAGE.size // 
 encode_confirm = CONFIRM_MESSAGE.pack
 _unpack = CONFIRM_MESSAGE.unpack_from
 
+#: The bytes of one confirmation.
+CONFIRM_SIZE = CONFIRM_MESSAGE.size
+
 #: How many confirmations one event holds at most.
-MAX_CONFIRMS = (MAX_EVENT_SOFT - HEADER_SIZE - len(_HEADER)) // CONFIRM_MESSAGE.size
+MAX_CONFIRMS = (MAX_EVENT_SOFT - HEADER_SIZE - len(_HEADER)) // CONFIRM_SIZE
 
 
 class ConfirmMessage(NamedTuple):
@@ -37,8 +43,26 @@ class ConfirmMessage(NamedTuple):
     sub_queue_id: int
 
 
+# Where the GUID is in a confirmation.
+_GUID_AT = encode_confirm(0, b"\xff" * 16, 0).index(b"\xff" * 16)
+
+
+def encode_queue_confirms(queue_id: int, guids: Sequence[bytes], sub_queue_id: int) -> bytes:
+    """Return the confirmations of several messages of one queue: only the GUIDs in the middle differ."""
+    if not guids:
+        return b""
+    one = encode_confirm(queue_id, UNSET_GUID, sub_queue_id)
+    before, after = one[:_GUID_AT], one[_GUID_AT + len(UNSET_GUID) :]
+    return before + (after + before).join(guids) + after
+
+
+def split_confirms(confirms: bytes) -> list[bytes]:
+    """Return one by one the confirmations that stand one behind the other."""
+    return [confirms[at : at + CONFIRM_SIZE] for at in range(0, len(confirms), CONFIRM_SIZE)]
+
+
 def pack_confirms(confirms: Sequence[bytes], event_type: int = EventType.CONFIRM) -> bytes:
-    """Return an event of confirmations that are already encoded."""
+    """Return an event of confirmations that are already encoded, one or more in an item."""
     body = b"".join(confirms)
     return pack_event_header(HEADER_SIZE + len(_HEADER) + len(body), event_type) + _HEADER + body
 
