@@ -307,7 +307,7 @@ class Queue:
             self._consumers.remove(aside)
         self._set_desired()
         try:
-            await self.driver.configure(self.core)
+            await self._configure()
         except BaseException as error:
             if consumer in self._consumers:
                 self._consumers.remove(consumer)
@@ -329,7 +329,7 @@ class Queue:
         try:
             if not self.closed:
                 self._set_desired()
-                await self.driver.configure(self.core)
+                await self._configure()
         except (QueueClosed, ConfigureQueueError):
             pass  # closed, or refused: what the broker still sends for it is handed to others
         finally:
@@ -357,7 +357,7 @@ class Queue:
             return
         self._set_desired()
         try:
-            await self.driver.configure(self.core)
+            await self._configure()
         except Exception:
             consumer.redefine(*before)
             self._sync()
@@ -371,6 +371,11 @@ class Queue:
             base.max_unconfirmed_bytes if size is None else size,
             base.priority if priority is None else priority,
         )
+
+    async def _configure(self) -> None:
+        await self.driver.configure(self.core)
+        if self._stranded:  # handing back had to wait for this
+            self._hand_back()
 
     def _set_desired(self) -> None:
         if self._default is not None:
@@ -482,7 +487,7 @@ class Queue:
             return
         self._set_desired()
         try:
-            await self.driver.configure(self.core)
+            await self._configure()
         except Exception:
             self._options = before
             default.redefine(*definition)

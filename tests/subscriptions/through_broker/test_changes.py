@@ -192,13 +192,10 @@ async def test_going_back_waits_for_a_change_that_is_under_way(scene: Scene) -> 
         leaving = await queue.subscribe("x == 1")
         await scene.post(**{str(n): {"x": 1} for n in range(10)}, end={"x": 2})
         assert await names(other, 1) == ["end"]
-
-        async def change_once_it_leaves() -> None:
-            while leaving in queue.subscriptions:
-                for number in range(3):
-                    await other.configure(f"x == {number + 2}")
-
-        await asyncio.gather(leaving.close(), change_once_it_leaves())
+        closing = asyncio.create_task(leaving.close())
+        while queue.state is not bmq.QueueState.RECONFIGURING:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await asyncio.gather(closing, other.configure("x == 3"))
         elsewhere = await scene.reader()
         async with elsewhere.subscribe("x == 1") as taking:
             assert await names(taking, 10) == [str(n) for n in range(10)]
