@@ -23,7 +23,7 @@ _INSIDE = {
         *("reconfigure", "reroute", "shut"),
     },
     "Consumer": {
-        *("arrival", "definition", "deliver", "in_use", "next_batch", "next_message", "pop", "pop_many"),
+        *("arrival", "definition", "deliver", "in_use", "pop", "pop_many"),
         *("redefine", "shut", "take_back", "takes"),
     },
 }

@@ -17,7 +17,7 @@ SESSION = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 def failures(examples: doctest.DocTest) -> str:
     told: list[str] = []
-    doctest.DocTestRunner().run(examples, out=told.append)
+    doctest.DocTestRunner(verbose=False).run(examples, out=told.append)
     return "".join(told)
 
 
