@@ -84,6 +84,7 @@ class App:
     def rebuild(self) -> None:
         """Make the routing table anew: a consumer came, went, or changed its mind."""
         for stream in self.streams:
+            stream.last_sent = None
             for subscriber in stream.subscribers():
                 subscriber.group = None
         self.routing = Routing(self.streams)

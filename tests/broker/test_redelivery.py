@@ -226,6 +226,19 @@ def test_the_interval_is_shorter_with_more_attempts_left() -> None:
         assert second.payloads == [b"1"]
 
 
+def test_any_change_of_the_consumers_ends_the_wait() -> None:
+    """Seen in a real broker: a reconfigure forgets when the last suspect was sent."""
+    core = Core()
+    first, second = core.client(), core.client()
+    first.consume(RDA)
+    producer(core, RDA).put(b"0", b"1")
+    first.crash()
+    second.consume(RDA)
+    assert second.payloads == [b"0"]
+    second.configure(subscription(9))
+    assert second.payloads == [b"1"]
+
+
 def test_another_consumer_may_take_the_next_suspect() -> None:
     core = Core()
     first, second, third = core.client(), core.client(), core.client()
