@@ -61,6 +61,8 @@ _ACK_REQUESTED = int(PutFlags.ACK_REQUESTED)
 _CORRELATION_ID = slice(1, 4)
 #: The oldest SDKs served, by language.
 _MINIMUM_VERSIONS = {ClientLanguage.E_CPP: 10500, ClientLanguage.E_JAVA: 2}
+#: Older ones are told that they are deprecated.
+_RECOMMENDED_VERSIONS = {ClientLanguage.E_CPP: 10900, ClientLanguage.E_JAVA: 2}
 # Java SDKs made of snapshots add this to their version.
 _JAVA_SNAPSHOT = 99_000_000
 _GRACE_SECONDS = 180
@@ -341,21 +343,18 @@ class BrokerSession:
                 return _I.UNWANTED_CLIENT
         if message.client_type is ClientType.E_TCPADMIN:
             return _I.ADMIN_CLIENT
-        version = message.sdk_version
-        if message.sdk_language is ClientLanguage.E_JAVA and version >= _JAVA_SNAPSHOT:
-            version -= _JAVA_SNAPSHOT
-        if version < _MINIMUM_VERSIONS.get(message.sdk_language, version):
-            return _I.OLD_CLIENT
-        return _I.CLIENT
+        return _I.OLD_CLIENT if _older(message, _MINIMUM_VERSIONS) else _I.CLIENT
 
     def _classify_credentials(self, event: Event) -> BrokerInput:
+        if not self.negotiating and self.principal is None:
+            return _I.OTHER  # there is nothing to renew
         try:
             message = decode_event(event, MessageKind.AUTHENTICATION)
         except ProtocolError as error:
             _log.warning("%s: %s", self.peer, error)
-            return _I.STRANGER
+            return _I.STRANGER if self.negotiating else _I.OTHER
         if not isinstance(message, AuthenticationRequest):
-            return _I.STRANGER
+            return _I.STRANGER if self.negotiating else _I.OTHER
         verdict, name = self.settings.authentication.check(message)
         principal = (message.mechanism.upper(), name)
         if self.principal is not None and principal[0] != self.principal[0]:
@@ -435,7 +434,7 @@ class BrokerSession:
             result=result,
             protocol_version=1,
             broker_version=settings.broker_version,
-            is_deprecated_sdk=result.category is StatusCategory.E_NOT_SUPPORTED,
+            is_deprecated_sdk=_older(identity, _RECOMMENDED_VERSIONS),
             broker_identity=ClientIdentity(
                 protocol_version=1,
                 sdk_version=settings.broker_version,
@@ -565,3 +564,10 @@ class BrokerSession:
         client, self.client = self.client, None
         if client is not None:
             self.backend.disconnect(client, self._now, lost=lost)
+
+
+def _older(identity: ClientIdentity, versions: dict[ClientLanguage, int]) -> bool:
+    version, language = identity.sdk_version, identity.sdk_language
+    if language is ClientLanguage.E_JAVA and version >= _JAVA_SNAPSHOT:
+        version -= _JAVA_SNAPSHOT
+    return version < versions.get(language, version)

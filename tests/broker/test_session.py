@@ -15,6 +15,7 @@ from bmq.wire.control_messages import (
     AuthenticationRequest,
     AuthenticationResponse,
     BrokerResponse,
+    ClientIdentity,
     ClientLanguage,
     ClientType,
     ControlMessage,
@@ -133,6 +134,13 @@ def test_an_old_sdk_is_told_so() -> None:
         message="Client is using an unsupported version of libbmq (minimum supported version: 10500, "
         "client version: 1).",
     )
+
+
+@pytest.mark.parametrize(("version", "deprecated"), [(10500, True), (10899, True), (10900, False)])
+def test_a_deprecated_sdk_is_served_and_told_so(version: int, deprecated: bool) -> None:
+    response = Core().connect().negotiate(sdk_language=ClientLanguage.E_CPP, sdk_version=version)
+    assert response.result == Status()
+    assert response.is_deprecated_sdk is deprecated
 
 
 @pytest.mark.parametrize("version", [2, 99_000_002])
@@ -268,6 +276,14 @@ def test_another_mechanism_on_a_live_session_closes_without_an_answer() -> None:
     assert peer.session.closed
 
 
+def test_what_is_no_credentials_on_a_live_session_is_ignored() -> None:
+    peer, _ = authenticated(guarded(), credentials())
+    peer.negotiate()
+    peer.send(pack_event_header(12, EventType.AUTHENTICATION, 0x20) + b"{}\2\2")
+    assert peer.receive() == []
+    assert not peer.session.closed
+
+
 def test_credentials_twice_before_negotiating_close() -> None:
     peer, _ = authenticated(guarded(), credentials())
     peer.send(encode_event(credentials(), Codec.JSON))
@@ -346,7 +362,11 @@ def serving() -> tuple[Core, Peer]:
         pack_event_header(8, EventType.STORAGE),
         pack_event_header(8, 63),
         bytes((0, 0, 0, 8, 0x40, 2, 0, 0)),
+        bytes((0, 0, 0, 8, 0x02, 2, 0, 0)),
         bytes((0, 0, 0, 8, 0x42, 200, 0, 0)),
+        pack_event_header(8, EventType.AUTHENTICATION, 0x20),
+        encode_event(credentials(), Codec.JSON),
+        encode_event(ClientIdentity(client_type=ClientType.E_TCPCLIENT), Codec.JSON),
         bytes((0, 0, 0, 5, 0x42)),
         HEARTBEAT_RSP,
     ],
