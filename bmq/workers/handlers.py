@@ -25,7 +25,8 @@ def is_async(handler: Handler) -> bool:
 
 def name_of(handler: Handler) -> str:
     """What to call a handler in a log."""
-    return getattr(handler, "__qualname__", None) or repr(handler)
+    name: str = getattr(handler, "__qualname__", "") or repr(handler)
+    return name.rpartition("<locals>.")[2]
 
 
 class Invoker:
