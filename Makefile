@@ -11,7 +11,7 @@ CODE  := $(wildcard bmq tests examples benchmarks docs)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint format types docs bench check clean
+.PHONY: help setup demo demo-spark test lint format types docs bench check clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ $(STAMP): pyproject.toml
 
 demo: setup ## producer, two consumers and a broker in one terminal
 	$(RUN) examples/demo.py $(ARGS)
+
+demo-spark: setup ## a Spark pipeline into a queue, and another one out of it
+	PYSPARK_PYTHON="$(abspath $(RUN))" $(RUN) examples/spark_pipeline.py $(ARGS)
 
 test: setup ## all tests; choose with ARGS="-k name"
 	$(RUN) -m pytest $(ARGS)

@@ -59,14 +59,7 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[SparkSession]:
     """Two executors, so that a repeated task runs elsewhere and sees its rows in another order."""
-    speculation = {
-        "spark.speculation": "true",
-        "spark.speculation.interval": "100ms",
-        "spark.speculation.multiplier": "1.5",
-        "spark.speculation.quantile": "0.3",
-        "spark.speculation.minTaskRuntime": "500ms",
-    }
-    spark = start_spark("local-cluster[2,1,1024]", **speculation)
+    spark = start_spark("local-cluster[2,1,1024]")
     yield spark
     spark.stop()
 

@@ -1,0 +1,54 @@
+"""What docs/spark.md says is what the code does: the guarantees in the same words, every option."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from bmq.spark import write_partition
+from bmq.spark.options import READ_OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS, Option
+from bmq.spark.rows import source_ddl
+
+PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+
+
+def words(text: str) -> str:
+    return " ".join(text.replace("``", "`").split())
+
+
+def section(heading: str) -> str:
+    return PAGE.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def test_the_guarantees_stand_in_the_same_words() -> None:
+    docstring = inspect.getdoc(write_partition) or ""
+    bullets = docstring.split("\n* ")[1:]
+    bullets[-1] = bullets[-1].split("\n\n")[0]
+    assert len(bullets) == 5
+    for bullet in bullets:
+        assert words(bullet) in words(section("Repeated tasks"))
+
+
+@pytest.mark.parametrize(
+    ("heading", "options"),
+    [
+        ('Writing with format("bmq")', WRITE_OPTIONS),
+        ("Reading a queue once", READ_OPTIONS),
+        ("Reading a queue as a stream", STREAM_OPTIONS),
+    ],
+    ids=["write", "read", "stream"],
+)
+def test_every_option_is_described(heading: str, options: tuple[Option, ...]) -> None:
+    table = section(heading).split("| option | default | |\n", 1)[1]
+    described = dict(re.findall(r"^\| `(\w+)` \| .*? \| (.*) \|$", table, re.MULTILINE))
+    assert described == {option.name: option.text for option in options}
+
+
+def test_every_column_is_described() -> None:
+    described = re.findall(
+        r"^\| `(\w+)` \|", section("Reading a queue once").split("| option |")[0], re.MULTILINE
+    )
+    assert described == re.findall(r"(?:^|, )(\w+) [A-Z]", source_ddl().replace("STRING, STRING", "STRING"))

@@ -1,0 +1,71 @@
+"""Importing is quiet, Spark finds the format, Java is asked for in one sentence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bmq
+from bmq.spark import BmqDataSource, check_java
+
+QUIET = """
+import asyncio, threading, sys
+def refuse(*args, **kwargs):
+    raise AssertionError("importing bmq.spark starts nothing")
+threading.Thread.start = refuse
+asyncio.new_event_loop = refuse
+import bmq
+assert not {"pyspark", "pyarrow", "pandas", "numpy"} & set(sys.modules)
+import bmq.spark
+"""
+
+
+def test_importing_starts_nothing_and_bmq_alone_needs_no_spark() -> None:
+    run = subprocess.run([sys.executable, "-c", QUIET], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+
+
+def test_spark_finds_the_format() -> None:
+    import pyspark_bmq
+
+    assert pyspark_bmq.DefaultSource is BmqDataSource
+    assert BmqDataSource.name() == "bmq"
+
+
+def test_the_module_spark_imports_never_fails() -> None:
+    code = "import sys; sys.modules['pyarrow'] = None; import pyspark_bmq; print(dir(pyspark_bmq))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert "DefaultSource" not in run.stdout
+
+
+def fake_java(folder: Path, version: str) -> Path:
+    java = folder / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2024-01-01' >&2\n")
+    java.chmod(0o755)
+    return folder
+
+
+def test_java_that_is_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path, "21.0.2")))
+    assert check_java() == 21
+
+
+def test_java_that_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path, "1.8.0_392")))
+    with pytest.raises(bmq.StateError, match=r"needs Java 17 or newer, and .* is Java 8: install Java 17"):
+        check_java()
+
+
+def test_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(bmq.StateError, match="there is no 'java' in PATH: install Java 17"):
+        check_java()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(bmq.StateError, match="has no 'bin/java': install Java 17"):
+        check_java()
