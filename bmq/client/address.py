@@ -39,6 +39,9 @@ def parse_addresses(text: str) -> list[Address]:
     addresses: list[Address] = []
     for part in text.split(","):
         parts = urlsplit(part.strip())
+        if "@" in part:
+            # Not repeated in the message: what is in front of it may be a password.
+            raise InvalidURI("a broker address has no user and password; pass credentials= to bmq.connect")
         try:
             port = parts.port or DEFAULT_PORT
         except ValueError:

@@ -43,6 +43,8 @@ class Channel(asyncio.Protocol):
         self._receiver = weakref.ref(receiver)
         self._transport: asyncio.Transport | None = None
         self._reading = True
+        # What comes before somebody has taken the channel over.
+        self._early: list[bytes] | None = []
         self._loop = asyncio.get_running_loop()
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self._linger: asyncio.TimerHandle | None = None
@@ -61,6 +63,9 @@ class Channel(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Called by the event loop."""
         self.bytes_received += len(data)
+        if self._early is not None:
+            self._early.append(data)
+            return
         receiver = self._receiver()
         if receiver is not None:
             receiver.channel_data(self, data)
@@ -92,6 +97,15 @@ class Channel(asyncio.Protocol):
         receiver = self._receiver()
         if receiver is not None:
             receiver.channel_writable(self, writable)
+
+    def start(self) -> None:
+        """The receiver is ready: it gets what came so far, and whatever comes from now on."""
+        early, self._early = self._early, None
+        receiver = self._receiver()
+        if early and receiver is not None:
+            receiver.channel_data(self, b"".join(early))
+        if self._transport is None and receiver is not None:
+            receiver.channel_lost(self, None)  # it was gone before
 
     @property
     def write_buffer_size(self) -> int:

@@ -256,7 +256,7 @@ class Dialer:
             async with asyncio.timeout_at(deadline):
                 hosts = await self._resolve(address)
         except TimeoutError:
-            raise ConnectionFailed(f"{address.host} was not resolved within {timeout:g} s") from None
+            raise ConnectionFailed(f"{address.host} was not resolved within {timeout:.2g} s") from None
         for left in range(len(hosts), 0, -1):
             share = (deadline - driver.now()) / left
             try:
@@ -290,6 +290,7 @@ class Dialer:
                 driver.attach_channel(channel)
                 driver.core.channel_opened(credentials, driver.now())
                 driver.pump()
+                channel.start()
                 await handshake
         except BaseException as error:
             if channel is not None:
@@ -297,7 +298,7 @@ class Dialer:
             if isinstance(error, ConnectionFailed):
                 raise type(error)(f"{where}: {error}") from error
             if isinstance(error, TimeoutError):
-                raise ConnectionFailed(f"{where} did not answer within {timeout:g} s") from None
+                raise ConnectionFailed(f"{where} did not answer within {timeout:.2g} s") from None
             if isinstance(error, OSError):
                 reason = error.strerror or str(error) or type(error).__name__
                 raise ConnectionFailed(f"could not connect to {where}: {reason}") from error

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
 from bmq.client.retry import exponential_backoff
+from bmq.errors import UsageError
 from bmq.protocol.handshake import Credentials
 from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT, MAX_APPLICATION_DATA, Compression
 
@@ -15,6 +16,25 @@ __all__ = ["Credentials", "CredentialsSource", "SessionOptions"]
 
 #: Credentials, or something to call for them at every authentication (so that they can rotate).
 CredentialsSource = Credentials | Callable[[], Credentials | Awaitable[Credentials]]
+
+
+# Any broker sends control messages of this size.
+_MIN_EVENT_SIZE = 4096
+_TIMES = (
+    "connect_timeout",
+    "open_timeout",
+    "configure_timeout",
+    "close_timeout",
+    "disconnect_timeout",
+    "reconnect_timeout",
+)
+_COUNTS = (
+    "max_unacked_messages",
+    "max_unacked_bytes",
+    "max_buffered_messages",
+    "max_buffered_bytes",
+    "max_message_size",
+)
 
 
 def _process_name() -> str:
@@ -68,3 +88,12 @@ class SessionOptions:
     retry_first_connect: bool = False
     reconnect_timeout: float | None = None
     is_retryable: Callable[[BaseException], bool] = lambda error: getattr(error, "retryable", True)
+
+    def __post_init__(self) -> None:
+        for name in (*_TIMES, *_COUNTS):
+            value = getattr(self, name)
+            # A comparison with NaN is never true.
+            if value is not None and not value > 0:
+                raise UsageError(f"{name} is {value!r}; it must be more than 0")
+        if self.max_event_size < _MIN_EVENT_SIZE:
+            raise UsageError(f"max_event_size is {self.max_event_size}; brokers send up to {_MIN_EVENT_SIZE}")

@@ -1,0 +1,56 @@
+"""Every test of the asyncio client runs on plain asyncio and on uvloop, and must leave its loop as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import uvloop
+
+import bmq
+from tests.client.peer import Peer
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def _no_other_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests are about the client: the broker is theirs, whatever the environment names."""
+    monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
+
+
+@pytest_asyncio.fixture(autouse=True)
+async def _quiet_loop(_no_other_broker: None) -> AsyncIterator[None]:
+    """Nothing may reach the loop's exception handler, and no task may be left behind."""
+    complaints: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: complaints.append(context))
+    before = asyncio.all_tasks()
+    yield
+    for _ in range(5):
+        await asyncio.sleep(0)
+    left = {task for task in asyncio.all_tasks() - before if task is not asyncio.current_task()}
+    assert not left, f"tasks left behind: {left}"
+    gc.collect()
+    await asyncio.sleep(0)
+    assert not complaints, complaints
+
+
+@pytest_asyncio.fixture
+async def peer() -> AsyncIterator[Peer]:
+    """A broker that does what a test tells it to."""
+    async with Peer() as peer:
+        yield peer
+
+
+@pytest_asyncio.fixture
+async def broker() -> AsyncIterator[bmq.broker.Broker]:
+    """An embedded broker."""
+    async with bmq.broker.Broker() as broker:
+        yield broker

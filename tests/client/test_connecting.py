@@ -1,0 +1,270 @@
+"""Connecting for the first time: addresses, deadlines, retries, whoever else may answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+import bmq
+from bmq.client.address import Address
+from bmq.client.dialer import Dialer
+from bmq.wire.constants import EventType
+from bmq.wire.event import pack_event_header
+from tests.client.peer import Peer, eventually
+
+
+def closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def test_both_ways_to_connect(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        assert session.state is bmq.SessionState.STARTED
+    assert session.state is bmq.SessionState.CLOSED
+    session = await bmq.connect(peer.uri)
+    assert session.state is bmq.SessionState.STARTED
+    await session.close()
+    assert peer.log == ["clientIdentity", "Disconnect"]
+
+
+async def test_a_refused_connection_fails_at_once_and_says_where() -> None:
+    uri = f"tcp://127.0.0.1:{closed_port()}"
+    with pytest.raises(bmq.ConnectionFailed, match=uri) as caught:
+        await bmq.connect(uri)
+    assert caught.value.retryable
+
+
+async def test_a_name_that_does_not_resolve_fails() -> None:
+    with pytest.raises(bmq.ConnectionFailed, match=r"no\.such\.host\.invalid"):
+        await bmq.connect("tcp://no.such.host.invalid:1234")
+
+
+async def test_a_session_starts_once(peer: Peer) -> None:
+    connecting = bmq.connect(peer.uri)
+    async with connecting:
+        with pytest.raises(bmq.StateError, match="started before"):
+            await connecting
+
+
+async def test_nothing_is_bound_to_a_loop_before_the_first_await(peer: Peer) -> None:
+    connecting = await asyncio.to_thread(bmq.connect, peer.uri)
+    async with connecting as session:
+        assert session.state is bmq.SessionState.STARTED
+
+
+@pytest.mark.parametrize("held", ["clientIdentity", "authenticationRequest"])
+async def test_a_broker_that_does_not_answer_is_given_up(peer: Peer, held: str) -> None:
+    peer.hold.add(held)
+    with pytest.raises(bmq.ConnectionFailed, match="did not answer"):
+        await bmq.connect(peer.uri, connect_timeout=0.05, credentials=bmq.Credentials.anonymous())
+    await eventually(lambda: peer.connection.transport is None)
+
+
+async def test_a_broker_that_drips_its_answer_is_given_up(peer: Peer) -> None:
+    peer.hold.add("clientIdentity")
+    connecting = asyncio.ensure_future(bmq.connect(peer.uri, connect_timeout=0.1).__aenter__())
+    await eventually(lambda: peer.connections and peer.connection.script.identity)
+    for byte in peer.connection.script.welcome():
+        peer.connection.send(bytes([byte]))
+        await asyncio.sleep(0.002)
+        if connecting.done():
+            break
+    with pytest.raises(bmq.ConnectionFailed):
+        await connecting
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        bytes(100),
+        pack_event_header(0x7FFFFFFF, EventType.CONTROL),
+    ],
+)
+async def test_whoever_is_no_broker_is_recognised(peer: Peer, greeting: bytes) -> None:
+    peer.greeting = greeting
+    with pytest.raises(bmq.ConnectionFailed, match="does not behave like a BlazingMQ broker"):
+        await bmq.connect(peer.uri)
+
+
+async def test_a_connection_closed_during_the_handshake_fails(peer: Peer) -> None:
+    peer.hold.add("clientIdentity")
+    connecting = asyncio.ensure_future(bmq.connect(peer.uri).__aenter__())
+    await eventually(lambda: peer.connections and peer.connection.script.identity)
+    peer.cut()
+    with pytest.raises(bmq.ConnectionFailed, match="during the handshake"):
+        await connecting
+
+
+async def test_a_refused_session_says_why(peer: Peer) -> None:
+    peer.refuse.add("clientIdentity")
+    with pytest.raises(bmq.NegotiationError, match="go away") as caught:
+        await bmq.connect(peer.uri, retry_first_connect=True)  # a refusal is not worth another attempt
+    assert not caught.value.retryable
+
+
+# several addresses
+
+
+async def test_addresses_are_tried_in_turn(peer: Peer) -> None:
+    uri = f"tcp://127.0.0.1:{closed_port()},tcp://127.0.0.1:{closed_port()},{peer.uri}"
+    async with bmq.connect(uri) as session:
+        assert session.state is bmq.SessionState.STARTED
+
+
+async def test_all_addresses_are_named_when_none_answers() -> None:
+    ports = [closed_port(), closed_port()]
+    with pytest.raises(bmq.ConnectionFailed) as caught:
+        await bmq.connect(",".join(f"tcp://127.0.0.1:{port}" for port in ports))
+    assert all(str(port) in str(caught.value) for port in ports)
+
+
+async def test_what_a_name_stands_for_is_tried_in_turn(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    async def resolve(_: Dialer, address: Address) -> list[str]:
+        asked.append(address.host)
+        return ["127.0.0.2", "127.0.0.3", "127.0.0.1"]  # the peer listens on the last one only
+
+    monkeypatch.setattr(Dialer, "_resolve", resolve)
+    async with bmq.connect(f"tcp://broker.example:{peer.port}") as session:
+        assert session.state is bmq.SessionState.STARTED
+    assert asked == ["broker.example"]
+
+
+async def test_of_a_name_that_stands_for_a_silent_broker_too_the_other_one_is_found(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def resolve(_: Dialer, _address: Address) -> list[str]:
+        return ["127.0.0.1", "127.0.0.1"]
+
+    monkeypatch.setattr(Dialer, "_resolve", resolve)
+    peer.hold.add("clientIdentity")
+    connecting = asyncio.ensure_future(bmq.connect(peer.uri, connect_timeout=0.2).__aenter__())
+    await eventually(lambda: len(peer.connections) == 2)  # half of the time is for the second
+    peer.answer("clientIdentity")
+    session = await connecting
+    await session.close()
+
+
+async def test_one_that_hangs_leaves_time_for_the_next(peer: Peer) -> None:
+    async with Peer() as silent:
+        silent.hold.add("clientIdentity")
+        uri = f"{silent.uri},{peer.uri}"
+        async with bmq.connect(uri, connect_timeout=0.1) as session:
+            assert session.state is bmq.SessionState.STARTED
+
+
+# retrying
+
+
+async def test_the_first_connection_is_retried_only_when_asked() -> None:
+    attempts = 0
+
+    def delays() -> Iterator[float]:
+        nonlocal attempts
+        while True:
+            attempts += 1
+            yield 0.0
+
+    uri = f"tcp://127.0.0.1:{closed_port()}"
+    with pytest.raises(bmq.ConnectionFailed):
+        await bmq.connect(uri, reconnect_delays=delays)
+    assert attempts == 0
+    with pytest.raises(bmq.ConnectionFailed, match=r"within 0\.1 s"):
+        await bmq.connect(uri, retry_first_connect=True, reconnect_delays=delays, reconnect_timeout=0.1)
+    assert attempts > 2
+
+
+async def test_a_broker_that_comes_up_later_is_found() -> None:
+    peer = Peer()
+    peer.port = closed_port()
+    uri = peer.uri
+    connecting = asyncio.ensure_future(
+        bmq.connect(uri, retry_first_connect=True, reconnect_delays=lambda: iter([0.01] * 1000)).__aenter__()
+    )
+    await asyncio.sleep(0.05)
+    async with peer:
+        session = await connecting
+        await session.close()
+
+
+async def test_attempts_end_with_their_delays() -> None:
+    uri = f"tcp://127.0.0.1:{closed_port()}"
+    with pytest.raises(bmq.ConnectionFailed, match="no more attempts"):
+        await bmq.connect(uri, retry_first_connect=True, reconnect_delays=lambda: iter([0.0, 0.0]))
+
+
+async def test_a_predicate_decides_what_is_worth_another_attempt() -> None:
+    seen: list[BaseException] = []
+
+    def is_retryable(error: BaseException) -> bool:
+        seen.append(error)
+        return len(seen) < 3
+
+    uri = f"tcp://127.0.0.1:{closed_port()}"
+    with pytest.raises(bmq.ConnectionFailed):
+        await bmq.connect(
+            uri,
+            retry_first_connect=True,
+            reconnect_delays=lambda: iter([0.0] * 100),
+            is_retryable=is_retryable,
+        )
+    assert len(seen) == 3
+
+
+# the environment, the options
+
+
+async def test_the_environment_names_another_broker(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("BMQ_BROKER_URI", peer.uri)
+    with caplog.at_level(logging.INFO, "bmq"):
+        async with bmq.connect("tcp://nobody.invalid:1") as session:
+            assert session.state is bmq.SessionState.STARTED
+    assert peer.uri in caplog.text
+
+
+@pytest.mark.parametrize("uri", ["tcp://user:hunter2@localhost:1", "tcps://user:hunter2@localhost"])
+def test_credentials_do_not_belong_into_an_address_and_are_not_repeated(uri: str) -> None:
+    with pytest.raises(bmq.InvalidURI, match="credentials=") as caught:
+        bmq.connect(uri)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "uri", ["localhost:1234", "http://localhost", "tcp://", "tcp://h:99999", "tcp://h/x", ""]
+)
+def test_addresses_that_are_none(uri: str) -> None:
+    with pytest.raises(bmq.InvalidURI):
+        bmq.connect(uri)
+
+
+def test_an_unknown_option_names_those_there_are() -> None:
+    with pytest.raises(bmq.UsageError, match="connect_timeout"):
+        bmq.connect("tcp://localhost", conect_timeout=3)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("connect_timeout", 0),
+        ("open_timeout", -1),
+        ("max_unacked_messages", 0),
+        ("max_unacked_bytes", 0),
+        ("max_buffered_messages", -1),
+        ("max_event_size", 4),
+        ("disconnect_timeout", float("nan")),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_at_once(option: str, value: float) -> None:
+    with pytest.raises(bmq.UsageError, match=option):
+        bmq.connect("tcp://localhost", **{option: value})
