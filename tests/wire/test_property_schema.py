@@ -225,3 +225,15 @@ def test_a_peer_that_never_repeats_a_schema_fills_no_memory() -> None:
             assert tracemalloc.get_traced_memory()[0] < 4 * 1024 * 1024
         finally:
             tracemalloc.stop()
+
+
+def test_what_is_remembered_of_posts_is_bounded() -> None:
+    with forgotten():
+        for number in range(600):
+            assert dict(Properties(encode_properties({f"schema{number}": 1}, new=True))) == {
+                f"schema{number}": 1
+            }
+        assert 0 < len(module._encoders) <= 512
+    for number in range(0, 5000, 250):
+        encode_properties({f"name{i}": b"" for i in range(number, number + 250)}, new=True)
+    assert 0 < len(module._names) <= 4096
