@@ -32,13 +32,16 @@ _CLOSING_AT_LEAST = 1.0
 
 
 class AckPolicy(Enum):
-    """When a handled message is confirmed."""
+    """When a message is confirmed.
 
-    #: When the handler has returned. One that failed or was cancelled has not: see the retry policies.
+    Attributes:
+        ON_SUCCESS: when the handler has returned; the retry policy decides about one that fails.
+        ON_RECEIPT: before the handler is called: nothing is handled twice, and what fails is lost.
+        MANUAL: when the handler, or whom it hands the message to, calls ``message.confirm()``.
+    """
+
     ON_SUCCESS = "on success"
-    #: Before the handler is called: nothing is handled twice, and what fails is lost.
     ON_RECEIPT = "on receipt"
-    #: By the handler, with ``message.confirm()``, or later by whom it hands the message to.
     MANUAL = "manual"
 
 

@@ -43,16 +43,11 @@ class DeadLetter:
     """Put a message aside in another queue when it is given up.
 
     Payload and properties are posted to ``queue``, with these properties besides, and the message is
-    confirmed once the broker has acknowledged that:
+    confirmed once the broker has acknowledged that: ``deadletter.attempts`` (INT32) is how often it was
+    tried, ``deadletter.error`` (STRING) the type and text of the last error, ``deadletter.guid`` (STRING)
+    the message's GUID, ``deadletter.queue`` (STRING) its queue's URI, with ``?id=`` if it had one.
 
-    ======================= ======= =============================================
-    ``deadletter.attempts`` INT32   how often it was tried
-    ``deadletter.error``    STRING  the last error, its type and text
-    ``deadletter.guid``     STRING  the message's GUID
-    ``deadletter.queue``    STRING  the queue's URI, with ``?id=`` if it had one
-    ======================= ======= =============================================
-
-    The GUID of what is posted follows from these last two, so that doing it again within the broker's
+    The GUID of what is posted follows from the last two, so that doing it again within the broker's
     deduplication window stores nothing twice.
 
     Attributes:

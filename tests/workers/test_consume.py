@@ -692,6 +692,48 @@ async def test_who_waits_for_the_next_attempt_is_not_waited_for(
     assert await seen_by(other_session, stage.queue.uri) == [b"x"]
 
 
+@pytest.mark.parametrize("resting", [False, True], ids=["at work", "between attempts"])
+async def test_a_message_delivered_again_while_it_is_handled_is_not_handled_twice(
+    broker_uri: str, session: bmq.Session, uri: str, resting: bool
+) -> None:
+    go, holding = asyncio.Event(), asyncio.Event()
+    finished: asyncio.Queue[bytes] = asyncio.Queue()
+    calls: list[bytes] = []
+
+    class Standstill(FakeClock):
+        async def sleep(self, seconds: float) -> None:
+            holding.set()
+            await go.wait()
+
+    async def handle(message: bmq.Message) -> None:
+        calls.append(message.data)
+        if message.data == b"slow":
+            if resting and len(calls) == 1:
+                raise ValueError("once more")
+            holding.set()
+            await go.wait()
+        finished.put_nowait(message.data)
+
+    async with bmq.connect(broker_uri) as own:
+        events = own.events()
+        queue = await own.open_queue(uri, read=True, write=True, default_subscription=False)
+        await queue.post(b"slow")
+        async with consuming(queue, handle, concurrency=2, retry=bmq.Backoff(1), clock=Standstill()):
+            await holding.wait()
+            channel = queue.driver._channel
+            assert channel is not None
+            channel.abort()
+            async for event in events:
+                if isinstance(event, bmq.events.StateRestored):
+                    break
+            await queue.post(b"next")
+            assert await finished.get() == b"next"  # the slow one was delivered again before it
+            go.set()
+            assert await finished.get() == b"slow"
+    assert calls.count(b"slow") == 1 + resting
+    assert await seen_by(session, uri) == []
+
+
 async def test_it_returns_when_the_queue_is_closed(stage: Stage) -> None:
     task = asyncio.create_task(bmq.consume(stage.queue, stage.handle, concurrency=3))
     await stage.queue.post(b"x")
