@@ -9,7 +9,7 @@ import logging
 import signal
 import ssl
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from bmq.broker.server import Broker
 from bmq.errors import Error
@@ -85,11 +85,21 @@ def run(argv: Sequence[str] | None = None) -> int:
         broker = Broker(
             host=options.host, port=options.port, config_dir=options.config, ssl=context, auth=users or None
         )
-        asyncio.run(_serve(broker))
+        with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
+            runner.run(_serve(broker))
     except (Error, OSError) as error:
         sys.stderr.write(f"bmq broker: {error}\n")
         return 1
     return 0
+
+
+def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return what makes a uvloop loop where that is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 async def _serve(broker: Broker) -> None:
