@@ -37,6 +37,9 @@ demo-spark: setup ## a Spark pipeline into a queue, and another one out of it
 test: setup ## all tests; choose with ARGS="-k name"
 	$(RUN) -m pytest $(ARGS)
 
+integration: setup ## the suites against a real broker, in Docker
+	@./docker/integration "$(RUN)" $(ARGS)
+
 lint: setup ## ruff: rules and format
 	$(RUN) -m ruff check $(CODE)
 	$(RUN) -m ruff format --check $(CODE)

@@ -145,8 +145,10 @@ class TestDeduplication:
             await raw.open(bmq_new_queue_uri(), q_id)
             await raw.configure(q_id, subscription(q_id + 1))
         guid = raw.put(b"in 0", 0)
+        # One after the other: of two unanswered PUTs with one GUID in one session, one ACK may be dropped.
+        assert await raw.statuses(1) == [0]
         raw.put(b"in 1", 1, guid=guid)
-        assert await raw.statuses(2) == [0, 0]
+        assert await raw.statuses(1) == [0]
         assert sorted(await raw.payloads(2)) == [b"in 0", b"in 1"]
 
 
