@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Iterable, Mapping
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from bmq.client.message import Ack, FailedPost, PostReport, PutMessage
@@ -15,6 +16,7 @@ from bmq.wire.constants import MAX_APPLICATION_DATA, UNSET_GUID, Compression, Pu
 from bmq.wire.guid import guid_to_text
 from bmq.wire.message import join_application_data
 from bmq.wire.properties import PropertyInput, encode_properties
+from bmq.wire.put import Outgoing
 
 if TYPE_CHECKING:
     from bmq.client.driver import Driver
@@ -137,92 +139,112 @@ class Poster:
     ) -> PostFuture:
         """Post one message; see :meth:`bmq.Queue.post_nowait`."""
         driver = self._driver
-        driver.check_open()
+        self._check()
+        message = self._prepare(
+            payload if isinstance(payload, bytes) else _as_bytes(payload), properties, guid, driver.tick()
+        )
         future: PostFuture = driver.loop.create_future()
-        self._accept(payload, properties, guid, future, 0, driver.now(), driver.tick())
+        driver.core.producer.post_many(self._core, [message], future, driver.now())
         driver.wake()
         return future
 
     async def post_many(self, items: Iterable[Any] | AsyncIterable[Any]) -> PostReport:
         """Post many messages; see :meth:`bmq.Queue.post_many`."""
         batch = PostBatch()
-        report = batch.report
-        driver, accept = self._driver, self._accept
-        asynchronous = isinstance(items, AsyncIterable)
-        source: Any = aiter(items) if isinstance(items, AsyncIterable) else iter(items)
-        more = True
-        while more:
+        if isinstance(items, AsyncIterable):
+            await self._post_as_they_come(items, batch)
+        else:
+            await self._post_all(iter(items), batch)
+        await batch.wait()
+        return batch.report
+
+    async def _post_all(self, items: Iterator[Any], batch: PostBatch) -> None:
+        driver = self._driver
+        while True:
             while not driver.takes_posts:
                 await driver.room()
-            driver.check_open()
             room, budget = driver.turn(_TURN_MESSAGES, _TURN_BYTES)
-            now, tick = driver.now(), driver.tick()
-            index = report.posted
-            try:
-                while room > 0 and budget > 0:
-                    if asynchronous:
-                        driver.wake()  # what there is so far does not wait for what may come late
-                        item: Any = await anext(source, _END)
-                        driver.check_open()
-                        now, tick = driver.now(), driver.tick()
-                    else:
-                        item = next(source, _END)
-                    if item is _END:
-                        more = False
-                        break
-                    if item.__class__ is PutMessage:
-                        properties = tagged(item.properties, item.tags)
-                        size = accept(item.data, properties, item.guid, batch, index, now, tick)
-                    else:
-                        size = accept(item, None, None, batch, index, now, tick)
-                    index += 1
-                    batch.pending += 1
-                    room -= 1
-                    budget -= size
-                    report.bytes += size
-            finally:
-                report.posted = index
-                driver.wake()
-            if more:
-                await asyncio.sleep(0)
-        await batch.wait()
-        return report
+            before = batch.report.posted
+            if self._take(islice(items, room), budget, batch) and batch.report.posted - before < room:
+                break
+            await asyncio.sleep(0)
 
-    def _accept(
-        self,
-        payload: Any,
-        properties: Mapping[str, PropertyInput] | None,
-        guid: bytes | None,
-        token: object,
-        tag: int,
-        now: float,
-        tick: int,
-    ) -> int:
-        """Encode a message and put it in the window; return the payload's size."""
-        driver, core = self._driver, self._core
-        data = payload if payload.__class__ is bytes else _as_bytes(payload)
-        size = len(data)
-        if not 0 < size <= MAX_APPLICATION_DATA:
-            raise _wrong_size(size)
+    async def _post_as_they_come(self, items: AsyncIterable[Any], batch: PostBatch) -> None:
+        """What there is does not wait for what may come late."""
+        driver = self._driver
+        async for item in items:
+            while not driver.takes_posts:
+                await driver.room()
+            self._take((item,), 1, batch)
+            if not batch.report.posted % _TURN_MESSAGES:
+                await asyncio.sleep(0)
+
+    def _take(self, items: Iterable[Any], budget: int, batch: PostBatch) -> bool:
+        """Post items, up to a budget of bytes; return whether these were all of them."""
+        self._check()
+        messages: list[Outgoing] = []
+        append, prepare, tick = messages.append, self._prepare, self._driver.tick()
+        report = batch.report
+        try:
+            for item in items:
+                if item.__class__ is PutMessage:
+                    data, guid = item.data, item.guid
+                    properties = tagged(item.properties, item.tags) if item.tags else item.properties
+                else:
+                    data, properties, guid = item, None, None
+                if data.__class__ is not bytes:
+                    data = _as_bytes(data)
+                message = prepare(data, properties, guid, tick)
+                append(message)
+                report.bytes += len(data)
+                budget -= len(message[1])
+                if budget <= 0:
+                    return False
+            return True
+        finally:
+            # Also when an item is not legal: those before it are posted.
+            self._accept(messages, batch)
+
+    def _accept(self, messages: list[Outgoing], batch: PostBatch) -> None:
+        core, driver, report = self._core, self._driver, batch.report
+        before = core.unacked
+        try:
+            driver.core.producer.post_many(core, messages, batch, driver.now(), report.posted)
+        finally:
+            accepted = core.unacked - before
+            report.posted += accepted
+            batch.pending += accepted
+            driver.wake()
+
+    def _check(self) -> None:
+        """Raise unless the queue can be posted to."""
+        core = self._core
+        self._driver.check_open()
         if not core.writable:
             raise UsageError(f"queue {core.uri} was not opened for writing: open_queue(..., write=True)")
         if core.suspended:
             raise UsageError(f"queue {core.uri} is suspended: the host is unhealthy")
-        flags, schema = _PLAIN, 0
+
+    def _prepare(
+        self, data: bytes, properties: Mapping[str, PropertyInput] | None, guid: bytes | None, tick: int
+    ) -> Outgoing:
+        """Check a message and bring it into the form in which it travels."""
+        if not 0 < len(data) <= MAX_APPLICATION_DATA:
+            raise _wrong_size(len(data))
+        driver = self._driver
+        if guid is None:
+            guid = driver.guids.next(tick)
+        elif len(guid) != 16 or guid == UNSET_GUID:
+            raise UsageError("a GUID is 16 bytes that are not all zero")
         compression = driver.options.compression
         if properties:
             new = driver.core.new_properties
             area = encode_properties(properties, new=new)
             data, compression = join_application_data(data, area, new=new, compression=compression)
-            flags, schema = _WITH_PROPERTIES, int(new)
-        elif compression is not Compression.NONE:
+            return guid, data, _WITH_PROPERTIES, int(new), compression
+        if compression is not Compression.NONE:
             data, compression = join_application_data(data, compression=compression)
-        if guid is None:
-            guid = driver.guids.next(tick)
-        elif len(guid) != 16 or guid == UNSET_GUID:
-            raise UsageError("a GUID is 16 bytes that are not all zero")
-        driver.core.producer.post(core, guid, data, token, now, tag, flags, schema, compression)
-        return size
+        return guid, data, _PLAIN, 0, compression
 
 
 def _wrong_size(size: int) -> InvalidPayload:
@@ -231,9 +253,6 @@ def _wrong_size(size: int) -> InvalidPayload:
     return InvalidPayload(
         f"the payload has {size:,} bytes; a message has at most {MAX_APPLICATION_DATA:,} (64 MiB)"
     )
-
-
-_END = object()
 
 
 def _as_bytes(payload: Any) -> bytes:

@@ -40,15 +40,20 @@ class Outbox:
         self._sent: deque[bytes] = deque()
         self._sent_bytes = 0
 
-    def put(self, message: bytes) -> None:
-        """Add an encoded PUT message."""
-        size = self._put_bytes + len(message)
-        if size > self.max_put_event and self._puts:
-            self._events.append(self._puts)
-            self._puts = []
-            size = HEADER_SIZE + len(message)
-        self._puts.append(message)
-        self._put_bytes = size
+    def put(self, messages: list[bytes]) -> None:
+        """Add encoded PUT messages."""
+        size = sum(map(len, messages))
+        if self._put_bytes + size <= self.max_put_event:
+            self._puts += messages
+            self._put_bytes += size
+        elif len(messages) == 1:
+            self._close_puts()
+            self._puts += messages
+            self._put_bytes += size
+        else:
+            middle = len(messages) // 2
+            self.put(messages[:middle])
+            self.put(messages[middle:])
 
     def confirm(self, messages: bytes) -> None:
         """Add encoded CONFIRM messages: one, or several one behind the other."""
@@ -85,11 +90,14 @@ class Outbox:
         self._sent_bytes = 0
         return confirms
 
-    def _close(self) -> None:
+    def _close_puts(self) -> None:
         if self._puts:
             self._events.append(self._puts)
             self._puts = []
             self._put_bytes = HEADER_SIZE
+
+    def _close(self) -> None:
+        self._close_puts()
         if self._confirms:
             confirms = b"".join(self._confirms)
             self._confirms = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import NoReturn
 
 from bmq.errors import AckStatus, QueueClosed, UsageError
 from bmq.protocol.events import Outcome
@@ -15,7 +16,7 @@ from bmq.wire.codec import new_tuple
 from bmq.wire.constants import ACK_STATUS_FROM_WIRE, PutFlags
 from bmq.wire.event import Event
 from bmq.wire.guid import guid_to_text
-from bmq.wire.put import encode_put
+from bmq.wire.put import Outgoing, encode_puts
 
 __all__ = ["Producer"]
 
@@ -82,21 +83,57 @@ class Producer:
             QueueClosed: the queue is not open.
             UsageError: the GUID is already in the window.
         """
+        self.post_many(queue, [(guid, data, flags, schema_id, compression)], token, now, tag)
+
+    def post_many(
+        self, queue: QueueCore, messages: list[Outgoing], token: object, now: float, tag: int = 0
+    ) -> None:
+        """Accept posts, in order, as :meth:`post` does.
+
+        Args:
+            queue: where to.
+            messages: what; ACK_REQUESTED must be among the flags of each.
+            token: whom the outcomes are for.
+            now: the time.
+            tag: which of the token's posts is the first of these; the others follow.
+
+        Raises:
+            QueueClosed: the queue is not open.
+            UsageError: a GUID is already in the window. The messages before it are posted.
+        """
         sending = queue.sending
         if not sending and (queue.state not in _ACCEPTING or queue.closing is not None or not queue.writable):
             raise QueueClosed(f"queue {queue.uri} is {queue.state.value}")
+        if not messages:
+            return
+        encoded = encode_puts(queue.q_id, messages)
+        new, kind = new_tuple, Pending
+        added: dict[bytes, Pending] = {}
+        number = tag
+        for message, data in zip(messages, encoded, strict=True):
+            added[message[0]] = new(kind, (queue, data, token, number, now))
+            number += 1
         window = self.window
-        entries = window.entries
-        if guid in entries:
-            raise UsageError(f"GUID {guid_to_text(guid)} belongs to another post that has no outcome yet")
-        message = encode_put(queue.q_id, guid, data, flags, schema_id, compression)
-        entries[guid] = new_tuple(Pending, (queue, message, token, tag, now))
-        window.bytes += len(message)
-        queue.unacked += 1
+        if len(added) < len(messages) or not window.entries.keys().isdisjoint(added):
+            self._refuse_known(queue, messages, token, now, tag)
+        window.entries.update(added)
+        window.bytes += sum(map(len, encoded))
+        queue.unacked += len(encoded)
         if sending:
-            self._outbox.put(message)
+            self._outbox.put(encoded)
         if self.deadline is None and self._shortest is not None:
             self.deadline = now + self._shortest
+
+    def _refuse_known(
+        self, queue: QueueCore, messages: list[Outgoing], token: object, now: float, tag: int
+    ) -> NoReturn:
+        seen: set[bytes] = set()
+        for i, (guid, *_) in enumerate(messages):
+            if guid in seen or guid in self.window:
+                self.post_many(queue, messages[:i], token, now, tag)
+                raise UsageError(f"GUID {guid_to_text(guid)} belongs to another post that has no outcome yet")
+            seen.add(guid)
+        raise AssertionError("no GUID is known")
 
     def acked(self, event: Event) -> list[Outcome]:
         """Take an ACK event; return the outcomes. GUIDs that are not (or no longer) known do not matter.
@@ -136,9 +173,7 @@ class Producer:
         }
         if not ready:
             return
-        for pending in self.window:
-            if pending.queue in ready:
-                self._outbox.put(pending.data)
+        self._outbox.put([pending.data for pending in self.window if pending.queue in ready])
         for queue in ready:
             queue.sending = True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -11,10 +12,18 @@ from bmq.wire.codec import PUT_HEADER
 from bmq.wire.constants import Compression, PutFlags
 from bmq.wire.padding import PADDING
 
-__all__ = ["PutMessage", "decode_puts", "encode_put", "read_put"]
+__all__ = ["Outgoing", "PutMessage", "decode_puts", "encode_put", "encode_puts", "read_put"]
+
+#: What a message to be encoded is made of: GUID, application data, flags, schema id, compression.
+Outgoing = tuple[bytes, bytes, int, int, int]
 
 _HEADER_WORDS = PUT_HEADER.size // 4
-_pack = PUT_HEADER.packer(optionsWords=0, headerWords=_HEADER_WORDS, reserved=0)
+# The words of a header as they travel, and where the fields in them are: no options, nothing reserved.
+_pack = PUT_HEADER.struct.pack
+_FLAGS_SHIFT = PUT_HEADER.fields["flags"].shift
+_CAT_SHIFT = PUT_HEADER.fields["compressionAlgorithmType"].shift
+# What comes to the whole words of data: the header, and the word that ends with the padding.
+_WORDS_AROUND = _HEADER_WORDS + 1
 _unpack = PUT_HEADER.unpack_from
 # Headers may be shorter than ours; without the CRC (its first 28 bytes) a PUT makes no sense.
 _MIN_HEADER_WORDS = 8
@@ -60,10 +69,27 @@ def encode_put(
         schema_id: 1 with properties in the new encoding, else 0.
         compression: what ``data`` is compressed with.
     """
-    size = len(data)
-    words = _HEADER_WORDS + (size >> 2) + 1
-    header = _pack(flags, words, compression, queue_id, guid, crc32c(data), schema_id)
-    return header + data + PADDING[size & 3]
+    return encode_puts(queue_id, ((guid, data, flags, schema_id, compression),))[0]
+
+
+def encode_puts(queue_id: int, messages: Iterable[Outgoing]) -> list[bytes]:
+    """Return each of several messages of one queue, as :func:`encode_put` does."""
+    pack, crc, padding = _pack, crc32c, PADDING
+    encoded: list[bytes] = []
+    append = encoded.append
+    for guid, data, flags, schema_id, compression in messages:
+        size = len(data)
+        header = pack(
+            flags << _FLAGS_SHIFT | (size >> 2) + _WORDS_AROUND,
+            compression << _CAT_SHIFT | _HEADER_WORDS,
+            queue_id,
+            guid,
+            crc(data),
+            schema_id,
+            0,
+        )
+        append(header + data + padding[size & 3])
+    return encoded
 
 
 def read_put(event: bytes, offset: int) -> tuple[PutMessage, int]:
