@@ -9,8 +9,10 @@ from types import ModuleType
 
 from bmq import errors, events
 from bmq._version import __version__
+from bmq.client.closing import CloseReport
 from bmq.client.connect import connect, run
 from bmq.client.consumer import Consumer
+from bmq.client.health import HostHealth, HostHealthMonitor
 from bmq.client.message import Ack, FailedPost, Message, MessageBatch, PostReport, PutMessage
 from bmq.client.options import Credentials, SessionOptions
 from bmq.client.queue import Queue
@@ -56,6 +58,7 @@ __all__ = [
     "Backoff",
     "BufferFull",
     "CloseQueueError",
+    "CloseReport",
     "CmqTags",
     "Compression",
     "ConfigureQueueError",
@@ -67,6 +70,8 @@ __all__ = [
     "ExponentialDecay",
     "Expression",
     "FailedPost",
+    "HostHealth",
+    "HostHealthMonitor",
     "InvalidExpression",
     "InvalidPayload",
     "InvalidProperty",

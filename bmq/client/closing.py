@@ -62,6 +62,7 @@ async def close_session(driver: Driver, deadline: float, closer: asyncio.Task[ob
         for queue in queues:
             queue.shut(None)
         await _drain(driver, queues, deadline, closer)
+        driver.sealed = True
         handlers = sum(queue.handlers.busy(closer) for queue in queues)
         posts = len(core.window)
         unclosed: list[str] = []
@@ -78,6 +79,7 @@ async def close_session(driver: Driver, deadline: float, closer: asyncio.Task[ob
         driver.dialer.stop()
         await driver.disconnect(deadline)
     finally:
+        driver.sealed = True
         driver.dialer.stop()
         if core.state is not SessionState.CLOSED:
             core.give_up("", driver.now())

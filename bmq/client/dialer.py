@@ -7,6 +7,7 @@ import inspect
 import logging
 import socket
 import ssl as ssl_module
+from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -25,9 +26,10 @@ __all__ = ["Dialer"]
 
 logger = logging.getLogger("bmq.client")
 
-# A connection that lived shorter than this does not start the delays anew: a broker that accepts and closes
-# would be asked a hundred times a second.
-_STABLE = 1.0
+# After so many losses in so many seconds the delays are not started anew but go on: a broker that accepts and
+# closes would be asked a hundred times a second.
+_BURST = 20
+_BURST_SECONDS = 10.0
 
 
 class Dialer:
@@ -58,7 +60,7 @@ class Dialer:
         self._handshake: asyncio.Future[None] | None = None
         self._delays: Iterator[float] | None = None
         self._attempt = 0
-        self._connected_at = 0.0
+        self._losses: deque[float] = deque(maxlen=_BURST)
         self._stopped = False
         self.reconnects = 0
         self.close_reason = ""
@@ -99,10 +101,10 @@ class Dialer:
 
     def note(self, event: SessionEvent) -> None:
         """The session is connected."""
-        if isinstance(event, Connected | Reconnected):
-            self._connected_at = self._driver.now()
-            if self._handshake is not None and not self._handshake.done():
-                self._handshake.set_result(None)
+        waits = self._handshake is not None and not self._handshake.done()
+        if waits and isinstance(event, Connected | Reconnected):
+            assert self._handshake is not None
+            self._handshake.set_result(None)
 
     def stop(self) -> None:
         """Try no more."""
@@ -212,7 +214,10 @@ class Dialer:
 
     async def _attempts(self) -> None:
         driver = self._driver
-        if self._delays is None or driver.now() - self._connected_at > _STABLE:
+        now = driver.now()
+        flapping = len(self._losses) == _BURST and now - self._losses[0] < _BURST_SECONDS
+        self._losses.append(now)
+        if self._delays is None or not flapping:
             self._delays, self._attempt = driver.options.reconnect_delays(), 0
         for delay in self._delays:
             self._attempt += 1

@@ -91,6 +91,8 @@ class Driver:
         self._health_task: asyncio.Task[None] | None = None
         self._close_task: asyncio.Task[CloseReport] | None = None
         self._crashed = False
+        #: Closing has come so far that not even handlers in flight may post any more.
+        self.sealed = False
         self.started = False
 
     # life
@@ -201,6 +203,8 @@ class Driver:
                 :meth:`bmq.Session.open_queue`.
         """
         self.check_open()
+        if self._close_task is not None:
+            raise SessionClosed("the session is closing")
         done: asyncio.Future[None] = self.loop.create_future()
         deadline = self.now() + (self.options.open_timeout if timeout is None else timeout)
         core = self.core.open_queue(uri, flags, queue, done, deadline, suspends=suspends)
@@ -220,8 +224,8 @@ class Driver:
 
     @property
     def queues(self) -> list[Queue]:
-        """The open queues."""
-        return [queue for core, queue in self._queues.items() if core.opening is None and not queue.closed]
+        """The queues that were opened and are not closed."""
+        return [queue for core, queue in self._queues.items() if core.opening is None]
 
     @property
     def state(self) -> SessionState:
@@ -263,7 +267,7 @@ class Driver:
             SessionClosed: it is closed or closing.
             UsageError: this is not the event loop it belongs to.
         """
-        if self._close_task is not None or self.core.state is SessionState.CLOSED:
+        if self.sealed or self.core.state is SessionState.CLOSED:
             raise SessionClosed("the session is closed")
         if not self._flush_scheduled:  # else it was checked before, in this turn
             self.check_loop()

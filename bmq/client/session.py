@@ -199,7 +199,7 @@ class Session:
     @property
     def queues(self) -> list[Queue]:
         """The open queues."""
-        return self._driver.queues
+        return [queue for queue in self._driver.queues if not queue.closed]
 
     # what happens
 

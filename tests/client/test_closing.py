@@ -1,0 +1,395 @@
+"""Closing: total, idempotent, in every state; handlers in flight finish, and what is left is reported."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import pytest
+
+import bmq
+from bmq.events import Disconnected
+from tests.client.peer import Peer, eventually
+
+URI = "bmq://bmq.test.mem.priority/q"
+
+
+async def test_leaving_the_block_closes_in_order(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        peer.connection.push(1)
+        message = await queue.receive(timeout=5)
+        message.confirm()
+        pending = queue.post_nowait(b"7")
+    assert peer.log[3:] == ["PUT", "CONFIRM", "ConfigureStream", "CloseQueue", "Disconnect"]
+    assert (await pending).status is bmq.AckStatus.SUCCESS
+    await eventually(lambda: peer.connection.transport is None)
+
+
+async def test_closing_waits_for_the_outcomes_of_posts(peer: Peer) -> None:
+    session = await bmq.connect(peer.uri)
+    queue = await session.open_queue(URI, write=True)
+    peer.hold.add("PUT")
+    pending = queue.post_nowait(b"1")
+    closing = asyncio.ensure_future(session.close())
+    await eventually(lambda: peer.connection.script.puts)
+    assert "CloseQueue" not in peer.log
+    assert not closing.done()
+    peer.answer("PUT")
+    assert (await closing).clean
+    assert (await pending).status is bmq.AckStatus.SUCCESS
+
+
+async def test_what_is_left_at_the_deadline_is_reported(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
+    session = await bmq.connect(peer.uri)
+    queue = await session.open_queue(URI, read=True, write=True)
+    peer.hold |= {"PUT", "ConfigureStream", "CloseQueue", "Disconnect"}
+    pending = [queue.post_nowait(b"%d" % n) for n in range(3)]
+    peer.connection.push(1)
+    stuck = asyncio.ensure_future(_handle_for_ever(queue))
+    await eventually(lambda: len(queue.handlers))
+    began = time.perf_counter()
+    with caplog.at_level(logging.WARNING, "bmq"):
+        report = await session.close(timeout=0.1)
+    assert 0.1 <= time.perf_counter() - began < 2
+    assert not report.clean
+    assert report == bmq.CloseReport(unacked_posts=3, unfinished_handlers=1, unclosed_queues=(URI,))
+    assert "3 posts without outcome, 1 messages being handled, 1 queues not closed" in caplog.text
+    for each in pending:
+        with pytest.raises(bmq.PostError) as caught:
+            await each
+        assert caught.value.status is bmq.AckStatus.CANCELED
+    assert await session.close() == report
+    stuck.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stuck
+
+
+async def _handle_for_ever(queue: bmq.Queue) -> None:
+    async for message in queue:
+        async with message:
+            await asyncio.Event().wait()
+
+
+async def test_handlers_in_flight_finish_confirm_and_may_post(peer: Peer) -> None:
+    entered, go_on = asyncio.Event(), asyncio.Event()
+
+    async def handle() -> None:
+        async for message in queue:
+            async with message:
+                entered.set()
+                await go_on.wait()
+                queue.post_nowait(b"99")
+
+    session = await bmq.connect(peer.uri)
+    queue = await session.open_queue(URI, read=True, write=True)
+    handler = asyncio.ensure_future(handle())
+    peer.connection.push(1, 2, 3)
+    await entered.wait()
+    closing = asyncio.ensure_future(session.close())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not closing.done()
+    peer.connection.push(4)  # the broker knows nothing of it yet
+    go_on.set()
+    assert (await closing).clean
+    await handler  # the loop ends by itself
+    # One message was handled; the others wait in the broker for somebody else.
+    assert [confirm.guid[-1] for confirm in peer.connection.script.confirms] == [1]
+    assert peer.posted == [] or peer.posted == [99]
+
+
+async def test_a_handler_may_close_its_own_session(peer: Peer) -> None:
+    session = await bmq.connect(peer.uri)
+    queue = await session.open_queue(URI, read=True)
+    peer.connection.push(1)
+    async for message in queue:
+        async with message:
+            async with asyncio.timeout(5):
+                report = await session.close()
+    assert report.clean
+    assert session.state is bmq.SessionState.CLOSED
+
+
+async def test_a_handler_may_close_its_own_queue(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True)
+        peer.connection.push(1)
+        async for message in queue:
+            async with message:
+                async with asyncio.timeout(5):
+                    await queue.close()
+        assert queue.closed
+
+
+@pytest.mark.parametrize("how", ["error", "cancel"])
+async def test_a_handler_that_fails_or_is_cancelled_confirms_nothing(peer: Peer, how: str) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True)
+        peer.connection.push(1)
+
+        async def handle() -> None:
+            async with await queue.receive():
+                if how == "error":
+                    raise ValueError
+                await asyncio.Event().wait()
+
+        task = asyncio.ensure_future(handle())
+        await eventually(lambda: len(queue.handlers) or task.done())
+        task.cancel()
+        with pytest.raises((ValueError, asyncio.CancelledError)):
+            await task
+        assert len(queue.handlers) == 0
+    assert peer.connection.script.confirms == []
+
+
+async def test_closing_twice_at_the_same_time_and_afterwards(peer: Peer) -> None:
+    session = await bmq.connect(peer.uri)
+    first, second = await asyncio.gather(session.close(), session.close())
+    assert first == second == await session.close()
+    assert peer.log.count("Disconnect") == 1
+
+
+async def test_closing_before_anything_was_started() -> None:
+    session = bmq.connect("tcp://127.0.0.1:1")._session
+    assert (await session.close()).clean
+
+
+async def test_closing_while_connecting_ends_the_connecting(peer: Peer) -> None:
+    peer.hold.add("clientIdentity")
+    connecting = bmq.connect(peer.uri)
+    starting = asyncio.ensure_future(connecting.__aenter__())
+    await eventually(lambda: peer.connections and peer.connection.script.identity)
+    assert (await connecting._session.close()).clean
+    with pytest.raises(bmq.SessionClosed, match="while it was connecting"):
+        await starting
+    await eventually(lambda: peer.connection.transport is None)
+
+
+async def test_closing_while_disconnected_ends_at_once_without_posts() -> None:
+    peer = Peer()
+    await peer.start()
+    session = await bmq.connect(peer.uri)
+    queue = await session.open_queue(URI, read=True, write=True)
+    await peer.stop()
+    await eventually(lambda: session.state is bmq.SessionState.RECONNECTING)
+    async with asyncio.timeout(1):
+        await queue.close()
+        assert (await session.close()).clean
+
+
+async def test_closing_while_disconnected_waits_for_posts_that_may_still_get_through() -> None:
+    peer = Peer()
+    await peer.start()
+    session = await bmq.connect(peer.uri, reconnect_delays=lambda: iter([0.005] * 1000))
+    queue = await session.open_queue(URI, write=True)
+    await peer.stop()
+    pending = queue.post_nowait(b"1")
+    closing = asyncio.ensure_future(session.close())
+    await asyncio.sleep(0.02)
+    assert not closing.done()
+    await peer.start()
+    assert (await closing).clean
+    await pending
+    assert peer.posted == [1]
+    await peer.stop()
+
+
+async def test_closing_at_once_gives_posts_up() -> None:
+    peer = Peer()
+    await peer.start()
+    session = await bmq.connect(peer.uri)
+    queue = await session.open_queue(URI, write=True)
+    await peer.stop()
+    pending = queue.post_nowait(b"1")
+    async with asyncio.timeout(1):
+        report = await session.close(timeout=0)
+    assert report.unacked_posts == 1
+    with pytest.raises(bmq.PostError):
+        await pending
+
+
+async def test_closing_in_finally_of_a_cancelled_task(peer: Peer) -> None:
+    session = await bmq.connect(peer.uri)
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await session.close()
+
+    task = asyncio.ensure_future(work())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert session.state is bmq.SessionState.CLOSED
+
+
+async def test_cancelling_the_close_leaves_it_going_on(peer: Peer) -> None:
+    session = await bmq.connect(peer.uri)
+    peer.hold.add("Disconnect")
+    closing = asyncio.ensure_future(session.close())
+    await eventually(lambda: "Disconnect" in peer.log)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert session.state is bmq.SessionState.CLOSING
+    peer.answer("Disconnect")
+    assert (await session.close()).clean
+
+
+async def test_the_loop_ending_in_the_middle_gives_everything_up(peer: Peer) -> None:
+    session = await bmq.connect(peer.uri)
+    queue = await session.open_queue(URI, write=True)
+    peer.hold |= {"PUT", "Disconnect"}
+    pending = queue.post_nowait(b"1")
+    closing = asyncio.ensure_future(session.close())
+    await eventually(lambda: peer.connection.script.puts)
+    # As asyncio.run() does when it leaves.
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        if "close" in repr(task):
+            task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert session.state is bmq.SessionState.CLOSED
+    with pytest.raises(bmq.PostError):
+        await pending
+    await eventually(lambda: peer.connection.transport is None)
+
+
+async def test_a_peer_that_takes_nothing_does_not_hold_up_closing(peer: Peer) -> None:
+    session = await bmq.connect(peer.uri)
+    queue = await session.open_queue(URI, write=True)
+    assert peer.connection.transport is not None
+    peer.connection.transport.pause_reading()
+    pending = [queue.post_nowait(bytes(1_000_000)) for _ in range(20)]
+    async with asyncio.timeout(5):
+        report = await session.close(timeout=0.1)
+    assert report.unacked_posts == 20
+    results = await asyncio.gather(*pending, return_exceptions=True)
+    assert all(isinstance(result, bmq.PostError) for result in results)
+    peer.connection.transport.resume_reading()
+
+
+async def test_everything_ends_with_the_session(peer: Peer) -> None:
+    session = await bmq.connect(peer.uri, max_unacked_messages=1)
+    queue = await session.open_queue(URI, read=True, write=True)
+    consumer = await queue.subscribe("x > 1")
+    peer.hold |= {"PUT", "OpenQueue"}
+    events = session.events()
+    waiting = [
+        asyncio.ensure_future(each)
+        for each in (
+            queue.post(b"1"),
+            queue.post(b"2"),  # waits for room
+            queue.receive(),
+            consumer.receive_many(),
+            session.open_queue("bmq://bmq.test.mem.priority/other", write=True),
+            queue.post_many([b"3", b"4"]),
+        )
+    ]
+    loops = [asyncio.ensure_future(_drain(each)) for each in (queue, consumer.batches(), events)]
+    await eventually(lambda: "OpenQueue" in peer.log[2:])
+    await session.close(timeout=0.05)
+    async with asyncio.timeout(2):
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        collected = await asyncio.gather(*loops)
+    expected = (
+        bmq.PostError,
+        bmq.SessionClosed,
+        bmq.QueueClosed,
+        bmq.QueueClosed,
+        bmq.SessionClosed,
+        bmq.SessionClosed,
+    )
+    assert [type(result) for result in results] == list(expected)
+    assert collected[0] == collected[1] == []
+    assert collected[2][-1] == Disconnected("")
+
+
+async def _drain(items: object) -> list[object]:
+    return [item async for item in items]  # type: ignore[attr-defined]
+
+
+async def test_a_closed_session_refuses_everything_and_says_so(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        peer.connection.push(1)
+        message = await queue.receive(5)
+    with pytest.raises(bmq.SessionClosed):
+        await session.open_queue(URI, read=True)
+    with pytest.raises(bmq.SessionClosed):
+        await queue.post(b"1")
+    with pytest.raises(bmq.SessionClosed):
+        queue.post_nowait(b"1")
+    with pytest.raises(bmq.SessionClosed):
+        await queue.post_many([b"1"])
+    with pytest.raises(bmq.QueueClosed):
+        await queue.receive()
+    with pytest.raises((bmq.SessionClosed, bmq.QueueClosed)):
+        await queue.configure(priority=1)
+    assert [message async for message in queue] == []
+    assert queue.receive_nowait() is None
+    await queue.flush()
+    await queue.close()
+    message.confirm()  # too late, and harmless: it will be delivered again
+    assert session.queues == []
+    assert [event async for event in session.events()] == []
+    assert session.stats().state is bmq.SessionState.CLOSED
+    assert "CONFIRM" not in peer.log
+
+
+# queues
+
+
+async def test_closing_a_queue_delivers_no_more_and_leaves_the_session(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        looping = asyncio.ensure_future(_drain(queue))
+        await asyncio.sleep(0)
+        await asyncio.gather(queue.close(), queue.close())
+        await queue.close()
+        assert await looping == []
+        assert peer.log.count("CloseQueue") == 1
+        again = await session.open_queue(URI, write=True)
+        await again.post(b"1")
+
+
+async def test_a_queue_that_the_broker_does_not_close_is_closed_all_the_same(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, write=True)
+        peer.hold.add("CloseQueue")
+        with pytest.raises(bmq.RequestTimeout):
+            await queue.close(timeout=0.05)
+        assert queue.closed
+        peer.answer("CloseQueue")
+
+
+async def test_messages_that_come_while_a_queue_waits_to_be_closed_are_left_alone(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        peer.hold.add("PUT")
+        pending = queue.post_nowait(b"1")
+        closing = asyncio.ensure_future(queue.close())
+        await eventually(lambda: peer.connection.script.puts)
+        for number in range(20):
+            peer.connection.push(number)
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.02)
+        # Not closed and opened again to hand each of them back: closing does that.
+        assert peer.log[3:] == ["PUT"]
+        peer.answer("PUT")
+        await closing
+        await pending
+
+
+async def test_closing_the_session_while_a_queue_is_closing(peer: Peer) -> None:
+    session = await bmq.connect(peer.uri)
+    queue = await session.open_queue(URI, read=True)
+    peer.hold.add("ConfigureStream")
+    closing = asyncio.ensure_future(queue.close())
+    await eventually(lambda: peer.log.count("ConfigureStream") == 2)
+    assert (await session.close()).clean
+    await closing

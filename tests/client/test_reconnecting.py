@@ -1,0 +1,304 @@
+"""Lost connections: how fast they are restored, in which order, and what ends the attempts."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import statistics
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+import bmq
+from bmq.events import (
+    ConnectionLost,
+    Disconnected,
+    QueueReopenFailed,
+    Reconnected,
+    Reconnecting,
+    SessionEvent,
+    StateRestored,
+)
+from tests.client.peer import Peer, eventually
+
+URI = "bmq://bmq.test.mem.priority/q"
+AT_ONCE: dict[str, Any] = {"reconnect_delays": lambda: itertools.repeat(0.001)}
+
+
+@asynccontextmanager
+async def session_with_events(
+    peer: Peer, **options: Any
+) -> AsyncIterator[tuple[bmq.Session, list[SessionEvent]]]:
+    happened: list[SessionEvent] = []
+    async with bmq.connect(peer.uri, on_event=happened.append, **options) as session:
+        yield session, happened
+
+
+async def test_a_restored_session_goes_on_where_it_was(peer: Peer) -> None:
+    async with session_with_events(peer) as (session, happened):
+        queue = await session.open_queue(URI, read=True, write=True)
+        peer.hold.add("PUT")
+        pending = [queue.post_nowait(b"%d" % n) for n in range(5)]
+        await eventually(lambda: len(peer.connection.script.puts) == 5)
+        first = list(peer.connection.script.puts)
+        peer.cut()
+        await eventually(lambda: session.state is bmq.SessionState.RECONNECTING)
+        pending += [queue.post_nowait(b"%d" % n) for n in range(5, 8)]
+        await eventually(lambda: len(peer.connections) == 2 and len(peer.connection.script.puts) == 8)
+        assert peer.log == ["clientIdentity", "OpenQueue", "ConfigureStream", "PUT"]
+        assert peer.connection.script.puts[:5] == first  # the same GUIDs, in the same order
+        peer.answer("PUT")
+        acks = await asyncio.gather(*pending)
+        assert [bytes.fromhex(ack.guid) for ack in acks[:5]] == [put.guid for put in first]
+        assert peer.posted == list(range(8))
+        names = [type(event).__name__ for event in happened]
+        assert names == [
+            "Connected",
+            "ConnectionLost",
+            "Reconnecting",
+            "Reconnected",
+            "QueueReopened",
+            "StateRestored",
+        ]
+        assert session.stats().reconnects == 1
+
+
+async def test_the_median_reconnect_takes_less_than_150_milliseconds(broker: bmq.broker.Broker) -> None:
+    took = []
+    async with bmq.connect(broker.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        events = session.events()
+        for _ in range(15):
+            await queue.post(b"x")
+            for connection in broker.connections:
+                assert connection.transport is not None
+                connection.transport.abort()
+            began = time.perf_counter()
+            async for event in events:
+                if isinstance(event, StateRestored):
+                    break
+            took.append(time.perf_counter() - began)
+    assert statistics.median(took) < 0.15, took
+
+
+async def test_the_first_attempt_follows_at_once_and_the_next_ones_back_off() -> None:
+    delays = [next(bmq.exponential_backoff()) for _ in range(500)]
+    assert max(delays) <= 0.01
+    assert len(set(delays)) > 400  # not all clients at the same moment
+    generator = bmq.exponential_backoff(base=0.1, factor=2, cap=1)
+    next(generator)
+    for limit in (0.1, 0.2, 0.4, 0.8, 1, 1, 1):
+        assert 0 <= next(generator) <= limit
+    many = [list(zip(range(8), bmq.exponential_backoff(), strict=False)) for _ in range(300)]
+    last = [run[7][1] for run in many]
+    assert max(last) > 3
+    assert min(last) < 1  # full jitter: from nothing to the limit
+
+
+async def test_attempts_go_on_until_the_broker_is_back() -> None:
+    peer = Peer()
+    await peer.start()
+    async with session_with_events(peer, reconnect_delays=lambda: iter([0.005] * 10_000)) as (
+        session,
+        happened,
+    ):
+        queue = await session.open_queue(URI, write=True)
+        await peer.stop()
+        pending = queue.post_nowait(b"1")
+        await eventually(lambda: sum(isinstance(e, Reconnecting) for e in happened) >= 5)
+        attempts = [event for event in happened if isinstance(event, Reconnecting)]
+        assert [event.attempt for event in attempts] == list(range(1, len(attempts) + 1))
+        assert attempts[0].address == peer.uri
+        await peer.start()
+        await pending
+        assert peer.posted == [1]
+    await peer.stop()
+
+
+async def test_another_address_takes_over() -> None:
+    first, second = Peer(), Peer()
+    await first.start()
+    await second.start()
+    async with bmq.connect(f"{first.uri},{second.uri}", **AT_ONCE) as session:
+        queue = await session.open_queue(URI, write=True)
+        await queue.post(b"1")
+        await first.stop()
+        await queue.post(b"2")
+        assert (first.posted, second.posted) == ([1], [2])
+    await second.stop()
+
+
+async def test_a_broker_that_accepts_and_closes_is_not_asked_all_the_time(peer: Peer) -> None:
+    asked: list[int] = []
+
+    def delays() -> Iterator[float]:
+        asked.append(0)
+        while True:
+            asked[-1] += 1
+            yield 0.0 if asked[-1] <= 3 else 60.0
+
+    async with session_with_events(peer, reconnect_delays=delays) as (session, happened):
+        # Each connection lives a few milliseconds. That happens, for a while.
+        for cuts in range(1, 24):
+            peer.cut()
+            if cuts < 23:
+                await eventually(lambda n=cuts: sum(isinstance(e, StateRestored) for e in happened) == n)
+        await eventually(lambda: isinstance(happened[-1], Reconnecting) and happened[-1].delay == 60.0)
+        assert asked == [1] * 19 + [4]
+        assert session.state is bmq.SessionState.RECONNECTING
+
+
+async def test_a_deadline_ends_the_attempts() -> None:
+    peer = Peer()
+    await peer.start()
+    async with session_with_events(peer, reconnect_timeout=0.1, **AT_ONCE) as (session, happened):
+        queue = await session.open_queue(URI, read=True, write=True)
+        receiving = asyncio.ensure_future(queue.receive())
+        peer.hold.add("PUT")
+        pending = queue.post_nowait(b"1")
+        await peer.stop()
+        with pytest.raises(bmq.PostError) as caught:
+            await pending
+        assert caught.value.status is bmq.AckStatus.CANCELED
+        with pytest.raises(bmq.SessionClosed, match="not reconnected"):
+            await receiving
+        assert session.state is bmq.SessionState.CLOSED
+        last = happened[-1]
+        assert isinstance(last, Disconnected)
+        assert "not reconnected" in last.reason
+        with pytest.raises(bmq.SessionClosed):
+            await session.open_queue(URI, write=True)
+        assert (await session.close()).clean
+
+
+async def test_reconnecting_can_be_turned_off(peer: Peer) -> None:
+    async with session_with_events(peer, reconnect=False) as (session, happened):
+        peer.cut()
+        await eventually(lambda: session.state is bmq.SessionState.CLOSED)
+        assert [type(event).__name__ for event in happened] == ["Connected", "ConnectionLost", "Disconnected"]
+
+
+@pytest.mark.parametrize("refused", ["clientIdentity", "authenticationRequest"])
+async def test_a_refusal_ends_the_attempts(peer: Peer, refused: str) -> None:
+    async with session_with_events(peer, credentials=bmq.Credentials("BASIC", b"a:b"), **AT_ONCE) as (
+        session,
+        _,
+    ):
+        peer.refuse.add(refused)
+        peer.cut()
+        await eventually(lambda: session.state is bmq.SessionState.CLOSED)
+
+
+async def test_garbage_ends_a_connection_and_not_the_session(peer: Peer) -> None:
+    async with session_with_events(peer, **AT_ONCE) as (session, happened):
+        queue = await session.open_queue(URI, write=True)
+        peer.connection.send(b"\xff" * 100)
+        await eventually(lambda: any(isinstance(event, StateRestored) for event in happened))
+        lost = next(event for event in happened if isinstance(event, ConnectionLost))
+        assert "fragmented" in lost.reason
+        await queue.post(b"1")
+
+
+async def test_a_queue_that_cannot_be_reopened_tells_its_users_and_nobody_else(peer: Peer) -> None:
+    async with session_with_events(peer, **AT_ONCE) as (session, happened):
+        gone = await session.open_queue(URI, read=True, write=True)
+        other = await session.open_queue("bmq://bmq.test.mem.priority/other", write=True)
+        receiving = asyncio.ensure_future(gone.receive())
+        looping = asyncio.ensure_future(_collect(gone))
+        flushing = asyncio.ensure_future(gone.flush())
+        peer.hold |= {"PUT", "OpenQueue"}
+        lost, kept = gone.post_nowait(b"1"), other.post_nowait(b"2")
+        await asyncio.sleep(0)
+        peer.cut()
+        await eventually(lambda: len(peer.connections) == 2 and len(peer.connection.script.requests) == 2)
+        script = peer.connection.script
+        peer.connection.send(script.refuse(script.requests.popleft()))
+        peer.answer("PUT", "OpenQueue")
+        for waiting in (receiving, looping):
+            with pytest.raises(bmq.OpenQueueError, match="not here"):
+                await waiting
+        with pytest.raises(bmq.PostError):
+            await lost
+        await kept
+        await flushing
+        assert gone.closed
+        assert session.queues == [other]
+        assert any(isinstance(event, QueueReopenFailed) for event in happened)
+        with pytest.raises(bmq.QueueClosed):
+            await gone.post(b"3")
+        await gone.close()
+        await session.open_queue(URI, read=True)
+
+
+async def _collect(queue: bmq.Queue) -> list[bytes]:
+    return [message.data async for message in queue]
+
+
+async def test_lost_again_while_being_restored(peer: Peer) -> None:
+    async with session_with_events(peer, **AT_ONCE) as (session, happened):
+        queue = await session.open_queue(URI, read=True, write=True)
+        for held in ("clientIdentity", "OpenQueue", "ConfigureStream", "PUT"):
+            peer.hold = {held}
+            connections = len(peer.connections)
+            pending = queue.post_nowait(b"1")
+            peer.cut()
+            await eventually(lambda n=connections, h=held: len(peer.connections) > n and h in peer.log)
+            peer.hold = set()
+            peer.cut()
+            await pending
+        assert any(isinstance(event, Reconnected) for event in happened)
+
+
+async def test_silence_is_noticed_and_overcome(peer: Peer) -> None:
+    peer.welcome = {"interval_ms": 20, "max_missed": 2}
+    async with session_with_events(peer, **AT_ONCE) as (_, happened):
+        peer.welcome = {}
+        await eventually(lambda: any(isinstance(event, StateRestored) for event in happened))
+        lost = next(event for event in happened if isinstance(event, ConnectionLost))
+        assert "silent" in lost.reason
+
+
+async def test_closing_wins_over_reconnecting_at_every_stage() -> None:
+    for held in ("", "clientIdentity", "OpenQueue", "ConfigureStream"):
+        async with Peer() as peer:
+            session = await bmq.connect(peer.uri, **AT_ONCE)
+            await session.open_queue(URI, read=True)
+            if held:
+                peer.hold = {held}
+            else:
+                await peer.stop()
+            peer.cut()
+            if held:
+                await eventually(lambda p=peer, h=held: len(p.connections) > 1 and h in p.log)
+            else:
+                await eventually(lambda s=session: s.state is bmq.SessionState.RECONNECTING)
+            began = time.perf_counter()
+            report = await session.close(timeout=0.2)
+            assert time.perf_counter() - began < 2
+            assert session.state is bmq.SessionState.CLOSED
+            if held in ("", "clientIdentity"):
+                assert report.clean
+            connections = len(peer.connections)
+            await asyncio.sleep(0.02)
+            assert len(peer.connections) == connections  # it does not come back to life
+
+
+async def test_whoever_cancels_every_task_ends_the_session_instead_of_hanging_it() -> None:
+    peer = Peer()
+    await peer.start()
+    session = await bmq.connect(peer.uri, reconnect_delays=lambda: iter([60.0]))
+    queue = await session.open_queue(URI, read=True, write=True)
+    await peer.stop()
+    await eventually(lambda: session.state is bmq.SessionState.RECONNECTING)
+    pending = queue.post_nowait(b"1")
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        if "reconnect" in repr(task):
+            task.cancel()
+    with pytest.raises(bmq.PostError):
+        await pending
+    with pytest.raises(bmq.SessionClosed, match="cancelled"):
+        await queue.receive()
+    await session.close()
