@@ -70,6 +70,7 @@ class Queue:
         self._consumers: list[Consumer] = []
         self._default: Consumer | None = None
         self._close_task: asyncio.Task[None] | None = None
+        self._syncing: set[asyncio.Future[None]] = set()
         self._shut = False
         #: Who is handling messages of this queue.
         self.handlers = Handlers()
@@ -105,7 +106,7 @@ class Queue:
     @property
     def closed(self) -> bool:
         """Whether it is closed or closing."""
-        return self.core.state is QueueState.CLOSED or self.core.closing is not None
+        return self._shut or self.core.state is QueueState.CLOSED or self.core.closing is not None
 
     @property
     def unacked(self) -> int:
@@ -313,9 +314,12 @@ class Queue:
                 self._consumers.remove(consumer)
             if aside is not None and aside not in self._consumers:
                 self._consumers.append(aside)
+            consumer.active = False
             self._set_desired()
             if not isinstance(error, ConfigureQueueError):
                 self._sync()
+            if not self.closed:  # it may have been given messages all the same
+                self.reroute(consumer.take_back())
             raise
         if aside is not None:
             self.reroute(aside.take_back())
@@ -388,7 +392,14 @@ class Queue:
         """The stream is to have what the consumers say, whatever became of the last attempt."""
         if not self.closed:
             self._set_desired()
-            self.driver.configure_later(self.core)
+            syncing = asyncio.ensure_future(self._configure())
+            self._syncing.add(syncing)
+            syncing.add_done_callback(self._synced)
+
+    def _synced(self, syncing: asyncio.Future[None]) -> None:
+        self._syncing.discard(syncing)
+        if not syncing.cancelled():
+            syncing.exception()  # nobody asked for it: the next change will tell
 
     # messages whose consumer has left
 
