@@ -25,6 +25,7 @@ def contents() -> dict[str, str]:
 
 
 def main() -> None:
+    """Write them all, and nothing else."""
     for old in DIRECTORY.glob("*.json"):
         old.unlink()
     for name, text in contents().items():

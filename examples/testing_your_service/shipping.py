@@ -1,0 +1,38 @@
+"""A small service: reads orders, ships the express ones first, reports what it shipped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+import bmq
+
+ORDERS = "bmq://bmq.test.mem.priority/orders"
+SHIPPED = "bmq://bmq.test.mem.priority/shipped"
+
+
+async def ship_orders(broker: str, orders: str = ORDERS, shipped: str = SHIPPED) -> None:
+    """Run until cancelled. An order is confirmed only once its report is stored."""
+    async with bmq.connect(broker, process_name="shipping") as session:
+        reports = await session.open_queue(shipped, write=True)
+        queue = await session.open_queue(orders, read=True)
+        async with (
+            queue.subscribe('OrderType == "EXPRESS"', priority=2) as express,
+            queue.subscribe(priority=1) as others,
+            asyncio.TaskGroup() as group,
+        ):
+            for consumer in (express, others):
+                group.create_task(handle(consumer, reports))
+
+
+async def handle(orders: bmq.Consumer, reports: bmq.Queue) -> None:
+    """Ship what one consumer receives."""
+    async for order in orders:
+        async with order:  # confirmed when the block ends well, delivered again when it does not
+            number = json.loads(order.data)["number"]
+            await reports.post(json.dumps({"shipped": number}).encode())
+
+
+if __name__ == "__main__":
+    bmq.run(ship_orders(sys.argv[1] if len(sys.argv) > 1 else "tcp://localhost:30114"))

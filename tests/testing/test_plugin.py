@@ -1,0 +1,270 @@
+"""The fixtures, as a user's test suite meets them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bmq
+from bmq.broker import Broker
+from bmq.events import Reconnected
+from bmq.testing import BackgroundBroker, FaultProxy, fresh_queue_uri
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "testing_your_service"
+
+#: Runs pytest as if pytest-asyncio were not installed.
+WITHOUT_ASYNCIO = """
+import importlib.util, sys
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "pytest_asyncio" else find(name, *rest)
+import pytest
+sys.exit(pytest.main([*sys.argv[1:], "-p", "no:asyncio"]))
+"""
+
+
+class Suite:
+    """A user's suite in a directory of its own, run in a process of its own."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.directory = directory
+        monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
+        monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+    def run(
+        self, code: str, *arguments: str, ini: str = "asyncio_mode = auto", script: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        if ini and "fixture_loop_scope" not in ini:
+            ini += "\nasyncio_default_fixture_loop_scope = function"
+        (self.directory / "pytest.ini").write_text(f"[pytest]\nfilterwarnings = error\n{ini}\n")
+        (self.directory / "test_it.py").write_text(code)
+        start = ["-c", script] if script else ["-m", "pytest"]
+        return subprocess.run(
+            [sys.executable, *start, "-q", "-rs", "-p", "no:cacheprovider", *arguments],
+            cwd=self.directory, capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Suite:
+    return Suite(tmp_path, monkeypatch)
+
+
+ROUND_TRIP = """
+import pytest
+
+{mark}
+async def test_round_trip(bmq_broker, bmq_session, bmq_queue_uri):
+    queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
+    await queue.post(b"x")
+    message = await queue.receive(timeout=10)
+    assert message.data == b"x"
+    message.confirm()
+"""
+
+
+class TestModes:
+    def test_auto(self, suite: Suite) -> None:
+        run = suite.run(ROUND_TRIP.format(mark=""))
+        assert "1 passed" in run.stdout, run.stdout
+
+    def test_strict(self, suite: Suite) -> None:
+        run = suite.run(ROUND_TRIP.format(mark="@pytest.mark.asyncio"), ini="asyncio_mode = strict")
+        assert "1 passed" in run.stdout, run.stdout
+
+    @pytest.mark.parametrize("scope", ["module", "session"])
+    def test_a_loop_for_several_tests(self, suite: Suite, scope: str) -> None:
+        ini = (
+            f"asyncio_mode = auto\nasyncio_default_fixture_loop_scope = {scope}\n"
+            f"asyncio_default_test_loop_scope = {scope}"
+        )
+        run = suite.run(ROUND_TRIP.format(mark=""), ini=ini)
+        assert "1 passed" in run.stdout, run.stdout
+
+    def test_fixtures_on_another_loop_than_the_test_are_refused(self, suite: Suite) -> None:
+        run = suite.run(ROUND_TRIP.format(mark="@pytest.mark.asyncio(loop_scope='module')"))
+        assert run.returncode == 1
+        assert "set asyncio_default_fixture_loop_scope = 'module'" in run.stdout
+
+    def test_without_pytest_asyncio_other_tests_run_and_these_say_what_is_missing(self, suite: Suite) -> None:
+        code = "def test_other(): pass\n\ndef test_broker(bmq_broker): pass\n"
+        run = suite.run(code, ini="", script=WITHOUT_ASYNCIO)
+        assert "1 passed, 1 error" in run.stdout, run.stdout
+        assert "bmq_broker needs pytest-asyncio, which is not installed" in run.stdout
+
+    def test_without_an_event_loop(self, suite: Suite) -> None:
+        code = (
+            "import asyncio, bmq\n\n"
+            "def test_it(bmq_background_broker):\n"
+            "    async def main():\n"
+            "        async with bmq.connect(bmq_background_broker.uri) as session:\n"
+            "            return session.state.value\n"
+            "    assert asyncio.run(main())\n"
+        )
+        run = suite.run(code, ini="", script=WITHOUT_ASYNCIO)
+        assert "1 passed" in run.stdout, run.stdout
+
+
+class TestNamedBroker:
+    def test_fixtures_use_it(self, suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+        code = ROUND_TRIP.format(mark="") + (
+            "    import os\n"
+            "    assert bmq_broker.uri == os.environ['BMQ_BROKER_URI']\n"
+            "    with pytest.raises(AttributeError, match='unset BMQ_BROKER_URI'):\n"
+            "        bmq_broker.restart\n"
+        )
+        with BackgroundBroker() as broker:
+            monkeypatch.setenv("BMQ_BROKER_URI", broker.uri)
+            run = suite.run(code)
+        assert "1 passed" in run.stdout, run.stdout
+
+    def test_code_that_is_tested_goes_through_the_proxy_too(
+        self, suite: Suite, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        code = (
+            "import bmq, os\n\n"
+            "async def test_it(bmq_proxy, bmq_session):\n"
+            "    async with bmq.connect('tcp://127.0.0.1:1'):\n"
+            "        assert bmq_proxy.accepted == 2\n\n"
+            "async def test_afterwards(bmq_broker):\n"
+            "    assert os.environ['BMQ_BROKER_URI'] == bmq_broker.uri\n"
+        )
+        with BackgroundBroker() as broker:
+            monkeypatch.setenv("BMQ_BROKER_URI", broker.uri)
+            run = suite.run(code)
+        assert "2 passed" in run.stdout, run.stdout
+
+    def test_what_it_cannot_do_is_skipped_with_a_reason(
+        self, suite: Suite, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("BMQ_BROKER_URI", "tcp://127.0.0.1:1")
+        run = suite.run("async def test_it(bmq_domain): pass\n")
+        assert "1 skipped" in run.stdout
+        assert "makes a domain" in run.stdout
+
+
+@pytest.fixture
+def embedded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever BMQ_BROKER_URI says: these tests look into the broker."""
+    monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
+
+
+@pytest.mark.usefixtures("embedded")
+class TestFixtures:
+    async def test_domains(
+        self,
+        bmq_domain: Callable[..., str],
+        bmq_new_queue_uri: Callable[..., str],
+        bmq_session: bmq.Session,
+    ) -> None:
+        domain = bmq_domain("fanout", app_ids=["billing", "audit"], subscriptions={"billing": "paid == 1"})
+        uri = bmq_new_queue_uri(domain)
+        assert uri.startswith(f"bmq://{domain}/test_domains")
+        writer = await bmq_session.open_queue(uri, write=True)
+        billing = await bmq_session.open_queue(f"{uri}?id=billing", read=True)
+        audit = await bmq_session.open_queue(f"{uri}?id=audit", read=True)
+        await writer.post(b"free")
+        await writer.post(b"paid", properties={"paid": 1})
+        assert (await billing.receive(timeout=10)).data == b"paid"
+        assert [(await audit.receive(timeout=10)).data for _ in range(2)] == [b"free", b"paid"]
+
+    async def test_each_domain_is_another_one(self, bmq_domain: Callable[..., str]) -> None:
+        assert bmq_domain() != bmq_domain()
+
+    @pytest.mark.parametrize(
+        ("arguments", "sentence"),
+        [
+            ({"mode": "topic"}, "there are: priority, fanout, broadcast"),
+            ({"ttl": 5}, "no setting ttl; there are: .*message_ttl"),
+        ],
+    )
+    async def test_domains_that_cannot_be(
+        self, bmq_domain: Callable[..., str], arguments: dict[str, Any], sentence: str
+    ) -> None:
+        with pytest.raises(bmq.UsageError, match=sentence):
+            bmq_domain(**arguments)
+
+    async def test_the_session_goes_through_the_proxy(
+        self, bmq_proxy: FaultProxy, bmq_session: bmq.Session, bmq_queue_uri: str
+    ) -> None:
+        queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
+        events = bmq_session.events()
+        bmq_proxy.cut()
+        async for event in events:
+            if isinstance(event, Reconnected):
+                break
+        await queue.post(b"after", timeout=10)
+        assert (await queue.receive(timeout=10)).data == b"after"
+        assert bmq_proxy.accepted == 2
+
+    async def test_around_the_proxy(
+        self, bmq_proxy: FaultProxy, bmq_broker: Broker, bmq_connect: Callable[..., Any]
+    ) -> None:
+        await bmq_connect(bmq_broker.uri)
+        assert bmq_proxy.accepted == 0
+        await bmq_connect(process_name="other")
+        assert bmq_proxy.accepted == 1
+
+
+class TestOptions:
+    @pytest.fixture
+    def bmq_broker_options(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+        monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
+        return {"auth": {"me": "secret"}}
+
+    async def test_the_broker_has_them(self, bmq_connect: Callable[..., Any]) -> None:
+        with pytest.raises(bmq.AuthenticationError):
+            await bmq_connect(credentials=bmq.Credentials("BASIC", b"me:wrong"))
+
+
+class TestBackgroundBroker:
+    def test_it_is_reached_through_its_thread(self) -> None:
+        with BackgroundBroker() as broker:
+            assert broker.call(lambda inner: inner.uri) == broker.uri
+
+            async def names(inner: Broker) -> list[str]:
+                return inner.source.names()
+
+            assert "bmq.test.mem.priority" in broker.call(names)
+        with pytest.raises(bmq.StateError, match="not running"):
+            broker.call(lambda inner: inner.uri)
+        broker.stop()
+
+    def test_it_can_be_started_again_and_not_twice(self) -> None:
+        broker = BackgroundBroker()
+        for _ in range(2):
+            broker.start()
+            with pytest.raises(bmq.StateError, match="is running"):
+                broker.start()
+            broker.stop()
+
+    def test_what_hinders_it_is_raised_where_it_is_started(self) -> None:
+        with BackgroundBroker() as broker:
+            port = broker.call(lambda inner: inner.port)
+            with pytest.raises(OSError, match="in use"):
+                BackgroundBroker(port=port).start()
+
+
+@pytest.mark.parametrize("hint", ["test_x[a-1]", "", "ü", "x" * 300])
+def test_queue_names_are_legal_and_different(hint: str) -> None:
+    one, two = fresh_queue_uri("d.e", hint), fresh_queue_uri("d.e", hint)
+    assert one != two
+    assert str(bmq.QueueUri.parse(one)) == one
+
+
+def test_the_example_suite_passes_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
+    for path in EXAMPLE.iterdir():
+        if path.is_file():
+            (tmp_path / path.name).write_text(path.read_text())
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout
+    assert "passed" in run.stdout
