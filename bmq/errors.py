@@ -174,25 +174,29 @@ class ProtocolError(Error):
 
     Attributes:
         field: the field or structure that was wrong, as named in the protocol.
-        offset: its offset in bytes from the start of the event, where known.
+        offset: its offset in bytes, where known.
+        within: what the offset is counted from: the event, or the part of a message that was looked at.
     """
 
-    def __init__(self, message: str, *, field: str = "", offset: int | None = None) -> None:
+    def __init__(
+        self, message: str, *, field: str = "", offset: int | None = None, within: str = "event"
+    ) -> None:
         where = f"{field}: " if field else ""
-        at = f" (at byte {offset} of the event)" if offset is not None else ""
+        at = f" (at byte {offset} of the {within})" if offset is not None else ""
         super().__init__(f"{where}{message}{at}")
         self.reason = message
         self.field = field
         self.offset = offset
+        self.within = within
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_protocol_error, (type(self), self.reason, self.field, self.offset))
+        return (_rebuild_protocol_error, (type(self), self.reason, self.field, self.offset, self.within))
 
 
 def _rebuild_protocol_error(
-    cls: type[ProtocolError], message: str, field: str, offset: int | None
+    cls: type[ProtocolError], message: str, field: str, offset: int | None, within: str
 ) -> ProtocolError:
-    return cls(message, field=field, offset=offset)
+    return cls(message, field=field, offset=offset, within=within)
 
 
 class ConnectionFailed(Error, OSError):

@@ -27,7 +27,7 @@ import bmq
 import bmq.errors
 import bmq.events
 from bmq.errors import AckStatus, StatusCategory
-from bmq.protocol import tables
+from bmq.protocol import broker, tables
 from bmq.wire import constants, layout
 
 ROOT = Path(__file__).parent.parent
@@ -160,7 +160,8 @@ def transition_tables() -> dict[str, Mapping[tuple[Enum, Enum], Any]]:
     """Every table of the protocol by its name: Session, Queue and so on."""
     return {
         name.removesuffix(MACHINE).capitalize(): table
-        for name, table in vars(tables).items()
+        for module in (tables, broker)
+        for name, table in vars(module).items()
         if name.endswith(MACHINE)
     }
 

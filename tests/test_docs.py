@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import bmq.errors
-from bmq.protocol import tables
+from bmq.protocol import broker, tables
 from bmq.wire import layout
 
 ROOT = Path(__file__).parent.parent
@@ -79,9 +79,9 @@ class TestLayouts:
 class TestMachines:
     def test_no_table_is_forgotten(self, generate: ModuleType) -> None:
         page = "\n" + generate.machines()
-        named = {name for name in vars(tables) if name.endswith("_TRANSITIONS")}
+        named = {n for module in (tables, broker) for n in vars(module) if n.endswith("_TRANSITIONS")}
         assert set(re.findall(r"\n## (\w+)\n", page)) == {name.split("_")[0].capitalize() for name in named}
-        assert {"Session", "Queue"} <= set(generate.transition_tables())
+        assert {"Session", "Queue", "Broker"} <= set(generate.transition_tables())
 
     @pytest.mark.parametrize("name", MACHINES)
     def test_every_transition_has_its_row(self, generate: ModuleType, name: str) -> None:

@@ -244,6 +244,7 @@ def properties_length(data: bytes, start: int = 0) -> int:
             f"{available} bytes are too few for a header of {PROPERTIES_HEADER.size}",
             field="MessagePropertiesHeader",
             offset=start,
+            within="properties",
         )
     length: int = _unpack_area(data, start)[2] * 4
     if not PROPERTIES_HEADER.size < length <= available:
@@ -251,6 +252,7 @@ def properties_length(data: bytes, start: int = 0) -> int:
             f"claims {length} bytes, {available} are there",
             field="MessagePropertiesHeader.areaWords",
             offset=start + 1,
+            within="properties",
         )
     return length
 
@@ -330,7 +332,7 @@ class Properties(Mapping[str, PropertyValue]):
 
 
 def _wrong(what: str, field: str, offset: int) -> ProtocolError:
-    return ProtocolError(what, field=field, offset=offset)
+    return ProtocolError(what, field=field, offset=offset, within="properties")
 
 
 def _parse(area: bytes, end: int, new: bool) -> dict[str, tuple[int, int, int]]:
