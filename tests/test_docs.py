@@ -21,7 +21,11 @@ from bmq.wire import layout
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-MACHINES = {"Session": tables.SESSION_TRANSITIONS, "Queue": tables.QUEUE_TRANSITIONS}
+MACHINES = {
+    "Session": tables.SESSION_TRANSITIONS,
+    "Queue": tables.QUEUE_TRANSITIONS,
+    "Broker": broker.BROKER_TRANSITIONS,
+}
 PROSE = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 CODE_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
