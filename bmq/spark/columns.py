@@ -5,7 +5,7 @@ What is wrong with the columns is found before the job starts, from the schema a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -177,14 +177,21 @@ class BoundColumns:
         payloads = [each.encode() if each.__class__ is str else each for each in values]
         size = self._check_payloads(payloads, first)
         count = len(payloads)
-        entries: list[dict[str, Any]] = [{} for _ in range(count)]
-        for name, at, _ in self._properties:
-            _add(entries, name, columns[at], first)
-        contents = [
-            (payload, *sorted(each.items())) if each else (payload,)
-            for payload, each in zip(payloads, entries, strict=True)
-        ]
-        properties = [self._typed(each) or None for each in entries]
+        plain: list[tuple[str, Sequence[Any]]] = []
+        nested: list[tuple[Sequence[Any], Any]] = []
+        raw: list[Sequence[Any]] = [payloads]
+        for name, at, kind in self._properties:
+            values = _normal(name, columns[at], first)
+            raw.append(values)
+            if tuple in set(map(type, values)):
+                nested.append((values, kind))
+            else:
+                plain.append((name, _typed(values, kind)))
+        # What a row contributes must not depend on its neighbours: GUIDs are made of it.
+        contents = list(zip(*raw, strict=True))
+        properties = _properties(count, plain)
+        for values, kind in nested:
+            _add_entries(properties, values, kind)
         queues = list(columns[self._queue]) if self._queue is not None else None
         ids = list(columns[self._id]) if self._id is not None else None
         for what, column, found in (("queue", self._columns.queue, queues), ("id", self._columns.id, ids)):
@@ -193,7 +200,7 @@ class BoundColumns:
                     f"row {first + found.index(None)} of the partition: column {column!r} is null, "
                     f"and every row needs its {what}"
                 )
-        return RowData(payloads, properties, contents, queues, ids, size)
+        return RowData(payloads, [each or None for each in properties], contents, queues, ids, size)
 
     def _check_payloads(self, payloads: list[Any], first: int) -> int:
         for at, payload in enumerate(payloads):
@@ -222,17 +229,6 @@ class BoundColumns:
             f"{MAX_APPLICATION_DATA:,} bytes of string or binary: filter such rows out before"
         )
 
-    def _typed(self, entries: dict[str, Any]) -> dict[str, PropertyInput]:
-        """Name the type where the value alone does not."""
-        for name, _, kind in self._properties:
-            if isinstance(kind, dict):
-                for field, each in cast("dict[str, PropertyType]", kind).items():
-                    if each in _NARROW and field in entries:
-                        entries[field] = Typed(each, entries[field])
-            elif kind is not None and kind in _NARROW and name in entries:
-                entries[name] = Typed(kind, entries[name])
-        return entries
-
     def locate(self, data: RowData, first: int) -> UsageError | None:
         """Return which row's properties cannot be encoded, as an error that says so."""
         for at, properties in enumerate(data.properties):
@@ -243,36 +239,78 @@ class BoundColumns:
         return None
 
 
-def _add(entries: list[dict[str, Any]], name: str, values: Sequence[Any], first: int) -> None:
-    """Add one column's values; those of a map or struct under their own names."""
-    for at, value in enumerate(values):
-        if value is None:
-            continue
-        if value.__class__ in _PLAIN:
-            entries[at][name] = value
-        else:
-            for key, each in _items(name, value):
-                plain = bytes(each) if each.__class__ is bytearray else each
-                if plain.__class__ in _PLAIN:
-                    entries[at][key] = plain
-                elif plain is not None:
-                    raise InvalidProperty(
-                        f"row {first + at} of the partition: column {name!r} holds a value of type "
-                        f"{type(plain).__name__}, and a property is {_SCALARS}: cast it or leave it out"
-                    )
+_PLAIN = frozenset({str, int, bool, bytes})
+_PLAIN_OR_NULL = _PLAIN | {type(None)}
 
 
-_PLAIN = {str, int, bool, bytes}
+def _normal(name: str, values: Sequence[Any], first: int) -> Sequence[Any]:
+    """Return plain values as they are, and those of a map or struct as sorted tuples of name and value."""
+    if set(map(type, values)) <= _PLAIN_OR_NULL:
+        return values
+    return [_normal_value(name, value, first + at) for at, value in enumerate(values)]
 
 
-def _items(name: str, value: Any) -> Iterable[tuple[str, Any]]:
+def _normal_value(name: str, value: Any, row: int) -> Any:
+    if value.__class__ in _PLAIN_OR_NULL:
+        return value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(cast("bytearray", value))
     if isinstance(value, dict):
-        return cast("dict[str, Any]", value).items()
-    if isinstance(value, list):
-        return cast("list[tuple[str, Any]]", value)  # Arrow's form of a map
-    if hasattr(value, "asDict"):
-        return cast("dict[str, Any]", value.asDict()).items()
-    return ((name, value),)
+        items = list(cast("dict[str, Any]", value).items())
+    elif isinstance(value, list):
+        items = cast("list[tuple[str, Any]]", value)  # Arrow's form of a map
+    elif hasattr(value, "asDict"):
+        items = list(cast("dict[str, Any]", value.asDict()).items())
+    else:
+        raise InvalidProperty(
+            f"row {row} of the partition: column {name!r} holds a value of type {type(value).__name__}, "
+            f"and a property is {_SCALARS}: cast it or leave it out"
+        )
+    normal = [(key, _normal_value(f"{name}.{key}", each, row)) for key, each in items if each is not None]
+    return tuple(sorted(normal, key=lambda item: item[0]))
+
+
+class _TypedValues(dict[Any, Any]):
+    """Values with their type, each made once: they repeat."""
+
+    def __init__(self, kind: PropertyType) -> None:
+        super().__init__({None: None})
+        self._kind = kind
+
+    def __missing__(self, value: Any) -> Typed:
+        if len(self) > 10_000:
+            self.clear()
+            self[None] = None
+        typed = self[value] = Typed(self._kind, value)
+        return typed
+
+
+def _typed(values: Sequence[Any], kind: Any) -> Sequence[Any]:
+    """Name the type of values where their own does not say it."""
+    if kind not in (PropertyType.SHORT, PropertyType.INT32):
+        return values
+    return list(map(_TypedValues(kind).__getitem__, values))
+
+
+def _properties(count: int, columns: list[tuple[str, Sequence[Any]]]) -> list[dict[str, PropertyInput]]:
+    """Return the properties of each row; nulls are absent."""
+    if not columns:
+        return [{} for _ in range(count)]
+    names = [name for name, _ in columns]
+    rows = zip(*(values for _, values in columns), strict=True)
+    if any(None in values for _, values in columns):
+        return [
+            {name: value for name, value in zip(names, row, strict=True) if value is not None} for row in rows
+        ]
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _add_entries(properties: list[dict[str, PropertyInput]], values: Sequence[Any], kind: Any) -> None:
+    """Add what maps and structs hold; a column of the same name wins."""
+    kinds = cast("dict[str, PropertyType]", kind) if isinstance(kind, dict) else {}
+    for entry, value in zip(properties, values, strict=True):
+        for name, each in value or ():
+            entry.setdefault(name, Typed(kinds[name], each) if kinds.get(name) in _NARROW else each)
 
 
 def check_queue(uri: str) -> str:

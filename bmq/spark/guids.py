@@ -168,6 +168,9 @@ def _key(*scope: str) -> bytes:
     return hashlib.blake2b(marshal.dumps(scope, 0), digest_size=32).digest()
 
 
+# The upper two bits are the version of GUIDs that clients make.
+_FIRST = [bytes((first & 0x3F | 0x40,)) for first in range(256)]
+
+
 def _versioned(digest: bytes) -> bytes:
-    """Put the version of GUIDs made by clients into the upper two bits."""
-    return bytes((digest[0] & 0x3F | 0x40,)) + digest[1:]
+    return _FIRST[digest[0]] + digest[1:]

@@ -215,8 +215,10 @@ class _Partition:
             check_queue(uri)
         except UsageError as error:
             raise type(error)(f"row {row} of the partition: {error}") from None
-        scope = (self._scope.job, str(self._scope.partition), self._settings.write_name)
-        return guid_maker(self._settings.guid_mode, uri, scope)
+        settings, scope = self._settings, self._scope
+        # Contents have no names in them, so these are here.
+        what = (scope.job, str(scope.partition), settings.write_name, *settings.columns.properties)
+        return guid_maker(settings.guid_mode, uri, what)
 
     # on the loop
 
