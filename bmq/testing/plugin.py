@@ -194,7 +194,7 @@ def bmq_domain(bmq_broker: Broker | NamedBroker) -> Callable[..., str]:
 
     def make(mode: str = "priority", **settings: Any) -> str:
         config = domain_like(mode, len(broker.source.configured), settings)
-        broker.source.configured = {**broker.source.configured, config.name: config}
+        broker.add_domain(config)
         return config.name
 
     return make
