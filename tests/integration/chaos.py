@@ -31,10 +31,8 @@ APPS = {"orders": "orders", "ledger": "ledger", "news/foo": "news", "news/bar": 
 DEADLINE = 40.0
 #: Posts a second: 20 tasks that wait for each acknowledgement, one that does not wait, one post_many.
 RATE_ORDERS = RATE_LEDGER = RATE_NEWS = 500
-_WORKERS = 20
-_TICK = 0.02
-# Few enough that a stall fills the window: posting has to wait, and goes on.
-_WINDOW = 1_000
+WORKERS = 20
+TICK = 0.02
 
 _LIFE = (events.Connected, events.ConnectionLost, events.StateRestored)
 _MISHAPS = (events.QueueReopenFailed, events.Disconnected)
@@ -56,12 +54,12 @@ class Restart:
 Step = Fault | Restart
 
 
-def plan(seed: int, seconds: float, *, restarts: bool) -> list[Step]:
+def plan(seed: int, seconds: float, *, restarts: bool, pause: tuple[float, float] = (0.2, 1.0)) -> list[Step]:
     """Draw a schedule of so many seconds. The same arguments draw the same one."""
     random = Random(f"restarts/{seed}")
     steps: list[Step] = []
     left = seconds
-    for fault in plan_faults(seed, int(seconds * 5) + 5, pause=(0.2, 1.0), duration=(0.05, 1.0)):
+    for fault in plan_faults(seed, int(seconds * 5) + 5, pause=pause, duration=(0.05, 1.0)):
         step: Step = fault
         if restarts and random.random() < 0.12:
             step = Restart(fault.after, round(random.uniform(0.05, 0.5), 3))
@@ -162,11 +160,17 @@ class Load:
             result = await load.finish()
 
     One task that fails fails the run: nothing that happens to the network is an error here.
+
+    Args:
+        broker: where to connect to.
+        uris: the queues, by name.
+        options: for the sessions.
     """
 
-    def __init__(self, broker: str, uris: dict[str, str]) -> None:
+    def __init__(self, broker: str, uris: dict[str, str], **options: Any) -> None:
         self.accounts = Accounts(APPS)
         self._broker = broker
+        self._options = options
         self._uris = uris
         self._clients: list[_Client] = []
         self._producing = True
@@ -194,9 +198,7 @@ class Load:
     async def _open_session(self, stack: contextlib.AsyncExitStack, name: str) -> bmq.Session:
         client = _Client(name)
         self._clients.append(client)
-        session = await bmq.connect(
-            self._broker, process_name=name, max_unacked_messages=_WINDOW, on_event=client.note
-        )
+        session = await bmq.connect(self._broker, process_name=name, on_event=client.note, **self._options)
 
         async def close() -> None:
             async with asyncio.timeout(DEADLINE):
@@ -236,7 +238,7 @@ class Load:
             await session.open_queue(self._uris[name], write=True) for name in ("orders", "ledger", "news")
         ]
         self._written = [orders, ledger, news]
-        producers = [self._post(orders, f"orders-{number}") for number in range(_WORKERS)]
+        producers = [self._post(orders, f"orders-{number}") for number in range(WORKERS)]
         producers += [self._post_nowait(ledger), self._post_many(news)]
         self._producers = [self._tasks.create_task(producer) for producer in producers]
 
@@ -253,12 +255,12 @@ class Load:
                 else:
                     self.accounts.outcome(key, SUCCESS)
             number += 1
-            await asyncio.sleep(_WORKERS / RATE_ORDERS)
+            await asyncio.sleep(WORKERS / RATE_ORDERS)
 
     async def _post_nowait(self, queue: bmq.Queue) -> None:
         number = 0
         while self._producing:
-            for _ in range(round(RATE_LEDGER * _TICK)):
+            for _ in range(round(RATE_LEDGER * TICK)):
                 key = ("ledger", number)
                 self.accounts.posting(key)
                 try:
@@ -268,7 +270,7 @@ class Load:
                     break
                 future.add_done_callback(lambda future, key=key: self._ledger_outcome(future, key))
                 number += 1
-            await asyncio.sleep(_TICK)
+            await asyncio.sleep(TICK)
 
     def _ledger_outcome(self, future: asyncio.Future[bmq.Ack], key: Key) -> None:
         error = future.exception()
@@ -279,26 +281,35 @@ class Load:
             self.accounts.outcome(key, error.status.name)
 
     async def _post_many(self, queue: bmq.Queue) -> None:
+        """A call after the other takes messages; all of them wait for outcomes."""
+        calls: list[asyncio.Task[None]] = []
         number = 0
         while self._producing:
             keys: list[Key] = []
-
-            async def paced(keys: list[Key] = keys, first: int = number) -> AsyncIterator[bytes]:
-                while self._producing and len(keys) < RATE_NEWS:
-                    for _ in range(round(RATE_NEWS * _TICK)):
-                        keys.append(("news", first + len(keys)))
-                        self.accounts.posting(keys[-1])
-                        yield payload(keys[-1])
-                    await asyncio.sleep(_TICK)
-
-            async with asyncio.timeout(DEADLINE):
-                report = await queue.post_many(paced())
-            assert report.posted == len(keys) == report.acknowledged + len(report.failures)
-            failed = {failure.index: failure.error.status.name for failure in report.failures}
-            assert len(failed) == len(report.failures), "a post has failed twice"
-            for index, key in enumerate(keys):
-                self.accounts.outcome(key, failed.get(index, SUCCESS))
+            taken = asyncio.Event()
+            call = self._tasks.create_task(self._post_some(queue, keys, number, taken))
+            calls.append(call)
+            await taken.wait()
             number += len(keys)
+        await asyncio.gather(*calls)
+
+    async def _post_some(self, queue: bmq.Queue, keys: list[Key], first: int, taken: asyncio.Event) -> None:
+        async def paced() -> AsyncIterator[bytes]:
+            while self._producing and len(keys) < RATE_NEWS:
+                for _ in range(round(RATE_NEWS * TICK)):
+                    keys.append(("news", first + len(keys)))
+                    self.accounts.posting(keys[-1])
+                    yield payload(keys[-1])
+                await asyncio.sleep(TICK)
+            taken.set()
+
+        async with asyncio.timeout(DEADLINE):
+            report = await queue.post_many(paced())
+        assert report.posted == len(keys) == report.acknowledged + len(report.failures)
+        failed = {failure.index: failure.error.status.name for failure in report.failures}
+        assert len(failed) == len(report.failures), "a post has failed twice"
+        for index, key in enumerate(keys):
+            self.accounts.outcome(key, failed.get(index, SUCCESS))
 
     # consumers
 
