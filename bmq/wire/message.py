@@ -15,6 +15,8 @@ __all__ = ["NO_PROPERTIES", "join_application_data", "split_application_data"]
 
 NO_PROPERTIES = Properties()
 
+_LAST_COMPRESSION = int(Compression.ZLIB)
+
 
 def join_application_data(
     payload: bytes, area: bytes = b"", *, new: bool = True, compression: Compression = Compression.NONE
@@ -72,15 +74,15 @@ def split_application_data(
     Raises:
         ProtocolError: the compression is unknown, the data malformed or larger than the limit.
     """
-    new = schema_id != 0
-    if compression not in (Compression.NONE, Compression.ZLIB):
+    if compression > _LAST_COMPRESSION:
         raise ProtocolError(f"{compression} is no compression", field="compressionAlgorithmType")
     if not has_properties:
         return NO_PROPERTIES, decompress(data, limit) if compression else data
+    new = schema_id != 0
     if compression and not new:
         data = decompress(data, limit)
     length = properties_length(data)
     payload = data[length:]
     if compression and new:
         payload = decompress(payload, limit)
-    return Properties(data[:length], new=new), payload
+    return Properties(data, new=new), payload

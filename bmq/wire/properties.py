@@ -66,6 +66,11 @@ _unpack_area = PROPERTIES_HEADER.unpacker(
     "propertyHeaderSize2x", "headerSize2x", "areaWords", "numProperties"
 )
 
+# The words of an area's header as they travel; the second one has the length.
+_AREA_HEADER = PROPERTIES_HEADER.size
+_unpack_words = PROPERTIES_HEADER.struct.unpack_from
+_WORDS_SHIFT = PROPERTIES_HEADER.fields["areaWords"].shift
+
 # The first byte of an area whose headers have the sizes declared here.
 _STANDARD_SIZES = _pack_area(0, 0)[0]
 
@@ -239,20 +244,19 @@ def properties_length(data: bytes, start: int = 0) -> int:
         ProtocolError: the header is cut short or claims more bytes than there are.
     """
     available = len(data) - start
-    if available < PROPERTIES_HEADER.size:
+    if available < _AREA_HEADER:
         raise ProtocolError(
-            f"{available} bytes are too few for a header of {PROPERTIES_HEADER.size}",
+            f"{available} bytes are too few for a header of {_AREA_HEADER}",
             field="MessagePropertiesHeader",
             offset=start,
-            within="properties",
         )
-    length: int = _unpack_area(data, start)[2] * 4
-    if not PROPERTIES_HEADER.size < length <= available:
+    words: int = _unpack_words(data, start)[1]
+    length = (words >> _WORDS_SHIFT) * 4
+    if not _AREA_HEADER < length <= available:
         raise ProtocolError(
             f"claims {length} bytes, {available} are there",
             field="MessagePropertiesHeader.areaWords",
             offset=start + 1,
-            within="properties",
         )
     return length
 
@@ -283,12 +287,13 @@ class Properties(Mapping[str, PropertyValue]):
         index = self._index
         if index is None:
             area = self._area
-            total = len(area)
-            if total < PROPERTIES_HEADER.size or _unpack_area(area)[2] * 4 != total:
-                total = properties_length(area)
-            self._end = end = unpadded_length(area, 0, total, field="message properties padding")
+            total = properties_length(area)
+            pad = area[total - 1]
+            if not 1 <= pad <= 4 or pad > total:
+                unpadded_length(area, 0, total, field="message properties padding")
+            self._end = end = total - pad
             layouts = _layouts[self._new]
-            index = layouts.find(area, end)
+            index = layouts.find(area, end) if area[0] == _STANDARD_SIZES else None
             if index is None:
                 index = _parse(area, end, self._new)
                 if area[0] == _STANDARD_SIZES:

@@ -29,6 +29,10 @@ _FIRST_BYTE = (
 )
 _WORDS_SHIFT = PROPERTIES_HEADER.fields["areaWords"].shift
 _TYPE_SHIFT = PROPERTY_HEADER.fields["type"].shift
+# What follows the length in the header of an area: a reserved byte, the number of properties.
+_HEADERS_AT = PROPERTIES_HEADER.size
+_COUNT_AT = _HEADERS_AT - 1
+_KEY_AT = _HEADERS_AT - 2
 _FIXED: dict[type, tuple[str, int, PropertyType]] = {
     int: ("q", 8, PropertyType.INT64),
     bool: ("?", 1, PropertyType.BOOL),
@@ -140,16 +144,19 @@ class Layouts:
         """Return the index of an area whose headers and names are known.
 
         Args:
-            area: the area.
+            area: the area; its headers have the sizes declared.
             end: its length without padding.
         """
         layout = self._known.get(_key(area))
-        if layout is None or (end != layout.minimum if layout.exact else end < layout.minimum):
+        if layout is None:
             return None
-        for start, stop, name in layout.names:
+        entries, names, minimum, exact = layout
+        if end != minimum if exact else end < minimum:
+            return None
+        for start, stop, name in names:
             if area[start:stop] != name:
                 return None
-        return layout.entries
+        return entries
 
     def learn(self, area: bytes, end: int, index: dict[str, tuple[int, int, int]]) -> None:
         """Keep where everything is in a legal area."""
@@ -174,7 +181,5 @@ class Layouts:
 
 
 def _key(area: bytes) -> bytes:
-    """Everything of the headers but the area's length."""
-    return (
-        area[:1] + area[PROPERTIES_HEADER.size - 2 : PROPERTIES_HEADER.size + PROPERTY_HEADER.size * area[5]]
-    )
+    """Everything of the headers behind the area's length; the sizes before it are the standard ones."""
+    return area[_KEY_AT : _HEADERS_AT + area[_COUNT_AT] * PROPERTY_HEADER.size]
