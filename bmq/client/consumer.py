@@ -257,7 +257,7 @@ class Consumer:
     def deliver(self, messages: list[PushMessage]) -> None:
         """Take messages in."""
         self.queue.outstanding += len(messages)
-        if self._closed:
+        if self._closed or not self.active:
             self.queue.reroute(messages)
             return
         self.messages.extend(messages)

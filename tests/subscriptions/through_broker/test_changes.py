@@ -237,3 +237,38 @@ async def test_handing_messages_back_shows_none_of_them_twice(scene: Scene) -> N
     await asyncio.gather(*tasks)
     assert sorted(steady_found, key=int) == [str(n) for n in range(posted)]
     assert sorted(taken) == sorted(f"l{number}" for number in range(30))
+
+
+async def test_changes_that_share_a_request_share_its_refusal(scene: Scene) -> None:
+    queue = await scene.reader()
+    async with queue.subscribe("x == 0") as standing:
+        good, bad = queue.subscribe("x == 1"), queue.subscribe("x == 2")
+        refuse(bad)
+        outcomes = await asyncio.gather(good.open(), bad.open(), return_exceptions=True)
+        assert [type(each) for each in outcomes] == [bmq.ConfigureQueueError] * 2
+        assert queue.subscriptions == [standing]
+        await good.open()
+        assert queue.subscriptions == [standing, good]
+        await scene.post(b={"x": 2}, a={"x": 1}, z={"x": 0})
+        assert await names(good, 1) == ["a"]
+        assert await names(standing, 1) == ["z"]
+    await queue.close()
+    assert await scene.left() == ["b"]
+
+
+async def test_cancelling_a_subscription_that_is_being_opened_takes_it_back(scene: Scene) -> None:
+    queue = await scene.reader()
+    async with queue.subscribe("x == 1") as standing:
+        await scene.post(**{str(n): {"x": 2} for n in range(10)})
+        opening = asyncio.create_task(queue.subscribe("x == 2").open())
+        while queue.state is not bmq.QueueState.RECONFIGURING:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        opening.cancel()
+        await asyncio.wait([opening])
+        assert opening.cancelled()
+        elsewhere = await scene.reader()
+        async with elsewhere.subscribe("x == 2") as taking:
+            assert await names(taking, 10) == [str(n) for n in range(10)]
+        assert queue.subscriptions == [standing]
+        await scene.post(a={"x": 1})
+        assert await names(standing, 1) == ["a"]
