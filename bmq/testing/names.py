@@ -50,4 +50,5 @@ def domain_like(mode: str, number: int, settings: Mapping[str, Any]) -> DomainCo
         subscriptions = [AppSubscription(app_id, text) for app_id, text in values["subscriptions"].items()]
         values["subscriptions"] = tuple(subscriptions)
     base = builtin_domains()[f"bmq.test.mem.{mode}"]
+    assert isinstance(base, DomainConfig)
     return replace(base, name=f"bmq.test.made{number}.{mode}", **values)
