@@ -292,8 +292,10 @@ class Driver:
     @property
     def has_room(self) -> bool:
         """Whether the window takes another post."""
-        window, options = self.core.window, self.options
-        return len(window) < options.max_unacked_messages and window.bytes < options.max_unacked_bytes
+        window, options = self.core.producer.window, self.options
+        return (
+            len(window.entries) < options.max_unacked_messages and window.bytes < options.max_unacked_bytes
+        )
 
     @property
     def takes_posts(self) -> bool:

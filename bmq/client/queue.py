@@ -186,7 +186,7 @@ class Queue:
         """
         if not self.driver.has_room:
             raise self.driver.buffer_full()
-        return self._poster.post(payload, tagged(properties, tags), guid)
+        return self._poster.post(payload, tagged(properties, tags) if tags else properties, guid)
 
     async def post_many(
         self,

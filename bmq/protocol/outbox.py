@@ -40,9 +40,8 @@ class Outbox:
         self._sent: deque[bytes] = deque()
         self._sent_bytes = 0
 
-    def put(self, messages: list[bytes]) -> None:
-        """Add encoded PUT messages."""
-        size = sum(map(len, messages))
+    def put(self, messages: list[bytes], size: int) -> None:
+        """Add encoded PUT messages, ``size`` bytes in all."""
         if self._put_bytes + size <= self.max_put_event:
             self._puts += messages
             self._put_bytes += size
@@ -52,8 +51,8 @@ class Outbox:
             self._put_bytes += size
         else:
             middle = len(messages) // 2
-            self.put(messages[:middle])
-            self.put(messages[middle:])
+            for half in (messages[:middle], messages[middle:]):
+                self.put(half, sum(map(len, half)))
 
     def confirm(self, messages: bytes) -> None:
         """Add encoded CONFIRM messages: one, or several one behind the other."""

@@ -117,10 +117,11 @@ class Producer:
         if len(added) < len(messages) or not window.entries.keys().isdisjoint(added):
             self._refuse_known(queue, messages, token, now, tag)
         window.entries.update(added)
-        window.bytes += sum(map(len, encoded))
+        size = sum(map(len, encoded))
+        window.bytes += size
         queue.unacked += len(encoded)
         if sending:
-            self._outbox.put(encoded)
+            self._outbox.put(encoded, size)
         if self.deadline is None and self._shortest is not None:
             self.deadline = now + self._shortest
 
@@ -173,7 +174,8 @@ class Producer:
         }
         if not ready:
             return
-        self._outbox.put([pending.data for pending in self.window if pending.queue in ready])
+        waiting = [pending.data for pending in self.window if pending.queue in ready]
+        self._outbox.put(waiting, sum(map(len, waiting)))
         for queue in ready:
             queue.sending = True
 
