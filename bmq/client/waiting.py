@@ -31,7 +31,8 @@ class Waiting:
         try:
             await waiter
         finally:
-            if waiter.cancelled():
+            # Not there any more if others were woken between the cancel and now.
+            if waiter.cancelled() and waiter in self._for_room:
                 self._for_room.remove(waiter)
 
     async def outcomes(self, queue: QueueCore, now: float) -> None:

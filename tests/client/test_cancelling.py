@@ -1,0 +1,233 @@
+"""Every public coroutine, cancelled: the session stays usable, nothing is lost, nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import bmq
+from tests.client.peer import Peer, eventually
+
+URI = "bmq://bmq.test.mem.priority/q"
+OTHER = "bmq://bmq.test.mem.priority/other"
+
+
+async def cancel_after(turns: int, call: Awaitable[Any]) -> bool:
+    """Cancel a call some turns of the loop after it was started; return whether it was cancelled."""
+    task = asyncio.ensure_future(call)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    try:
+        await task
+    except asyncio.CancelledError:
+        return True
+    except (bmq.Error, StopAsyncIteration):
+        return False
+    return False
+
+
+async def check_usable(peer: Peer, session: bmq.Session, queue: bmq.Queue) -> None:
+    """A session is usable when all of this works."""
+    peer.answer("OpenQueue", "ConfigureStream", "CloseQueue", "PUT")
+    async with asyncio.timeout(5):
+        await eventually(lambda: queue.core.request is None)
+        ack = await queue.post(b"77")
+        assert ack.status is bmq.AckStatus.SUCCESS
+        for consumer in queue.subscriptions:
+            if consumer is not queue._default:  # it was too late to cancel
+                await consumer.close()
+        receiving = asyncio.ensure_future(queue.receive())
+        await eventually(lambda: queue.core.state is bmq.QueueState.OPEN and queue.core.applied)
+        peer.connection.push(88)
+        assert (await receiving).data == b"88"
+        await queue.configure(max_unconfirmed_messages=5)
+        await queue.flush()
+        for opened in session.queues:
+            if opened is not queue:  # it was too late to cancel
+                await opened.close()
+        other = await _open_again(session, OTHER)
+        await other.close()
+
+
+async def _open_again(session: bmq.Session, uri: str) -> bmq.Queue:
+    while True:
+        try:
+            return await session.open_queue(uri, read=True, write=True)
+        except bmq.StateError:  # the one that was cancelled is still being closed
+            await asyncio.sleep(0.001)
+
+
+async def _slow_items() -> AsyncIterator[bytes]:
+    for number in range(3):
+        yield b"%d" % number
+    await asyncio.Event().wait()
+
+
+Call = Callable[[bmq.Session, bmq.Queue], Awaitable[Any]]
+
+#: Every public coroutine that waits for something, with what has to be held for it to wait.
+CALLS: dict[str, tuple[str, Call]] = {
+    "open_queue, opening": ("OpenQueue", lambda s, _: s.open_queue(OTHER, read=True, write=True)),
+    "open_queue, configuring": ("ConfigureStream", lambda s, _: s.open_queue(OTHER, read=True, write=True)),
+    "post": ("PUT", lambda _, q: q.post(b"1")),
+    "post with a deadline": ("PUT", lambda _, q: q.post(b"1", timeout=60)),
+    "post_nowait": ("PUT", lambda _, q: q.post_nowait(b"1")),
+    "post_many": ("PUT", lambda _, q: q.post_many([b"1", b"2"])),
+    "post_many, waiting for items": ("", lambda _, q: q.post_many(_slow_items())),
+    "flush": ("PUT", lambda _, q: _post_and(q, q.flush)),
+    "receive": ("", lambda _, q: q.receive()),
+    "receive with a deadline": ("", lambda _, q: q.receive(60)),
+    "receive_many": ("", lambda _, q: q.receive_many()),
+    "iteration": ("", lambda _, q: anext(aiter(q))),
+    "batches": ("", lambda _, q: anext(q.batches())),
+    "configure": ("ConfigureStream", lambda _, q: q.configure(priority=3)),
+    "subscribe": ("ConfigureStream", lambda _, q: q.subscribe("x > 1").open()),
+    "consumer.receive": ("ConfigureStream", lambda _, q: q.subscribe("x > 1").receive()),
+    "consumer.close": ("ConfigureStream", lambda _, q: _open_and_close(q)),
+    "consumer.configure": ("ConfigureStream", lambda _, q: q._default.configure("x > 2")),  # type: ignore[union-attr]
+    "events": ("", lambda s, _: anext(s.events())),
+}
+
+
+async def _post_and(queue: bmq.Queue, call: Callable[[], Awaitable[None]]) -> None:
+    queue.post_nowait(b"1").add_done_callback(lambda future: future.cancelled() or future.exception())
+    await call()
+
+
+async def _open_and_close(queue: bmq.Queue) -> None:
+    queue._consumers.append(consumer := queue.subscribe("x > 9"))
+    await consumer.close()
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 8, 50])
+@pytest.mark.parametrize("name", CALLS)
+async def test_cancel_then_reuse(peer: Peer, name: str, turns: int) -> None:
+    held, call = CALLS[name]
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        peer.hold = {held} - {""}
+        await cancel_after(turns, call(session, queue))
+        await check_usable(peer, session, queue)
+
+
+@pytest.mark.parametrize("turns", range(12))
+@pytest.mark.parametrize("name", [name for name in CALLS if CALLS[name][0]])
+async def test_cancel_in_the_middle_of_the_answer(peer: Peer, name: str, turns: int) -> None:
+    _, call = CALLS[name]
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        await cancel_after(turns, call(session, queue))  # the answer comes in some of these turns
+        await check_usable(peer, session, queue)
+
+
+@pytest.mark.parametrize("turns", range(0, 12, 2))
+@pytest.mark.parametrize("held", ["clientIdentity", "authenticationRequest", ""])
+async def test_cancelled_connecting_leaves_nothing(peer: Peer, held: str, turns: int) -> None:
+    peer.hold = {held} - {""}
+    connecting = bmq.connect(peer.uri, credentials=bmq.Credentials.anonymous())
+    if not await cancel_after(turns, connecting.__aenter__()):
+        await connecting._session.close()
+    await eventually(lambda: all(connection.transport is None for connection in peer.connections))
+    assert connecting._session.state in (bmq.SessionState.STOPPED, bmq.SessionState.CLOSED)
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_waiting_for_room_can_be_cancelled(peer: Peer, turns: int) -> None:
+    async with bmq.connect(peer.uri, max_unacked_messages=2) as session:
+        queue = await session.open_queue(URI, write=True)
+        peer.hold = {"PUT"}
+        pending = [queue.post_nowait(b"%d" % n) for n in range(2)]
+        assert await cancel_after(turns, queue.post(b"5"))
+        waiting = [asyncio.ensure_future(queue.post(b"%d" % n)) for n in range(10, 14)]
+        await asyncio.sleep(0)
+        waiting.pop(1).cancel()
+        peer.answer("PUT")
+        async with asyncio.timeout(5):
+            await asyncio.gather(*pending, *waiting)
+        assert peer.posted == [0, 1, 10, 12, 13]
+
+
+async def test_a_cancelled_post_is_posted_all_the_same_once_it_was_accepted(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, write=True)
+        peer.hold = {"PUT"}
+        assert await cancel_after(2, queue.post(b"1"))
+        assert queue.unacked == 1
+        peer.answer("PUT")
+        await queue.flush()
+        assert peer.posted == [1]
+
+
+@pytest.mark.parametrize("turns", range(10))
+async def test_receives_are_atomic(peer: Peer, turns: int) -> None:
+    """Whenever a receiver is cancelled, the message is either with it or still in line."""
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True)
+        got: list[bytes] = []
+
+        async def take() -> None:
+            got.append((await queue.receive(timeout=60)).data)
+
+        for number in range(5):
+            task = asyncio.ensure_future(take())
+            other = asyncio.ensure_future(take())
+            await asyncio.sleep(0)
+            peer.connection.push(number)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            if task.cancelled():
+                async with asyncio.timeout(5):
+                    await other  # it was woken instead
+            else:
+                other.cancel()
+                await asyncio.gather(other, return_exceptions=True)
+        assert sorted(got) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_a_receive_that_times_out_loses_nothing(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True)
+        for _ in range(20):
+            with pytest.raises(TimeoutError):
+                await queue.receive(timeout=0)
+        peer.connection.push(1)
+        assert (await queue.receive(timeout=5)).data == b"1"
+        with pytest.raises(TimeoutError):
+            await queue.receive_many(timeout=0.001)
+
+
+async def test_every_task_cancelled_from_outside_hangs_nobody(peer: Peer) -> None:
+    """Some libraries cancel whatever asyncio.all_tasks() returns."""
+    session = await bmq.connect(peer.uri)
+    queue = await session.open_queue(URI, read=True, write=True)
+    tasks = [asyncio.ensure_future(each) for each in (queue.receive(), queue.post(b"1"), queue.flush())]
+    await asyncio.sleep(0)
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await check_usable(peer, session, queue)
+    await session.close()
+
+
+async def test_cancelling_is_never_turned_into_something_else(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        peer.hold = {"PUT", "OpenQueue"}
+        for call in (
+            queue.receive(timeout=60),
+            queue.post(b"1", timeout=60),
+            queue.flush(timeout=60),
+            session.open_queue(OTHER, write=True, timeout=60),
+        ):
+            task = asyncio.ensure_future(call)
+            await asyncio.sleep(0.001)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        peer.answer("PUT", "OpenQueue")
