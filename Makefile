@@ -7,7 +7,7 @@ ARGS   ?=
 
 RUN   := $(VENV)/bin/python
 STAMP := $(VENV)/.installed-from-pyproject
-CODE  := $(wildcard bmq tests examples benchmarks docs)
+CODE  := $(wildcard bmq pyspark_bmq tests examples benchmarks docs docker)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -96,7 +96,7 @@ class Outbox:
             self._put_bytes = HEADER_SIZE
 
     def _close(self) -> None:
-        self._close_puts()
+        # Confirmations first: they make room in a full queue for what is posted behind them.
         if self._confirms:
             confirms = b"".join(self._confirms)
             self._confirms = []
@@ -106,6 +106,7 @@ class Outbox:
             self._sent_bytes += len(confirms)
             while self._sent_bytes > _REMEMBERED_CONFIRMS * CONFIRM_SIZE and len(self._sent) > 1:
                 self._sent_bytes -= len(self._sent.popleft())
+        self._close_puts()
 
 
 def _put_event(messages: list[bytes]) -> bytes:
