@@ -1,0 +1,102 @@
+"""How many function calls a message costs: what a profile would show, without depending on time.
+
+The budgets are what was counted, and a tenth. A change that goes beyond one has put work a message where
+there was work a batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import bmq
+from tests.performance.server import Server, counted
+
+COUNT = 4000
+PAYLOAD = bytes(256)
+PROPERTIES = {"CustomerId": 1234, "OrderType": "EXPRESS"}
+
+
+@pytest.mark.parametrize(
+    ("item", "budget"),
+    [
+        pytest.param(PAYLOAD, 13.5, id="payload"),
+        pytest.param(bmq.PutMessage(PAYLOAD, PROPERTIES), 25.5, id="properties"),
+    ],
+)
+async def test_post_many(
+    server: Server, queue: bmq.Queue, item: bytes | bmq.PutMessage, budget: float
+) -> None:
+    items = [item] * COUNT
+    with counted() as counter:
+        task = asyncio.ensure_future(queue.post_many(items))
+        await server.until(lambda: server.posted == COUNT)
+    server.acknowledge()
+    assert (await task).acknowledged == COUNT
+    assert counter.calls / COUNT < budget
+
+
+async def test_post_nowait(server: Server, queue: bmq.Queue) -> None:
+    with counted() as counter:
+        futures = [queue.post_nowait(PAYLOAD) for _ in range(COUNT)]
+        await server.until(lambda: server.posted == COUNT)
+    server.acknowledge()
+    await asyncio.gather(*futures)
+    assert counter.calls / COUNT < 38.5
+
+
+async def test_acknowledgements_of_post_many(server: Server, queue: bmq.Queue) -> None:
+    task = asyncio.ensure_future(queue.post_many([PAYLOAD] * COUNT))
+    await server.until(lambda: server.posted == COUNT)
+    server.acknowledge()
+    with counted() as counter:
+        report = await task
+    assert report.acknowledged == COUNT
+    assert counter.calls / COUNT < 3.5
+
+
+async def test_iterating_and_confirming(server: Server, queue: bmq.Queue) -> None:
+    server.deliver(COUNT, PAYLOAD)
+    left = COUNT
+    with counted() as counter:
+        async for message in queue:
+            assert message.data == PAYLOAD
+            message.confirm()
+            left -= 1
+            if not left:
+                break
+        await server.until(lambda: server.confirmed == COUNT)
+    assert counter.calls / COUNT < 19.5
+
+
+async def test_batches(server: Server, queue: bmq.Queue) -> None:
+    server.deliver(COUNT, PAYLOAD)
+    left = COUNT
+    with counted() as counter:
+        async for batch in queue.batches():
+            for message in batch:
+                assert message.data == PAYLOAD
+            batch.confirm()
+            left -= len(batch)
+            if not left:
+                break
+        await server.until(lambda: server.confirmed == COUNT)
+    assert counter.calls / COUNT < 9.5
+
+
+async def test_reading_two_properties(server: Server, queue: bmq.Queue) -> None:
+    server.deliver(COUNT, PAYLOAD, PROPERTIES)
+    left = COUNT
+    with counted() as counter:
+        async for message in queue:
+            properties = message.properties
+            assert properties["CustomerId"] == 1234
+            assert properties["OrderType"] == "EXPRESS"
+            assert message.data == PAYLOAD
+            message.confirm()
+            left -= 1
+            if not left:
+                break
+        await server.until(lambda: server.confirmed == COUNT)
+    assert counter.calls / COUNT < 39

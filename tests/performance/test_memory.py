@@ -1,0 +1,112 @@
+"""What messages and queues cost in memory, and in objects of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+import bmq
+from tests.performance.server import Server
+
+COUNT = 20_000
+PAYLOAD = bytes(256)
+
+
+class Traced:
+    """How much more memory there is than at the start."""
+
+    def __init__(self) -> None:
+        gc.collect()
+        self._start = tracemalloc.get_traced_memory()[0]
+
+    def grown(self) -> int:
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] - self._start
+
+
+@contextmanager
+def traced() -> Iterator[Traced]:
+    tracemalloc.start()
+    try:
+        yield Traced()
+    finally:
+        tracemalloc.stop()
+
+
+async def test_an_unacknowledged_message_takes_less_than_400_bytes_more_than_its_payload(
+    server: Server, session: bmq.Session, queue: bmq.Queue
+) -> None:
+    server.keep = False
+    with traced() as memory:
+        task = asyncio.gather(queue.post_many(PAYLOAD for _ in range(COUNT)))
+        await server.until(lambda: server.posted == COUNT)
+        assert memory.grown() / COUNT < len(PAYLOAD) + 400
+    await session.close(timeout=0)
+    assert len((await task)[0].failures) == COUNT
+
+
+async def test_nothing_is_left_of_acknowledged_messages(server: Server, queue: bmq.Queue) -> None:
+    with traced() as memory:
+        for _ in range(3):
+            task = asyncio.gather(queue.post_many(PAYLOAD for _ in range(COUNT)))
+            await server.until(lambda: not server.posted % COUNT and server.posted > 0)
+            server.posted = 0
+            server.acknowledge()
+            await task
+        # The window's table keeps its size: a few dozen bytes for each of the most messages it ever held.
+        assert memory.grown() < COUNT * 120
+
+
+async def test_a_received_message_takes_less_than_400_bytes_more_than_its_payload(
+    server: Server, queue: bmq.Queue
+) -> None:
+    with traced() as memory:
+        server.deliver(COUNT, PAYLOAD)
+        messages: list[bmq.Message] = []
+        async for batch in queue.batches():
+            messages += batch
+            if len(messages) == COUNT:
+                break
+        assert memory.grown() / COUNT < len(PAYLOAD) + 400
+
+
+async def test_a_thousand_open_queues_take_less_than_20_megabytes(session: bmq.Session) -> None:
+    uris = [f"bmq://bmq.test.mem.priority/queue-{number}" for number in range(1000)]
+    with traced() as memory:
+        queues = await asyncio.gather(*(session.open_queue(uri, read=True, write=True) for uri in uris))
+        assert memory.grown() < 20_000_000
+    assert len(queues) == 1000
+
+
+async def test_no_task_future_or_handle_is_made_for_a_received_message(
+    server: Server, queue: bmq.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    made = 0
+
+    def counting(method: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal made
+            made += 1
+            return method(*args, **kwargs)
+
+        return call
+
+    for name in ("create_task", "create_future", "call_soon", "call_later", "call_at"):
+        monkeypatch.setattr(loop, name, counting(getattr(loop, name)))
+    server.deliver(COUNT, PAYLOAD)
+    left = COUNT
+    async for message in queue:
+        message.confirm()
+        left -= 1
+        if not left:
+            break
+    await server.until(lambda: server.confirmed == COUNT)
+    # What there is comes with each read of the socket, some hundreds of messages.
+    assert made < COUNT / 20
