@@ -36,6 +36,9 @@ def start_spark(master: str, **more: str) -> SparkSession:
         "spark.sql.shuffle.partitions": "3",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.warehouse.dir": f"{tempfile.gettempdir()}/bmq-tests-warehouse",
+        # Short runs: a compiler that is quick, not thorough.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
         "spark.executorEnv.PYSPARK_PYTHON": sys.executable,
         **more,
