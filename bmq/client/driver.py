@@ -11,6 +11,7 @@ import logging
 import ssl as ssl_module
 import time
 import weakref
+from typing import Any
 
 from bmq.client.address import Address
 from bmq.client.channel import Channel
@@ -43,6 +44,7 @@ from bmq.protocol.queue import QueueCore
 from bmq.protocol.tables import SessionState
 from bmq.wire.control import QueueFlags
 from bmq.wire.guid import GuidGenerator
+from bmq.wire.push import PushMessage
 from bmq.wire.uri import QueueUri
 
 __all__ = ["Driver"]
@@ -293,9 +295,7 @@ class Driver:
     def has_room(self) -> bool:
         """Whether the window takes another post."""
         window, options = self.core.producer.window, self.options
-        return (
-            len(window.entries) < options.max_unacked_messages and window.bytes < options.max_unacked_bytes
-        )
+        return len(window.entries) < options.max_unacked_messages and window.bytes < options.max_unacked_bytes
 
     @property
     def takes_posts(self) -> bool:
@@ -483,8 +483,12 @@ class Driver:
             settle(event.outcomes)
             self._waiting.posts_left(self._writable)
         elif isinstance(event, Pushed):
+            # Subscriptions take turns: each consumer gets its share of an event at once, in its order.
+            shares: dict[Any, list[PushMessage]] = {}
             for sub, messages in event.deliveries:
-                sub.owner.deliver(messages)
+                shares.setdefault(sub.owner, []).extend(messages)
+            for consumer, messages in shares.items():
+                consumer.deliver(messages)
         elif isinstance(event, Completed):
             future: asyncio.Future[None] | None = event.token
             if future is not None and not future.done():
