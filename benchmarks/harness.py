@@ -60,7 +60,7 @@ class Job:
             capture_output=True,
             text=True,
             timeout=TIMEOUT,
-            env=_environment(BMQ_BROKER_URI=broker),
+            env=environment(BMQ_BROKER_URI=broker),
         )
         if done.returncode:
             raise SystemExit(f"{self.client} {self.case} failed:\n{done.stderr or done.stdout}")
@@ -129,7 +129,7 @@ def embedded_broker(*arguments: str) -> Iterator[tuple[str, int]]:
         [sys.executable, "-m", "bmq", "broker", "--port", "0", *arguments],
         stdout=subprocess.PIPE,
         text=True,
-        env=_environment(),
+        env=environment(),
     )
     try:
         assert process.stdout is not None
@@ -144,7 +144,7 @@ def embedded_broker(*arguments: str) -> Iterator[tuple[str, int]]:
         process.stdout.close()
 
 
-def _environment(**more: str) -> dict[str, str]:
+def environment(**more: str) -> dict[str, str]:
     """With compiled modules kept, as they are wherever a package is installed."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {
