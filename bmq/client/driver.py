@@ -39,6 +39,7 @@ from bmq.protocol.events import (
     Signal,
     SlowConsumer,
     SlowConsumerRecovered,
+    StateRestored,
 )
 from bmq.protocol.queue import QueueCore
 from bmq.protocol.tables import SessionState
@@ -359,7 +360,8 @@ class Driver:
             or self._buffered_bytes > options.max_buffered_bytes
         ):
             self._slow = True
-            self._set_reading(False)
+            if self.core.settled:  # else there are answers to wait for
+                self._set_reading(False)
             self.publish(SlowConsumer(self._buffered_messages, self._buffered_bytes))
 
     def wake(self) -> None:
@@ -384,8 +386,6 @@ class Driver:
         """A connection is there."""
         self._channel = channel
         self._writable = True
-        if self._slow:
-            channel.set_reading(False)
 
     def drop_channel(self, channel: Channel) -> None:
         """This connection came to nothing."""
@@ -501,7 +501,9 @@ class Driver:
         elif isinstance(event, CredentialsNeeded):
             self.dialer.renew_credentials()
         elif isinstance(event, SessionEvent):
-            if isinstance(event, QueueReopenFailed):
+            if isinstance(event, StateRestored) and self._slow:
+                self._set_reading(False)
+            elif isinstance(event, QueueReopenFailed):
                 self._queue_failed(event)
             elif isinstance(event, ConnectionLost):
                 for queue in self._queues.values():
@@ -538,7 +540,8 @@ class Driver:
         self._finish()
 
     def _set_reading(self, reading: bool) -> None:
-        self.core.reading_paused = not reading
+        self.core.pause_reading(not reading, self.now())
+        self.wake()
         if self._channel is not None:
             self._channel.set_reading(reading)
 

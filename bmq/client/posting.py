@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from bmq.client.message import Ack, FailedPost, PostReport, PutMessage
-from bmq.errors import AckStatus, InvalidPayload, PostError, UsageError
+from bmq.errors import AckStatus, InvalidPayload, PostError, StateError, UsageError
 from bmq.protocol.events import Outcome
 from bmq.protocol.queue import QueueCore
 from bmq.subscriptions import tag_properties
@@ -223,7 +223,7 @@ class Poster:
         if not core.writable:
             raise UsageError(f"queue {core.uri} was not opened for writing: open_queue(..., write=True)")
         if core.suspended:
-            raise UsageError(f"queue {core.uri} is suspended: the host is unhealthy")
+            raise StateError(f"queue {core.uri} is suspended: the host is unhealthy")
 
     def _prepare(
         self, data: bytes, properties: Mapping[str, PropertyInput] | None, guid: bytes | None, tick: int

@@ -70,6 +70,9 @@ from bmq.wire.uri import QueueUri
 
 __all__ = ["ClientCore", "CoreOptions"]
 
+# While nothing is read: how often something is written. The broker hears that somebody is there although its
+# own heartbeats go unread, and a lost connection is noticed, which then only a write can do.
+_PULSE_WHILE_PAUSED = 1.0
 # A queue that takes longer to reopen does not hold back the posts of the others.
 _RESTORE_PATIENCE = 1.0
 
@@ -95,7 +98,7 @@ class ClientCore:
         state: where the session is.
         queues: its queues.
         producer: its posts, until they have their outcome.
-        reading_paused: nothing is read from the connection on purpose; silence says nothing about the broker.
+        reading_paused: nothing is read on purpose: silence says nothing about the broker.
     """
 
     def __init__(self, identity: ClientIdentity, options: CoreOptions | None = None) -> None:
@@ -110,6 +113,7 @@ class ClientCore:
         self._framer = Framer(self.options.max_incoming_event)
         self._heartbeat: Heartbeat | None = None
         self._pulse_owed = False
+        self._pulse_at: float | None = None
         self._renewal = Renewal()
         self._confirmed = Confirmed(enabled=self.options.drop_confirmed_redeliveries)
         self._events: list[SessionEvent | Signal] = []
@@ -150,6 +154,7 @@ class ClientCore:
             self._requests.next_deadline(),
             self.queues.next_deadline(),
             self._heartbeat.deadline if self._heartbeat else None,
+            self._pulse_at,
             self._renewal.due,
             self._renewal.ends,
             self._confirmed.deadline,
@@ -181,6 +186,7 @@ class ClientCore:
         """The connection is gone (or could not be used); report it once for each ``channel_opened``."""
         self._broken = True
         self._pulse_owed = False
+        self._pulse_at = None
         self.handshake.channel_down()
         self._heartbeat = None
         self._renewal.clear()
@@ -240,8 +246,7 @@ class ClientCore:
             else:
                 self.queues.timed_out(request, now)
         self.queues.tick(now)
-        if self._heartbeat is not None:
-            self._beat(self._heartbeat, now)
+        self._beat(now)
         if self._renewal.take_due(now):
             self.emit(CredentialsNeeded())
         if self._renewal.take_end(now):
@@ -252,6 +257,11 @@ class ClientCore:
             self.producer.resume([q for q in self.queues if q not in self._restoring])
         if self.producer.deadline is not None and now >= self.producer.deadline:
             self._report(self.producer.expire(now))
+
+    def pause_reading(self, paused: bool, now: float) -> None:
+        """Tell that nothing is read from now on, or that reading goes on."""
+        self.reading_paused = paused
+        self._pulse_at = now + _PULSE_WHILE_PAUSED if paused and self.connected else None
 
     def reauthenticate(self, credentials: Credentials | None, now: float) -> None:
         """Renew the credentials on the live session; None when there are none to be had."""
@@ -347,6 +357,11 @@ class ClientCore:
         return self.state is SessionState.STARTED and not self._broken
 
     @property
+    def settled(self) -> bool:
+        """The session is connected, and every queue is open again or has failed."""
+        return self.connected and not self._restoring
+
+    @property
     def uses_configure_stream(self) -> bool:
         """The broker announces configureStream."""
         return self.handshake.broker is None or self.handshake.broker.configure_stream
@@ -432,6 +447,7 @@ class ClientCore:
             self._heartbeat = Heartbeat(broker.heartbeat_interval, broker.max_missed_heartbeats, now)
             self._renewal.authenticated(self.handshake.lifetime, now)
             self._fire(SessionInput.CHANNEL_UP, now)
+            self.pause_reading(self.reading_paused, now)
 
     def _pushed(self, event: Event) -> None:
         deliveries: list[tuple[SubscriptionCore, list[PushMessage]]] = []
@@ -508,6 +524,7 @@ class ClientCore:
             ConnectionFailed(reason) if reason else SessionClosed("the session is closed"), now
         )
         self._renewal.clear()
+        self._pulse_at = None
         self._confirmed.clear()
         self.fail_channel(None)
         self.emit(Disconnected(reason))
@@ -529,12 +546,15 @@ class ClientCore:
         self.producer.resume(list(self.queues))
         self.emit(StateRestored())
 
-    def _beat(self, heartbeat: Heartbeat, now: float) -> None:
+    def _beat(self, now: float) -> None:
+        if self._pulse_at is not None and now >= self._pulse_at:
+            self._pulse_at = now + _PULSE_WHILE_PAUSED
+            self._pulse_owed = True
+        heartbeat = self._heartbeat
+        if heartbeat is None:
+            return
         if self.reading_paused:
             heartbeat.received()
-            if heartbeat.deadline is not None and now >= heartbeat.deadline:
-                # The broker's own requests go unread: tell it all the same that somebody is there.
-                self._pulse_owed = True
         pulse = heartbeat.poll(now)
         if pulse is Pulse.SEND:
             self.outbox.event(HEARTBEAT_REQ)

@@ -248,17 +248,25 @@ def test_a_broker_without_heartbeats_may_be_silent_for_ever() -> None:
     assert bench.failures == []
 
 
-def test_while_reading_is_paused_silence_means_nothing_and_the_broker_hears_from_us() -> None:
+@pytest.mark.parametrize("max_missed", [0, 1])
+def test_while_reading_is_paused_silence_means_nothing_and_the_broker_hears_from_us(max_missed: int) -> None:
     bench = Bench()
-    bench.connect(interval_ms=3000, max_missed=1)
-    bench.core.reading_paused = True
-    bench.wait(60.0)
+    bench.connect(interval_ms=3000, max_missed=max_missed)
+    bench.core.pause_reading(True, bench.now)
+    bench.wait(20.5)
     assert bench.failures == []
     # Answers nobody asked for: they count as life, and ask for no answer that would go unread.
+    assert set(bench.broker.log) == {"clientIdentity", "HEARTBEAT_RSP"}
     assert bench.broker.log.count("HEARTBEAT_RSP") == 20
-    bench.core.reading_paused = False
+    bench.lose()
+    bench.wait(10)
+    bench.connect(interval_ms=3000, max_missed=max_missed)
+    bench.wait(5.5)
+    assert bench.broker.log.count("HEARTBEAT_RSP") == 5  # reading is still paused
+    bench.core.pause_reading(False, bench.now)
     bench.wait(12.0)
-    assert len(bench.failures) == 1
+    assert bench.broker.log.count("HEARTBEAT_RSP") == 5
+    assert len(bench.failures) == max_missed
 
 
 # renewing credentials

@@ -1,0 +1,252 @@
+"""Backpressure in both directions: nothing is dropped, nothing piles up, and the numbers can be seen."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+import bmq
+from bmq.events import ConnectionLost, SessionEvent, SlowConsumer, SlowConsumerRecovered
+from bmq.wire.constants import EventType
+from bmq.wire.event import pack_event_header
+from bmq.wire.options import encode_sub_queue_ids
+from bmq.wire.push import encode_push
+from tests.client.peer import Peer, eventually
+from tests.protocol.bench import guid
+
+URI = "bmq://bmq.test.mem.priority/q"
+
+
+@asynccontextmanager
+async def writing(peer: Peer, **options: int) -> AsyncIterator[tuple[bmq.Session, bmq.Queue]]:
+    async with bmq.connect(peer.uri, **options) as session:
+        queue = await session.open_queue(URI, write=True)
+        peer.hold.add("PUT")
+        yield session, queue
+        peer.answer("PUT")
+
+
+async def test_a_full_window_makes_posts_wait_and_post_nowait_raise(peer: Peer) -> None:
+    async with writing(peer, max_unacked_messages=4) as (session, queue):
+        pending = [queue.post_nowait(b"%d" % n) for n in range(4)]
+        with pytest.raises(
+            bmq.BufferFull, match=r"4 posts .* have no outcome yet; the session allows 4"
+        ) as caught:
+            queue.post_nowait(b"4")
+        assert caught.value.retryable
+        waiting = [asyncio.ensure_future(queue.post(b"%d" % n)) for n in range(4, 8)]
+        await asyncio.sleep(0.01)
+        assert session.stats().unacked_messages == 4
+        peer.answer("PUT")
+        await asyncio.gather(*pending, *waiting)
+        assert peer.posted == list(range(8))
+        assert session.stats().unacked_messages == session.stats().unacked_bytes == 0
+
+
+async def test_room_is_given_when_the_window_is_half_empty(peer: Peer) -> None:
+    async with writing(peer, max_unacked_messages=10) as (session, queue):
+        pending = [queue.post_nowait(b"%d" % n) for n in range(10)]
+        waiting = asyncio.ensure_future(queue.post(b"10"))
+        script = (await eventually(lambda: peer.connection.script.puts and peer.connection)).script
+        for left in (9, 8, 7, 6):
+            peer.connection.send(script.ack([script.puts.pop(0)]))
+            await eventually(lambda n=left: session.stats().unacked_messages == n)
+            await asyncio.sleep(0)
+            assert queue.unacked == left
+        peer.connection.send(script.ack([script.puts.pop(0)]))
+        await eventually(lambda: len(script.puts) == 6)  # the one that waited has been posted
+        peer.answer("PUT")
+        await asyncio.gather(waiting, *pending)
+
+
+async def test_bytes_count_too(peer: Peer) -> None:
+    async with writing(peer, max_unacked_bytes=10_000) as (session, queue):
+        pending = [queue.post_nowait(bytes(4000)) for _ in range(3)]  # the last one may exceed the limit
+        assert 12_000 < session.stats().unacked_bytes < 13_000
+        with pytest.raises(bmq.BufferFull, match="bytes"):
+            queue.post_nowait(b"x")
+        peer.answer("PUT")
+        await asyncio.gather(*pending)
+
+
+async def test_post_many_stays_within_the_window(peer: Peer) -> None:
+    async with writing(peer, max_unacked_messages=50) as (session, queue):
+        posting = asyncio.ensure_future(queue.post_many(b"%d" % n for n in range(500)))
+        most = 0
+        while not posting.done():
+            most = max(most, session.stats().unacked_messages)
+            script = peer.connection.script
+            if len(script.puts) >= 20 or most >= 50:
+                peer.connection.react() if "PUT" not in peer.hold else None
+                puts, script.puts = script.puts, []
+                if puts:
+                    peer.posted.extend(int(put.data) for put in puts)
+                    peer.connection.send(script.ack(puts))
+            await asyncio.sleep(0)
+        report = await posting
+        assert (report.posted, report.acknowledged, most) == (500, 500, 50)
+        assert peer.posted == list(range(500))
+
+
+async def test_post_many_does_not_keep_back_what_an_iterator_gave_while_it_waits_for_more(peer: Peer) -> None:
+    go_on = asyncio.Event()
+
+    async def items() -> AsyncIterator[bytes]:
+        yield b"1"
+        await go_on.wait()
+        yield b"2"
+
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, write=True)
+        posting = asyncio.ensure_future(queue.post_many(items()))
+        await eventually(lambda: peer.posted == [1])
+        go_on.set()
+        assert (await posting).acknowledged == 2
+
+
+async def test_a_peer_that_does_not_read_stops_the_posts_not_the_memory(peer: Peer) -> None:
+    async with bmq.connect(peer.uri, max_unacked_bytes=64 << 20) as session:
+        queue = await session.open_queue(URI, write=True)
+        assert peer.connection.transport is not None
+        peer.connection.transport.pause_reading()
+        payload = bytes(100_000)
+        posting = asyncio.ensure_future(queue.post_many(payload for _ in range(300)))
+        for _ in range(200):
+            await asyncio.sleep(0)
+        stats = session.stats()
+        # What the transport holds is bounded by its own mark; the rest was not even taken from the iterator.
+        assert stats.write_buffer_bytes <= 2 << 20
+        assert stats.unacked_bytes < 20 << 20
+        peer.connection.transport.resume_reading()
+        assert (await posting).acknowledged == 300
+
+
+async def test_thousands_of_heartbeats_cost_no_memory(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        assert peer.connection.transport is not None
+        peer.connection.transport.pause_reading()
+        for _ in range(50):
+            peer.connection.send(b"\x00\x00\x00\x08\x4b\x02\x00\x00" * 10_000)
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.05)
+        assert session.stats().write_buffer_bytes < 100_000
+        peer.connection.transport.resume_reading()
+
+
+# receiving
+
+
+async def test_an_application_that_does_not_keep_up_pauses_reading_and_loses_nothing(peer: Peer) -> None:
+    happened: list[SessionEvent] = []
+    async with bmq.connect(peer.uri, max_buffered_messages=10, on_event=happened.append) as session:
+        queue = await session.open_queue(URI, read=True)
+        for number in range(2000):
+            peer.connection.push(number, size=10_000)
+        await eventually(lambda: any(isinstance(event, SlowConsumer) for event in happened))
+        await asyncio.sleep(0.05)
+        stats = session.stats()
+        assert stats.buffered_messages == queue._default.buffered  # type: ignore[union-attr]
+        # Reading has stopped: of 20 MB most is still with the operating systems.
+        assert stats.buffered_bytes < 2 << 20
+        slow = next(event for event in happened if isinstance(event, SlowConsumer))
+        assert slow.messages > 10
+        assert slow.bytes > 100_000
+        got = [int((await queue.receive(timeout=5)).data) for _ in range(2000)]
+        assert got == list(range(2000))
+        assert isinstance(happened[-1], SlowConsumerRecovered)
+        assert session.stats().buffered_messages == session.stats().buffered_bytes == 0
+
+
+async def test_bytes_pause_reading_too(peer: Peer) -> None:
+    happened: list[SessionEvent] = []
+    async with bmq.connect(peer.uri, max_buffered_bytes=50_000, on_event=happened.append) as session:
+        queue = await session.open_queue(URI, read=True)
+        peer.connection.push(*range(10), size=10_000)
+        await eventually(lambda: any(isinstance(event, SlowConsumer) for event in happened))
+        assert len(await queue.receive_many(100)) == 10
+        await eventually(lambda: isinstance(happened[-1], SlowConsumerRecovered))
+
+
+async def test_a_paused_connection_is_not_taken_for_dead(peer: Peer) -> None:
+    peer.welcome = {"interval_ms": 10, "max_missed": 1}
+    happened: list[SessionEvent] = []
+    async with bmq.connect(peer.uri, max_buffered_messages=1, on_event=happened.append) as session:
+        queue = await session.open_queue(URI, read=True)
+        peer.connection.push(1, 2, 3)
+        await eventually(lambda: any(isinstance(event, SlowConsumer) for event in happened))
+        # The broker hears from us although its own heartbeats go unread.
+        await eventually(lambda: peer.log.count("HEARTBEAT_RSP") >= 2)
+        assert not any(isinstance(event, ConnectionLost) for event in happened)
+        assert len(await queue.receive_many()) == 3
+
+
+async def test_a_connection_lost_while_reading_is_paused_is_noticed_by_the_next_write(peer: Peer) -> None:
+    async with bmq.connect(peer.uri, max_buffered_messages=4) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        peer.connection.push(*range(10))
+        await eventually(lambda: session.stats().buffered_messages == 10)
+        peer.cut()
+        await queue.post(b"1")
+        assert session.stats().reconnects == 1
+        # What had not been seen by the application comes again; it is not kept from the old connection.
+        assert session.stats().buffered_messages == 0
+        peer.connection.push(*range(20))
+        got = [int((await queue.receive(timeout=5)).data) for _ in range(20)]
+        assert got == list(range(20))
+
+
+async def test_reconnecting_does_not_wait_for_an_application_that_does_not_keep_up(peer: Peer) -> None:
+    peer.open_options = {"routing": 7}  # at most once: what has come stays, for it does not come again
+    async with bmq.connect(peer.uri, max_buffered_messages=4) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        peer.connection.push(*range(10))
+        await eventually(lambda: session.stats().buffered_messages == 10)
+        peer.cut()
+        await eventually(lambda: session.stats().reconnects == 1)
+        await eventually(lambda: peer.connection.s_ids)
+        peer.connection.push(*range(10, 3000), size=1000)
+        await asyncio.sleep(0.05)
+        assert session.stats().buffered_messages < 2000  # reading has stopped again
+        got = [int((await queue.receive(timeout=5)).data) for _ in range(3000)]
+        assert got == list(range(3000))
+
+
+# what a hostile peer may send
+
+
+async def test_an_event_larger_than_allowed_closes_the_connection(peer: Peer) -> None:
+    happened: list[SessionEvent] = []
+    async with bmq.connect(peer.uri, max_event_size=10_000, on_event=happened.append) as session:
+        await session.open_queue(URI, read=True)
+        peer.connection.push(1, size=20_000)
+        lost = await eventually(lambda: next((e for e in happened if isinstance(e, ConnectionLost)), None))
+        assert "exceeds the limit of 10,000" in lost.reason
+
+
+async def test_a_decompression_bomb_is_refused_when_it_is_opened_and_harms_nobody(peer: Peer) -> None:
+    async with bmq.connect(peer.uri, max_message_size=1 << 20) as session:
+        queue = await session.open_queue(URI, read=True)
+        bomb = zlib.compress(bytes(64 << 20))
+        assert len(bomb) < 100_000
+        s_ids = encode_sub_queue_ids((peer.connection.s_ids[0],))
+        body = encode_push(0, guid(1), bomb, s_ids, compression=1)
+        peer.connection.send(pack_event_header(8 + len(body), EventType.PUSH) + body)
+        peer.connection.push(2)
+        message = await queue.receive(timeout=5)
+        with pytest.raises(bmq.ProtocolError):
+            _ = message.data
+        message.confirm()  # out of the way
+        assert (await queue.receive(timeout=5)).data == b"2"
+
+
+async def test_messages_for_queues_nobody_opened_cost_no_memory(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, write=True)
+        for number in range(1000):
+            peer.connection.send(peer.connection.script.push(7, [(guid(number), b"x" * 1000)], (5,)))
+        await queue.post(b"1")
+        assert session.stats().buffered_bytes == 0

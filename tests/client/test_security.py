@@ -1,0 +1,242 @@
+"""Authentication and TLS; and that secrets stay secret."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import ssl
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import bmq
+from tests.client.peer import Peer, eventually
+
+URI = "bmq://bmq.test.mem.priority/q"
+SECRET = "correct-horse-battery-staple"
+
+
+@pytest.fixture(autouse=True)
+def _no_secret_in_any_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    with caplog.at_level(logging.DEBUG):
+        yield
+    assert SECRET not in caplog.text
+
+
+# authentication
+
+
+async def test_basic_credentials() -> None:
+    async with bmq.broker.Broker(auth={"ann": SECRET}) as broker:
+        async with bmq.connect(broker.uri, credentials=bmq.Credentials.basic("ann", SECRET)) as session:
+            queue = await session.open_queue(URI, write=True)
+            await queue.post(b"1")
+        with pytest.raises(bmq.AuthenticationError) as caught:
+            await bmq.connect(broker.uri, credentials=bmq.Credentials.basic("ann", SECRET + "!"))
+        assert SECRET not in str(caught.value)
+        assert SECRET not in repr(caught.value)
+
+
+async def test_anonymous_and_other_mechanisms(peer: Peer) -> None:
+    async with bmq.connect(peer.uri, credentials=bmq.Credentials.anonymous()):
+        (request,) = peer.connection.script.credentials
+        assert request.mechanism == "ANONYMOUS"
+    async with bmq.connect(peer.uri, credentials=bmq.Credentials("KERBEROS", b"\x00ticket\xff")):
+        (request,) = peer.connection.script.credentials
+        assert (request.mechanism, request.data) == ("KERBEROS", b"\x00ticket\xff")
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_a_callable_is_asked_at_every_authentication(peer: Peer, asynchronous: bool) -> None:
+    numbers = itertools.count(1)
+
+    def credentials() -> bmq.Credentials:
+        return bmq.Credentials("BASIC", b"ann:%d" % next(numbers))
+
+    async def later() -> bmq.Credentials:
+        await asyncio.sleep(0)
+        return credentials()
+
+    async with bmq.connect(peer.uri, credentials=later if asynchronous else credentials) as session:
+        peer.cut()
+        await eventually(lambda: session.stats().reconnects == 1)
+        sent = [connection.script.credentials[0].data for connection in peer.connections]
+        assert sent == [b"ann:1", b"ann:2"]
+
+
+async def test_credentials_are_renewed_before_they_end(peer: Peer) -> None:
+    numbers = itertools.count(1)
+    peer.lifetime_ms = 100
+    credentials = lambda: bmq.Credentials("BASIC", b"ann:%d" % next(numbers))  # noqa: E731
+    async with bmq.connect(peer.uri, credentials=credentials) as session:
+        await eventually(lambda: len(peer.connection.script.credentials) >= 4)
+        assert session.stats().reconnects == 0
+        assert len(peer.connections) == 1
+
+
+async def test_a_refused_renewal_reconnects_with_new_credentials(peer: Peer) -> None:
+    asked: list[str] = []
+    peer.lifetime_ms = 60
+
+    def credentials() -> bmq.Credentials:
+        asked.append(SECRET)
+        if len(asked) == 2:  # the renewal
+            peer.refuse.add("authenticationRequest")
+        elif len(asked) == 3:  # the new connection
+            peer.refuse.clear()
+            peer.lifetime_ms = None
+        return bmq.Credentials.basic("ann", SECRET)
+
+    async with bmq.connect(peer.uri, credentials=credentials) as session:
+        await eventually(lambda: session.stats().reconnects == 1)
+        assert len(asked) == 3
+
+
+async def test_a_callable_that_fails_is_a_failed_attempt_and_is_asked_again(peer: Peer) -> None:
+    calls = 0
+
+    async def credentials() -> bmq.Credentials:
+        nonlocal calls
+        calls += 1
+        if calls in (1, 3, 4):
+            raise TimeoutError("the vault is closed")
+        return bmq.Credentials.basic("ann", SECRET)
+
+    with pytest.raises(bmq.ConnectionFailed, match="credentials callable failed with TimeoutError") as caught:
+        await bmq.connect(peer.uri, credentials=credentials)
+    assert caught.value.retryable
+    async with bmq.connect(
+        peer.uri, credentials=credentials, reconnect_delays=lambda: itertools.repeat(0.001)
+    ) as session:
+        peer.cut()
+        await eventually(lambda: session.stats().reconnects == 1)
+        assert calls == 5
+
+
+async def test_a_callable_that_never_answers_is_given_up(peer: Peer) -> None:
+    async def credentials() -> bmq.Credentials:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    with pytest.raises(bmq.ConnectionFailed, match="did not answer"):
+        await bmq.connect(peer.uri, credentials=credentials, connect_timeout=0.05)
+
+
+async def test_what_is_no_credentials_is_refused_without_repeating_it(peer: Peer) -> None:
+    with pytest.raises(bmq.UsageError, match=r"returned tuple, not bmq\.Credentials") as caught:
+        await bmq.connect(peer.uri, credentials=lambda: ("BASIC", SECRET))  # type: ignore[arg-type,return-value]
+    assert SECRET not in str(caught.value)
+
+
+async def test_representations_keep_secrets(peer: Peer) -> None:
+    credentials = bmq.Credentials.basic("ann", SECRET)
+    for text in (repr(credentials), str(credentials), f"{credentials}", repr([credentials])):
+        assert SECRET not in text
+        assert "BASIC" in text
+    async with bmq.connect(peer.uri, credentials=credentials) as session:
+        assert SECRET not in repr(session)
+        assert SECRET not in repr(session.options)
+        assert SECRET not in repr(session._driver.core.handshake)
+
+
+# TLS
+
+
+@dataclass
+class Certificates:
+    directory: Path
+
+    def context(self, purpose: ssl.Purpose, name: str | None = None) -> ssl.SSLContext:
+        context = ssl.create_default_context(purpose, cafile=str(self.directory / "ca.pem"))
+        if name is not None:
+            context.load_cert_chain(self.directory / f"{name}.pem", self.directory / f"{name}.key")
+        return context
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """A certificate authority, and certificates of a broker and of a client."""
+    directory = tmp_path_factory.mktemp("certificates")
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True)
+
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=test CA")
+    for name, alternative in (
+        ("broker", "DNS:broker.example,IP:127.0.0.1"),
+        ("client", "DNS:client.example"),
+    ):
+        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}.example")
+        (directory / "extensions").write_text(f"subjectAltName={alternative}\n")
+        signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "extensions")
+        openssl("x509", "-req", "-in", f"{name}.csr", *signing, "-out", f"{name}.pem", "-days", "2")
+    return Certificates(directory)
+
+
+async def test_tls_end_to_end(certificates: Certificates) -> None:
+    async with Peer(certificates.context(ssl.Purpose.CLIENT_AUTH, "broker")) as peer:
+        assert peer.uri.startswith("tcps://")
+        context = certificates.context(ssl.Purpose.SERVER_AUTH)
+        async with bmq.connect(peer.uri, ssl=context) as session:
+            queue = await session.open_queue(URI, read=True, write=True)
+            report = await queue.post_many(bytes(10_000) for _ in range(500))
+            assert report.acknowledged == 500
+            peer.connection.push(*range(100), size=10_000)
+            assert len([await queue.receive(timeout=5) for _ in range(100)]) == 100
+            peer.cut()
+            await eventually(lambda: session.stats().reconnects == 1)
+            await queue.post(b"1")
+        await eventually(lambda: all(connection.transport is None for connection in peer.connections))
+
+
+async def test_a_context_is_enough_without_tcps(certificates: Certificates) -> None:
+    async with Peer(certificates.context(ssl.Purpose.CLIENT_AUTH, "broker")) as peer:
+        uri = peer.uri.replace("tcps", "tcp")
+        async with bmq.connect(uri, ssl=certificates.context(ssl.Purpose.SERVER_AUTH)) as session:
+            assert session.state is bmq.SessionState.STARTED
+
+
+async def test_an_unknown_authority_is_refused(certificates: Certificates) -> None:
+    async with Peer(certificates.context(ssl.Purpose.CLIENT_AUTH, "broker")) as peer:
+        with pytest.raises(bmq.ConnectionFailed, match=r"(?i)certificate"):
+            await bmq.connect(peer.uri)
+
+
+async def test_the_name_is_verified_and_can_be_given(certificates: Certificates) -> None:
+    async with Peer(certificates.context(ssl.Purpose.CLIENT_AUTH, "broker")) as peer:
+        context = certificates.context(ssl.Purpose.SERVER_AUTH)
+        async with bmq.connect(peer.uri, ssl=context, server_hostname="broker.example"):
+            pass
+        with pytest.raises(bmq.ConnectionFailed, match=r"(?i)hostname|certificate"):
+            await bmq.connect(peer.uri, ssl=context, server_hostname="somebody.else")
+
+
+async def test_a_client_certificate_is_shown(certificates: Certificates) -> None:
+    server = certificates.context(ssl.Purpose.CLIENT_AUTH, "broker")
+    server.verify_mode = ssl.CERT_REQUIRED
+    async with Peer(server) as peer:
+        async with bmq.connect(
+            peer.uri, ssl=certificates.context(ssl.Purpose.SERVER_AUTH, "client")
+        ) as session:
+            await session.open_queue(URI, write=True)
+            assert peer.connection.transport is not None
+            seen = peer.connection.transport.get_extra_info("peercert")
+            assert ("commonName", "client.example") in [pair for part in seen["subject"] for pair in part]
+        with pytest.raises(bmq.ConnectionFailed):
+            await bmq.connect(peer.uri, ssl=certificates.context(ssl.Purpose.SERVER_AUTH))
+
+
+async def test_tls_to_a_broker_without_fails_and_the_other_way_round(
+    certificates: Certificates, peer: Peer
+) -> None:
+    peer.greeting = b""
+    with pytest.raises(bmq.ConnectionFailed):
+        await bmq.connect(peer.uri.replace("tcp", "tcps"), connect_timeout=0.2)
+    async with Peer(certificates.context(ssl.Purpose.CLIENT_AUTH, "broker")) as guarded:
+        with pytest.raises(bmq.ConnectionFailed):
+            await bmq.connect(guarded.uri.replace("tcps", "tcp"), connect_timeout=0.2)

@@ -1,0 +1,162 @@
+"""Session events and host health, as the application sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+
+import bmq
+from bmq import events
+from tests.client.peer import Peer, eventually
+
+URI = "bmq://bmq.test.mem.priority/q"
+
+
+async def test_every_iterator_sees_every_event_from_where_it_began(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        first = session.events()
+        await session.open_queue(URI, read=True)
+        peer.cut()
+        assert isinstance(await anext(first), events.ConnectionLost)
+        second = session.events()
+        seen = [type(await anext(second)).__name__ for _ in range(4)]
+        assert seen == ["Reconnecting", "Reconnected", "QueueReopened", "StateRestored"]
+        assert [type(await anext(first)).__name__ for _ in range(4)] == seen
+    assert [event async for event in first] == [event async for event in second] == [events.Disconnected("")]
+
+
+async def test_events_are_values() -> None:
+    assert events.QueueReopened("a") == events.QueueReopened("a")
+    assert events.Reconnecting(1, 0.5, "x") != events.Reconnecting(2, 0.5, "x")
+    with pytest.raises(AttributeError):
+        events.Connected("a").broker = "b"  # type: ignore[misc]
+
+
+async def test_an_iterator_that_does_not_keep_up_loses_the_oldest(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        iterator = session.events()
+        health = session._driver.core
+        for _ in range(800):
+            health.host_health(False)
+            health.host_health(True)
+        session._driver.pump()
+        got = [await anext(iterator) for _ in range(1000)]
+        assert got[-1] == events.HostHealthRestored()
+
+
+async def test_iterators_that_are_dropped_are_forgotten(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        for _ in range(100):
+            session.events()
+        gc.collect()
+        assert len(session._events._subscribers) == 0
+
+
+async def test_a_failing_callback_is_logged_and_harms_nobody(
+    peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(event: events.SessionEvent) -> None:
+        raise ValueError(event)
+
+    async with bmq.connect(peer.uri, on_event=fail) as session:
+        queue = await session.open_queue(URI, write=True)
+        await queue.post(b"1")
+    assert "the session event callback failed on Connected" in caplog.text
+
+
+async def test_a_mistake_in_the_library_ends_the_session_and_nobody_hangs(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = await bmq.connect(peer.uri)
+    queue = await session.open_queue(URI, read=True, write=True)
+    peer.hold.add("PUT")
+    pending = queue.post_nowait(b"1")
+    receiving = asyncio.ensure_future(queue.receive())
+    await eventually(lambda: peer.connection.script.puts)
+    monkeypatch.setattr(session._driver.core, "_pushed", None)
+    with caplog.at_level(logging.CRITICAL, "bmq"):
+        peer.connection.push(1)
+        with pytest.raises(bmq.PostError):
+            await pending
+    with pytest.raises(bmq.SessionClosed, match="internal error"):
+        await receiving
+    assert "internal error" in caplog.text
+    assert session.state is bmq.SessionState.CLOSED
+    await session.close()
+    await eventually(lambda: peer.connection.transport is None)
+
+
+# host health
+
+
+async def test_an_unhealthy_host_suspends_the_queues_that_want_it(peer: Peer) -> None:
+    health = bmq.HostHealth()
+    happened: list[str] = []
+    async with bmq.connect(
+        peer.uri, host_health=health, on_event=lambda event: happened.append(type(event).__name__)
+    ) as session:
+        queue = await session.open_queue(URI, read=True, write=True, suspends_on_bad_host_health=True)
+        other = await session.open_queue("bmq://bmq.test.mem.priority/other", read=True, write=True)
+        health.set(False)
+        await eventually(lambda: "QueueSuspended" in happened)
+        assert not health.healthy
+        with pytest.raises(bmq.StateError, match="suspended"):
+            await queue.post(b"1")
+        await other.post(b"2")
+        health.set(True)
+        await eventually(lambda: "HostHealthRestored" in happened)
+        await queue.post(b"3")
+        assert happened == [
+            "Connected",
+            "HostUnhealthy",
+            "QueueSuspended",
+            "QueueResumed",
+            "HostHealthRestored",
+        ]
+        peer.connection.push(1, q_id=queue.core.q_id)
+        assert (await queue.receive(timeout=5)).data == b"1"
+
+
+async def test_a_host_that_is_unhealthy_from_the_start(peer: Peer) -> None:
+    health = bmq.HostHealth(healthy=False)
+    async with bmq.connect(peer.uri, host_health=health) as session:
+        seen = session.events()
+        await session.open_queue(URI, read=True, suspends_on_bad_host_health=True)
+        assert await anext(seen) == events.QueueSuspended(URI)
+        assert "ConfigureStream" not in peer.log
+        health.set(True)
+        assert await anext(seen) == events.QueueResumed(URI)
+        assert peer.log.count("ConfigureStream") == 1
+
+
+async def test_sessions_may_share_a_monitor_and_it_outlives_them(peer: Peer) -> None:
+    health = bmq.HostHealth()
+    async with (
+        bmq.connect(peer.uri, host_health=health) as one,
+        bmq.connect(peer.uri, host_health=health) as two,
+    ):
+        first, second = one.events(), two.events()
+        await asyncio.sleep(0)
+        health.set(False)
+        assert await anext(first) == await anext(second) == events.HostUnhealthy()
+    await eventually(lambda: not health._changed)
+    health.set(True)
+
+
+async def test_any_iterable_is_a_monitor_and_one_that_fails_is_logged(
+    peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Monitor:
+        async def __aiter__(self) -> AsyncIterator[bool]:
+            yield False
+            raise ValueError("no such disk")
+
+    async with bmq.connect(peer.uri, host_health=Monitor()) as session:
+        queue = await session.open_queue(URI, write=True, suspends_on_bad_host_health=True)
+        with pytest.raises(bmq.StateError, match="suspended"):
+            queue.post_nowait(b"1")
+    assert "the host health monitor failed" in caplog.text
