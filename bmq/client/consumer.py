@@ -261,9 +261,7 @@ class Consumer:
             self.queue.reroute(messages)
             return
         self.messages.extend(messages)
-        size = 0
-        for message in messages:
-            size += len(message[6])
+        size = sum([len(message[6]) for message in messages])
         self.queue.driver.note_buffered(len(messages), size)
         if self._waiters:
             self._wake(len(messages))
@@ -272,8 +270,7 @@ class Consumer:
         """Give up the messages that wait unseen."""
         messages = list(self.messages)
         self.messages.clear()
-        for message in messages:
-            self._taken_bytes += len(message[6])
+        self._taken_bytes += sum([len(message[6]) for message in messages])
         self._taken += len(messages)
         self._count_taken()
         return messages
@@ -304,7 +301,7 @@ class Consumer:
             return MessageBatch(self, [Message(self, push) for push in self.take_back()])
         pushes = [messages.popleft() for _ in range(limit)]
         self._taken += limit
-        self._taken_bytes += sum(len(push[6]) for push in pushes)
+        self._taken_bytes += sum([len(push[6]) for push in pushes])
         self._count_taken()
         return MessageBatch(self, [Message(self, push) for push in pushes])
 

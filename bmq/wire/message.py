@@ -85,4 +85,4 @@ def split_application_data(
     payload = data[length:]
     if compression and new:
         payload = decompress(payload, limit)
-    return Properties(data, new=new), payload
+    return Properties(data, new=new, length=length), payload

@@ -270,6 +270,7 @@ class Properties(Mapping[str, PropertyValue]):
     Args:
         area: the properties area (more bytes may follow).
         new: whether it is in the new encoding.
+        length: what :func:`properties_length` returned for it, if it was called.
 
     Raises:
         ProtocolError: on first access, when the area is malformed.
@@ -277,28 +278,29 @@ class Properties(Mapping[str, PropertyValue]):
 
     __slots__ = ("_area", "_end", "_index", "_new")
 
-    def __init__(self, area: bytes = b"", *, new: bool = True) -> None:
+    def __init__(self, area: bytes = b"", *, new: bool = True, length: int = 0) -> None:
         self._area = area
         self._new = new
-        self._end = 0
+        # The length of the area, until it is indexed; then without its padding.
+        self._end = length
         self._index: dict[str, tuple[int, int, int]] | None = None if area else {}
 
     def _entries(self) -> dict[str, tuple[int, int, int]]:
         index = self._index
         if index is None:
             area = self._area
-            total = properties_length(area)
+            total = self._end or properties_length(area)
             pad = area[total - 1]
             if not 1 <= pad <= 4 or pad > total:
                 unpadded_length(area, 0, total, field="message properties padding")
-            self._end = end = total - pad
+            end = total - pad
             layouts = _layouts[self._new]
             index = layouts.find(area, end) if area[0] == _STANDARD_SIZES else None
             if index is None:
                 index = _parse(area, end, self._new)
                 if area[0] == _STANDARD_SIZES:
                     layouts.learn(area, end, index)
-            self._index = index
+            self._end, self._index = end, index
         return index
 
     def __getitem__(self, name: str) -> PropertyValue:

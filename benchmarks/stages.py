@@ -1,0 +1,195 @@
+"""Where each microsecond goes: every stage of a message's way, timed on its own.
+
+    python benchmarks/stages.py [--output NAME]
+
+No broker, no socket: each stage is called with what the stage before it makes, thousands of messages in one
+go, and the least of many runs counts, so that what else the machine does is left out. What a message costs in
+a real run on top of the sum is the event loop, the system calls, and caches that others use too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from crc32c import crc32c
+from harness import machine
+from rich.console import Console
+from rich.table import Table
+
+from bmq.client.consumer import Consumer
+from bmq.client.message import Message
+from bmq.client.posting import PostBatch, settle
+from bmq.protocol.framing import Framer
+from bmq.protocol.outbox import Outbox
+from bmq.protocol.producer import Producer
+from bmq.protocol.queue import Family, QueueCore, SubscriptionOptions
+from bmq.protocol.tables import QueueState
+from bmq.wire.ack import encode_acks
+from bmq.wire.confirm import encode_confirm, encode_queue_confirms
+from bmq.wire.constants import EventType, PutFlags
+from bmq.wire.control import QueueFlags
+from bmq.wire.event import HEADER_SIZE, pack_event_header, read_event
+from bmq.wire.guid import GuidGenerator
+from bmq.wire.options import encode_sub_queue_ids
+from bmq.wire.properties import Properties, encode_properties
+from bmq.wire.push import decode_push_runs, encode_push
+from bmq.wire.put import encode_puts
+from bmq.wire.uri import QueueUri
+
+COUNT, RUNS = 2000, 60
+PAYLOAD = bytes(256)
+PROPERTIES = {"CustomerId": 1234, "OrderType": "EXPRESS"}
+
+
+def least(run: Callable[[Any], object], prepare: Callable[[], Any] = lambda: None) -> float:
+    """Microseconds a message of the fastest of many runs over COUNT messages."""
+    best = float("inf")
+    for _ in range(RUNS):
+        ready = prepare()
+        gc.collect()
+        gc.disable()
+        begin = time.perf_counter()
+        run(ready)
+        best = min(best, time.perf_counter() - begin)
+        gc.enable()
+    return best / COUNT * 1e6
+
+
+def repeat(call: Callable[[], object]) -> Callable[[Any], None]:
+    def run(_: Any) -> None:
+        for _ in range(COUNT):
+            call()
+
+    return run
+
+
+def producing() -> list[tuple[str, float]]:
+    generator = GuidGenerator(b"abcdef")
+    guids = [generator.next(1) for _ in range(COUNT)]
+    outgoing = [(guid, PAYLOAD, int(PutFlags.ACK_REQUESTED), 0, 0) for guid in guids]
+    messages = encode_puts(0, outgoing)
+    core = QueueCore(QueueUri.parse("bmq://d/q"), Family(0), "", QueueFlags.WRITE, None, suspends=False)
+    core.state, core.sending = QueueState.OPEN, True
+    batch = PostBatch()
+
+    def posted() -> Producer:
+        producer = Producer(Outbox())
+        batch.pending = COUNT
+        producer.post_many(core, outgoing, batch, 0.0)
+        return producer
+
+    def filled() -> Outbox:
+        outbox = Outbox()
+        outbox.put(messages, sum(map(len, messages)))
+        return outbox
+
+    acks = read_event(encode_acks([(0, 0, guid, 0) for guid in guids]))
+
+    def outcomes() -> Any:
+        batch.pending = COUNT
+        return posted().acked(acks)
+
+    def post(producer: Producer) -> None:
+        producer.post_many(core, outgoing, batch, 0.0)
+
+    guid, crc, encode = (
+        least(repeat(lambda: generator.next(1))),
+        least(repeat(lambda: crc32c(PAYLOAD))),
+        least(lambda _: encode_puts(0, outgoing)),
+    )
+    accept = least(post, lambda: Producer(Outbox()))
+    return [
+        ("make a GUID", guid),
+        ("CRC32-C of 256 bytes", crc),
+        ("header, data, padding: one PUT message", encode - crc),
+        ("a place in the window", accept - encode),
+        ("copy into the PUT event", least(lambda outbox: outbox.take(), filled)),
+        ("read the ACK, take the post out of the window", least(lambda p: p.acked(acks), posted)),
+        ("count the outcome", least(settle, outcomes)),
+        ("with two properties: encode them", least(repeat(lambda: encode_properties(PROPERTIES, new=True)))),
+    ]
+
+
+def consuming() -> list[tuple[str, float]]:
+    guids = [number.to_bytes(16, "big") for number in range(1, COUNT + 1)]
+    options = encode_sub_queue_ids((1,))
+    body = b"".join(encode_push(0, guid, PAYLOAD, options) for guid in guids)
+    event = pack_event_header(HEADER_SIZE + len(body), EventType.PUSH) + body
+    pushes = decode_push_runs(event, HEADER_SIZE)[0]
+    driver: Any = SimpleNamespace(
+        options=SimpleNamespace(max_message_size=2**26), note_buffered=lambda messages, size: None
+    )
+    queue: Any = SimpleNamespace(driver=driver, core=None, outstanding=0, uri="bmq://d/q")
+    consumer = Consumer(queue, None, [None], SubscriptionOptions(1000, 2**30, 0), None)
+    consumer.active = True
+
+    def line() -> deque[Any]:
+        consumer.messages.clear()
+        consumer.deliver(pushes)
+        return consumer.messages
+
+    def pop(messages: deque[Any]) -> None:
+        while messages:
+            consumer.pop()
+
+    received = [Message(consumer, push) for push in pushes]
+    area = encode_properties(PROPERTIES, new=True)
+
+    def read_properties() -> None:
+        properties = Properties(area, new=True)
+        properties["CustomerId"]
+        properties["OrderType"]
+
+    outbox = Outbox()
+
+    def one_by_one(_: Any) -> None:
+        for guid in guids:
+            outbox.confirm(encode_confirm(0, guid, 0))
+        outbox.take()
+
+    def in_bulk(_: Any) -> None:
+        outbox.confirm(encode_queue_confirms(0, guids, 0))
+        outbox.take()
+
+    return [
+        ("cut the stream into events", least(lambda _: Framer().feed(event))),
+        ("read PUSH header and options, cut out the data", least(lambda _: decode_push_runs(event, 8))),
+        ("into the consumer's line", least(lambda _: consumer.deliver(pushes), line)),
+        ("out of the line, as a Message", least(pop, line)),
+        ("message.data", least(lambda _: [message.data for message in received])),
+        ("encode the confirmation, one by one", least(one_by_one)),
+        ("the same for a batch", least(in_bulk)),
+        ("with two properties: find and read both", least(repeat(read_properties))),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--output", type=Path, default=Path("build/stages"), metavar="NAME")
+    options = parser.parse_args()
+    console = Console()
+    document: dict[str, Any] = {"machine": machine()}
+    for title, stages in (("Producing", producing()), ("Consuming", consuming())):
+        table = Table(title=f"{title}, us a message of 256 bytes")
+        table.add_column("stage")
+        table.add_column("us", justify="right")
+        for name, us in stages:
+            table.add_row(name, f"{us:.2f}")
+        console.print(table)
+        document[title.lower()] = dict(stages)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
