@@ -52,6 +52,8 @@ __all__ = ["Driver"]
 
 logger = logging.getLogger("bmq.client")
 
+# What keeps these tasks alive: garbage together with their session, they could not be ended properly.
+_watching: set[asyncio.Task[None]] = set()
 # How much is taken from the core for one write.
 _WRITE = 1024 * 1024
 
@@ -123,6 +125,8 @@ class Driver:
         if self._host_health is not None:
             watch = _watch_health(weakref.ref(self), self._host_health)
             self._health_task = self.loop.create_task(watch)
+            _watching.add(self._health_task)
+            self._health_task.add_done_callback(_watching.discard)
         try:
             await self.dialer.first_connect()
         except BaseException:

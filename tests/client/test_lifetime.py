@@ -1,0 +1,237 @@
+"""Who keeps a session alive, and what becomes of one that nobody closes; one event loop for each."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import textwrap
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import bmq
+from tests.client.peer import Peer, eventually
+
+URI = "bmq://bmq.test.mem.priority/q"
+
+
+# never closed
+
+
+async def test_a_session_nobody_holds_is_collected_warned_of_and_its_connection_closed(peer: Peer) -> None:
+    session = await bmq.connect(peer.uri, host_health=bmq.HostHealth())
+    queue = await session.open_queue(URI, read=True, write=True)
+    await queue.post(b"1")
+    gone = weakref.ref(session)
+    del session, queue
+    with pytest.warns(ResourceWarning, match="never closed: use 'async with"):
+        await eventually(lambda: gc.collect() >= 0 and gone() is None)
+    await eventually(lambda: peer.connection.transport is None)
+
+
+async def test_a_queue_in_somebodys_hands_keeps_its_session(peer: Peer) -> None:
+    queue = await (await bmq.connect(peer.uri)).open_queue(URI, read=True, write=True)
+    gc.collect()
+    await queue.post(b"1")
+    peer.connection.push(1)
+    message = await queue.receive(timeout=5)
+    del queue
+    gc.collect()
+    message.confirm()  # a message is enough
+    await eventually(lambda: peer.connection.script.confirms)
+    await message.subscription.queue.session.close()
+
+
+async def test_a_task_that_waits_keeps_its_session(peer: Peer) -> None:
+    async def work() -> bytes:
+        session = await bmq.connect(peer.uri)
+        queue = await session.open_queue(URI, read=True)
+        data = (await queue.receive()).data
+        await session.close()
+        return data
+
+    task = asyncio.ensure_future(work())
+    await eventually(lambda: peer.connections and peer.connection.s_ids)
+    gc.collect()
+    peer.connection.push(7)
+    assert await task == b"7"
+
+
+async def test_a_closed_session_leaves_nothing_in_the_loop(peer: Peer) -> None:
+    session = await bmq.connect(peer.uri)
+    queue = await session.open_queue(URI, read=True, write=True)
+    await queue.post(b"1")
+    await session.close()
+    driver = weakref.ref(session._driver)
+    del session, queue
+    gc.collect()
+    assert driver() is None
+
+
+def run(script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in a fresh interpreter, beside a broker, and wait for it at most ten seconds."""
+    prelude = """
+        import asyncio, bmq, sys
+        from tests.client.peer import Peer
+        URI = "bmq://bmq.test.mem.priority/q"
+    """
+    program = textwrap.dedent(prelude) + textwrap.dedent(script)
+    return subprocess.run(
+        [sys.executable, "-W", "default::ResourceWarning", "-c", program],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("runner", ["asyncio.run", "bmq.run"])
+def test_an_interpreter_with_an_open_session_ends_and_warns(runner: str) -> None:
+    done = run(f"""
+        async def main():
+            global session, queue
+            peer = Peer()
+            await peer.start()
+            session = await bmq.connect(peer.uri)
+            queue = await session.open_queue(URI, read=True, write=True)
+            await queue.post(b"1")
+
+        {runner}(main())
+    """)
+    assert done.returncode == 0, done.stderr
+    assert "was never closed" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Task was destroyed" not in done.stderr
+
+
+@pytest.mark.parametrize("runner", ["asyncio.run", "bmq.run"])
+def test_leaving_the_loop_while_reconnecting_is_quiet(runner: str) -> None:
+    done = run(f"""
+        async def main():
+            peer = Peer()
+            await peer.start()
+            global session
+            session = await bmq.connect(peer.uri)
+            queue = await session.open_queue(URI, write=True)
+            await peer.stop()
+            post = asyncio.ensure_future(queue.post(b"1"))
+            await asyncio.sleep(0.05)
+            assert session.state is bmq.SessionState.RECONNECTING
+
+        {runner}(main())
+        assert session.state is bmq.SessionState.CLOSED, session
+    """)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Task was destroyed" not in done.stderr
+
+
+@pytest.mark.parametrize("runner", ["asyncio.run", "bmq.run"])
+def test_an_exception_leaves_the_block_and_the_program(runner: str) -> None:
+    done = run(f"""
+        async def main():
+            async with Peer() as peer, bmq.connect(peer.uri) as session:
+                queue = await session.open_queue(URI, read=True)
+                raise SystemExit(3)
+
+        {runner}(main())
+    """)
+    assert done.returncode == 3, done.stderr
+    assert done.stderr == ""
+
+
+def test_a_session_made_and_not_started_is_nobodys_business() -> None:
+    done = run("bmq.connect('tcp://localhost:1')")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# one loop
+
+
+def in_another_loop(call: object) -> BaseException | None:
+    """Run a coroutine function in a thread with a loop of its own; return what it raised."""
+
+    def work() -> BaseException | None:
+        async def main() -> None:
+            result = call()  # type: ignore[operator]
+            if asyncio.iscoroutine(result) or asyncio.isfuture(result):
+                await result
+
+        try:
+            asyncio.run(main())
+        except BaseException as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result(timeout=10)
+
+
+async def test_another_loop_is_refused_everywhere(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        peer.connection.push(1)
+        message = await queue.receive(timeout=5)
+        for call in (
+            lambda: session.open_queue("bmq://bmq.test.mem.priority/other", read=True),
+            lambda: session.close(),
+            lambda: queue.post(b"1"),
+            lambda: queue.post_nowait(b"1"),
+            lambda: queue.post_many([b"1"]),
+            lambda: queue.flush(),
+            lambda: queue.configure(priority=1),
+            lambda: queue.subscribe("x > 1").open(),
+            lambda: queue.close(),
+        ):
+            error = in_another_loop(call)
+            assert isinstance(error, bmq.UsageError), (call, error)
+            assert "belong to the event loop" in str(error)
+        await queue.post(b"1")
+        message.confirm()
+
+
+async def test_a_thread_without_a_loop_is_refused_too(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        peer.connection.push(1)
+        message = await queue.receive(timeout=5)
+        for call in (message.confirm, lambda: queue.post_nowait(b"1")):
+            with pytest.raises(bmq.UsageError, match="call_soon_threadsafe"):
+                await asyncio.to_thread(call)
+
+
+async def test_other_threads_can_hand_work_over(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, write=True)
+        loop = asyncio.get_running_loop()
+        acks: list[bmq.Ack] = []
+
+        def work() -> None:
+            acks.append(asyncio.run_coroutine_threadsafe(queue.post(b"1"), loop).result(timeout=5))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        await eventually(lambda: acks)
+        thread.join()
+
+
+async def test_many_sessions_in_many_loops(peer: Peer) -> None:
+    def work(number: int) -> int:
+        async def main() -> int:
+            async with bmq.connect(peer.uri) as session:
+                queue = await session.open_queue(f"{URI}{number}", write=True)
+                report = await queue.post_many(b"%d" % n for n in range(100))
+                return report.acknowledged
+
+        return asyncio.run(main())
+
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(4) as pool:
+        results = await asyncio.gather(*(loop.run_in_executor(pool, work, n) for n in range(4)))
+    assert results == [100] * 4
