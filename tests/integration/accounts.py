@@ -227,11 +227,11 @@ class Recoveries:
 
     Attributes:
         times: seconds, of those that no other fault disturbed.
-        disturbed: how many the next fault came in between of.
+        disturbed: of those that the next fault came in between of.
     """
 
-    times: list[float]
-    disturbed: int
+    times: list[float] = field(default_factory=list)
+    disturbed: list[float] = field(default_factory=list)
 
     @property
     def median(self) -> float:
@@ -239,17 +239,16 @@ class Recoveries:
 
     def __str__(self) -> str:
         if not self.times:
-            return f"none undisturbed, {self.disturbed} disturbed by the next fault"
+            return f"none undisturbed, {len(self.disturbed)} disturbed by the next fault"
         return (
             f"median {self.median * 1000:.0f} ms, longest {max(self.times) * 1000:.0f} ms, of "
-            f"{len(self.times)} undisturbed; {self.disturbed} disturbed by the next fault"
+            f"{len(self.times)} undisturbed; {len(self.disturbed)} disturbed by the next fault"
         )
 
 
 def recoveries(faults: list[Moment], sessions: Iterable[list[Moment]]) -> Recoveries:
     """Find for each cut when each session that was in good order had its state restored."""
-    times: list[float] = []
-    disturbed = 0
+    found = Recoveries()
     for moments in sessions:
         for index, fault in enumerate(faults):
             if fault.what not in CUTS:
@@ -262,8 +261,7 @@ def recoveries(faults: list[Moment], sessions: Iterable[list[Moment]]) -> Recove
             if not after or after[0].what != "ConnectionLost" or after[0].at > following:
                 continue  # it had lost its connection without noticing: cut on the other side
             restored = next((m.at for m in after if m.what == "StateRestored"), None)
-            if restored is None or restored > following:
-                disturbed += 1
-            else:
+            if restored is not None:
+                times = found.disturbed if restored > following else found.times
                 times.append(restored - fault.at)
-    return Recoveries(times, disturbed)
+    return found
