@@ -47,14 +47,24 @@ class Framer:
         if self._error is not None:
             return events, self._error
         pending = self._pending
-        if pending:
-            if len(pending) + len(data) < self._need:
-                pending += data
-                return events, None
-            data = b"".join((pending, data))
-            pending.clear()
         start, end = 0, len(data)
         try:
+            if pending:
+                missing = self._need - len(pending)
+                if end < missing:
+                    pending += data
+                    return events, None
+                if self._need == _LENGTH_BYTES:
+                    data = b"".join((pending, data))
+                    pending.clear()
+                    end = len(data)
+                else:
+                    # The event that has been waited for; what follows is not copied once more.
+                    pending += memoryview(data)[:missing]
+                    whole = bytes(pending)
+                    pending.clear()
+                    start = missing
+                    events.append(read_event(whole))
             while True:
                 left = end - start
                 if left < _LENGTH_BYTES:
