@@ -22,7 +22,7 @@ async def test_leaving_the_block_closes_in_order(peer: Peer) -> None:
         message = await queue.receive(timeout=5)
         message.confirm()
         pending = queue.post_nowait(b"7")
-    assert peer.log[3:] == ["PUT", "CONFIRM", "ConfigureStream", "CloseQueue", "Disconnect"]
+    assert peer.log[3:] == ["CONFIRM", "PUT", "ConfigureStream", "CloseQueue", "Disconnect"]
     assert (await pending).status is bmq.AckStatus.SUCCESS
     await eventually(lambda: peer.connection.transport is None)
 
