@@ -280,10 +280,10 @@ class Column:
             "cut to restored, median": f"{self.recoveries.median:.3f} s" if times else "-",
             "cut to restored, 90 %": f"{harness.percentile(times, 0.9):.3f} s" if times else "-",
             "cut to restored, longest": f"{times[-1]:.3f} s" if times else "-",
-            "so many times": f"{len(times)}",
-            "disturbed ones too, median": f"{statistics.median(both):.3f} s" if both else "-",
-            "disturbed ones too, longest": f"{both[-1]:.3f} s" if both else "-",
-            "so many": f"{len(both)}",
+            "cuts measured": f"{len(times)}",
+            "with disturbed ones, median": f"{statistics.median(both):.3f} s" if both else "-",
+            "with disturbed ones, longest": f"{both[-1]:.3f} s" if both else "-",
+            "cuts with disturbed ones": f"{len(both)}",
         }
 
 
