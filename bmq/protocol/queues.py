@@ -281,9 +281,7 @@ class Queues:
             return
         if request.kind is not RequestKind.OPEN:
             queue.request = None  # an openQueue is still waited for: what it opens has to be closed
-        self._fire(
-            queue, QueueInput.RELEASE_FAILED if queue.releasing else QueueInput.TIMEOUT, now, request
-        )
+        self._fire(queue, QueueInput.RELEASE_FAILED if queue.releasing else QueueInput.TIMEOUT, now, request)
 
     def fallback(self, q_id: int) -> SubscriptionCore | None:
         """Return whom a message without a known subscription id is for, when there is no doubt."""

@@ -1,0 +1,231 @@
+"""The small parts of the client core: deadlines, requests, routes, the outbox, confirmations, renewal."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bmq.protocol.deadlines import Deadlines
+from bmq.protocol.framing import Framer
+from bmq.protocol.outbox import Outbox
+from bmq.protocol.queue import Family, QueueCore, SubscriptionCore, SubscriptionOptions
+from bmq.protocol.redelivery import Confirmed
+from bmq.protocol.renewal import Renewal
+from bmq.protocol.requests import RequestKind, Requests
+from bmq.protocol.routes import Routes
+from bmq.wire.confirm import encode_confirm
+from bmq.wire.constants import EventType
+from bmq.wire.control import QueueFlags
+from bmq.wire.event import Event
+from bmq.wire.put import decode_puts, encode_put
+from bmq.wire.uri import QueueUri
+from tests.protocol.bench import guid
+
+
+def events_of(data: list[bytes]) -> Iterator[Event]:
+    events, error = Framer(1 << 30).feed(b"".join(data))
+    assert error is None
+    yield from events
+
+
+# deadlines
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.none() | st.integers(0, 1000))))
+def test_deadlines_agree_with_a_dictionary(steps: list[tuple[int, int | None]]) -> None:
+    deadlines, model = Deadlines[int](), dict[int, int]()
+    for key, when in steps:
+        if when is None:
+            deadlines.discard(key)
+            model.pop(key, None)
+        else:
+            deadlines.set(key, when)
+            model[key] = when
+        assert deadlines.first() == min(model.values(), default=None)
+        assert len(deadlines) == len(model)
+    due = deadlines.due(500)
+    assert set(due) == {key for key, when in model.items() if when <= 500}
+    assert [model[key] for key in due] == sorted(model[key] for key in due)
+    assert not any(key in deadlines for key in due)
+
+
+def test_deadlines_take_memory_for_what_is_live_only() -> None:
+    deadlines = Deadlines[int]()
+    for key in range(100_000):
+        deadlines.set(key, 60.0 + random.random())
+        deadlines.discard(key - 10)
+    assert len(deadlines) == 10
+    assert len(deadlines._heap) < 200
+
+
+# requests
+
+
+def test_requests_count_up_and_resolve_once() -> None:
+    requests = Requests()
+    first, second = (requests.add(RequestKind.OPEN, "q", 10.0) for _ in range(2))
+    assert (first.r_id, second.r_id) == (1, 2)
+    assert requests.resolve(2) is second
+    assert requests.resolve(2) is None
+    assert requests.resolve(None) is None
+    assert requests.next_deadline() == 10.0
+
+
+def test_late_responses_resolve_and_only_so_many_are_waited_for() -> None:
+    requests = Requests()
+    sent = [requests.add(RequestKind.CONFIGURE, "q", 1.0) for _ in range(1500)]
+    assert requests.expire(0.9) == []
+    assert requests.expire(1.0) == sent
+    assert requests.expire(2.0) == []
+    assert len(requests) == 1000
+    assert requests.resolve(1) is None
+    assert requests.resolve(1500) is sent[-1]
+
+
+def test_a_request_can_be_waited_for_again() -> None:
+    requests = Requests()
+    request = requests.add(RequestKind.OPEN, "q", 1.0)
+    requests.expire(1.0)
+    requests.extend(request, 5.0)
+    assert requests.next_deadline() == 5.0
+    assert requests.expire(5.0) == [request]
+    requests.resolve(request.r_id)
+    requests.extend(request, 9.0)  # answered: there is nothing to wait for
+    assert requests.next_deadline() is None
+
+
+# routes
+
+
+def queue() -> QueueCore:
+    return QueueCore(QueueUri.parse("bmq://d/q"), Family(0), "", QueueFlags.READ, None, suspends=False)
+
+
+def test_ids_are_never_used_twice_and_two_configurations_back_still_known() -> None:
+    routes, core = Routes(), queue()
+    subscription = SubscriptionCore(core, "", SubscriptionOptions(1, 1, 0), None)
+    seen: set[int] = set()
+    for generation in range(10):
+        numbered = routes.number([subscription, subscription])
+        ids = {s_id for s_id, _ in numbered}
+        assert not ids & seen
+        seen |= ids
+        routes.add(core, numbered)
+        routes.settle(core, numbered)
+        assert set(routes.by_queue[0]) == set(sorted(seen)[-4:] if generation else ids)
+    routes.drop(core, numbered)
+    assert len(routes.by_queue[0]) == 2
+    routes.remove(core)
+    assert routes.by_queue == {}
+
+
+# the outbox
+
+
+def test_posts_gather_into_events_of_a_megabyte() -> None:
+    outbox = Outbox(max_put_event=1000)
+    messages = [encode_put(0, guid(n), b"x" * 300, 1, 0, 0) for n in range(10)]
+    big = encode_put(0, guid(99), b"y" * 5000, 1, 0, 0)
+    for message in (*messages, big):
+        outbox.put([message], len(message))
+    assert outbox
+    data = outbox.take()
+    assert [len(event) <= 1000 for event in data] == [True] * (len(data) - 1) + [False]
+    assert b"".join(event[8:] for event in data) == b"".join([*messages, big])
+    assert [put.guid for event in events_of(data) for put in decode_puts(event.data, event.body)][-1] == guid(
+        99
+    )
+    assert not outbox
+
+
+def test_an_event_leaves_behind_everything_that_was_added_before() -> None:
+    outbox = Outbox()
+    put = encode_put(0, guid(1), b"1", 1, 0, 0)
+    outbox.put([put], len(put))
+    outbox.confirm(encode_confirm(0, guid(2), 0))
+    outbox.event(b"\x00\x00\x00\x08\x4b\x02\x00\x00")
+    outbox.put([put], len(put))
+    kinds = [EventType(event.type) for event in events_of(outbox.take())]
+    assert kinds.index(EventType.HEARTBEAT_REQ) == 2
+    assert set(kinds[:2]) == {EventType.PUT, EventType.CONFIRM}
+    assert kinds[3:] == [EventType.PUT]
+
+
+def test_a_limit_takes_no_more_than_needed_and_the_rest_keeps_its_order() -> None:
+    outbox = Outbox(max_put_event=100)
+    for number in range(50):
+        put = encode_put(0, guid(number), b"%d" % number, 1, 0, 0)
+        outbox.put([put], len(put))
+    taken: list[bytes] = []
+    while data := outbox.take(limit=150):
+        assert sum(map(len, data[:-1])) < 150
+        taken += data
+    numbers = [int(put.data) for event in events_of(taken) for put in decode_puts(event.data, event.body)]
+    assert numbers == list(range(50))
+
+
+def test_many_posts_at_once_are_divided() -> None:
+    outbox = Outbox(max_put_event=1000)
+    messages = [encode_put(0, guid(n), b"%d" % n, 1, 0, 0) for n in range(200)]
+    outbox.put(messages, sum(map(len, messages)))
+    data = outbox.take()
+    assert all(len(event) <= 1000 for event in data)
+    assert b"".join(event[8:] for event in data) == b"".join(messages)
+
+
+def test_what_was_confirmed_lately_is_returned_when_the_connection_is_lost() -> None:
+    outbox = Outbox()
+    for number in range(100_000):
+        outbox.confirm(encode_confirm(0, guid(number), 0))
+        if number % 1000 == 999:
+            outbox.take()
+    outbox.confirm(encode_confirm(0, guid(5_000_000), 0))  # not even taken
+    lost = list(outbox.clear())
+    assert encode_confirm(0, guid(99_999), 0) in lost
+    assert encode_confirm(0, guid(5_000_000), 0) in lost
+    assert 60_000 < len(lost) < 70_000
+    assert not outbox
+    assert list(outbox.clear()) == []
+
+
+# confirmations
+
+
+def test_a_confirmation_is_recognised_once() -> None:
+    confirmed = Confirmed(enabled=True)
+    confirmed.remember([b"a", b"b"])
+    confirmed.restored(100.0)
+    assert confirmed.take(b"a")
+    assert not confirmed.take(b"a")
+    assert confirmed.deadline == 400.0
+    confirmed.tick(399.0)
+    assert len(confirmed) == 1
+    confirmed.tick(400.0)
+    assert len(confirmed) == 0
+
+
+def test_nothing_is_remembered_when_it_is_turned_off() -> None:
+    confirmed = Confirmed(enabled=False)
+    confirmed.remember([b"a"])
+    assert len(confirmed) == 0
+
+
+# renewal
+
+
+@pytest.mark.parametrize(
+    ("lifetime", "due"), [(600.0, 540.0), (20.0, 15.0), (10.0, 5.0), (4.0, 2.0), (0.0, 0.0)]
+)
+def test_credentials_are_renewed_in_good_time(lifetime: float, due: float) -> None:
+    renewal = Renewal()
+    renewal.authenticated(lifetime, 1000.0)
+    assert renewal.due == pytest.approx(1000.0 + due)
+    assert renewal.ends == 1000.0 + lifetime
+    assert renewal.take_due(1000.0 + due)
+    assert not renewal.take_due(1000.0 + due)
+    assert renewal.take_end(1000.0 + lifetime)
+    assert not renewal.take_end(1000.0 + lifetime)
