@@ -113,8 +113,8 @@ async def test_a_peer_that_does_not_read_stops_the_posts_not_the_memory(peer: Pe
         queue = await session.open_queue(URI, write=True)
         assert peer.connection.transport is not None
         peer.connection.transport.pause_reading()
-        payload = bytes(100_000)
-        posting = asyncio.ensure_future(queue.post_many(payload for _ in range(300)))
+        items = [bytes(100_000)] * 300
+        posting = asyncio.ensure_future(queue.post_many(items))
         for _ in range(200):
             await asyncio.sleep(0)
         stats = session.stats()
