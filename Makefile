@@ -32,7 +32,7 @@ demo: setup ## producer, two consumers and a broker in one terminal
 	$(RUN) examples/demo.py $(ARGS)
 
 demo-spark: setup ## a Spark pipeline into a queue, and another one out of it
-	PYSPARK_PYTHON="$(abspath $(RUN))" $(RUN) examples/spark_pipeline.py $(ARGS)
+	SPARK_LOCAL_IP=127.0.0.1 PYSPARK_PYTHON="$(abspath $(RUN))" $(RUN) examples/spark_pipeline.py $(ARGS)
 
 test: setup ## all tests; choose with ARGS="-k name"
 	$(RUN) -m pytest $(ARGS)
