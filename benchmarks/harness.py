@@ -74,6 +74,23 @@ def fresh_queue(job: Job) -> Job:
     return replace(job, queue=f"bmq://{DOMAIN}/benchmark-{name}", seed=name)
 
 
+def wait_until_idle(limit: float) -> None:
+    """Wait, up to so many seconds, until nothing else keeps the machine busy; only where /proc/stat is."""
+    end = time.monotonic() + limit
+    while time.monotonic() < end and Path("/proc/stat").exists():
+        before = _ticks()
+        time.sleep(0.2)
+        after = _ticks()
+        if after[1] - before[1] >= 0.9 * (after[0] - before[0]):
+            return
+
+
+def _ticks() -> tuple[int, int]:
+    """All ticks of all cores so far, and the idle ones."""
+    numbers = [int(each) for each in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return sum(numbers), numbers[3] + numbers[4]
+
+
 @dataclass
 class Series:
     """The results of one job over all rounds."""
@@ -91,15 +108,14 @@ class Series:
         values = self.values(key)
         return min(values), max(values)
 
-    def percentile(self, fraction: float) -> float:
-        """The median over the rounds of a percentile of each round's samples."""
-        return statistics.median(percentile(samples, fraction) for samples in self.values("samples_us"))
 
-
-def percentile(samples: list[float], fraction: float) -> float:
-    """The value that this fraction of the samples does not exceed."""
-    ordered = sorted(samples)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * fraction))]
+def reduced(result: dict[str, Any]) -> dict[str, Any]:
+    """A result with the percentiles of its samples in their place."""
+    samples = sorted(result.pop("samples_us", []))
+    if samples:
+        result["p50_us"] = statistics.median(samples)
+        result["p99_us"] = samples[int(len(samples) * 0.99)]
+    return result
 
 
 def ratio(ours: Series, theirs: Series, key: str = "rate") -> tuple[float, float, float]:

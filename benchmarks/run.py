@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import report
-from harness import Job, Series, broker, fresh_queue, machine
+from harness import Job, Series, broker, fresh_queue, machine, reduced, wait_until_idle
 from rich.console import Console
 from rich.progress import Progress
 
@@ -123,7 +121,12 @@ def curves(count: int) -> list[Chain]:
 
 
 def measure(
-    uri: str, plan: list[Chain], rounds: int, series: dict[str, Series], step: Callable[[str], None]
+    uri: str,
+    plan: list[Chain],
+    rounds: int,
+    series: dict[str, Series],
+    step: Callable[[str], None],
+    patience: float,
 ) -> None:
     """Make every measurement of the plan, once a round, each round in another order."""
     for number in range(rounds):
@@ -132,23 +135,10 @@ def measure(
             queue = fresh_queue(chain[0][1])
             for name, job in chain:
                 step(name)
-                result = replace(job, queue=queue.queue, seed=queue.seed).run(uri)
+                wait_until_idle(patience if name else 0)
+                result = reduced(replace(job, queue=queue.queue, seed=queue.seed).run(uri))
                 if name:
                     series.setdefault(name, Series(name)).results.append(result)
-
-
-def summary(series: dict[str, Series]) -> dict[str, Any]:
-    """What is written as JSON: every run, its samples reduced to percentiles."""
-    out: dict[str, Any] = {}
-    for name, one in series.items():
-        runs = [dict(result) for result in one.results]
-        for run in runs:
-            samples = sorted(run.pop("samples_us", []))
-            if samples:
-                run["p50_us"] = statistics.median(samples)
-                run["p99_us"] = samples[int(len(samples) * 0.99)]
-        out[name] = runs
-    return out
 
 
 def main() -> None:
@@ -160,6 +150,16 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a short look: 2 rounds of 20,000, no picture")
     parser.add_argument("--no-curves", action="store_true", help="leave out what only the picture shows")
     parser.add_argument("--output", type=Path, default=Path("build/benchmark"), metavar="NAME")
+    parser.add_argument(
+        "--broker-name", default="", help="what the broker is, for the tables and the picture"
+    )
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=5.0,
+        metavar="SECONDS",
+        help="how long each measurement may wait for the machine to be idle",
+    )
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.count, options.no_curves = 2, 20_000, True
@@ -180,22 +180,22 @@ def main() -> None:
             progress.update(task, advance=1, description=name or "emptying the queue")
 
         for plan, rounds in plans:
-            measure(uri, plan, rounds, series, step)
+            measure(uri, plan, rounds, series, step, options.patience)
         refused = fresh_queue(Job("official", "post_until_refused", options.count // 5, 16 * 1024))
         series["official 16 KiB"] = Series("official 16 KiB", [refused.run(uri)])
         if posted := series["official 16 KiB"].results[0]["posted"]:
             replace(refused, client="raw", case="drain", count=posted).run(uri)
     document = {
         "machine": machine(),
-        "broker": what,
+        "broker": options.broker_name or what,
         "rounds": options.rounds,
         "count": options.count,
-        "runs": summary(series),
+        "runs": {name: one.results for name, one in series.items()},
     }
     options.output.parent.mkdir(parents=True, exist_ok=True)
     path = options.output.with_suffix(".json")
     path.write_text(json.dumps(document, indent=1) + "\n")
-    report.tables(console, document, series)
+    report.show(console, document, series)
     console.print(f"written: {path}")
     if not options.no_curves:
         picture = options.output.with_suffix(".png")

@@ -1,0 +1,109 @@
+"""Puts measured tables into a page of the documentation, and the picture beside it.
+
+    python benchmarks/page.py [--results build] [--page docs/performance.md]
+
+Reads what the other programs wrote (benchmark.json, scale.json, broker.json, stages.json) and replaces what
+stands between ``<!-- measured: NAME -->`` and ``<!-- end -->``. What has no results stays as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+from pathlib import Path
+from typing import Any
+
+import report
+from harness import Series
+from report import Grid
+
+MARKED = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def comparison(document: dict[str, Any], picture: Path) -> dict[str, str]:
+    series = {name: Series(name, results) for name, results in document["runs"].items()}
+    if any(name.startswith("payload ") for name in series):
+        report.picture(picture, document, series)
+    return {
+        "where": f"{report.where(document)}.",
+        "throughput": report.throughput(series).markdown(),
+        "latency": report.latency(series).markdown(),
+        "rest": report.rest(series).markdown(),
+    }
+
+
+def scale(document: dict[str, Any]) -> dict[str, str]:
+    rows = []
+    for case, by_count in document["cpu_us"].items():
+        medians = {int(count): statistics.median(values) for count, values in by_count.items()}
+        rows.append(
+            [
+                case,
+                ", ".join(f"{count:,}: {us:.2f}" for count, us in medians.items()),
+                f"{max(medians.values()) / min(medians.values()):.2f}",
+            ]
+        )
+    costs = Grid("", ("what grows", "CPU us a message", "most over least"), rows).markdown()
+    return {
+        "scale": f"{costs}\n\n"
+        f"An unacknowledged message takes {document['window_bytes_a_message']:.0f} bytes above its "
+        f"payload; a session with 1,000 open queues takes {document['bytes_of_1000_queues'] / 1e6:.1f} MB."
+    }
+
+
+def embedded(document: dict[str, Any]) -> dict[str, str]:
+    one, load = document["end_to_end"], document["many"]
+    stored = (load["memory_full"] - load["memory_queues"]) / load["posted"] - 256
+    rows = [
+        ["end to end, kept to one core, messages a second", f"{one['rate']:,.0f}"],
+        ["its CPU time a message, end to end", f"{one['cpu_us']:.1f} us ({one['one_core']:,.0f} a second)"],
+        ["messages through 200 connections and 500 queues", f"{load['posted']:,}"],
+        ["of these lost, duplicated", f"{load['lost']}, {load['duplicated']}"],
+        ["posted, then consumed, a second", f"{load['post_rate']:,.0f}, {load['consume_rate']:,.0f}"],
+        ["memory a stored message, above its payload", f"{stored:,.0f} bytes"],
+        [
+            "memory a queue, with its share of the connections",
+            f"{(load['memory_queues'] - load['memory_start']) / 500 / 1000:,.1f} kB",
+        ],
+        [
+            "memory of the process: at the start, full, empty again",
+            ", ".join(f"{load[f'memory_{when}'] / 1e6:,.0f} MB" for when in ("start", "full", "end")),
+        ],
+    ]
+    return {"embedded": Grid("", ("the embedded broker", ""), rows).markdown()}
+
+
+def stages(document: dict[str, Any]) -> dict[str, str]:
+    return {
+        name: Grid(
+            "", ("stage", "us a message"), [[stage, f"{us:.2f}"] for stage, us in document[name].items()]
+        ).markdown()
+        for name in ("producing", "consuming")
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--results", type=Path, default=Path("build"))
+    parser.add_argument("--page", type=Path, default=Path("docs/performance.md"))
+    options = parser.parse_args()
+    measured: dict[str, str] = {}
+    picture = options.page.parent / "assets" / "performance.png"
+    makers = {"scale": scale, "broker": embedded, "stages": stages}
+    for name in ("benchmark", *makers):
+        path = options.results / f"{name}.json"
+        if path.exists():
+            document = json.loads(path.read_text())
+            measured |= makers[name](document) if name in makers else comparison(document, picture)
+    text = options.page.read_text()
+    options.page.write_text(
+        MARKED.sub(lambda m: f"{m[1]}{measured[m[2]]}\n{m[3]}" if m[2] in measured else m[0], text)
+    )
+
+
+if __name__ == "__main__":
+    main()
