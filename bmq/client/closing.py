@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bmq.errors import QueueClosed
-from bmq.protocol.tables import SessionState
 
 if TYPE_CHECKING:
     from bmq.client.driver import Driver
@@ -51,39 +50,28 @@ class CloseReport:
 
 
 async def close_session(driver: Driver, deadline: float, closer: asyncio.Task[object] | None) -> CloseReport:
-    """Close every queue and disconnect; what is not done at the deadline is given up.
-
-    When it is cancelled everything is given up at once.
-    """
+    """Close every queue and disconnect; what is not done at the deadline is given up."""
     core = driver.core
-    report = CloseReport()
-    try:
-        queues = driver.queues
-        for queue in queues:
-            queue.shut(None)
-        await _drain(driver, queues, deadline, closer)
-        driver.sealed = True
-        handlers = sum(queue.handlers.busy(closer) for queue in queues)
-        posts = len(core.window)
-        unclosed: list[str] = []
-        if core.connected:
-            results = await asyncio.gather(
-                *(driver.close_core(queue, deadline) for queue in queues), return_exceptions=True
-            )
-            unclosed = [
-                queue.uri
-                for queue, error in zip(queues, results, strict=True)
-                if error is not None and not isinstance(error, QueueClosed)
-            ]
-        report = CloseReport(posts, handlers, tuple(unclosed))
-        driver.dialer.stop()
-        await driver.disconnect(deadline)
-    finally:
-        driver.sealed = True
-        driver.dialer.stop()
-        if core.state is not SessionState.CLOSED:
-            core.give_up("", driver.now())
-            driver.pump()
+    queues = driver.queues
+    for queue in queues:
+        queue.shut(None)
+    await _drain(driver, queues, deadline, closer)
+    driver.sealed = True
+    handlers = sum(queue.handlers.busy(closer) for queue in queues)
+    posts = len(core.window)
+    unclosed: list[str] = []
+    if core.connected:
+        results = await asyncio.gather(
+            *(driver.close_core(queue, deadline) for queue in queues), return_exceptions=True
+        )
+        unclosed = [
+            queue.uri
+            for queue, error in zip(queues, results, strict=True)
+            if error is not None and not isinstance(error, QueueClosed)
+        ]
+    report = CloseReport(posts, handlers, tuple(unclosed))
+    driver.dialer.stop()
+    await driver.disconnect(deadline)
     if not report.clean:
         logger.warning("the session was closed, and the time was up: %s", report)
     return report

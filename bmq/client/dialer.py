@@ -55,7 +55,7 @@ class Dialer:
         self._ssl = ssl
         self._server_hostname = server_hostname
         self._next_address = 0
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | asyncio.Task[str] | None = None
         self._renewal: asyncio.Task[None] | None = None
         self._handshake: asyncio.Future[None] | None = None
         self._delays: Iterator[float] | None = None
@@ -183,34 +183,40 @@ class Dialer:
             driver.wake()
         else:
             self._task = asyncio.ensure_future(self._reconnect())
+            self._task.add_done_callback(self._reconnected)
 
-    async def _reconnect(self) -> None:
-        driver = self._driver
-        options = driver.options
-        reason = ""
+    async def _reconnect(self) -> str:
+        """Try until it works; return why it did not."""
+        options = self._driver.options
         try:
             async with asyncio.timeout(options.reconnect_timeout):
                 await self._attempts()
         except TimeoutError:
-            reason = f"not reconnected to {self.target} within {options.reconnect_timeout} s"
+            return f"not reconnected to {self.target} within {options.reconnect_timeout} s"
         except Error as error:
-            reason = str(error)
-        except asyncio.CancelledError:
-            # By close(), or by whoever cancels every task there is: then nobody would ever try again.
-            reason = "the task that reconnects was cancelled"
-            raise
+            return str(error)
         except Exception as error:
             reason = f"reconnecting failed with {type(error).__name__}"
             logger.exception("%s", reason)
-        finally:
-            self._task = None
-            if not self._stopped:
-                if reason:
-                    driver.core.give_up(reason, driver.now())
-                    driver.pump()
-                else:
-                    # The connection may have been lost again in the moment it was restored.
-                    self._reconnect_if_lost()
+            return reason
+        return ""
+
+    def _reconnected(self, task: asyncio.Task[str]) -> None:
+        # In a callback, because a task that is cancelled before its first step runs nothing of its coroutine.
+        self._task = None
+        if self._stopped:
+            return
+        if task.cancelled() or task.exception():
+            # Not by close(), then: by whoever cancels every task there is, and nobody would ever try again.
+            reason = "the task that reconnects was cancelled"
+        else:
+            reason = task.result()
+        if reason:
+            self._driver.core.give_up(reason, self._driver.now())
+            self._driver.pump()
+        else:
+            # The connection may have been lost again in the moment it was restored.
+            self._reconnect_if_lost()
 
     async def _attempts(self) -> None:
         driver = self._driver

@@ -139,13 +139,22 @@ class Driver:
         if not self.started:
             return CloseReport()
         self.check_loop()
-        if self._close_task is None:
+        if self._close_task is None or self._close_task.cancelled():
             if self.core.state is SessionState.CLOSED:
                 return CloseReport()
             seconds = self.options.disconnect_timeout if timeout is None else timeout
             closing = close_session(self, self.now() + seconds, asyncio.current_task())
             self._close_task = self.loop.create_task(closing)
+            self._close_task.add_done_callback(self._closed)
         return await asyncio.shield(self._close_task)
+
+    def _closed(self, _: asyncio.Task[CloseReport]) -> None:
+        # In a callback, because a task that is cancelled before its first step runs nothing of its coroutine.
+        self.sealed = True
+        self.dialer.stop()
+        if self.core.state is not SessionState.CLOSED:
+            self.core.give_up("", self.now())
+            self.pump()
 
     async def disconnect(self, deadline: float) -> None:
         """Say goodbye, and wait until the connection is gone."""

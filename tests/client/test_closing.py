@@ -253,9 +253,9 @@ async def test_the_loop_ending_in_the_middle_gives_everything_up(peer: Peer) -> 
             task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await closing
-    assert session.state is bmq.SessionState.CLOSED
     with pytest.raises(bmq.PostError):
         await pending
+    assert session.state is bmq.SessionState.CLOSED
     await eventually(lambda: peer.connection.transport is None)
 
 

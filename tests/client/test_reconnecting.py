@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import statistics
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -286,19 +286,50 @@ async def test_closing_wins_over_reconnecting_at_every_stage() -> None:
             assert len(peer.connections) == connections  # it does not come back to life
 
 
-async def test_whoever_cancels_every_task_ends_the_session_instead_of_hanging_it() -> None:
-    peer = Peer()
-    await peer.start()
+def _cancel_every_task() -> None:
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+
+
+async def _turns_until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - to be there before tasks made in this turn have run
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("turns", [0, 3], ids=["before its first step", "while it waits"])
+async def test_whoever_cancels_every_task_ends_the_session_instead_of_hanging_it(
+    peer: Peer, turns: int
+) -> None:
     session = await bmq.connect(peer.uri, reconnect_delays=lambda: iter([60.0]))
     queue = await session.open_queue(URI, read=True, write=True)
-    await peer.stop()
-    await eventually(lambda: session.state is bmq.SessionState.RECONNECTING)
+    peer.cut()
+    await _turns_until(lambda: session.state is bmq.SessionState.RECONNECTING)
+    for _ in range(turns):
+        await asyncio.sleep(0)
     pending = queue.post_nowait(b"1")
-    for task in asyncio.all_tasks() - {asyncio.current_task()}:
-        if "reconnect" in repr(task):
-            task.cancel()
-    with pytest.raises(bmq.PostError):
-        await pending
-    with pytest.raises(bmq.SessionClosed, match="cancelled"):
-        await queue.receive()
+    _cancel_every_task()
+    async with asyncio.timeout(5):
+        with pytest.raises(bmq.PostError):
+            await pending
+        with pytest.raises(bmq.SessionClosed, match="cancelled"):
+            await queue.receive()
+    await session.close()
+
+
+async def test_whoever_cancels_every_task_while_the_session_closes_ends_it_at_once(peer: Peer) -> None:
+    session = await bmq.connect(peer.uri)
+    queue = await session.open_queue(URI, write=True)
+    peer.hold = {"PUT"}
+    pending = queue.post_nowait(b"1")
+    closing = asyncio.ensure_future(session.close(timeout=60))
+    # This one, the caller's, and the session's own, which has not run yet.
+    await _turns_until(lambda: len(asyncio.all_tasks()) == 3)
+    _cancel_every_task()
+    async with asyncio.timeout(5):
+        with pytest.raises(bmq.PostError):
+            await pending
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+    assert session.state is bmq.SessionState.CLOSED
     await session.close()
