@@ -25,6 +25,7 @@ Chain = list[tuple[str, Job]]
 
 PAYLOADS = (64, 256, 1024, 4096, 16384)
 BURSTS = (1, 10, 100, 1000)
+PARTS = ["paths", "latency", "large", "curves"]
 PACES = (1_000, 5_000, 10_000, 20_000, 40_000)
 
 
@@ -148,7 +149,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="how often each measurement is made")
     parser.add_argument("--count", type=int, default=100_000, help="messages in each")
     parser.add_argument("--quick", action="store_true", help="a short look: 2 rounds of 20,000, no picture")
-    parser.add_argument("--no-curves", action="store_true", help="leave out what only the picture shows")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=PARTS,
+        default=PARTS,
+        help="measure only these, and keep the other results of the output file",
+    )
     parser.add_argument("--output", type=Path, default=Path("build/benchmark"), metavar="NAME")
     parser.add_argument(
         "--broker-name", default="", help="what the broker is, for the tables and the picture"
@@ -162,17 +169,17 @@ def main() -> None:
     )
     options = parser.parse_args()
     if options.quick:
-        options.rounds, options.count, options.no_curves = 2, 20_000, True
+        options.rounds, options.count, options.only = 2, 20_000, PARTS[:3]
     console = Console()
     series: dict[str, Series] = {}
     with broker() as (uri, what), Progress(console=console, transient=True) as progress:
-        plans = [
-            (chains(options.count), options.rounds),
-            (latencies(min(options.count // 20, 5_000)), options.rounds),
-            (large(options.count // 5), options.rounds),
-        ]
-        if not options.no_curves:
-            plans.append((curves(options.count), max(1, options.rounds // 2)))
+        parts = {
+            "paths": (chains(options.count), options.rounds),
+            "latency": (latencies(min(options.count // 20, 5_000)), options.rounds),
+            "large": (large(options.count // 5), options.rounds),
+            "curves": (curves(options.count), max(1, options.rounds // 2)),
+        }
+        plans = [parts[name] for name in options.only]
         total = sum(len(chain) for plan, rounds in plans for chain in plan for _ in range(rounds))
         task = progress.add_task("measuring", total=total)
 
@@ -181,10 +188,16 @@ def main() -> None:
 
         for plan, rounds in plans:
             measure(uri, plan, rounds, series, step, options.patience)
-        refused = fresh_queue(Job("official", "post_until_refused", options.count // 5, 16 * 1024))
-        series["official 16 KiB"] = Series("official 16 KiB", [refused.run(uri)])
-        if posted := series["official 16 KiB"].results[0]["posted"]:
-            replace(refused, client="raw", case="drain", count=posted).run(uri)
+        if "large" in options.only:
+            refused = fresh_queue(Job("official", "post_until_refused", options.count // 5, 16 * 1024))
+            series["official 16 KiB"] = Series("official 16 KiB", [refused.run(uri)])
+            if posted := series["official 16 KiB"].results[0]["posted"]:
+                replace(refused, client="raw", case="drain", count=posted).run(uri)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    path = options.output.with_suffix(".json")
+    if len(options.only) < len(PARTS) and path.exists():
+        kept = json.loads(path.read_text())["runs"]
+        series = {name: Series(name, results) for name, results in kept.items()} | series
     document = {
         "machine": machine(),
         "broker": options.broker_name or what,
@@ -192,12 +205,10 @@ def main() -> None:
         "count": options.count,
         "runs": {name: one.results for name, one in series.items()},
     }
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    path = options.output.with_suffix(".json")
     path.write_text(json.dumps(document, indent=1) + "\n")
     report.show(console, document, series)
     console.print(f"written: {path}")
-    if not options.no_curves:
+    if any(name.startswith("payload ") for name in series):
         picture = options.output.with_suffix(".png")
         report.picture(picture, document, series)
         console.print(f"written: {picture}")

@@ -85,6 +85,7 @@ class Driver:
         self._epoch = 0
         self.guids: GuidGenerator
         self._flush_scheduled = False
+        self._moment = 0.0, 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._writable = True
@@ -264,9 +265,14 @@ class Driver:
         """The loop's time."""
         return self.loop.time()
 
-    def tick(self) -> int:
-        """Nanoseconds since the session was started: what GUIDs are made from."""
-        return time.monotonic_ns() - self._epoch
+    def moment(self) -> tuple[float, int]:
+        """Return the loop's time, and nanoseconds since the session was started, what GUIDs are made from.
+
+        Both stand still in a turn of the event loop in which something waits to be sent.
+        """
+        if self._flush_scheduled:
+            return self._moment
+        return self.loop.time(), time.monotonic_ns() - self._epoch
 
     def turn(self, messages: int, size: int) -> tuple[int, int]:
         """Return how many messages and bytes may be posted before asking again: at most so many."""
@@ -381,6 +387,7 @@ class Driver:
         """Send what has gathered at the end of this turn of the event loop."""
         if not self._flush_scheduled:
             self.check_loop()
+            self._moment = self.moment()
             self._flush_scheduled = True
             self.loop.call_soon(self._flush)
 

@@ -140,11 +140,11 @@ class Poster:
         """Post one message; see :meth:`bmq.Queue.post_nowait`."""
         driver = self._driver
         self._check()
-        message = self._prepare(
-            payload if isinstance(payload, bytes) else _as_bytes(payload), properties, guid, driver.tick()
-        )
+        now, tick = driver.moment()
+        data = payload if isinstance(payload, bytes) else _as_bytes(payload)
+        guid, data, flags, schema_id, compression = self._prepare(data, properties, guid, tick)
         future: PostFuture = driver.loop.create_future()
-        driver.core.producer.post_many(self._core, [message], future, driver.now())
+        driver.core.producer.post(self._core, guid, data, future, now, 0, flags, schema_id, compression)
         driver.wake()
         return future
 
@@ -183,7 +183,8 @@ class Poster:
         """Post items, up to a budget of bytes; return whether these were all of them."""
         self._check()
         messages: list[Outgoing] = []
-        append, prepare, tick = messages.append, self._prepare, self._driver.tick()
+        append, prepare = messages.append, self._prepare
+        now, tick = self._driver.moment()
         report = batch.report
         try:
             for item in items:
@@ -203,13 +204,13 @@ class Poster:
             return True
         finally:
             # Also when an item is not legal: those before it are posted.
-            self._accept(messages, batch)
+            self._accept(messages, batch, now)
 
-    def _accept(self, messages: list[Outgoing], batch: PostBatch) -> None:
+    def _accept(self, messages: list[Outgoing], batch: PostBatch, now: float) -> None:
         core, driver, report = self._core, self._driver, batch.report
         before = core.unacked
         try:
-            driver.core.producer.post_many(core, messages, batch, driver.now(), report.posted)
+            driver.core.producer.post_many(core, messages, batch, now, report.posted)
         finally:
             accepted = core.unacked - before
             report.posted += accepted

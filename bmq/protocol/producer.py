@@ -16,7 +16,7 @@ from bmq.wire.codec import new_tuple
 from bmq.wire.constants import ACK_STATUS_FROM_WIRE, PutFlags
 from bmq.wire.event import Event
 from bmq.wire.guid import guid_to_text
-from bmq.wire.put import Outgoing, encode_puts
+from bmq.wire.put import Outgoing, encode_put, encode_puts
 
 __all__ = ["Producer"]
 
@@ -83,12 +83,26 @@ class Producer:
             QueueClosed: the queue is not open.
             UsageError: the GUID is already in the window.
         """
-        self.post_many(queue, [(guid, data, flags, schema_id, compression)], token, now, tag)
+        sending = queue.sending
+        if not sending:
+            self._check_accepting(queue)
+        window = self.window
+        if guid in window.entries:
+            raise UsageError(f"GUID {guid_to_text(guid)} belongs to another post that has no outcome yet")
+        message = encode_put(queue.q_id, guid, data, flags, schema_id, compression)
+        window.entries[guid] = new_tuple(Pending, (queue, message, token, tag, now))
+        size = len(message)
+        window.bytes += size
+        queue.unacked += 1
+        if sending:
+            self._outbox.put([message], size)
+        if self.deadline is None and self._shortest is not None:
+            self.deadline = now + self._shortest
 
     def post_many(
         self, queue: QueueCore, messages: list[Outgoing], token: object, now: float, tag: int = 0
     ) -> None:
-        """Accept posts, in order, as :meth:`post` does.
+        """Accept posts, in order, as :meth:`post` does one: what can be paid once is paid once.
 
         Args:
             queue: where to.
@@ -102,8 +116,8 @@ class Producer:
             UsageError: a GUID is already in the window. The messages before it are posted.
         """
         sending = queue.sending
-        if not sending and (queue.state not in _ACCEPTING or queue.closing is not None or not queue.writable):
-            raise QueueClosed(f"queue {queue.uri} is {queue.state.value}")
+        if not sending:
+            self._check_accepting(queue)
         if not messages:
             return
         encoded = encode_puts(queue.q_id, messages)
@@ -124,6 +138,10 @@ class Producer:
             self._outbox.put(encoded, size)
         if self.deadline is None and self._shortest is not None:
             self.deadline = now + self._shortest
+
+    def _check_accepting(self, queue: QueueCore) -> None:
+        if queue.state not in _ACCEPTING or queue.closing is not None or not queue.writable:
+            raise QueueClosed(f"queue {queue.uri} is {queue.state.value}")
 
     def _refuse_known(
         self, queue: QueueCore, messages: list[Outgoing], token: object, now: float, tag: int

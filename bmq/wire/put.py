@@ -69,11 +69,21 @@ def encode_put(
         schema_id: 1 with properties in the new encoding, else 0.
         compression: what ``data`` is compressed with.
     """
-    return encode_puts(queue_id, ((guid, data, flags, schema_id, compression),))[0]
+    size = len(data)
+    header = _pack(
+        flags << _FLAGS_SHIFT | (size >> 2) + _WORDS_AROUND,
+        compression << _CAT_SHIFT | _HEADER_WORDS,
+        queue_id,
+        guid,
+        crc32c(data),
+        schema_id,
+        0,
+    )
+    return header + data + PADDING[size & 3]
 
 
 def encode_puts(queue_id: int, messages: Iterable[Outgoing]) -> list[bytes]:
-    """Return each of several messages of one queue, as :func:`encode_put` does."""
+    """Return each of several messages of one queue, as :func:`encode_put` does, without a call for each."""
     pack, crc, padding = _pack, crc32c, PADDING
     encoded: list[bytes] = []
     append = encoded.append

@@ -16,7 +16,7 @@ from bmq.wire import push as push_module
 from bmq.wire.layout import PushHeader, PutHeader
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.push import PushMessage, decode_pushes, encode_push
-from bmq.wire.put import PutMessage, decode_puts, encode_put, read_put
+from bmq.wire.put import PutMessage, decode_puts, encode_put, encode_puts, read_put
 
 GUID = bytes.fromhex("40000100000000003039CD8101020304")
 EVENT_HEADER = bytes(8)
@@ -115,6 +115,8 @@ def test_puts_arrive_as_they_were_sent(messages: list[PutMessage]) -> None:
         for m in messages
     ]
     assert encoded == expected
+    several = [(m.guid, m.data, m.flags, m.schema_id, m.compression) for m in messages]
+    assert [encode_puts(m.queue_id, several)[i] for i, m in enumerate(messages)] == expected
     assert decode_puts(EVENT_HEADER + b"".join(encoded), AT) == messages
 
 

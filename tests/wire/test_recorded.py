@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from itertools import groupby
 
 import pytest
 from crc32c import crc32c
@@ -15,7 +16,7 @@ from bmq.wire.message import join_application_data, split_application_data
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.properties import Properties, encode_properties
 from bmq.wire.push import PushMessage, decode_pushes, encode_push
-from bmq.wire.put import PutMessage, decode_puts, encode_put
+from bmq.wire.put import PutMessage, decode_puts, encode_put, encode_puts
 from tests.transcripts import RECORDINGS, Recorded, recorded
 
 #: How many there are of each, so that nothing is left out unnoticed.
@@ -101,6 +102,10 @@ def test_puts_encode_to_the_same_bytes(event: Recorded) -> None:
         for m in messages
     ]
     assert event_of(EventType.PUT, again) == event.data
+    for queue_id, several in groupby(messages, lambda m: m.queue_id):
+        items = [(m.guid, close_data(m), m.flags, m.schema_id, m.compression) for m in several]
+        assert encode_puts(queue_id, items) == again[: len(items)]
+        del again[: len(items)]
     assert [crc32c(m.data) for m in messages] == [m.crc for m in messages]
 
 
