@@ -19,7 +19,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from crc32c import crc32c
 from harness import machine
 from rich.console import Console
 from rich.table import Table
@@ -36,6 +35,7 @@ from bmq.wire.ack import encode_acks
 from bmq.wire.confirm import encode_confirm, encode_queue_confirms
 from bmq.wire.constants import EventType, PutFlags
 from bmq.wire.control import QueueFlags
+from bmq.wire.crc import crc32c
 from bmq.wire.event import HEADER_SIZE, pack_event_header, read_event
 from bmq.wire.guid import GuidGenerator
 from bmq.wire.options import encode_sub_queue_ids

@@ -5,7 +5,7 @@
 """
 
 import importlib
-from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from bmq import errors, events
 from bmq._version import __version__
@@ -43,11 +43,13 @@ from bmq.errors import (
     UsageError,
 )
 from bmq.protocol.tables import QueueState, SessionState
-from bmq.subscriptions import CmqTags, Expression, P, RoutingTable, TagFilter
 from bmq.wire.constants import Compression, PropertyType
 from bmq.wire.properties import Properties, Typed
 from bmq.wire.uri import QueueUri
-from bmq.workers import AckPolicy, App, Backoff, DeadLetter, ExponentialDecay, NoRetry, consume
+
+if TYPE_CHECKING:
+    from bmq.subscriptions import CmqTags, Expression, P, RoutingTable, TagFilter
+    from bmq.workers import AckPolicy, App, Backoff, DeadLetter, ExponentialDecay, NoRetry, consume
 
 __all__ = [
     "Ack",
@@ -114,11 +116,26 @@ __all__ = [
     "run",
 ]
 
-# Imported when they are first used: most programs need none of them.
-_ON_DEMAND = frozenset({"broker", "spark", "testing"})
+# Imported when they are first used: a program that posts or reads needs none of them, and starts sooner.
+_ON_DEMAND = {
+    "bmq.broker": (),
+    "bmq.spark": (),
+    "bmq.subscriptions": ("CmqTags", "Expression", "P", "RoutingTable", "TagFilter"),
+    "bmq.testing": (),
+    "bmq.workers": ("AckPolicy", "App", "Backoff", "DeadLetter", "ExponentialDecay", "NoRetry", "consume"),
+}
+_MODULE_OF = {name: module for module, names in _ON_DEMAND.items() for name in names}
 
 
-def __getattr__(name: str) -> ModuleType:
-    if name in _ON_DEMAND:
-        return importlib.import_module(f"bmq.{name}")
+def __getattr__(name: str) -> Any:
+    module = f"bmq.{name}"
+    if module in _ON_DEMAND:
+        return importlib.import_module(module)
+    if name in _MODULE_OF:
+        value = globals()[name] = getattr(importlib.import_module(_MODULE_OF[name]), name)
+        return value
     raise AttributeError(f"module 'bmq' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *(module.removeprefix("bmq.") for module in _ON_DEMAND)})

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from bmq.client.message import Message, MessageBatch
 from bmq.errors import Error, ProtocolError, QueueClosed
 from bmq.protocol.queue import SubscriptionCore, SubscriptionOptions
-from bmq.subscriptions import Complement, Expression, Selector
 from bmq.wire.constants import PushFlags
 from bmq.wire.message import split_application_data
 from bmq.wire.properties import Properties
@@ -19,6 +18,7 @@ from bmq.wire.push import PushMessage
 
 if TYPE_CHECKING:
     from bmq.client.queue import Queue
+    from bmq.subscriptions import Complement, Expression, Selector
 
 __all__ = ["Consumer", "Drain", "properties_of"]
 

@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, overload
 
 from bmq.errors import AckStatus, PostError
-from bmq.subscriptions import tags_of
 from bmq.wire.constants import PropertyType, PushFlags
 from bmq.wire.guid import guid_to_text
 from bmq.wire.message import NO_PROPERTIES, split_application_data
@@ -90,6 +89,8 @@ class Message:
     @property
     def tags(self) -> frozenset[str]:
         """The tags it was posted with."""
+        from bmq.subscriptions.tags import tags_of
+
         return tags_of(self.properties)
 
     @property

@@ -11,7 +11,6 @@ from bmq.client.message import Ack, FailedPost, PostReport, PutMessage
 from bmq.errors import AckStatus, InvalidPayload, PostError, StateError, UsageError
 from bmq.protocol.events import Outcome
 from bmq.protocol.queue import QueueCore
-from bmq.subscriptions import tag_properties
 from bmq.wire.constants import MAX_APPLICATION_DATA, UNSET_GUID, Compression, PutFlags
 from bmq.wire.guid import guid_to_text
 from bmq.wire.message import join_application_data
@@ -119,6 +118,8 @@ def tagged(
     """Return properties with tags among them."""
     if not tags:
         return properties
+    from bmq.subscriptions.tags import tag_properties
+
     return {**(properties or {}), **tag_properties(tags)}
 
 

@@ -14,7 +14,6 @@ from bmq.client.posting import Poster, PostFuture, tagged
 from bmq.errors import ConfigureQueueError, Error, QueueClosed, UsageError
 from bmq.protocol.queue import QueueCore, SubscriptionOptions
 from bmq.protocol.tables import QueueState
-from bmq.subscriptions import Expression, Selector, complement, subscriptions_for
 from bmq.wire.properties import PropertyInput
 from bmq.wire.push import PushMessage
 from bmq.wire.uri import QueueUri
@@ -22,6 +21,7 @@ from bmq.wire.uri import QueueUri
 if TYPE_CHECKING:
     from bmq.client.driver import Driver
     from bmq.client.session import Session
+    from bmq.subscriptions import Complement, Expression, Selector
 
 __all__ = ["DEFAULT_MAX_UNCONFIRMED_BYTES", "DEFAULT_MAX_UNCONFIRMED_MESSAGES", "Queue"]
 
@@ -30,6 +30,22 @@ DEFAULT_MAX_UNCONFIRMED_BYTES = 33_554_432
 # The SDKs' range: half of what the field holds, so that sums do not overflow.
 _MAX_PRIORITY = 2**30
 _MIN_PRIORITY = -(2**30)
+
+
+def _compile(
+    selector: Selector, *, discard: bool, strict: bool = True
+) -> tuple[Selector, list[Expression | None], Complement | None]:
+    """Return a selector, the expressions that mean it, and how to get what it does not want, if asked."""
+    if isinstance(selector, str) and not selector:
+        selector = None
+    if selector is None and not discard:
+        return None, [None], None
+    # Imported by the first subscription with a filter, not by everybody who only posts.
+    from bmq.subscriptions import Expression, complement, subscriptions_for
+
+    if isinstance(selector, str):
+        selector = Expression(selector, strict=strict)
+    return selector, subscriptions_for(selector), complement(selector) if discard else None
 
 
 def subscription_options(messages: int, size: int, priority: int) -> SubscriptionOptions:
@@ -288,10 +304,8 @@ class Queue:
         if not self.core.readable:
             raise UsageError(f"queue {self.uri} was not opened for reading: open_queue(..., read=True)")
         options = self._derive(self._options, priority, max_unconfirmed_messages, max_unconfirmed_bytes)
-        if isinstance(selector, str):
-            selector = Expression(selector, strict=strict) if selector else None
-        discard = complement(selector) if discard_unmatched else None
-        return Consumer(self, selector, subscriptions_for(selector), options, discard)
+        selector, expressions, discard = _compile(selector, discard=discard_unmatched, strict=strict)
+        return Consumer(self, selector, expressions, options, discard)
 
     async def activate(self, consumer: Consumer) -> None:
         """Add a consumer's subscription to the stream; see :meth:`bmq.Consumer.open`."""
@@ -355,8 +369,8 @@ class Queue:
         if selector is None:
             consumer.redefine(old_selector, old_expressions, options, old_discard)
         else:
-            discard = complement(selector) if old_discard is not None else None
-            consumer.redefine(selector, subscriptions_for(selector), options, discard)
+            selector, expressions, discard = _compile(selector, discard=old_discard is not None)
+            consumer.redefine(selector, expressions, options, discard)
         if consumer not in self._consumers:
             return
         self._set_desired()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
+from random import SystemRandom
 
 __all__ = ["exponential_backoff"]
+
+# Not the shared generator, which programs seed: processes with the same seed would come back in step.
+_random = SystemRandom()
 
 
 def exponential_backoff(
@@ -19,8 +22,8 @@ def exponential_backoff(
         factor: the growth,
         cap: up to this.
     """
-    yield random.uniform(0, first)
+    yield _random.uniform(0, first)
     limit = base
     while True:
-        yield random.uniform(0, limit)
+        yield _random.uniform(0, limit)
         limit = min(cap, limit * factor)

@@ -11,7 +11,6 @@ from typing import Literal, overload
 
 from bmq.errors import ProtocolError, StatusCategory
 from bmq.wire.constants import EventType
-from bmq.wire.control_ber import decode_ber, encode_ber
 from bmq.wire.control_json import decode_json, encode_json
 from bmq.wire.control_messages import (
     DEFAULT_APP_ID,
@@ -105,10 +104,8 @@ __all__ = [
     "SubQueueIdInfo",
     "Subscription",
     "codec_of",
-    "decode_ber",
     "decode_event",
     "decode_json",
-    "encode_ber",
     "encode_event",
     "encode_json",
     "kind_of",
@@ -133,6 +130,9 @@ def encode_event(
     if codec == Codec.JSON:
         body = encode_json(message, escape_solidus=escape_solidus, omit_empty_arrays=omit_empty_arrays)
     else:
+        # Only the broker speaks it, so clients do not spend time on its import.
+        from bmq.wire.control_ber import encode_ber
+
         body = encode_ber(message)
     authentication = kind_of(message) is MessageKind.AUTHENTICATION
     return pack_schema_event(EventType.AUTHENTICATION if authentication else EventType.CONTROL, codec, body)
@@ -170,7 +170,10 @@ def decode_event(event: Event, kind: MessageKind) -> Message:
             events the first in each direction is a negotiation message.
 
     Raises:
-        ProtocolError: see :func:`decode_json` and :func:`decode_ber`.
+        ProtocolError: see :func:`decode_json` and :func:`bmq.wire.control_ber.decode_ber`.
     """
-    decode = decode_json if codec_of(event) is Codec.JSON else decode_ber
-    return decode(event.data[event.body :], kind, offset=event.body)
+    if codec_of(event) is Codec.JSON:
+        return decode_json(event.data[event.body :], kind, offset=event.body)
+    from bmq.wire.control_ber import decode_ber
+
+    return decode_ber(event.data[event.body :], kind, offset=event.body)

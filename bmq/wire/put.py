@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from bmq.errors import ProtocolError
 from bmq.wire.codec import PUT_HEADER
 from bmq.wire.constants import Compression, PutFlags
+from bmq.wire.crc import crc32c
 from bmq.wire.padding import PADDING
 
 __all__ = ["Outgoing", "PutMessage", "decode_puts", "encode_put", "encode_puts", "read_put"]

@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bmq.spark import check_java
+from bmq.spark.portal import shutdown
 from tests.spark.brokers import DOMAIN, BrokerThread
 
 ROOT = str(Path(__file__).parents[2])
@@ -71,6 +72,7 @@ def cluster() -> Iterator[SparkSession]:
 def broker() -> Iterator[BrokerThread]:
     broker = BrokerThread()
     yield broker
+    shutdown()  # else sessions that tests left idle would try to come back to it, beside the tests that follow
     broker.close()
 
 

@@ -32,6 +32,7 @@ import bmq
 from bmq.spark import portal as portals
 from bmq.spark import write_partition
 from bmq.spark.posting import Scope
+from tests.client.peer import eventually
 from tests.spark.brokers import DOMAIN, BrokerThread
 
 ORDERS = [
@@ -105,7 +106,7 @@ def test_an_idle_session_is_closed_and_the_thread_ends(broker: BrokerThread, que
         pass
     before._thread.join(20)
     assert not before._thread.is_alive()
-    assert broker.call(lambda b: len(b.connections)) == 0
+    broker.run(eventually(lambda: not broker.broker.connections))
     write(iter(ORDERS[10:20]))
     assert len(broker.drain(queue, expect=20)) == 20
 

@@ -31,12 +31,11 @@ from bmq.wire.control import (
     StreamParameters,
     SubQueueIdInfo,
     Subscription,
-    decode_ber,
     decode_event,
     decode_json,
-    encode_ber,
     encode_event,
 )
+from bmq.wire.control_ber import decode_ber, encode_ber
 from bmq.wire.event import read_event
 
 #: Name: (the message as JSON, bytes unencoded; the whole event). E were recorded, L exchanged live.

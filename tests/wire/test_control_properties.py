@@ -15,14 +15,13 @@ from bmq.wire.control import (
     ControlMessage,
     Message,
     MessageKind,
-    decode_ber,
     decode_event,
     decode_json,
-    encode_ber,
     encode_event,
     encode_json,
     kind_of,
 )
+from bmq.wire.control_ber import decode_ber, encode_ber
 from bmq.wire.event import read_event
 from bmq.wire.schema import Array, Boolean, Bytes, Choice, Enumeration, Integer, Kind, Sequence, Structure
 from tests.wire.control_recordings import RecordedControl, recorded

@@ -10,11 +10,10 @@ from bmq.wire.control import (
     ClientIdentity,
     Codec,
     MessageKind,
-    decode_ber,
     decode_event,
-    encode_ber,
     encode_event,
 )
+from bmq.wire.control_ber import decode_ber, encode_ber
 from bmq.wire.event import pack_schema_event
 from tests.wire.control_recordings import RecordedControl, recorded, recorded_in
 

@@ -7,13 +7,13 @@ import tracemalloc
 import zlib
 
 import pytest
-from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bmq.errors import InvalidPayload, ProtocolError
 from bmq.wire.compression import compress, decompress
 from bmq.wire.constants import Compression
+from bmq.wire.crc import crc32c
 from bmq.wire.message import join_application_data, split_application_data
 from bmq.wire.properties import Properties, encode_properties
 from bmq.wire.put import encode_put, read_put

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from construct import Construct
-from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bmq.errors import ProtocolError
 from bmq.wire import push as push_module
+from bmq.wire.crc import crc32c
 from bmq.wire.layout import PushHeader, PutHeader
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.push import PushMessage, decode_pushes, encode_push

@@ -6,11 +6,11 @@ import zlib
 from itertools import groupby
 
 import pytest
-from crc32c import crc32c
 
 from bmq.wire.ack import decode_acks, encode_acks
 from bmq.wire.confirm import decode_confirms, encode_confirms
 from bmq.wire.constants import Compression, EventType, PropertyType, PushFlags, PutFlags
+from bmq.wire.crc import crc32c
 from bmq.wire.event import HEADER_SIZE, pack_event_header, read_event
 from bmq.wire.message import join_application_data, split_application_data
 from bmq.wire.options import encode_sub_queue_ids

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from crc32c import crc32c
-
 from bmq.wire.ack import AckMessage, decode_acks, encode_acks
 from bmq.wire.compression import compress
 from bmq.wire.confirm import ConfirmMessage, decode_confirms, encode_confirms
 from bmq.wire.constants import EventType, PropertyType, PutFlags
+from bmq.wire.crc import crc32c
 from bmq.wire.event import (
     HEADER_SIZE,
     HEARTBEAT_REQ,

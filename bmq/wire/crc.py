@@ -1,0 +1,13 @@
+"""CRC32C, the checksum of PUT messages, computed by the processor's own instruction where it has one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import google_crc32c
+
+__all__ = ["crc32c"]
+
+#: The checksum of a byte string.
+crc32c = cast("Callable[[bytes], int]", google_crc32c.value)  # pyright: ignore[reportUnknownMemberType]
