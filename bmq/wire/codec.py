@@ -2,9 +2,9 @@
 """Fast codecs, derived from the Construct declarations.
 
 Construct reads well and runs slowly: some 50,000 headers a second. So each declaration is walked once, at
-import, its bit fields are gathered into machine words, and small functions are generated that pack and
-unpack those words with one precompiled :class:`struct.Struct`. A property test holds the two equal for
-arbitrary field values. There is no second, hand-written layout.
+import, and its bit fields are gathered into machine words; small functions are generated, when they are
+first asked for, that pack and unpack those words with one precompiled :class:`struct.Struct`. A property test
+holds the two equal for arbitrary field values. There is no second, hand-written layout.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from construct import BitsInteger, Bytes, Construct
@@ -130,10 +131,16 @@ class Codec:
         self.fields = {f.name: f for slot in self.slots for f in slot.fields}
         self.struct = struct.Struct(">" + "".join(slot.format for slot in self.slots))
         self.size = self.struct.size
-        #: ``pack(*fields)`` in declaration order.
-        self.pack: Callable[..., bytes] = self.packer()
-        #: ``unpack_from(buffer, offset) -> tuple of every field`` in declaration order.
-        self.unpack_from: Callable[..., tuple[Any, ...]] = self.unpacker(*self.fields)
+
+    @cached_property
+    def pack(self) -> Callable[..., bytes]:
+        """``pack(*fields)`` in declaration order."""
+        return self.packer()
+
+    @cached_property
+    def unpack_from(self) -> Callable[..., tuple[Any, ...]]:
+        """``unpack_from(buffer, offset) -> tuple of every field`` in declaration order."""
+        return self.unpacker(*self.fields)
 
     def packer(self, **constants: int | bytes) -> Callable[..., bytes]:
         """Generate ``pack(*remaining fields) -> bytes`` with some fields fixed.

@@ -72,7 +72,7 @@ def cluster() -> Iterator[SparkSession]:
 def broker() -> Iterator[BrokerThread]:
     broker = BrokerThread()
     yield broker
-    shutdown()  # else sessions that tests left idle would try to come back to it, beside the tests that follow
+    shutdown()  # else idle sessions would try to come back to it, beside the tests that follow
     broker.close()
 
 
