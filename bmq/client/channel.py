@@ -7,6 +7,8 @@ import socket
 import weakref
 from typing import Protocol, cast
 
+from bmq.protocol.outbox import LARGE
+
 __all__ = ["Channel", "Receiver"]
 
 # Up to this much may wait in the transport; the rest stays in the core, where it is not copied.
@@ -112,12 +114,17 @@ class Channel(asyncio.Protocol):
         """How many bytes wait to be taken by the operating system."""
         return self._transport.get_write_buffer_size() if self._transport else 0
 
-    def write(self, events: list[bytes]) -> None:
-        """Send whole events, in one write."""
+    def write(self, pieces: list[bytes]) -> None:
+        """Send whole events, which may come in pieces, in one write."""
         if self._transport is not None:
-            data = events[0] if len(events) == 1 else b"".join(events)
-            self.bytes_sent += len(data)
-            self._transport.write(data)
+            size = sum(map(len, pieces))
+            self.bytes_sent += size
+            if len(pieces) == 1:
+                self._transport.write(pieces[0])
+            elif size >= LARGE * len(pieces):
+                self._transport.writelines(pieces)
+            else:
+                self._transport.write(b"".join(pieces))
 
     def set_reading(self, reading: bool) -> None:
         """Pause or resume reading."""

@@ -127,7 +127,9 @@ class ClientCore:
     # what goes out
 
     def data_to_send(self, now: float, limit: int | None = None) -> list[bytes]:
-        """Return the events to write, in order; call it once a turn and after every call below.
+        """Return the events to write, in order, large ones in pieces.
+
+        To be called once a turn, and after every call below.
 
         Args:
             now: the time.

@@ -8,13 +8,15 @@ from bmq.wire.confirm import CONFIRM_SIZE, MAX_CONFIRMS, pack_confirms, split_co
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 
-__all__ = ["Outbox"]
+__all__ = ["LARGE", "Outbox"]
 
 # How many of the latest confirmations are remembered: there is no acknowledgement of a confirmation, so
 # after a lost connection these may not have arrived.
 _REMEMBERED_CONFIRMS = 65_536
 #: A PUT event is closed before it exceeds this. Larger ones are legal, but only cost memory on both sides.
 _PUT_EVENT = 1024 * 1024
+#: From this many bytes on, copying something costs more than handing it over as a piece of its own.
+LARGE = 8192
 
 
 class Outbox:
@@ -67,16 +69,24 @@ class Outbox:
         return bool(self._events or self._puts or self._confirms)
 
     def take(self, limit: int | None = None) -> list[bytes]:
-        """Return and forget what waits, as whole events; no more once ``limit`` bytes are reached."""
+        """Return and forget what waits, as whole events; no more once ``limit`` bytes are reached.
+
+        An event of large messages comes in pieces, so that they are not copied.
+        """
         self._close()
         waiting = self._events
         taken: list[bytes] = []
         size = 0
         while waiting and (limit is None or size < limit):
             entry = waiting.popleft()
-            event = entry if isinstance(entry, bytes) else _put_event(entry)
-            taken.append(event)
-            size += len(event)
+            if isinstance(entry, bytes):
+                taken.append(entry)
+                size += len(entry)
+            else:
+                length = HEADER_SIZE + sum(map(len, entry))
+                pieces = [pack_event_header(length, EventType.PUT), *entry]
+                taken += pieces if length >= LARGE * len(entry) else [b"".join(pieces)]
+                size += length
         return taken
 
     def clear(self) -> list[bytes]:
@@ -107,8 +117,3 @@ class Outbox:
             while self._sent_bytes > _REMEMBERED_CONFIRMS * CONFIRM_SIZE and len(self._sent) > 1:
                 self._sent_bytes -= len(self._sent.popleft())
         self._close_puts()
-
-
-def _put_event(messages: list[bytes]) -> bytes:
-    size = HEADER_SIZE + sum(map(len, messages))
-    return b"".join([pack_event_header(size, EventType.PUT), *messages])

@@ -50,6 +50,10 @@ class PutMessage(NamedTuple):
     data: bytes
 
 
+# Copies the data once; two additions would copy it twice.
+_concatenate = b"".join
+
+
 def encode_put(
     queue_id: int,
     guid: bytes,
@@ -78,12 +82,12 @@ def encode_put(
         schema_id,
         0,
     )
-    return header + data + PADDING[size & 3]
+    return _concatenate((header, data, PADDING[size & 3]))
 
 
 def encode_puts(queue_id: int, messages: Iterable[Outgoing]) -> list[bytes]:
     """Return each of several messages of one queue, as :func:`encode_put` does, without a call for each."""
-    pack, crc, padding = _pack, crc32c, PADDING
+    pack, crc, padding, concatenate = _pack, crc32c, PADDING, _concatenate
     encoded: list[bytes] = []
     append = encoded.append
     for guid, data, flags, schema_id, compression in messages:
@@ -97,7 +101,7 @@ def encode_puts(queue_id: int, messages: Iterable[Outgoing]) -> list[bytes]:
             schema_id,
             0,
         )
-        append(header + data + padding[size & 3])
+        append(concatenate((header, data, padding[size & 3])))
     return encoded
 
 
