@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bmq.broker.backlog import Backlog
-from bmq.broker.routing import Routing, Subscriber
+from bmq.broker.counters import CONFIRMED
+from bmq.broker.routing import NOBODY, Routing, Subscriber
 from bmq.broker.storage import Message
 from bmq.subscriptions.evaluator import Evaluator
 
@@ -69,7 +70,7 @@ class App:
         self.app_id = app_id
         self.bit = bit
         self.streams: list[Stream] = []
-        self.routing = Routing()
+        self.routing = NOBODY
         self.resume: Message | None = None
         self.redelivery = Backlog()
         self.aside = Backlog()
@@ -87,7 +88,7 @@ class App:
             stream.last_sent = None
             for subscriber in stream.subscribers():
                 subscriber.group = None
-        self.routing = Routing(self.streams)
+        self.routing = Routing(self.streams) if self.streams else NOBODY
         for stream in self.streams:
             stream.forget_subscribers()
         self.redelivery.wake()
@@ -185,7 +186,7 @@ class App:
                 queue.serve(self, now)
             return
         message, subscriber = entry
-        queue.confirmed += 1
+        queue.counts[CONFIRMED] += 1
         if message.pending & self.bit:
             message.pending ^= self.bit
             if not message.pending:

@@ -216,6 +216,7 @@ class Client:
             handle.queue.detach(stream, lost=False, now=now)
             stream.app = None
         if not stream.readers and not stream.writers:
+            stream.close()
             del handle.streams[stream.app_id]
             self._streams.pop((handle.q_id, stream.sub_id), None)
 
@@ -225,7 +226,7 @@ class Client:
         for stream in list(handle.streams.values()):
             stream.readers = stream.writers = 0
             queue.detach(stream, lost=lost, now=now)
-            stream.app = None
+            stream.close()
             self._streams.pop((handle.q_id, stream.sub_id), None)
         handle.streams.clear()
         queue.handles.remove(handle)

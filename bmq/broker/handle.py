@@ -80,6 +80,11 @@ class Stream:
         """Return every subscriber, also those that no longer take part in routing."""
         return list(self._subscribers.values())
 
+    def close(self) -> None:
+        """Let go of everything, when nothing is open or unconfirmed any more."""
+        self.app = None
+        self._subscribers.clear()
+
     def forget_subscribers(self) -> None:
         """Drop subscribers that are neither configured nor waited for."""
         wanted = {s.s_id for s in self.subscriptions}

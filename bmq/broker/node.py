@@ -92,7 +92,7 @@ class Node:
 
     def discard_unused(self, queue: Queue) -> None:
         """Forget a queue that was made for an open that failed."""
-        if not queue.handles and not queue.posted and not queue.store.seen:
+        if not queue.handles and not queue.posted:
             self.forget(queue)
 
     def forget(self, queue: Queue) -> None:
@@ -135,7 +135,7 @@ class Node:
         if now >= self._housekeeping:
             self._housekeeping = now + _HOUSEKEEPING
             for queue in self.queues.values():
-                queue.store.forget(now)
+                queue.tidy(now)
             self.forget_idle(now)
         for app in [app for app in self.waiting if app.wait_until is None or now >= app.wait_until]:
             self.waiting.discard(app)

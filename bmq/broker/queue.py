@@ -6,10 +6,19 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from bmq.broker.app import App
+from bmq.broker.counters import (
+    ACKNOWLEDGED,
+    CONFIRMED,
+    POSTED,
+    POSTED_BYTES,
+    PUSHED,
+    Counter,
+    new_counts,
+)
 from bmq.broker.domain import DomainConfig, Mode
 from bmq.broker.handle import Handle, Stream
 from bmq.broker.routing import Subscriber, compile_expression
-from bmq.broker.storage import Message, MessageStore, property_lookup
+from bmq.broker.storage import Message, MessageStore, property_lookup, shrunk
 from bmq.subscriptions.evaluator import Evaluator
 from bmq.wire.constants import PutFlags
 from bmq.wire.control_messages import DEFAULT_APP_ID, ExpressionVersion
@@ -44,6 +53,13 @@ class Queue:
         posted, acknowledged, refused, pushed, confirmed, expired, poisoned: messages so far.
     """
 
+    posted = Counter(POSTED)
+    posted_bytes = Counter(POSTED_BYTES)
+    acknowledged = Counter(ACKNOWLEDGED)
+    pushed = Counter(PUSHED)
+    confirmed = Counter(CONFIRMED)
+    refused, expired, poisoned = Counter(5), Counter(6), Counter(7)
+
     def __init__(self, uri: QueueUri, domain: Domain, waiting: set[App], history_limit: int) -> None:
         self.waiting = waiting
         self.uri = uri.canonical
@@ -53,9 +69,7 @@ class Queue:
         self.handles: list[Handle] = []
         self.position: Message | None = None
         self.idle_since: float | None = None
-        self.posted = self.posted_bytes = self.acknowledged = self.refused = 0
-        self.pushed = self.confirmed = self.expired = self.poisoned = 0
-        self._serial = 0
+        self.counts = new_counts()
         self._schemas = 0
         self._next_bit = 1
         self._filters: list[tuple[int, Evaluator]] = []
@@ -118,11 +132,13 @@ class Queue:
             self._post_broadcast(handle, puts, now)
             return
         store, mask, filters = self.store, self._mask, self._filters
-        seen, append, ack, q_id = store.seen, store.append, handle.output.ack, handle.q_id
+        append, ack, q_id = store.append, handle.output.ack, handle.q_id
+        messages, history = store.messages, store.history if store.remembered else ()
         usage, domain = store.usage, store.domain
+        posted = posted_bytes = acknowledged = 0
         for flags, correlation_id, guid, schema_id, compression, size, data in puts:
             status = 0
-            if guid not in seen:
+            if guid not in messages and not (history and guid in history):
                 pending = mask
                 properties = flags & _PROPERTIES
                 if filters:
@@ -135,21 +151,22 @@ class Queue:
                     if not status:
                         if schema_id > 1:
                             schema_id = self._schema(handle, schema_id)
-                        self._serial = serial = self._serial + 1
-                        message = Message(
-                            guid, data, size, properties, schema_id, compression, now, serial, pending
-                        )
+                        message = Message(guid, data, size, properties, schema_id, compression, now, pending)
                         append(message)
                         if self.position is None:
                             self.position = message
-                self.posted += 1
-                self.posted_bytes += size
+                posted += 1
+                posted_bytes += size
             if status:
                 self.refused += 1
                 ack(status, correlation_id, guid, q_id)
             elif flags & _ACK_REQUESTED:
-                self.acknowledged += 1
+                acknowledged += 1
                 ack(0, correlation_id, guid, q_id)
+        counts = self.counts
+        counts[POSTED] += posted
+        counts[POSTED_BYTES] += posted_bytes
+        counts[ACKNOWLEDGED] += acknowledged
 
     def _schema(self, handle: Handle, schema_id: int) -> int:
         """Return the queue's own schema id for a client's.
@@ -175,7 +192,7 @@ class Queue:
                 handle.output.ack(0, correlation_id, guid, handle.q_id)
             if schema_id > 1:
                 schema_id = self._schema(handle, schema_id)
-            message = Message(guid, data, size, flags & _PROPERTIES, schema_id, compression, now, 0, 0)
+            message = Message(guid, data, size, flags & _PROPERTIES, schema_id, compression, now, 0)
             if app.matcher is not None and app.matcher(message.lookup) is not True:
                 continue
             for subscriber in app.routing.receivers(message):
@@ -214,7 +231,7 @@ class Queue:
 
     def _deliver_alone(self, app: App) -> None:
         """Do the same with a single application, which is most of the work of a broker."""
-        bit, select = app.bit, app.routing.select
+        bit, select, counts = app.bit, app.routing.select, self.counts
         if app.behind:
             if app.resume is None:
                 app.resume = self.position
@@ -230,7 +247,7 @@ class Queue:
                 else:
                     stream = selected.stream
                     if stream.take(selected, message):
-                        self.pushed += 1
+                        counts[PUSHED] += 1
                         stream.handle.push(message, selected.option, out_of_order=False)
             self.position = message.next
 
@@ -316,7 +333,14 @@ class Queue:
         for message in self.store:
             message.attempts = None
         self.position = self.store.first
-        self.store.forget_gone()
+        self.store.history.clear()
+
+    def tidy(self, now: float) -> None:
+        """Forget what need not be known any more, and give back the room of what was there."""
+        self.store.forget(now)
+        for app in self.apps.values():
+            for stream in app.streams:
+                stream.unconfirmed = shrunk(stream.unconfirmed)
 
     # ---- clients
 

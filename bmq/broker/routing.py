@@ -27,7 +27,7 @@ from bmq.wire.options import encode_sub_queue_ids
 if TYPE_CHECKING:
     from bmq.broker.handle import Stream
 
-__all__ = ["UNMATCHED", "Blocked", "Group", "Routing", "Subscriber", "compile_expression"]
+__all__ = ["NOBODY", "UNMATCHED", "Blocked", "Group", "Routing", "Subscriber", "compile_expression"]
 
 #: Delivery resumes when what is unconfirmed has fallen to this part of the maximum.
 _LOW_WATERMARK = 0.8
@@ -256,6 +256,10 @@ class Routing:
                 if group.matcher is None or group.matcher(message.lookup) is True:
                     yield subscriber
                     break
+
+
+#: Of an application without consumers.
+NOBODY: Final = Routing()
 
 
 def _strongest(subscription: Subscription) -> tuple[ConsumerInfo, int] | None:

@@ -6,16 +6,21 @@ place, at the same cost however many are stored.
 
 from __future__ import annotations
 
-from collections import deque
+import sys
 from collections.abc import Iterator
+from typing import Final, TypeVar
 
 from bmq.broker.domain import Limits
+from bmq.broker.history import History, Slot
 from bmq.subscriptions.evaluator import Lookup, lookup
 from bmq.wire.properties import Properties
 
-__all__ = ["Message", "MessageStore", "Usage", "property_lookup"]
+__all__ = ["Message", "MessageStore", "Usage", "property_lookup", "shrunk"]
 
-_SLOT_SIZE = 8192
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+#: A dictionary takes 40 to 110 bytes for each item, as long as it grows.
+_ROOMY: Final = 400
 
 
 class Message:
@@ -30,6 +35,7 @@ class Message:
         compression: the CAT field.
         arrival: when it came, in seconds of the broker's clock.
         pending: one bit for each application that has yet to be done with it.
+        slot: what its GUID is remembered by when it is gone; None if that is not wanted.
         attempts: delivery attempts left, by application bit; None while none was used up.
         previous: the message that came before it, of those stored.
         next: the message that came after it, of those stored.
@@ -47,8 +53,8 @@ class Message:
         "pending",
         "previous",
         "schema_id",
-        "serial",
         "size",
+        "slot",
     )
 
     def __init__(
@@ -60,7 +66,6 @@ class Message:
         schema_id: int,
         compression: int,
         arrival: float,
-        serial: int,
         pending: int,
     ) -> None:
         self.guid = guid
@@ -70,8 +75,8 @@ class Message:
         self.schema_id = schema_id
         self.compression = compression
         self.arrival = arrival
-        self.serial = serial
         self.pending = pending
+        self.slot: Slot | None = None
         self.attempts: dict[int, int] | None = None
         self.previous: Message | None = None
         self.next: Message | None = None
@@ -110,15 +115,12 @@ class Usage:
         return 0
 
 
-class _Slot:
-    """GUIDs that came within one second, or the first thousands of them."""
-
-    __slots__ = ("guids", "second", "serial")
-
-    def __init__(self, second: int, serial: int) -> None:
-        self.second = second
-        self.serial = serial
-        self.guids: list[bytes] = []
+def shrunk(table: dict[_Key, _Value]) -> dict[_Key, _Value]:
+    """Return a dictionary, or the same made anew: one that was large keeps the room of its largest size."""
+    if not table:
+        table.clear()  # which gives the room back
+        return table
+    return dict(table) if sys.getsizeof(table) > _ROOMY * (len(table) + 1) else table
 
 
 class MessageStore:
@@ -129,38 +131,23 @@ class MessageStore:
         domain: the usage of all queues of the domain.
         window: for how many seconds after its arrival a GUID is remembered; 0 for as long as it is stored.
         history_limit: how many GUIDs of messages that are gone are remembered at most.
+
+    Attributes:
+        messages: what is stored, by GUID.
+        history: the GUIDs of messages that are gone.
+        first: the oldest message.
+        last: the newest message.
     """
 
-    __slots__ = (
-        "_largest",
-        "_room",
-        "_slot_end",
-        "_slot_guids",
-        "_slots",
-        "domain",
-        "first",
-        "history_limit",
-        "last",
-        "seen",
-        "usage",
-        "window",
-    )
+    __slots__ = ("domain", "first", "history", "last", "messages", "usage")
 
     def __init__(self, limits: Limits, domain: Usage, window: float, history_limit: int) -> None:
         self.usage = Usage(limits)
         self.domain = domain
-        self.window = window
-        self.history_limit = history_limit
         self.first: Message | None = None
         self.last: Message | None = None
-        # GUID -> the stored message, or None for one that is gone but still remembered.
-        self.seen: dict[bytes, Message | None] = {}
-        self._largest = 0
-        self._slots: deque[_Slot] = deque()
-        # The slot that is being filled: its GUIDs, the second it is for, and how many fit.
-        self._slot_guids: list[bytes] = []
-        self._slot_end = 0
-        self._room = 0
+        self.messages: dict[bytes, Message] = {}
+        self.history = History(window, history_limit)
 
     def __len__(self) -> int:
         return self.usage.messages
@@ -174,21 +161,21 @@ class MessageStore:
 
     def __contains__(self, guid: bytes) -> bool:
         """Whether a message with this GUID is stored or remembered."""
-        return guid in self.seen
+        return guid in self.messages or guid in self.history
 
     @property
     def remembered(self) -> int:
         """How many GUIDs of messages that are gone are remembered."""
-        return len(self.seen) - self.usage.messages
+        return len(self.history)
 
     def get(self, guid: bytes) -> Message | None:
         """Return a stored message."""
-        return self.seen.get(guid)
+        return self.messages.get(guid)
 
     def append(self, message: Message) -> None:
-        """Store a message whose GUID is not known yet and whose serial is the highest so far."""
-        guid = message.guid
-        self.seen[guid] = message
+        """Store a message whose GUID is not known yet."""
+        self.messages[message.guid] = message
+        message.slot = self.history.slot_for(message.arrival)
         last = self.last
         if last is None:
             self.first = message
@@ -201,18 +188,6 @@ class MessageStore:
         usage.bytes += size
         domain.messages += 1
         domain.bytes += size
-        if self.window:
-            if not self._room or message.arrival >= self._slot_end:
-                self._begin_slot(message)
-            self._room -= 1
-            self._slot_guids.append(guid)
-
-    def _begin_slot(self, message: Message) -> None:
-        slot = _Slot(int(message.arrival), message.serial)
-        self._slots.append(slot)
-        self._slot_guids = slot.guids
-        self._slot_end = slot.second + 1
-        self._room = _SLOT_SIZE
 
     def remove(self, message: Message) -> None:
         """Take a message out; its GUID stays remembered while its window lasts."""
@@ -227,11 +202,10 @@ class MessageStore:
             following.previous = previous
         # Whoever still holds the message must not keep its neighbours alive.
         message.previous = message.next = None
-        slots = self._slots
-        if slots and slots[0].serial <= message.serial:
-            self.seen[message.guid] = None
-        else:
-            del self.seen[message.guid]
+        guid, slot = message.guid, message.slot
+        del self.messages[guid]
+        if slot is not None and slot.era.open:
+            slot.era.add(guid, slot.stamp)
         usage, domain, size = self.usage, self.domain, message.size
         usage.messages -= 1
         usage.bytes -= size
@@ -246,39 +220,23 @@ class MessageStore:
         return None
 
     def forget(self, now: float) -> None:
-        """Drop GUIDs whose time is over, and the oldest where they are too many."""
-        slots, seen = self._slots, self.seen
-        self._largest = max(self._largest, len(seen))
-        while slots and (now - slots[0].second > self.window + 1 or self.remembered > self.history_limit):
-            slot = slots.popleft()
-            if not slots:
-                self._room = 0
-            for guid in slot.guids:
-                # One that is still stored is known by the message itself; it is forgotten when that goes.
-                if seen.get(guid, self) is None:
-                    del seen[guid]
-        # A dictionary keeps the room of its largest size; made anew it takes what it needs.
-        if self._largest > _SLOT_SIZE and len(seen) * 4 < self._largest:
-            self.seen = dict(seen)
-            self._largest = len(seen)
-
-    def forget_gone(self) -> None:
-        """Drop the GUIDs of all messages that are gone."""
-        self.seen = {guid: message for guid, message in self.seen.items() if message is not None}
+        """Drop GUIDs whose time is over, and the oldest where they are too many; give back room."""
+        self.history.forget(now)
+        self.messages = shrunk(self.messages)
 
     def set_window(self, window: float) -> None:
         """Change for how long GUIDs are remembered."""
-        if window and not self.window:
+        before = self.history.window
+        if window == before:
+            return
+        self.history.set_window(window)
+        if not before:
             for message in self:
-                self._begin_slot(message)
-                self._slot_guids.append(message.guid)
-            self._room = 0
-        self.window = window
+                message.slot = self.history.slot_for(message.arrival)
 
     def clear(self) -> None:
         """Drop every message and all memory of GUIDs."""
+        self.history.close()
         while self.first is not None:
             self.remove(self.first)
-        self.seen.clear()
-        self._slots.clear()
-        self._room = 0
+        self.messages = {}

@@ -258,8 +258,10 @@ class BrokerSession:
                     at += 1
                 self._batch = events[first:at]
                 self._step(_I.PUT if kind == EventType.PUT else _I.CONFIRM)
+                self._batch = []
             else:
                 self._receive_event(event)
+                self._event = self._message = None
         if error is not None:
             _log.warning("%s: %s; closing", self.peer, error)
             self._step(_I.BAD_LENGTH)

@@ -17,7 +17,7 @@ _pack_ack = ACK_MESSAGE.packer(reserved=0)
 _MAX_ACKS = _FLUSH_AT // ACK_MESSAGE.size
 
 
-def _ignore(_accepting: bool) -> None:
+def _ignore(*_: object) -> None:
     """Nobody is told."""
 
 
@@ -102,8 +102,9 @@ class BrokerOutput:
         self._pushes.clear()
         self._acks.clear()
         self._size = 0
-        self.flow = _ignore
         self.accepting = False
+        # So that what belongs to the connection is gone with it, without a search for cycles.
+        self.wake = self.flow = self.push = self.ack = _ignore
 
     def take(self) -> bytes:
         """Return everything to send, as one piece."""

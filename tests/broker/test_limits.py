@@ -212,7 +212,7 @@ def test_memory_of_guids_is_bounded_and_given_back() -> None:
     assert 0 < store.remembered <= 20_000
     core.advance(302)
     assert store.remembered == 0
-    assert not store.seen
+    assert not store.messages
 
 
 def test_purging_the_queue_forgets_guids() -> None:
