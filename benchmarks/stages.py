@@ -75,7 +75,6 @@ def producing() -> list[tuple[str, float]]:
     generator = GuidGenerator(b"abcdef")
     guids = [generator.next(1) for _ in range(COUNT)]
     outgoing = [(guid, PAYLOAD, int(PutFlags.ACK_REQUESTED), 0, 0) for guid in guids]
-    messages = encode_puts(0, outgoing)
     core = QueueCore(QueueUri.parse("bmq://d/q"), Family(0), "", QueueFlags.WRITE, None, suspends=False)
     core.state, core.sending = QueueState.OPEN, True
     batch = PostBatch()
@@ -83,12 +82,12 @@ def producing() -> list[tuple[str, float]]:
     def posted() -> Producer:
         producer = Producer(Outbox())
         batch.pending = COUNT
-        producer.post_many(core, outgoing, batch, 0.0)
+        producer.post_many(core, list(outgoing), batch, 0.0)
         return producer
 
     def filled() -> Outbox:
         outbox = Outbox()
-        outbox.put(messages, sum(map(len, messages)))
+        outbox.put_many(0, list(outgoing))
         return outbox
 
     acks = read_event(encode_acks([(0, 0, guid, 0) for guid in guids]))
@@ -98,20 +97,19 @@ def producing() -> list[tuple[str, float]]:
         return posted().acked(acks)
 
     def post(producer: Producer) -> None:
-        producer.post_many(core, outgoing, batch, 0.0)
+        producer.post_many(core, list(outgoing), batch, 0.0)
 
     guid, crc, encode = (
         least(repeat(lambda: generator.next(1))),
         least(repeat(lambda: crc32c(PAYLOAD))),
         least(lambda _: encode_puts(0, outgoing)),
     )
-    accept = least(post, lambda: Producer(Outbox()))
     return [
         ("make a GUID", guid),
         ("CRC32-C of 256 bytes", crc),
         ("header, data, padding: one PUT message", encode - crc),
-        ("a place in the window", accept - encode),
-        ("copy into the PUT event", least(lambda outbox: outbox.take(), filled)),
+        ("a place in the window", least(post, lambda: Producer(Outbox()))),
+        ("copy into the PUT event", least(lambda outbox: outbox.take(), filled) - encode),
         ("read the ACK, take the post out of the window", least(lambda p: p.acked(acks), posted)),
         ("count the outcome", least(settle, outcomes)),
         ("with two properties: encode them", least(repeat(lambda: encode_properties(PROPERTIES, new=True)))),

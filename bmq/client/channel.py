@@ -7,7 +7,7 @@ import socket
 import weakref
 from typing import Protocol, cast
 
-from bmq.protocol.outbox import LARGE
+from bmq.protocol.outbox import WORTH_GATHERING
 
 __all__ = ["Channel", "Receiver"]
 
@@ -121,7 +121,7 @@ class Channel(asyncio.Protocol):
             self.bytes_sent += size
             if len(pieces) == 1:
                 self._transport.write(pieces[0])
-            elif size >= LARGE * len(pieces):
+            elif size >= WORTH_GATHERING * len(pieces):
                 self._transport.writelines(pieces)
             else:
                 self._transport.write(b"".join(pieces))

@@ -54,7 +54,7 @@ class SessionOptions:
         disconnect_timeout: for the whole of :meth:`Session.close`.
         compression: how payloads of 1,024 bytes and more are compressed when posted.
         max_unacked_messages: how many posts may be without outcome before ``post`` waits.
-        max_unacked_bytes: how many bytes of them.
+        max_unacked_bytes: how many bytes of payloads and properties they may have.
         max_buffered_messages: how many received messages may wait for the application before reading from
             the connection pauses.
         max_buffered_bytes: how many bytes of them.

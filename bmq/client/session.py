@@ -37,7 +37,7 @@ class SessionStats:
         state: where the session is.
         queues: how many queues are registered.
         unacked_messages: posts without outcome.
-        unacked_bytes: their encoded size; this much memory they hold.
+        unacked_bytes: the size of their payloads and properties as they travel; this much memory they hold.
         buffered_messages: received messages that wait for the application.
         buffered_bytes: their size.
         write_buffer_bytes: what waits to be taken by the operating system.

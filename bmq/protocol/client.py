@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from bmq.errors import ConnectionFailed, Error, ProtocolError, SessionClosed
@@ -126,7 +127,7 @@ class ClientCore:
 
     # what goes out
 
-    def data_to_send(self, now: float, limit: int | None = None) -> list[bytes]:
+    def data_to_send(self, now: float, limit: float = inf) -> list[bytes]:
         """Return the events to write, in order, large ones in pieces.
 
         To be called once a turn, and after every call below.

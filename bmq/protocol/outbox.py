@@ -3,58 +3,65 @@
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 
 from bmq.wire.confirm import CONFIRM_SIZE, MAX_CONFIRMS, pack_confirms, split_confirms
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header
+from bmq.wire.put import Outgoing, encode_puts
 
-__all__ = ["LARGE", "Outbox"]
+__all__ = ["WORTH_GATHERING", "Outbox"]
 
 # How many of the latest confirmations are remembered: there is no acknowledgement of a confirmation, so
 # after a lost connection these may not have arrived.
 _REMEMBERED_CONFIRMS = 65_536
 #: A PUT event is closed before it exceeds this. Larger ones are legal, but only cost memory on both sides.
 _PUT_EVENT = 1024 * 1024
-#: From this many bytes on, copying something costs more than handing it over as a piece of its own.
-LARGE = 8192
+#: Pieces that are smaller on average are better copied into one.
+WORTH_GATHERING = 2048
+
+# So many posts, at most, are looked at in one go.
+_SLICE = 4096
+
+# Posts of one queue: its qId, and messages that follow each other.
+_Run = tuple[int, list[Outgoing]]
 
 
 class Outbox:
-    """Collects encoded messages; :meth:`take` returns whole events in a legal order.
+    """Collects what has to go out; :meth:`take` returns whole events in a legal order.
 
     Posts gather into PUT events and confirmations into CONFIRM events until something of another kind has
-    to go out behind them. Messages are copied into their event when it is taken, not before: what waits
-    here is referred to, not copied.
+    to go out behind them. Posts are encoded when they are taken, not before: what waits here is referred to,
+    not copied.
 
     Args:
-        max_put_event: a PUT event is closed before it exceeds this many bytes, unless it has one message.
+        max_put_event: a PUT event does not exceed this many bytes, unless it has one message.
     """
 
-    __slots__ = ("_confirms", "_events", "_put_bytes", "_puts", "_sent", "_sent_bytes", "max_put_event")
+    __slots__ = ("_begin", "_confirms", "_events", "_runs", "_sent", "_sent_bytes", "max_put_event")
 
     def __init__(self, max_put_event: int = _PUT_EVENT) -> None:
         self.max_put_event = max_put_event
-        # A whole event, or the messages of a PUT event.
-        self._events: deque[bytes | list[bytes]] = deque()
-        self._puts: list[bytes] = []
-        self._put_bytes = HEADER_SIZE
+        # A whole event, or posts for PUT events.
+        self._events: deque[bytes | deque[_Run]] = deque()
+        self._runs: deque[_Run] = deque()
+        # How many of the first run's posts have been taken.
+        self._begin = 0
         self._confirms: list[bytes] = []
         self._sent: deque[bytes] = deque()
         self._sent_bytes = 0
 
-    def put(self, messages: list[bytes], size: int) -> None:
-        """Add encoded PUT messages, ``size`` bytes in all."""
-        if self._put_bytes + size <= self.max_put_event:
-            self._puts += messages
-            self._put_bytes += size
-        elif len(messages) == 1:
-            self._close_puts()
-            self._puts += messages
-            self._put_bytes += size
+    def put(self, queue_id: int, message: Outgoing) -> None:
+        """Add a post."""
+        runs = self._runs
+        if runs and runs[-1][0] == queue_id:
+            runs[-1][1].append(message)
         else:
-            middle = len(messages) // 2
-            for half in (messages[:middle], messages[middle:]):
-                self.put(half, sum(map(len, half)))
+            runs.append((queue_id, [message]))
+
+    def put_many(self, queue_id: int, messages: list[Outgoing]) -> None:
+        """Add posts; the list is given away."""
+        self._runs.append((queue_id, messages))
 
     def confirm(self, messages: bytes) -> None:
         """Add encoded CONFIRM messages: one, or several one behind the other."""
@@ -66,9 +73,9 @@ class Outbox:
         self._events.append(event)
 
     def __bool__(self) -> bool:
-        return bool(self._events or self._puts or self._confirms)
+        return bool(self._events or self._runs or self._confirms)
 
-    def take(self, limit: int | None = None) -> list[bytes]:
+    def take(self, limit: float = inf) -> list[bytes]:
         """Return and forget what waits, as whole events; no more once ``limit`` bytes are reached.
 
         An event of large messages comes in pieces, so that they are not copied.
@@ -77,33 +84,53 @@ class Outbox:
         waiting = self._events
         taken: list[bytes] = []
         size = 0
-        while waiting and (limit is None or size < limit):
-            entry = waiting.popleft()
+        while waiting and size < limit:
+            entry = waiting[0]
             if isinstance(entry, bytes):
                 taken.append(entry)
                 size += len(entry)
+                waiting.popleft()
             else:
-                length = HEADER_SIZE + sum(map(len, entry))
-                pieces = [pack_event_header(length, EventType.PUT), *entry]
-                taken += pieces if length >= LARGE * len(entry) else [b"".join(pieces)]
-                size += length
+                size += self._take_puts(entry, taken)
+                if not entry:
+                    waiting.popleft()
         return taken
+
+    def _take_puts(self, runs: deque[_Run], taken: list[bytes]) -> int:
+        """Move one PUT event from the runs to what is taken; return its size."""
+        pieces = [b""]
+        size = HEADER_SIZE
+        while runs:
+            queue_id, messages = runs[0]
+            begin = self._begin
+            some = messages[begin : begin + _SLICE]
+            more, count, length = encode_puts(queue_id, some, self.max_put_event - size)
+            if not count and size == HEADER_SIZE:
+                more, count, length = encode_puts(queue_id, some[:1])
+            pieces += more
+            size += length
+            if begin + count == len(messages):
+                runs.popleft()
+                self._begin = 0
+            else:
+                self._begin += count
+                if count < len(some):
+                    break  # the event is full
+        pieces[0] = pack_event_header(size, EventType.PUT)
+        if size < WORTH_GATHERING * len(pieces):
+            taken.append(b"".join(pieces))
+        else:
+            taken += pieces
+        return size
 
     def clear(self) -> list[bytes]:
         """Forget everything that waits; return the confirmations that may not have arrived, oldest first."""
         confirms = split_confirms(b"".join([*self._sent, *self._confirms]))
         self._events.clear()
-        self._puts, self._confirms = [], []
-        self._put_bytes = HEADER_SIZE
+        self._runs, self._confirms, self._begin = deque(), [], 0
         self._sent.clear()
         self._sent_bytes = 0
         return confirms
-
-    def _close_puts(self) -> None:
-        if self._puts:
-            self._events.append(self._puts)
-            self._puts = []
-            self._put_bytes = HEADER_SIZE
 
     def _close(self) -> None:
         # Confirmations first: they make room in a full queue for what is posted behind them.
@@ -116,4 +143,6 @@ class Outbox:
             self._sent_bytes += len(confirms)
             while self._sent_bytes > _REMEMBERED_CONFIRMS * CONFIRM_SIZE and len(self._sent) > 1:
                 self._sent_bytes -= len(self._sent.popleft())
-        self._close_puts()
+        if self._runs:
+            self._events.append(self._runs)
+            self._runs = deque()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from operator import itemgetter
 from typing import NoReturn
 
 from bmq.errors import AckStatus, QueueClosed, UsageError
@@ -16,7 +17,7 @@ from bmq.wire.codec import new_tuple
 from bmq.wire.constants import ACK_STATUS_FROM_WIRE, PutFlags
 from bmq.wire.event import Event
 from bmq.wire.guid import guid_to_text
-from bmq.wire.put import Outgoing, encode_put, encode_puts
+from bmq.wire.put import Outgoing
 
 __all__ = ["Producer"]
 
@@ -35,6 +36,9 @@ _ACCEPTING = frozenset(
 )
 # which is when the queue is in one of these, or only its reading side is being closed and opened again.
 _SENDABLE = frozenset({QueueState.OPEN, QueueState.RECONFIGURING})
+
+
+_data_of = itemgetter(1)
 
 
 class Producer:
@@ -89,13 +93,12 @@ class Producer:
         window = self.window
         if guid in window.entries:
             raise UsageError(f"GUID {guid_to_text(guid)} belongs to another post that has no outcome yet")
-        message = encode_put(queue.q_id, guid, data, flags, schema_id, compression)
+        message = guid, data, flags, schema_id, compression
         window.entries[guid] = new_tuple(Pending, (queue, message, token, tag, now))
-        size = len(message)
-        window.bytes += size
+        window.bytes += len(data)
         queue.unacked += 1
         if sending:
-            self._outbox.put([message], size)
+            self._outbox.put(queue.q_id, message)
         if self.deadline is None and self._shortest is not None:
             self.deadline = now + self._shortest
 
@@ -106,7 +109,7 @@ class Producer:
 
         Args:
             queue: where to.
-            messages: what; ACK_REQUESTED must be among the flags of each.
+            messages: what; ACK_REQUESTED must be among the flags of each. The list is given away.
             token: whom the outcomes are for.
             now: the time.
             tag: which of the token's posts is the first of these; the others follow.
@@ -120,22 +123,20 @@ class Producer:
             self._check_accepting(queue)
         if not messages:
             return
-        encoded = encode_puts(queue.q_id, messages)
         new, kind = new_tuple, Pending
         added: dict[bytes, Pending] = {}
         number = tag
-        for message, data in zip(messages, encoded, strict=True):
-            added[message[0]] = new(kind, (queue, data, token, number, now))
+        for message in messages:
+            added[message[0]] = new(kind, (queue, message, token, number, now))
             number += 1
         window = self.window
         if len(added) < len(messages) or not window.entries.keys().isdisjoint(added):
             self._refuse_known(queue, messages, token, now, tag)
         window.entries.update(added)
-        size = sum(map(len, encoded))
-        window.bytes += size
-        queue.unacked += len(encoded)
+        window.bytes += sum(map(len, map(_data_of, messages)))
+        queue.unacked += len(messages)
         if sending:
-            self._outbox.put(encoded, size)
+            self._outbox.put_many(queue.q_id, messages)
         if self.deadline is None and self._shortest is not None:
             self.deadline = now + self._shortest
 
@@ -168,7 +169,7 @@ class Producer:
             pending = pop(guid, None)
             if pending is not None:
                 queue, message, token, tag, _ = pending
-                freed += len(message)
+                freed += len(message[1])
                 queue.unacked -= 1
                 append((token, tag, guid, ACK_STATUS_FROM_WIRE[status & STATUS_MASK], queue))
         self.window.bytes -= freed
@@ -192,8 +193,10 @@ class Producer:
         }
         if not ready:
             return
-        waiting = [pending.data for pending in self.window if pending.queue in ready]
-        self._outbox.put(waiting, sum(map(len, waiting)))
+        put = self._outbox.put
+        for pending in self.window:
+            if pending.queue in ready:
+                put(pending.queue.q_id, pending.message)
         for queue in ready:
             queue.sending = True
 

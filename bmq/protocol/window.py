@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from bmq.wire.put import Outgoing
+
 __all__ = ["Pending", "Window"]
 
 
@@ -13,14 +15,14 @@ class Pending(NamedTuple):
 
     Attributes:
         queue: the queue it was posted to.
-        data: the encoded PUT message, ready to be sent again.
+        message: what was posted, ready to be sent again.
         token: whom the outcome is for.
         tag: which of the token's posts it is.
         posted: when it was posted.
     """
 
     queue: Any
-    data: bytes
+    message: Outgoing
     token: Any
     tag: int
     posted: float
@@ -32,7 +34,7 @@ class Window:
     It is the only owner of their bytes: what a reconnect sends again comes from here.
 
     Attributes:
-        bytes: the size of all encoded messages held.
+        bytes: the size of the application data of all messages held.
         entries: the posts by GUID, in the order of posting; whoever changes it keeps ``bytes`` right.
     """
 
@@ -60,5 +62,5 @@ class Window:
         taken = [(guid, pending) for guid, pending in self.entries.items() if wanted(pending)]
         for guid, pending in taken:
             del self.entries[guid]
-            self.bytes -= len(pending.data)
+            self.bytes -= len(pending.message[1])
         return taken

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from math import inf
 from typing import NamedTuple
 
 from bmq.errors import ProtocolError
@@ -11,10 +12,13 @@ from bmq.wire.constants import Compression, PutFlags
 from bmq.wire.crc import crc32c
 from bmq.wire.padding import PADDING
 
-__all__ = ["Outgoing", "PutMessage", "decode_puts", "encode_put", "encode_puts", "read_put"]
+__all__ = ["LARGE", "Outgoing", "PutMessage", "decode_puts", "encode_put", "encode_puts", "read_put"]
 
 #: What a message to be encoded is made of: GUID, application data, flags, schema id, compression.
 Outgoing = tuple[bytes, bytes, int, int, int]
+
+#: From this many bytes on, copying data costs more than handing it over as a piece of its own.
+LARGE = 8192
 
 _HEADER_WORDS = PUT_HEADER.size // 4
 # The words of a header as they travel, and where the fields in them are: no options, nothing reserved.
@@ -50,10 +54,6 @@ class PutMessage(NamedTuple):
     data: bytes
 
 
-# Copies the data once; two additions would copy it twice.
-_concatenate = b"".join
-
-
 def encode_put(
     queue_id: int,
     guid: bytes,
@@ -72,28 +72,33 @@ def encode_put(
         schema_id: 1 with properties in the new encoding, else 0.
         compression: what ``data`` is compressed with.
     """
-    size = len(data)
-    header = _pack(
-        flags << _FLAGS_SHIFT | (size >> 2) + _WORDS_AROUND,
-        compression << _CAT_SHIFT | _HEADER_WORDS,
-        queue_id,
-        guid,
-        crc32c(data),
-        schema_id,
-        0,
-    )
-    return _concatenate((header, data, PADDING[size & 3]))
+    pieces, _, _ = encode_puts(queue_id, ((guid, data, flags, schema_id, compression),))
+    return b"".join(pieces)
 
 
-def encode_puts(queue_id: int, messages: Iterable[Outgoing]) -> list[bytes]:
-    """Return each of several messages of one queue, as :func:`encode_put` does, without a call for each."""
-    pack, crc, padding, concatenate = _pack, crc32c, PADDING, _concatenate
-    encoded: list[bytes] = []
-    append = encoded.append
+def encode_puts(
+    queue_id: int, messages: Sequence[Outgoing], limit: float = inf
+) -> tuple[list[bytes], int, int]:
+    """Encode messages of one queue, as :func:`encode_put` does, as many as ``limit`` bytes have room for.
+
+    Returns:
+        Their bytes, in pieces (data of :data:`LARGE` bytes and more is a piece itself, not a copy), the
+        number of messages and the number of bytes.
+    """
+    pack, crc, padding, join = _pack, crc32c, PADDING, b"".join
+    pieces: list[bytes] = []
+    append = pieces.append
+    count = words = 0
+    most = limit / 4
     for guid, data, flags, schema_id, compression in messages:
         size = len(data)
+        length = (size >> 2) + _WORDS_AROUND
+        if words + length > most:
+            break
+        words += length
+        count += 1
         header = pack(
-            flags << _FLAGS_SHIFT | (size >> 2) + _WORDS_AROUND,
+            flags << _FLAGS_SHIFT | length,
             compression << _CAT_SHIFT | _HEADER_WORDS,
             queue_id,
             guid,
@@ -101,8 +106,11 @@ def encode_puts(queue_id: int, messages: Iterable[Outgoing]) -> list[bytes]:
             schema_id,
             0,
         )
-        append(concatenate((header, data, padding[size & 3])))
-    return encoded
+        if size < LARGE:
+            append(join((header, data, padding[size & 3])))
+        else:
+            pieces += header, data, padding[size & 3]
+    return pieces, count, words * 4
 
 
 def read_put(event: bytes, offset: int) -> tuple[PutMessage, int]:

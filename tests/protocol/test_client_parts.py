@@ -21,7 +21,7 @@ from bmq.wire.confirm import encode_confirm
 from bmq.wire.constants import EventType
 from bmq.wire.control import QueueFlags
 from bmq.wire.event import Event
-from bmq.wire.put import decode_puts, encode_put
+from bmq.wire.put import Outgoing, decode_puts, encode_put
 from bmq.wire.uri import QueueUri
 from tests.protocol.bench import guid
 
@@ -126,29 +126,60 @@ def test_ids_are_never_used_twice_and_two_configurations_back_still_known() -> N
 # the outbox
 
 
+def outgoing(number: int, data: bytes | None = None) -> Outgoing:
+    return guid(number), b"%d" % number if data is None else data, 1, 0, 0
+
+
 def test_posts_gather_into_events_of_a_megabyte() -> None:
     outbox = Outbox(max_put_event=1000)
-    messages = [encode_put(0, guid(n), b"x" * 300, 1, 0, 0) for n in range(10)]
-    big = encode_put(0, guid(99), b"y" * 5000, 1, 0, 0)
-    for message in (*messages, big):
-        outbox.put([message], len(message))
+    messages = [outgoing(n, b"x" * 300) for n in range(10)]
+    messages.append(outgoing(99, b"y" * 5000))
+    for message in messages:
+        outbox.put(0, message)
     assert outbox
-    data = outbox.take()
-    assert [len(event) <= 1000 for event in data] == [True] * (len(data) - 1) + [False]
-    assert b"".join(event[8:] for event in data) == b"".join([*messages, big])
-    assert [put.guid for event in events_of(data) for put in decode_puts(event.data, event.body)][-1] == guid(
-        99
-    )
+    events = list(events_of(outbox.take()))
+    assert [len(event.data) <= 1000 for event in events] == [True] * (len(events) - 1) + [False]
+    assert b"".join(event.data[8:] for event in events) == b"".join(encode_put(0, *m) for m in messages)
+    assert [put.guid for event in events for put in decode_puts(event.data, event.body)][-1] == guid(99)
     assert not outbox
+
+
+def test_posts_of_several_queues_share_events_in_the_order_of_posting() -> None:
+    outbox = Outbox(max_put_event=500)
+    posted = [(number // 3 % 4, outgoing(number)) for number in range(100)]
+    for queue_id, message in posted:
+        outbox.put(queue_id, message)
+    events = list(events_of(outbox.take()))
+    puts = [put for event in events for put in decode_puts(event.data, event.body)]
+    assert [(put.queue_id, put.guid, put.data) for put in puts] == [(q, m[0], m[1]) for q, m in posted]
+    assert len(events) < 15
+
+
+@pytest.mark.parametrize("size", [1, 2047, 2048, 8191, 8192, 50_000, 3_000_000])
+def test_payloads_of_any_size_travel_as_they_are(size: int) -> None:
+    outbox = Outbox()
+    messages = [outgoing(number, bytes([number]) * max(1, size - number % 4)) for number in range(1, 8)]
+    outbox.put_many(0, list(messages))
+    taken = b""
+    while data := outbox.take(limit=100_000):
+        taken += b"".join(data)
+    puts = [put for event in events_of([taken]) for put in decode_puts(event.data, event.body)]
+    assert [(put.guid, put.data) for put in puts] == [(m[0], m[1]) for m in messages]
+
+
+def test_large_payloads_are_not_copied() -> None:
+    outbox = Outbox()
+    payload = bytes(100_000)
+    outbox.put(0, outgoing(1, payload))
+    assert any(piece is payload for piece in outbox.take())
 
 
 def test_an_event_leaves_behind_everything_that_was_added_before() -> None:
     outbox = Outbox()
-    put = encode_put(0, guid(1), b"1", 1, 0, 0)
-    outbox.put([put], len(put))
+    outbox.put(0, outgoing(1))
     outbox.confirm(encode_confirm(0, guid(2), 0))
     outbox.event(b"\x00\x00\x00\x08\x4b\x02\x00\x00")
-    outbox.put([put], len(put))
+    outbox.put(0, outgoing(1))
     kinds = [EventType(event.type) for event in events_of(outbox.take())]
     assert kinds.index(EventType.HEARTBEAT_REQ) == 2
     assert set(kinds[:2]) == {EventType.PUT, EventType.CONFIRM}
@@ -158,8 +189,7 @@ def test_an_event_leaves_behind_everything_that_was_added_before() -> None:
 def test_a_limit_takes_no_more_than_needed_and_the_rest_keeps_its_order() -> None:
     outbox = Outbox(max_put_event=100)
     for number in range(50):
-        put = encode_put(0, guid(number), b"%d" % number, 1, 0, 0)
-        outbox.put([put], len(put))
+        outbox.put(0, outgoing(number))
     taken: list[bytes] = []
     while data := outbox.take(limit=150):
         assert sum(map(len, data[:-1])) < 150
@@ -170,11 +200,11 @@ def test_a_limit_takes_no_more_than_needed_and_the_rest_keeps_its_order() -> Non
 
 def test_many_posts_at_once_are_divided() -> None:
     outbox = Outbox(max_put_event=1000)
-    messages = [encode_put(0, guid(n), b"%d" % n, 1, 0, 0) for n in range(200)]
-    outbox.put(messages, sum(map(len, messages)))
+    messages = [outgoing(number) for number in range(200)]
+    outbox.put_many(0, list(messages))
     data = outbox.take()
     assert all(len(event) <= 1000 for event in data)
-    assert b"".join(event[8:] for event in data) == b"".join(messages)
+    assert b"".join(event[8:] for event in data) == b"".join(encode_put(0, *message) for message in messages)
 
 
 def test_what_was_confirmed_lately_is_returned_when_the_connection_is_lost() -> None:

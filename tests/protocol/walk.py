@@ -306,7 +306,7 @@ class Walk:
         """The same, for what takes a while to see."""
         core = self.bench.core
         window = core.window
-        assert window.bytes == sum(len(pending.data) for pending in window)
+        assert window.bytes == sum(len(pending.message[1]) for pending in window)
         open_ = Counter(pending.queue for pending in window)
         for queue in self.queues:
             assert queue.unacked == open_[queue]

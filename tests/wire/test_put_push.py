@@ -116,7 +116,10 @@ def test_puts_arrive_as_they_were_sent(messages: list[PutMessage]) -> None:
     ]
     assert encoded == expected
     several = [(m.guid, m.data, m.flags, m.schema_id, m.compression) for m in messages]
-    assert [encode_puts(m.queue_id, several)[i] for i, m in enumerate(messages)] == expected
+    for i, m in enumerate(messages):
+        pieces, count, size = encode_puts(m.queue_id, several[i:], len(expected[i]) + 3)
+        assert (b"".join(pieces), count, size) == (expected[i], 1, len(expected[i]))
+        assert encode_puts(m.queue_id, several[i:], len(expected[i]) - 1) == ([], 0, 0)
     assert decode_puts(EVENT_HEADER + b"".join(encoded), AT) == messages
 
 
