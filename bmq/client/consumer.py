@@ -14,7 +14,7 @@ from bmq.protocol.queue import SubscriptionCore, SubscriptionOptions
 from bmq.wire.constants import PushFlags
 from bmq.wire.message import split_application_data
 from bmq.wire.properties import Properties
-from bmq.wire.push import PushMessage
+from bmq.wire.push import Push
 
 if TYPE_CHECKING:
     from bmq.client.queue import Queue
@@ -57,7 +57,7 @@ class Consumer:
         self._expressions = expressions
         self.cores = self._make_cores()
         #: What waits for the application.
-        self.messages: deque[PushMessage] = deque()
+        self.messages: deque[Push] = deque()
         # What was taken out of the line and not counted yet: counting costs as much as taking.
         self._taken = 0
         self._taken_bytes = 0
@@ -254,7 +254,7 @@ class Consumer:
         """Whether a message with these properties is for this consumer."""
         return any(each is None or each.matches(properties) for each in self._expressions)
 
-    def deliver(self, messages: list[PushMessage]) -> None:
+    def deliver(self, messages: list[Push]) -> None:
         """Take messages in."""
         self.queue.outstanding += len(messages)
         if self._closed or not self.active:
@@ -266,7 +266,7 @@ class Consumer:
         if self._waiters:
             self._wake(len(messages))
 
-    def take_back(self) -> list[PushMessage]:
+    def take_back(self) -> list[Push]:
         """Give up the messages that wait unseen."""
         messages = list(self.messages)
         self.messages.clear()
@@ -414,14 +414,14 @@ class Drain:
         self._consumer = consumer
         self._complement = complement
 
-    def deliver(self, messages: list[PushMessage]) -> None:
+    def deliver(self, messages: list[Push]) -> None:
         """Take messages in."""
         unwanted: list[bytes] = []
-        wanted: list[PushMessage] = []
+        wanted: list[Push] = []
         for message in messages:
             discard = self._complement.may_discard(properties_of(message, self._consumer.max_message_size))
             if discard:
-                unwanted.append(message.guid)
+                unwanted.append(message[2])
             else:
                 wanted.append(message)
         if wanted:
@@ -431,17 +431,14 @@ class Drain:
             self._consumer.queue.confirm_many(unwanted)
 
 
-def properties_of(message: PushMessage, limit: int) -> Properties | None:
+def properties_of(message: Push, limit: int) -> Properties | None:
     """Return a message's properties; None when it has none that can be decoded, as the broker sees it."""
-    if not message.flags & PushFlags.MESSAGE_PROPERTIES:
+    _, _, _, flags, schema_id, compression, data = message
+    if not flags & PushFlags.MESSAGE_PROPERTIES:
         return None
     try:
         properties, _ = split_application_data(
-            message.data,
-            has_properties=True,
-            schema_id=message.schema_id,
-            compression=message.compression,
-            limit=limit,
+            data, has_properties=True, schema_id=schema_id, compression=compression, limit=limit
         )
         len(properties)  # decodes them
     except ProtocolError:

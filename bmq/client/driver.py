@@ -45,7 +45,7 @@ from bmq.protocol.queue import QueueCore
 from bmq.protocol.tables import SessionState
 from bmq.wire.control import QueueFlags
 from bmq.wire.guid import GuidGenerator
-from bmq.wire.push import PushMessage
+from bmq.wire.push import Push
 from bmq.wire.uri import QueueUri
 
 __all__ = ["Driver"]
@@ -504,7 +504,7 @@ class Driver:
             self._waiting.posts_left(self._writable)
         elif isinstance(event, Pushed):
             # Subscriptions take turns: each consumer gets its share of an event at once, in its order.
-            shares: dict[Any, list[PushMessage]] = {}
+            shares: dict[Any, list[Push]] = {}
             for sub, messages in event.deliveries:
                 shares.setdefault(sub.owner, []).extend(messages)
             for consumer, messages in shares.items():

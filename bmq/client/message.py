@@ -12,7 +12,7 @@ from bmq.wire.constants import PropertyType, PushFlags
 from bmq.wire.guid import guid_to_text
 from bmq.wire.message import NO_PROPERTIES, split_application_data
 from bmq.wire.properties import Properties, PropertyInput
-from bmq.wire.push import PushMessage
+from bmq.wire.push import Push
 
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
@@ -36,7 +36,7 @@ class Message:
     #: Whether the application has confirmed this message.
     confirmed: bool
 
-    def __init__(self, consumer: Consumer, push: PushMessage) -> None:
+    def __init__(self, consumer: Consumer, push: Push) -> None:
         self._consumer = consumer
         self._push = push
         self._properties: Properties | None = None

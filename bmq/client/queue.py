@@ -15,7 +15,7 @@ from bmq.errors import ConfigureQueueError, Error, QueueClosed, UsageError
 from bmq.protocol.queue import QueueCore, SubscriptionOptions
 from bmq.protocol.tables import QueueState
 from bmq.wire.properties import PropertyInput
-from bmq.wire.push import PushMessage
+from bmq.wire.push import Push
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
@@ -423,7 +423,7 @@ class Queue:
         if left and not self.closed:
             self.reroute(left)
 
-    def reroute(self, messages: list[PushMessage]) -> None:
+    def reroute(self, messages: list[Push]) -> None:
         """Hand messages of a consumer that has left to another one that wants them, or back to the broker.
 
         The protocol knows no other way to give a message back than to close the reading side and open it

@@ -66,7 +66,7 @@ from bmq.wire.control import (
     encode_event,
 )
 from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, Event
-from bmq.wire.push import PushMessage, decode_push_runs
+from bmq.wire.push import Push, decode_push_runs
 from bmq.wire.uri import QueueUri
 
 __all__ = ["ClientCore", "CoreOptions"]
@@ -453,7 +453,7 @@ class ClientCore:
             self.pause_reading(self.reading_paused, now)
 
     def _pushed(self, event: Event) -> None:
-        deliveries: list[tuple[SubscriptionCore, list[PushMessage]]] = []
+        deliveries: list[tuple[SubscriptionCore, list[Push]]] = []
         for run in decode_push_runs(event.data, event.body):
             q_id, ids, *_ = run[0]
             routes = self.queues.routes.get(q_id, _NO_ROUTES)
@@ -466,12 +466,12 @@ class ClientCore:
         if deliveries:
             self.emit(Pushed(deliveries))
 
-    def _drop_confirmed(self, sub: SubscriptionCore, messages: list[PushMessage]) -> list[PushMessage]:
+    def _drop_confirmed(self, sub: SubscriptionCore, messages: list[Push]) -> list[Push]:
         """Confirm again what was confirmed before the connection was lost; return the rest."""
         queue = sub.queue
-        fresh: list[PushMessage] = []
+        fresh: list[Push] = []
         for message in messages:
-            confirm = encode_confirm(queue.q_id, message.guid, queue.sub_id)
+            confirm = encode_confirm(queue.q_id, message[2], queue.sub_id)
             if self._confirmed.take(confirm):
                 self.outbox.confirm(confirm)
             else:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from bmq.errors import ProtocolError
-from bmq.wire.codec import PUSH_HEADER, new_tuple
+from bmq.wire.codec import PUSH_HEADER
 from bmq.wire.constants import Compression, PushFlags
 from bmq.wire.options import read_sub_queue_ids
 from bmq.wire.padding import PADDING
 
-__all__ = ["PushMessage", "decode_push_runs", "decode_pushes", "encode_push"]
+__all__ = ["Push", "PushMessage", "decode_push_runs", "decode_pushes", "encode_push"]
 
 _HEADER_WORDS = PUSH_HEADER.size // 4
 _pack = PUSH_HEADER.packer(headerWords=_HEADER_WORDS, reserved=0)
@@ -50,6 +50,11 @@ class PushMessage(NamedTuple):
     schema_id: int
     compression: int
     data: bytes
+
+
+#: The items of a :class:`PushMessage` as a bare tuple, on the way to a consumer: it costs half as much to make
+#: and the garbage collector looks at it once, not again and again.
+Push = tuple[int, tuple[int, ...], bytes, int, int, int, bytes]
 
 
 def encode_push(
@@ -96,10 +101,10 @@ def decode_pushes(event: bytes, body: int) -> list[PushMessage]:
     Raises:
         ProtocolError: a length does not fit the event, the padding is wrong, or there is no application data.
     """
-    return [message for run in decode_push_runs(event, body) for message in run]
+    return [PushMessage._make(message) for run in decode_push_runs(event, body) for message in run]
 
 
-def decode_push_runs(event: bytes, body: int) -> list[list[PushMessage]]:
+def decode_push_runs(event: bytes, body: int) -> list[list[Push]]:
     """Return the same messages in runs: what follows each other with the same qId and subscription ids.
 
     This is where a consumer's time goes: what is the same as in the message before (the sizes of header and
@@ -108,10 +113,10 @@ def decode_push_runs(event: bytes, body: int) -> list[list[PushMessage]]:
     Raises:
         ProtocolError: as :func:`decode_pushes`.
     """
-    runs: list[list[PushMessage]] = []
-    run: list[PushMessage] = []
+    runs: list[list[Push]] = []
+    run: list[Push] = []
     append = run.append
-    new, unpack = new_tuple, _unpack_from
+    unpack = _unpack_from
     size, end = PUSH_HEADER.size, len(event)
     last_shape, last_options = -1, b""
     last_queue: int | None = None  # no run yet
@@ -150,7 +155,7 @@ def decode_push_runs(event: bytes, body: int) -> list[list[PushMessage]]:
             data = event[start : stop - pad]
             if not data or not 1 <= pad <= 4:
                 raise _wrong_data(pad, offset, stop)
-        append(new(PushMessage, (queue_id, ids, guid, flags, schema_id, cat, data)))
+        append((queue_id, ids, guid, flags, schema_id, cat, data))
         offset = stop
     return runs
 

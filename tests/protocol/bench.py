@@ -269,7 +269,7 @@ class Bench:
             self.completed.setdefault(event.token, []).append(event.error)
         elif isinstance(event, Pushed):
             for sub, messages in event.deliveries:
-                self.received.extend((sub.owner, message) for message in messages)
+                self.received.extend((sub.owner, PushMessage._make(message)) for message in messages)
         elif isinstance(event, CloseChannel):
             self.failures.append(event.error)
         else:

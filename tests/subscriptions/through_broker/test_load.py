@@ -17,7 +17,7 @@ import pytest
 
 import bmq
 from bmq.client.consumer import properties_of
-from bmq.wire.push import PushMessage
+from bmq.wire.push import Push
 from tests.subscriptions.through_broker.scene import Scene
 
 SECONDS = float(os.environ.get("BMQ_LOAD_SECONDS", "15"))
@@ -59,9 +59,9 @@ class Watched:
             priority=self.random.randrange(3),
             max_unconfirmed_messages=self.random.choice([1, 10, 100]),
         )
-        deliver: Callable[[list[PushMessage]], None] = consumer.deliver
+        deliver: Callable[[list[Push]], None] = consumer.deliver
 
-        def watching(messages: list[PushMessage]) -> None:
+        def watching(messages: list[Push]) -> None:
             if not consumer.closed:
                 for each in messages:
                     properties = properties_of(each, 1000)
