@@ -52,8 +52,8 @@ class PushMessage(NamedTuple):
     data: bytes
 
 
-#: The items of a :class:`PushMessage` as a bare tuple, on the way to a consumer: it costs half as much to make
-#: and the garbage collector looks at it once, not again and again.
+#: The items of a :class:`PushMessage` as a bare tuple, on the way to a consumer: it costs half as much to
+#: make, and the garbage collector looks at it once, not again and again.
 Push = tuple[int, tuple[int, ...], bytes, int, int, int, bytes]
 
 
