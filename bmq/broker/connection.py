@@ -129,8 +129,7 @@ class Connection(asyncio.Protocol):
         transport, output = self.transport, self.output
         if transport is None or transport.is_closing():
             return
-        data = output.take()
-        if data:
+        for data in output.pieces():
             transport.write(data)
         if not output.accepting and self._listening and transport.get_write_buffer_size() < output.high_water:
             output.accept(True)

@@ -17,6 +17,7 @@ from bmq.errors import Error
 __all__ = ["run"]
 
 _GC_ALLOCATIONS = 50_000
+_MANY = 10_000
 _READY = "bmq broker ready on {uri}"
 
 
@@ -110,4 +111,23 @@ async def _serve(broker: Broker) -> None:
     async with broker:
         sys.stdout.write(_READY.format(uri=broker.uri) + "\n")
         sys.stdout.flush()
+        tidying = loop.create_task(_tidy(broker))
         await ended.wait()
+        tidying.cancel()
+
+
+async def _tidy(broker: Broker) -> None:
+    """Have memory given back when most of the messages are gone and things are quiet.
+
+    The interpreter keeps thousands of free tuples and the like for later, all over the memory that messages
+    had; only a full collection lets go of them. With few messages left it takes no time.
+    """
+    most = before = 0
+    while True:
+        await asyncio.sleep(1)
+        stored = sum(len(queue.store) for queue in broker.node.queues.values())
+        most = max(most, stored)
+        if most >= _MANY and stored * 10 <= most and stored == before:
+            gc.collect()
+            most = stored
+        before = stored

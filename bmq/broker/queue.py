@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from bmq.broker.counters import (
 from bmq.broker.domain import DomainConfig, Mode
 from bmq.broker.handle import Handle, Stream
 from bmq.broker.routing import Subscriber, compile_expression
-from bmq.broker.storage import Message, MessageStore, property_lookup, shrunk
+from bmq.broker.storage import Message, MessageStore, property_lookup, shrink
 from bmq.subscriptions.evaluator import Evaluator
 from bmq.wire.constants import PutFlags
 from bmq.wire.control_messages import DEFAULT_APP_ID, ExpressionVersion
@@ -49,7 +50,6 @@ class Queue:
         store: its messages.
         position: the first message no application has looked at; None when there is none.
         waiting: where applications enter that have to let some time pass.
-        idle_since: when its last client left, as long as it is empty.
         posted, acknowledged, refused, pushed, confirmed, expired, poisoned: messages so far.
     """
 
@@ -68,7 +68,7 @@ class Queue:
         self.apps: dict[str, App] = {}
         self.handles: list[Handle] = []
         self.position: Message | None = None
-        self.idle_since: float | None = None
+        self._idle_since = array("d")  # as with the counts, lest a number stay among messages
         self.counts = new_counts()
         self._schemas = 0
         self._next_bit = 1
@@ -340,9 +340,18 @@ class Queue:
         self.store.forget(now)
         for app in self.apps.values():
             for stream in app.streams:
-                stream.unconfirmed = shrunk(stream.unconfirmed)
+                shrink(stream.unconfirmed)
 
     # ---- clients
+
+    @property
+    def idle_since(self) -> float | None:
+        """When its last client left; None while it has one."""
+        return self._idle_since[0] if self._idle_since else None
+
+    @idle_since.setter
+    def idle_since(self, since: float | None) -> None:
+        self._idle_since[:] = array("d", () if since is None else (since,))
 
     def detach(self, stream: Stream, *, lost: bool, now: float) -> None:
         """Take a reader out: what it has not confirmed goes to the application's other consumers."""

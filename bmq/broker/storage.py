@@ -15,7 +15,7 @@ from bmq.broker.history import History, Slot
 from bmq.subscriptions.evaluator import Lookup, lookup
 from bmq.wire.properties import Properties
 
-__all__ = ["Message", "MessageStore", "Usage", "property_lookup", "shrunk"]
+__all__ = ["Message", "MessageStore", "Usage", "property_lookup", "shrink"]
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -115,12 +115,15 @@ class Usage:
         return 0
 
 
-def shrunk(table: dict[_Key, _Value]) -> dict[_Key, _Value]:
-    """Return a dictionary, or the same made anew: one that was large keeps the room of its largest size."""
-    if not table:
-        table.clear()  # which gives the room back
-        return table
-    return dict(table) if sys.getsizeof(table) > _ROOMY * (len(table) + 1) else table
+def shrink(table: dict[_Key, _Value]) -> None:
+    """Give back the room that a dictionary does not use: by itself it keeps that of its largest size.
+
+    It stays the object it is: a new one would stand among the messages there are now when they are gone.
+    """
+    if sys.getsizeof(table) > _ROOMY * (len(table) + 1):
+        rest = dict(table)
+        table.clear()
+        table.update(rest)
 
 
 class MessageStore:
@@ -222,7 +225,7 @@ class MessageStore:
     def forget(self, now: float) -> None:
         """Drop GUIDs whose time is over, and the oldest where they are too many; give back room."""
         self.history.forget(now)
-        self.messages = shrunk(self.messages)
+        shrink(self.messages)
 
     def set_window(self, window: float) -> None:
         """Change for how long GUIDs are remembered."""
@@ -239,4 +242,4 @@ class MessageStore:
         self.history.close()
         while self.first is not None:
             self.remove(self.first)
-        self.messages = {}
+        self.messages.clear()

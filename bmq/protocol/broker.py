@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from enum import Enum
 
 from bmq.errors import ProtocolError, StateError
@@ -166,6 +167,9 @@ BROKER_TRANSITIONS: dict[tuple[BrokerState, BrokerInput], Transition] = {
     },
     **{(_S.CLOSED, i): Transition("", _S.CLOSED) for i in BrokerInput},
 }
+
+#: The interpreter keeps names it has looked up: the same ones each time, not new ones.
+_METHODS = {t.action: sys.intern(f"_{t.action}") for t in BROKER_TRANSITIONS.values()}
 
 
 class BrokerSession:
@@ -381,7 +385,7 @@ class BrokerSession:
             raise StateError(f"{event.name} is not possible in state {self.state.name}")
         action, self.state = transition
         if action:
-            getattr(self, f"_{action}")()
+            getattr(self, _METHODS[action])()
 
     # ---- actions: the handshake
 

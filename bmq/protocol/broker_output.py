@@ -108,14 +108,19 @@ class BrokerOutput:
 
     def take(self) -> bytes:
         """Return everything to send, as one piece."""
+        return b"".join(self.pieces())
+
+    def pieces(self) -> list[bytes]:
+        """Return everything to send: one piece, or several when that were a large one.
+
+        The C library keeps the more memory for itself the larger the pieces are that it was given back.
+        """
         self._awake = False
         self._seal()
-        chunks = self._chunks
-        if not chunks:
-            return b""
-        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        chunks.clear()
-        return data
+        pieces, self._chunks = self._chunks, []
+        if len(pieces) > 1 and sum(map(len, pieces)) <= _FLUSH_AT:
+            return [b"".join(pieces)]
+        return pieces
 
     def _seal(self) -> None:
         acks = self._acks
@@ -123,8 +128,8 @@ class BrokerOutput:
             for start in range(0, len(acks), _MAX_ACKS):
                 part = acks[start : start + _MAX_ACKS]
                 length = HEADER_SIZE + len(_ACK_HEADER) + len(part) * ACK_MESSAGE.size
-                self._chunks.append(pack_event_header(length, EventType.ACK) + _ACK_HEADER)
-                self._chunks.extend(part)
+                header = pack_event_header(length, EventType.ACK)
+                self._chunks.append(b"".join((header, _ACK_HEADER, *part)))
             acks.clear()
         pushes = self._pushes
         if pushes:
@@ -149,5 +154,5 @@ class BrokerOutput:
             self._close(part, size)
 
     def _close(self, messages: list[bytes], size: int) -> None:
-        self._chunks.append(pack_event_header(HEADER_SIZE + size, EventType.PUSH))
-        self._chunks.extend(messages)
+        messages.insert(0, pack_event_header(HEADER_SIZE + size, EventType.PUSH))
+        self._chunks.append(b"".join(messages))

@@ -1,0 +1,174 @@
+"""What a broker needs for what it stores, and that all of it is given back."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import sys
+import tracemalloc
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from bmq.broker.history import History, Slot
+from tests.broker.core import PRIORITY, Core, Peer
+
+COUNT = 20_000
+PAYLOAD = bytes(256)
+URIS = [f"{PRIORITY}-{number}" for number in range(10)]
+#: GUIDs are remembered for so many seconds, and forgotten at the next look.
+WINDOW = 302
+
+
+@contextmanager
+def traced() -> Iterator[None]:
+    tracemalloc.start()
+    try:
+        yield
+    finally:
+        tracemalloc.stop()
+
+
+def memory() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+def producer(core: Core) -> Peer:
+    peer = core.client()
+    for q_id, uri in enumerate(URIS):
+        peer.open(uri, q_id, write=True)
+    return peer
+
+
+def fill(core: Core, peer: Peer, count: int) -> list[list[bytes]]:
+    """Store messages, a thousand an event, over some seconds; return the GUIDs by queue."""
+    guids: list[list[bytes]] = [[] for _ in URIS]
+    for _ in range(count // 1000 // len(URIS)):
+        for q_id, known in enumerate(guids):
+            known += peer.put(*[PAYLOAD] * 1000, q_id=q_id)
+            peer.output.take()
+        core.advance(1)
+    return guids
+
+
+def drain(core: Core, guids: list[list[bytes]]) -> None:
+    """Confirm all of them, and go."""
+    reader = core.client()
+    for q_id, uri in enumerate(URIS):
+        reader.consume(uri, q_id, messages=10**6, size=10**9)
+        reader.output.take()
+        for start in range(0, len(guids[q_id]), 500):
+            reader.confirm(*guids[q_id][start : start + 500], q_id=q_id)
+    core.advance(1)
+    reader.disconnect()
+    core.advance(1)
+
+
+def test_a_stored_message_takes_less_than_400_bytes_more_than_its_payload() -> None:
+    core = Core()
+    peer = producer(core)
+    drain(core, fill(core, peer, COUNT))
+    with traced():
+        before = memory()
+        guids = fill(core, peer, COUNT)
+        known = sum(sys.getsizeof(queue) for queue in guids)
+        assert memory() - before - known < COUNT * (len(PAYLOAD) + 400)
+
+
+def test_what_a_guid_takes_when_its_message_is_gone_and_that_nothing_stays_after_its_window() -> None:
+    core = Core()
+    peer = producer(core)
+    drain(core, fill(core, peer, COUNT))
+    core.advance(WINDOW)
+    with traced():
+        before, blocks = memory(), sys.getallocatedblocks()
+        drain(core, fill(core, peer, COUNT))
+        assert sum(queue.store.remembered for queue in core.node.queues.values()) == COUNT
+        assert memory() - before < COUNT * 60
+        assert sys.getallocatedblocks() - blocks < 2000, "no object for each of them"
+        core.advance(WINDOW)
+        assert sum(queue.store.remembered for queue in core.node.queues.values()) == 0
+        assert memory() - before < 50_000
+        assert sys.getallocatedblocks() - blocks < 500
+
+
+def test_an_idle_connection_keeps_nothing_of_what_it_sent() -> None:
+    core = Core()
+    peer = producer(core)
+    with traced():
+        before = memory()
+        guids = peer.put(*[PAYLOAD] * 1000)
+        core.node.queues[URIS[0]].purge()
+        peer.output.take()
+        del guids
+        assert memory() - before < 20_000
+
+
+def test_what_belongs_to_a_client_is_gone_with_it() -> None:
+    core = Core()
+    reader = core.client()
+    reader.consume(PRIORITY)
+    reader.open(PRIORITY, write=True)
+    reader.confirm(*reader.put(*[PAYLOAD] * 10)[:5])
+    gone = [weakref.ref(each) for each in (reader.session, core.node.clients[0], core.node.queues[PRIORITY])]
+    gc.collect()
+    gc.disable()
+    try:
+        reader.crash()
+        del reader
+        assert [reference() is None for reference in gone] == [True, True, False]
+    finally:
+        gc.enable()
+
+
+def test_every_guid_of_the_window_is_known_and_no_other() -> None:
+    """The history against a dictionary: many seconds, pauses, messages that stay long."""
+    chance = random.Random(1)
+    history = History(20, 10**6)
+    now = 1000.0
+    stored: list[tuple[bytes, Slot]] = []
+    arrivals: dict[bytes, float] = {}
+    for _ in range(80):
+        now += chance.choice([0.1, 0.1, 0.5, 1, 5])
+        for _ in range(chance.choice([1, 10, 100])):
+            guid = os.urandom(16)
+            slot = history.slot_for(now)
+            assert slot is not None
+            stored.append((guid, slot))
+            arrivals[guid] = now
+        chance.shuffle(stored)
+        history.forget(now)
+        for guid, slot in stored[len(stored) // 3 :]:
+            if slot.era.open:
+                slot.era.add(guid, slot.stamp)
+        del stored[len(stored) // 3 :]
+        waiting = {guid for guid, _ in stored}
+        for guid, arrival in arrivals.items():
+            known = guid not in waiting and int(arrival) >= now - 21
+            assert (guid in history) is known
+        assert os.urandom(16) not in history
+    history.forget(now + 22)
+    assert len(history) == 0
+
+
+def test_changing_the_window_and_purging_leave_no_trace() -> None:
+    history = History(10, 10**6)
+    old = history.slot_for(100.0)
+    assert old is not None
+    old.era.add(b"a" * 16, old.stamp)
+    history.clear()
+    assert b"a" * 16 not in history
+    old.era.add(b"a" * 16, old.stamp)
+    assert b"a" * 16 in history
+    history.set_window(0)
+    assert history.slot_for(101.0) is None
+    history.set_window(10)
+    earlier = history.slot_for(99.0)
+    assert earlier is not None
+    earlier.era.add(b"b" * 16, earlier.stamp)
+    assert b"b" * 16 in history
+    history.close()
+    assert not earlier.era.open
+    assert len(history) == 0
