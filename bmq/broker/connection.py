@@ -20,8 +20,9 @@ _log = logging.getLogger("bmq.broker")
 class Connection(asyncio.Protocol):
     """A client's connection.
 
-    Whatever a turn of the event loop produces for it leaves in one write. A client that does not read what
-    it is sent is not read from either, and gets no messages until it has caught up.
+    Whatever a turn of the event loop produces for it leaves in one write, or in pieces of a megabyte. A
+    client that does not read what it is sent is not read from either, and gets no messages until it has
+    caught up.
     """
 
     def __init__(self, broker: Broker) -> None:

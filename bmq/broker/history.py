@@ -46,7 +46,10 @@ class Era:
     """The GUIDs of messages that came within some time and are gone.
 
     They stand one behind the other, each with its second behind it; an index of open addressing says where.
-    All objects that an era ever has are made with it, when there is less between them than later.
+
+    Args:
+        start: the second it begins with.
+        records: what is to hold the GUIDs; empty.
 
     Attributes:
         start: the second it begins with.
@@ -56,12 +59,12 @@ class Era:
 
     __slots__ = ("_arrivals", "_index", "_records", "open", "seconds", "start")
 
-    def __init__(self, start: int) -> None:
+    def __init__(self, start: int, records: bytearray) -> None:
         self.start = start
         self.seconds = 0
         self.open = True
         self._arrivals = array("Q", [0])
-        self._records = bytearray()
+        self._records = records
         # At the place of a GUID's hash, or the next free one: its number, from 1.
         self._index = array("I", [0])
 
@@ -82,10 +85,11 @@ class Era:
         self._records.clear()
         self._index[:] = array("I", [0])
 
-    def close(self) -> None:
-        """Forget everything, and remember nothing more."""
+    def close(self) -> bytearray:
+        """Forget everything, remember nothing more, and return what held the GUIDs."""
         self.clear()
         self.open = False
+        return self._records
 
     def add(self, guid: bytes, stamp: bytes) -> None:
         """Remember a GUID that came in the slot of this stamp."""
@@ -140,12 +144,14 @@ class History:
         limit: how many are remembered at most.
     """
 
-    __slots__ = ("_end", "_eras", "_now", "_room", "_slot", "limit", "window")
+    __slots__ = ("_end", "_eras", "_now", "_room", "_slot", "_spare", "limit", "window")
 
     def __init__(self, window: float, limit: int) -> None:
         self.window = window
         self.limit = limit
         self._eras: deque[Era] = deque()
+        # Objects as large as a message's GUID: to be used again, lest new ones stay among those.
+        self._spare = [bytearray() for _ in range(_ERAS_A_WINDOW)]
         # The slot of messages that come now, up to when it lasts, and how many messages still fit it.
         self._slot: Slot | None = None
         self._end = 0
@@ -177,7 +183,7 @@ class History:
             or era.arrivals >= max(self.limit // _ERAS_A_LIMIT, _SLOT_SIZE)
             or not 0 <= second - era.start <= self.window / _ERAS_A_WINDOW
         ):
-            era = Era(second)
+            era = Era(second, self._spare.pop() if self._spare else bytearray())
             eras.append(era)
         era.seconds = max(era.seconds, second - era.start)
         self._slot = slot = Slot(era, second)
@@ -201,7 +207,7 @@ class History:
         while eras and (eras[0].start + eras[0].seconds < oldest or len(self) > self.limit):
             if self._slot is not None and self._slot.era is eras[0]:
                 self._finish()
-            eras.popleft().close()
+            self._close_first()
 
     def set_window(self, window: float) -> None:
         """Change for how long GUIDs are remembered."""
@@ -217,4 +223,9 @@ class History:
         """Drop everything; messages that came so far will not be remembered."""
         self._finish()
         while self._eras:
-            self._eras.popleft().close()
+            self._close_first()
+
+    def _close_first(self) -> None:
+        records = self._eras.popleft().close()
+        if len(self._spare) < _ERAS_A_WINDOW:
+            self._spare.append(records)
