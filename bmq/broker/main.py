@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
 import gc
 import logging
 import signal
@@ -117,10 +118,11 @@ async def _serve(broker: Broker) -> None:
 
 
 async def _tidy(broker: Broker) -> None:
-    """Have memory given back when most of the messages are gone and things are quiet.
+    """Give memory back when most of the messages are gone and things are quiet.
 
     The interpreter keeps thousands of free tuples and the like for later, all over the memory that messages
-    had; only a full collection lets go of them. With few messages left it takes no time.
+    had; only a full collection lets go of them. With few messages left it takes no time. For this process
+    only: what becomes of the memory of a program with a broker inside is that program's business.
     """
     most = before = 0
     while True:
@@ -128,6 +130,15 @@ async def _tidy(broker: Broker) -> None:
         stored = sum(len(queue.store) for queue in broker.node.queues.values())
         most = max(most, stored)
         if most >= _MANY and stored * 10 <= most and stored == before:
-            gc.collect()
+            _give_memory_back()
             most = stored
         before = stored
+
+
+def _give_memory_back() -> None:
+    gc.collect()
+    try:
+        # glibc keeps what was freed up to the highest address in use, unless it is asked.
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError, TypeError):
+        pass  # another C library
