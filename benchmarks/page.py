@@ -42,10 +42,10 @@ def scale(document: dict[str, Any]) -> dict[str, str]:
             [
                 case,
                 ", ".join(f"{count:,}: {us:.2f}" for count, us in medians.items()),
-                f"{max(medians.values()) / min(medians.values()):.2f}",
+                f"{max(medians.values()) / medians[min(medians)]:.2f}",
             ]
         )
-    costs = Grid("", ("what grows", "CPU us a message", "most over least"), rows).markdown()
+    costs = Grid("", ("what grows", "CPU us a message", "most over the first"), rows).markdown()
     return {
         "scale": f"{costs}\n\n"
         f"An unacknowledged message takes {document['window_bytes_a_message']:.0f} bytes above its "
@@ -68,8 +68,11 @@ def embedded(document: dict[str, Any]) -> dict[str, str]:
             f"{(load['memory_queues'] - load['memory_start']) / 500 / 1000:,.1f} kB",
         ],
         [
-            "memory of the process: at the start, full, empty again",
-            ", ".join(f"{load[f'memory_{when}'] / 1e6:,.0f} MB" for when in ("start", "full", "end")),
+            "memory of the process: at the start, with the queues open, full, all confirmed, GUIDs forgotten",
+            ", ".join(
+                f"{load[f'memory_{when}'] / 1e6:,.0f} MB"
+                for when in ("start", "queues", "full", "remembered", "end")
+            ),
         ],
     ]
     return {"embedded": Grid("", ("the embedded broker", ""), rows).markdown()}

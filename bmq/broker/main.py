@@ -19,6 +19,7 @@ __all__ = ["run"]
 
 _GC_ALLOCATIONS = 50_000
 _MANY = 10_000
+_MANY_CONNECTIONS = 50
 _READY = "bmq broker ready on {uri}"
 
 
@@ -118,21 +119,27 @@ async def _serve(broker: Broker) -> None:
 
 
 async def _tidy(broker: Broker) -> None:
-    """Give memory back when most of the messages are gone and things are quiet.
+    """Give memory back when most of the messages, remembered GUIDs or clients are gone and things are quiet.
 
     The interpreter keeps thousands of free tuples and the like for later, all over the memory that messages
     had; only a full collection lets go of them. With few messages left it takes no time. For this process
     only: what becomes of the memory of a program with a broker inside is that program's business.
     """
-    most = before = 0
+    most, before = [0, 0, 0], [0, 0, 0]
     while True:
         await asyncio.sleep(1)
-        stored = sum(len(queue.store) for queue in broker.node.queues.values())
-        most = max(most, stored)
-        if most >= _MANY and stored * 10 <= most and stored == before:
+        stores = [queue.store for queue in broker.node.queues.values()]
+        present = [
+            sum(map(len, stores)),
+            sum(len(store.history) for store in stores),
+            len(broker.connections) * _MANY // _MANY_CONNECTIONS,
+        ]
+        most = list(map(max, most, present))
+        gone = [peak >= _MANY and now * 10 <= peak for peak, now in zip(most, present, strict=True)]
+        if any(gone) and present == before:
             _give_memory_back()
-            most = stored
-        before = stored
+            most = present
+        before = present
 
 
 def _give_memory_back() -> None:

@@ -37,6 +37,12 @@ async def session_with_events(
         yield session, happened
 
 
+async def _turns_until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - else what lasts for a moment is missed
+            await asyncio.sleep(0)
+
+
 async def test_a_restored_session_goes_on_where_it_was(peer: Peer) -> None:
     async with session_with_events(peer) as (session, happened):
         queue = await session.open_queue(URI, read=True, write=True)
@@ -45,7 +51,7 @@ async def test_a_restored_session_goes_on_where_it_was(peer: Peer) -> None:
         await eventually(lambda: len(peer.connection.script.puts) == 5)
         first = list(peer.connection.script.puts)
         peer.cut()
-        await eventually(lambda: session.state is bmq.SessionState.RECONNECTING)
+        await _turns_until(lambda: session.state is bmq.SessionState.RECONNECTING)
         pending += [queue.post_nowait(b"%d" % n) for n in range(5, 8)]
         await eventually(lambda: len(peer.connections) == 2 and len(peer.connection.script.puts) == 8)
         assert peer.log == ["clientIdentity", "OpenQueue", "ConfigureStream", "PUT"]
@@ -289,12 +295,6 @@ async def test_closing_wins_over_reconnecting_at_every_stage() -> None:
 def _cancel_every_task() -> None:
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         task.cancel()
-
-
-async def _turns_until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - to be there before tasks made in this turn have run
-            await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("turns", [0, 3], ids=["before its first step", "while it waits"])
