@@ -57,7 +57,7 @@ def measure(case: str, count: int, uri: str) -> dict[str, float]:
             return job.run(mute)
     result = job.run(uri)
     if case == "messages":
-        Job("raw", "drain", count, queue=job.queue).run(uri)
+        Job("ours", "consume_batches", count, queue=job.queue).run(uri)
     return result
 
 

@@ -82,6 +82,7 @@ async def blocks(targets: list[tuple[bmq.Queue, Any, Any]]) -> dict[str, Any]:
         async for batch in consumer.batches():
             batch.confirm()
             left -= len(batch)
+            del batch  # else every consumer keeps the last one while it waits
             if not left:
                 done.set()
 
