@@ -110,8 +110,7 @@ async def everywhere(make: Callable[[int], Coroutine[Any, Any, Any]], count: int
 async def many(uri: str, pid: int, messages: int, report: Callable[[str], None]) -> dict[str, Any]:
     """Store everything, read everything, check everything."""
     half, each = CONNECTIONS // 2, messages // QUEUES
-    # Of glibc: what is at least so large is given back to the system when it is free.
-    result: dict[str, Any] = {"malloc_mmap_threshold": os.environ.get("MALLOC_MMAP_THRESHOLD_", "")}
+    result: dict[str, Any] = {}
 
     def measure(when: str) -> None:
         result[f"memory_{when}"], result[f"heap_{when}"] = resident(pid), heap(pid)

@@ -400,3 +400,10 @@ class Bench:
     def pulse(response: bool = False) -> bytes:
         """A heartbeat event."""
         return HEARTBEAT_RSP if response else HEARTBEAT_REQ
+
+
+def connected(options: CoreOptions | None = None) -> Bench:
+    """Return a bench whose core is connected."""
+    bench = Bench(options)
+    bench.connect()
+    return bench

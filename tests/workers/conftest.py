@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
+import bmq
 from tests.subscriptions.through_broker.conftest import broker_uri, fresh, other_session, session, uri
+from tests.workers.stage import Stage
 
 __all__ = ["FakeClock", "broker_uri", "fresh", "other_session", "session", "uri"]
 
@@ -30,3 +32,9 @@ class FakeClock:
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
+
+
+@pytest.fixture
+async def stage(session: bmq.Session, uri: str) -> Stage:
+    """A queue of this test's own, that nobody reads yet."""
+    return Stage(await session.open_queue(uri, read=True, write=True, default_subscription=False))

@@ -1,0 +1,368 @@
+"""The client core's queues: closing them, and handing back what was delivered, in every state."""
+
+from __future__ import annotations
+
+import pytest
+
+from bmq.errors import (
+    CloseQueueError,
+    QueueClosed,
+    RequestTimeout,
+    SessionClosed,
+    StateError,
+)
+from bmq.protocol.queue import QueueCore
+from bmq.protocol.tables import QueueState
+from bmq.wire.control import CloseQueue, ConfigureStream, OpenQueue
+from tests.protocol.bench import READ, WRITE, Bench, connected
+
+URI = "bmq://bmq.test.mem.priority/q"
+
+
+# closing
+
+
+def test_a_reader_is_deconfigured_before_it_is_closed() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.close(queue)
+    body = bench.broker.requests[0].body
+    assert isinstance(body, ConfigureStream)
+    assert body.stream_parameters.subscriptions == ()
+    bench.answer()
+    body = bench.broker.requests[0].body
+    assert isinstance(body, CloseQueue)
+    assert body.is_final
+    bench.answer()
+    assert bench.completed["close"] == [None]
+    assert queue.state is QueueState.CLOSED
+
+
+def test_a_writer_is_only_closed() -> None:
+    bench = connected()
+    queue = bench.open(URI, WRITE)
+    bench.close(queue)
+    assert bench.answer_all() == ["CloseQueue"]
+
+
+def test_only_the_last_of_several_applications_is_the_final_one() -> None:
+    bench = connected()
+    queues = [bench.open(f"bmq://d/q?id={app}", READ) for app in ("foo", "bar", "baz")]
+    final = []
+    for queue in queues:
+        bench.close(queue, token=queue)
+        bench.answer()
+        body = bench.answer()
+        assert isinstance(body, CloseQueue)
+        final.append(body.is_final)
+    assert final == [False, False, True]
+
+
+def test_of_applications_closed_at_the_same_time_one_is_the_final_one() -> None:
+    bench = connected()
+    queues = [bench.open(f"bmq://d/q?id={app}", READ) for app in ("foo", "bar", "baz")]
+    for queue in queues:
+        bench.close(queue, token=queue)
+    final = []
+    while bench.broker.requests:
+        body = bench.answer()
+        if isinstance(body, CloseQueue):
+            final.append(body.is_final)
+    assert final == [False, False, True]
+
+
+def test_a_refused_close_closes_all_the_same() -> None:
+    bench = connected()
+    queue = bench.open(URI, WRITE)
+    bench.close(queue)
+    bench.refuse()
+    assert isinstance(bench.completed["close"][0], CloseQueueError)
+    assert queue.state is QueueState.CLOSED
+
+
+@pytest.mark.parametrize("answered", [0, 1])
+def test_a_close_that_is_not_answered_ends_at_its_deadline(answered: int) -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.close(queue, timeout=5)
+    for _ in range(answered):
+        bench.answer()
+    bench.wait(5)
+    assert isinstance(bench.completed["close"][0], RequestTimeout)
+    assert queue.state is QueueState.CLOSED
+    bench.answer_all()  # late
+    # The broker may have it open still: the same id means the same queue to it.
+    assert bench.open(URI, token="again").q_id == queue.q_id
+
+
+def test_a_queue_closed_cleanly_leaves_nothing_behind() -> None:
+    bench = connected()
+    ids = set()
+    for number in range(300):
+        queue = bench.open(f"bmq://d/q{number}")
+        ids.add(queue.q_id)
+        bench.close(queue, token=number)
+        bench.answer_all()
+    assert len(ids) == 300  # an id is never used for another queue: late messages find nobody
+    core = bench.core
+    assert core.queues._families == {}
+    assert core.queues.routes == {}
+    assert len(core.queues._steps.operations._heap) < 200
+    assert len(core._requests._deadlines._heap) < 200
+
+
+@pytest.mark.parametrize("answered", [None, 0, 1])
+def test_closing_while_disconnected_ends_at_once(answered: int | None) -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    if answered is None:
+        bench.lose()
+        bench.close(queue)
+    else:
+        bench.close(queue)
+        for _ in range(answered):
+            bench.answer()
+        bench.lose()
+    assert bench.completed["close"] == [None]
+    assert queue.state is QueueState.CLOSED
+    bench.connect()
+    assert not bench.broker.requests
+
+
+@pytest.mark.parametrize("answered", [0, 1])
+def test_closing_while_reopening_closes_what_the_broker_opened(answered: int) -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.lose()
+    bench.connect()
+    for _ in range(answered):
+        bench.answer()
+    bench.close(queue)
+    names = bench.answer_all()
+    assert names[-1] == "CloseQueue"
+    assert bench.completed["close"] == [None]
+    assert queue.state is QueueState.CLOSED
+    assert "QueueReopened" not in bench.names
+    assert bench.names[-1] == "StateRestored"
+
+
+def test_closing_while_reopening_ends_at_its_deadline() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.lose()
+    bench.connect()
+    bench.close(queue, timeout=5)
+    with pytest.raises(StateError, match="busy"):
+        bench.begin_open(URI)
+    bench.wait(5)
+    assert isinstance(bench.completed["close"][0], RequestTimeout)
+    assert bench.answer_all() == ["OpenQueue", "CloseQueue"]
+    assert queue.state is QueueState.CLOSED
+
+
+def test_closing_ends_the_changes_that_wait() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.configure(queue, "a > 1")
+    bench.configure(queue, "b > 1")
+    bench.close(queue)
+    assert isinstance(bench.completed[("a > 1",)][0], QueueClosed)
+    assert isinstance(bench.completed[("b > 1",)][0], QueueClosed)
+    assert bench.answer_all() == ["ConfigureStream", "ConfigureStream", "CloseQueue"]
+
+
+def test_closing_twice_is_refused_as_is_anything_else_with_a_closing_queue() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.close(queue)
+    for call in (bench.close, bench.configure):
+        with pytest.raises(QueueClosed):
+            call(queue)
+    with pytest.raises(QueueClosed):
+        bench.post(queue, 1)
+    assert not bench.core.release_queue(queue, bench.now)
+    with pytest.raises(StateError):
+        bench.begin_open(URI)
+    bench.answer_all()
+    with pytest.raises(QueueClosed):
+        bench.close(queue)
+
+
+@pytest.mark.parametrize("state", [s for s in QueueState if s is not QueueState.CLOSED])
+def test_stopping_the_session_ends_a_queue_in_every_state(state: QueueState) -> None:
+    bench = connected()
+    queue = _in_state(bench, state)
+    bench.core.stop("stop", bench.now, bench.now + 5)
+    bench.pump()
+    assert queue.state is QueueState.CLOSED
+    for token, outcomes in bench.completed.items():
+        assert len(outcomes) == 1, token
+    for token in ("opening", ("a > 1",)):
+        if token in bench.completed:
+            assert isinstance(bench.completed[token][0], SessionClosed)
+    bench.wait(10)
+    assert bench.completed["stop"] == [None]
+    assert len(bench.core.queues) == 0
+
+
+@pytest.mark.parametrize("state", [s for s in QueueState if s is not QueueState.CLOSED])
+def test_losing_the_connection_in_every_state_leaves_a_queue_usable_or_closed(state: QueueState) -> None:
+    bench = connected()
+    queue = _in_state(bench, state)
+    if bench.up:
+        bench.lose()
+    assert queue.state in (QueueState.CLOSED, QueueState.WAITING, QueueState.LOST)
+    bench.connect()
+    bench.answer_all()
+    assert queue.state in (QueueState.CLOSED, QueueState.OPEN)
+    for token, outcomes in bench.completed.items():
+        assert len(outcomes) == 1, token
+    if queue.state is QueueState.CLOSED:
+        bench.open(URI, token="again")
+    else:
+        bench.close(queue, token="close at last")
+        bench.answer_all()
+        assert bench.completed["close at last"] == [None]
+
+
+def _in_state(bench: Bench, state: QueueState) -> QueueCore:
+    """Bring a queue into a state."""
+    if state is QueueState.WAITING:
+        bench.lose()
+        return bench.begin_open(URI, token="opening")
+    if state in (QueueState.OPENING, QueueState.CONFIGURING, QueueState.ABANDONED):
+        queue = bench.begin_open(URI, token="opening")
+        if state is QueueState.CONFIGURING:
+            bench.answer()
+        elif state is QueueState.ABANDONED:
+            bench.core.abandon_queue(queue, bench.now, bench.now + 60)
+    else:
+        queue = bench.open(URI)
+        if state in (QueueState.LOST, QueueState.REOPENING, QueueState.RESTORING):
+            bench.lose()
+            if state is not QueueState.LOST:
+                bench.connect()
+                if state is QueueState.RESTORING:
+                    bench.answer()
+        elif state is QueueState.RECONFIGURING:
+            bench.configure(queue, "a > 1")
+        elif state is QueueState.RELEASING:
+            assert bench.core.release_queue(queue, bench.now)
+            bench.pump()
+        elif state in (QueueState.DECONFIGURING, QueueState.CLOSING):
+            bench.close(queue)
+            if state is QueueState.CLOSING:
+                bench.answer()
+    assert queue.state is state
+    return queue
+
+
+# handing messages back
+
+
+def test_a_release_closes_and_opens_the_reading_side_only() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    assert bench.core.release_queue(queue, bench.now)
+    bench.pump()
+    close = bench.answer()
+    assert isinstance(close, CloseQueue)
+    assert not close.is_final
+    assert (close.handle_parameters.read_count, close.handle_parameters.write_count) == (1, 0)
+    reopen = bench.answer()
+    assert isinstance(reopen, OpenQueue)
+    assert (reopen.handle_parameters.read_count, reopen.handle_parameters.write_count) == (1, 0)
+    assert bench.answer_all() == ["ConfigureStream"]
+    assert queue.state is QueueState.OPEN
+    assert "QueueReopened" not in bench.names  # the application has not noticed anything
+    bench.close(queue)
+    bench.answer()
+    body = bench.answer()
+    assert isinstance(body, CloseQueue)
+    assert body.is_final
+    assert (body.handle_parameters.read_count, body.handle_parameters.write_count) == (1, 1)
+
+
+def test_posts_go_on_during_a_release() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.core.release_queue(queue, bench.now)
+    bench.post(queue, 1)
+    bench.answer()
+    bench.post(queue, 2)
+    bench.answer()
+    bench.post(queue, 3)
+    assert bench.ack_all() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("answered", [0, 1, 2])
+def test_closing_during_a_release_closes_both_sides(answered: int) -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.core.release_queue(queue, bench.now)
+    bench.pump()
+    counts = {"read": 1, "write": 1}
+
+    def count(body: object) -> None:
+        if isinstance(body, OpenQueue):
+            counts["read"] += body.handle_parameters.read_count
+            counts["write"] += body.handle_parameters.write_count
+        elif isinstance(body, CloseQueue):
+            counts["read"] -= body.handle_parameters.read_count
+            counts["write"] -= body.handle_parameters.write_count
+
+    for _ in range(answered):
+        count(bench.answer())
+    bench.close(queue)
+    while bench.broker.requests:
+        count(bench.answer())
+    assert counts == {"read": 0, "write": 0}
+    assert bench.completed["close"] == [None]
+    assert queue.state is QueueState.CLOSED
+
+
+@pytest.mark.parametrize("answered", [0, 1, 2])
+@pytest.mark.parametrize("silent", [True, False])
+def test_a_release_that_fails_starts_over_on_a_new_connection(answered: int, silent: bool) -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.core.release_queue(queue, bench.now)
+    bench.post(queue, 1)
+    for _ in range(answered):
+        bench.answer()
+    if silent:
+        bench.wait(60)
+    else:
+        bench.refuse()
+    assert "hand messages back" in str(bench.failures[0])
+    bench.lose()
+    bench.connect()
+    bench.answer_all()
+    assert bench.names[-2:] == ["QueueReopened", "StateRestored"]
+    assert bench.ack_all() == [1]
+
+
+def test_a_connection_lost_during_a_release_reopens_both_sides() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.core.release_queue(queue, bench.now)
+    bench.pump()
+    bench.lose()
+    bench.connect()
+    body = bench.answer()
+    assert isinstance(body, OpenQueue)
+    assert (body.handle_parameters.read_count, body.handle_parameters.write_count) == (1, 1)
+    bench.answer_all()
+    assert bench.names[-2:] == ["QueueReopened", "StateRestored"]
+
+
+def test_only_an_open_reader_can_release() -> None:
+    bench = connected()
+    writer = bench.open(URI, WRITE)
+    assert not bench.core.release_queue(writer, bench.now)
+    reader = bench.open("bmq://d/other", READ)
+    bench.configure(reader, "x > 1")
+    assert not bench.core.release_queue(reader, bench.now)
+    bench.answer_all()
+    bench.lose()
+    assert not bench.core.release_queue(reader, bench.now)

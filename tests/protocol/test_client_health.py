@@ -1,0 +1,145 @@
+"""The client core on an unhealthy host: queues are suspended and resumed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.protocol.bench import WRITE, connected
+
+URI = "bmq://bmq.test.mem.priority/q"
+OTHER = "bmq://bmq.test.mem.priority/other"
+
+
+# host health
+
+
+def test_a_suspending_queue_leaves_and_returns_with_the_hosts_health() -> None:
+    bench = connected()
+    queue = bench.open(URI, suspends=True)
+    other = bench.open(OTHER)
+    bench.core.host_health(False)
+    bench.pump()
+    assert bench.names[-1] == "HostUnhealthy"
+    body = bench.answer()
+    assert body.stream_parameters.subscriptions == ()  # type: ignore[union-attr]
+    assert not bench.broker.requests  # one request, for the one queue that suspends
+    assert bench.names[-1] == "QueueSuspended"
+    assert queue.suspended
+    assert not other.suspended
+    bench.core.host_health(True)
+    bench.pump()
+    body = bench.answer()
+    assert len(body.stream_parameters.subscriptions) == 1  # type: ignore[union-attr]
+    assert bench.names[-2:] == ["QueueResumed", "HostHealthRestored"]
+    assert not queue.suspended
+
+
+def test_health_is_restored_when_the_last_queue_has_resumed() -> None:
+    bench = connected()
+    bench.open(URI, suspends=True)
+    bench.open(OTHER, suspends=True)
+    bench.core.host_health(False)
+    bench.pump()
+    bench.answer_all()
+    bench.core.host_health(True)
+    bench.pump()
+    bench.answer()
+    assert bench.names[-1] == "QueueResumed"
+    bench.answer()
+    assert bench.names[-2:] == ["QueueResumed", "HostHealthRestored"]
+
+
+def test_health_without_queues_is_only_told() -> None:
+    bench = connected()
+    for healthy in (True, False, False, True, True):
+        bench.core.host_health(healthy)
+    bench.pump()
+    assert bench.names[1:] == ["HostUnhealthy", "HostHealthRestored"]
+
+
+def test_a_writer_suspends_without_a_word_to_the_broker() -> None:
+    bench = connected()
+    bench.open(URI, WRITE, suspends=True)
+    bench.core.host_health(False)
+    bench.core.host_health(True)
+    bench.pump()
+    assert bench.names[1:] == ["HostUnhealthy", "QueueSuspended", "QueueResumed", "HostHealthRestored"]
+    assert not bench.broker.requests
+
+
+def test_a_queue_opened_on_an_unhealthy_host_is_opened_but_not_configured() -> None:
+    bench = connected()
+    bench.core.host_health(False)
+    queue = bench.open(URI, suspends=True)
+    assert bench.broker.log[-1] == "OpenQueue"
+    assert bench.names[-1] == "QueueSuspended"
+    bench.core.host_health(True)
+    bench.pump()
+    assert bench.answer_all() == ["ConfigureStream"]
+    assert bench.names[-2:] == ["QueueResumed", "HostHealthRestored"]
+    assert queue.applied
+
+
+def test_a_suspended_queue_is_reopened_but_not_configured() -> None:
+    bench = connected()
+    bench.open(URI, suspends=True)
+    bench.core.host_health(False)
+    bench.pump()
+    bench.lose()  # before the broker answered
+    bench.connect()
+    assert bench.answer_all() == ["OpenQueue"]
+    assert bench.names[-3:] == ["QueueSuspended", "QueueReopened", "StateRestored"]
+    bench.lose()
+    bench.core.host_health(True)
+    bench.pump()
+    assert bench.names[-2:] == ["QueueResumed", "HostHealthRestored"]
+    bench.connect()
+    assert bench.answer_all() == ["OpenQueue", "ConfigureStream"]
+
+
+@pytest.mark.parametrize("healthy", [False, True])
+def test_a_failed_suspend_or_resume_drops_the_connection(healthy: bool) -> None:
+    bench = connected()
+    queue = bench.open(URI, suspends=True)
+    bench.core.host_health(False)
+    bench.pump()
+    if healthy:
+        bench.answer()
+        bench.core.host_health(True)
+        bench.pump()
+    bench.refuse()
+    (error,) = bench.failures
+    assert ("resume" if healthy else "suspend") in str(error)
+    bench.lose()
+    bench.connect()
+    bench.answer_all()
+    assert "StateRestored" in bench.names
+    assert bool(queue.applied) is healthy
+    assert bench.names.count("QueueSuspended") == 1
+    assert bench.names.count("QueueResumed") == int(healthy)
+
+
+def test_health_that_flickers_ends_as_it_is() -> None:
+    bench = connected()
+    queue = bench.open(URI, suspends=True)
+    for _ in range(5):
+        bench.core.host_health(False)
+        bench.pump()
+        bench.core.host_health(True)
+        bench.pump()
+    bench.answer_all()
+    assert queue.applied
+    assert bench.names[-1] == "HostHealthRestored"
+    assert bench.names.count("QueueSuspended") == bench.names.count("QueueResumed")
+
+
+def test_closing_the_last_suspended_queue_restores_health() -> None:
+    bench = connected()
+    queue = bench.open(URI, suspends=True)
+    bench.core.host_health(False)
+    bench.pump()
+    bench.answer_all()
+    bench.core.host_health(True)
+    bench.close(queue)
+    bench.answer_all()
+    assert bench.names[-1] == "HostHealthRestored"

@@ -1,0 +1,345 @@
+"""The client core's posts: outcomes, retransmission, and what waits too long."""
+
+from __future__ import annotations
+
+import pytest
+
+from bmq.errors import AckStatus, ConfigureQueueError, OpenQueueError, QueueClosed, UsageError
+from bmq.protocol.client import CoreOptions
+from bmq.protocol.events import QueueReopened, QueueReopenFailed, StateRestored
+from bmq.protocol.queue import QueueCore
+from bmq.protocol.tables import QueueState
+from tests.protocol.bench import READ, WRITE, Bench, connected, guid
+
+URI = "bmq://bmq.test.mem.priority/q"
+OTHER = "bmq://bmq.test.mem.priority/other"
+
+
+def sent(bench: Bench) -> list[int]:
+    """The numbers of the posts that arrived at the broker, in order."""
+    return [int(put.data) for put in bench.broker.puts]
+
+
+# outcomes
+
+
+def test_each_post_gets_the_outcome_the_broker_gave_it() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.post(queue, 1, 2, 3)
+    assert bench.broker.log.count("PUT") == 1  # one event for a turn
+    puts = bench.broker.puts
+    bench.send(bench.broker.ack(puts[2:], AckStatus.LIMIT_MESSAGES), bench.broker.ack(puts[:2]))
+    assert bench.outcomes == {
+        1: [AckStatus.SUCCESS],
+        2: [AckStatus.SUCCESS],
+        3: [AckStatus.LIMIT_MESSAGES],
+    }
+    assert len(bench.core.window) == bench.core.window.bytes == queue.unacked == 0
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        AckStatus.LIMIT_MESSAGES,
+        AckStatus.LIMIT_BYTES,
+        AckStatus.STORAGE_FAILURE,
+        AckStatus.NOT_READY,
+        AckStatus.UNKNOWN,
+    ],
+)
+def test_every_negative_acknowledgement_keeps_its_meaning(status: AckStatus) -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.post(queue, 1)
+    bench.ack_all(status)
+    assert bench.outcomes == {1: [status]}
+
+
+def test_acknowledgements_of_unknown_posts_are_ignored() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.post(queue, 1)
+    puts = list(bench.broker.puts)
+    bench.send(bench.broker.ack(puts), bench.broker.ack(puts), bench.broker.ack(puts, AckStatus.UNKNOWN))
+    assert bench.outcomes == {1: [AckStatus.SUCCESS]}
+    assert bench.failures == []
+
+
+def test_a_guid_cannot_be_posted_twice_while_the_first_has_no_outcome() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.post(queue, 1)
+    with pytest.raises(UsageError, match="no outcome yet"):
+        bench.post(queue, 1)
+    bench.ack_all()
+    bench.post(queue, 1)
+    bench.ack_all()
+    assert bench.outcomes == {1: [AckStatus.SUCCESS, AckStatus.SUCCESS]}
+
+
+def test_posts_to_a_reader_are_refused() -> None:
+    bench = connected()
+    queue = bench.open(URI, READ)
+    with pytest.raises(QueueClosed):
+        bench.post(queue, 1)
+
+
+def test_closing_a_queue_ends_its_posts_and_nobody_elses() -> None:
+    bench = connected()
+    queue, other = bench.open(URI), bench.open(OTHER)
+    bench.post(queue, 1, 2)
+    bench.post(other, 3)
+    bench.close(queue)
+    bench.answer_all()
+    assert bench.outcomes == {1: [AckStatus.CANCELED], 2: [AckStatus.CANCELED]}
+    bench.ack_all()
+    assert bench.outcomes[3] == [AckStatus.SUCCESS]
+    assert bench.outcomes[1] == [AckStatus.CANCELED]
+
+
+def test_stopping_the_session_ends_every_post() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.post(queue, 1)
+    bench.core.stop("stop", bench.now, bench.now + 5)
+    bench.pump()
+    assert bench.outcomes == {1: [AckStatus.CANCELED]}
+    bench.ack_all()  # too late
+    assert bench.outcomes == {1: [AckStatus.CANCELED]}
+
+
+# reconnecting
+
+
+def test_what_has_no_outcome_is_sent_again_in_order_with_the_same_guids() -> None:
+    bench = connected()
+    queue, other = bench.open(URI), bench.open(OTHER)
+    bench.post(queue, 1)
+    bench.post(other, 2)
+    bench.post(queue, 3, 4)
+    first = {put.data: put for put in bench.broker.puts}
+    bench.send(bench.broker.ack([put for put in bench.broker.puts if put.data == b"3"]))
+    bench.lose()
+    bench.post(other, 5)  # while lost
+    bench.connect()
+    bench.post(queue, 6)  # while being restored
+    assert sent(bench) == []
+    bench.answer_all()
+    assert sent(bench) == [1, 2, 4, 5, 6]
+    for put in bench.broker.puts[:3]:
+        assert put == first[put.data]
+    bench.ack_all()
+    assert bench.outcomes == {n: [AckStatus.SUCCESS] for n in range(1, 7)}
+
+
+def test_queues_reopen_in_order_then_posts_are_sent_then_the_state_is_restored() -> None:
+    bench = connected()
+    queue, other = bench.open(URI), bench.open(OTHER)
+    bench.post(other, 1)
+    bench.lose()
+    before = len(bench.happened)
+    bench.connect()
+    assert bench.broker.log == ["clientIdentity", "OpenQueue", "OpenQueue"]
+    assert [r.body.handle_parameters.uri for r in bench.broker.requests] == [URI, OTHER]  # type: ignore[union-attr]
+    bench.answer_all()
+    assert bench.broker.log[-1] == "PUT"
+    assert bench.names[before:] == ["Reconnected", "QueueReopened", "QueueReopened", "StateRestored"]
+    assert bench.happened[-3] == QueueReopened(URI)
+    assert queue.state is other.state is QueueState.OPEN
+
+
+def test_without_queues_the_state_is_restored_at_once() -> None:
+    bench = connected()
+    bench.lose()
+    bench.connect()
+    assert bench.names == ["Connected", "ConnectionLost", "Reconnected", "StateRestored"]
+
+
+def test_posting_to_a_queue_that_is_open_again_while_others_are_not_keeps_the_order() -> None:
+    bench = connected()
+    queue, other = bench.open(URI), bench.open(OTHER)
+    bench.post(queue, 1)
+    bench.lose()
+    bench.connect()
+    while queue.state is not QueueState.OPEN:
+        request = next(r for r in bench.broker.requests if _names(r, queue))
+        bench.broker.requests.remove(request)
+        bench.send(bench.broker.accept(request))
+    bench.post(queue, 2)
+    assert sent(bench) == []
+    bench.answer_all()
+    assert sent(bench) == [1, 2]
+    assert other.state is QueueState.OPEN
+
+
+def _names(request: object, queue: QueueCore) -> bool:
+    body = request.body  # type: ignore[attr-defined]
+    parameters = getattr(body, "handle_parameters", None)
+    return (parameters.q_id if parameters else body.q_id) == queue.q_id
+
+
+def test_a_queue_that_cannot_be_reopened_fails_alone() -> None:
+    bench = connected()
+    queue, other = bench.open(URI), bench.open(OTHER)
+    bench.post(queue, 1)
+    bench.post(other, 2)
+    bench.configure(queue, "x > 1")
+    bench.lose()
+    bench.connect()
+    bench.refuse()
+    failed = bench.happened[-1]
+    assert isinstance(failed, QueueReopenFailed)
+    assert failed.queue_uri == URI
+    assert isinstance(failed.error, OpenQueueError)
+    assert bench.outcomes == {1: [AckStatus.CANCELED]}
+    assert bench.completed[("x > 1",)] == [failed.error]
+    bench.answer_all()
+    assert bench.names[-2:] == ["QueueReopened", "StateRestored"]
+    assert sent(bench) == [2]
+    bench.open(URI, token="again")
+
+
+def test_a_stream_that_cannot_be_restored_fails_its_queue_alone() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.post(queue, 1)
+    bench.lose()
+    bench.connect()
+    bench.answer()
+    bench.refuse()
+    failed = bench.happened[-2]
+    assert isinstance(failed, QueueReopenFailed)
+    assert isinstance(failed.error, ConfigureQueueError)
+    assert bench.happened[-1] == StateRestored()
+    assert bench.answer_all() == ["CloseQueue"]
+    assert queue.state is QueueState.CLOSED
+
+
+def test_a_queue_that_takes_long_to_reopen_does_not_hold_up_the_others() -> None:
+    bench = connected(CoreOptions(reopen_timeout=60))
+    slow, quick = bench.open(URI), bench.open(OTHER)
+    bench.post(slow, 1)
+    bench.post(quick, 2)
+    bench.lose()
+    bench.connect()
+    waiting = bench.broker.requests.popleft()
+    bench.answer_all()
+    assert sent(bench) == []
+    bench.wait(1.0)
+    assert sent(bench) == [2]
+    assert bench.names[-1] == "QueueReopened"
+    bench.wait(30)
+    bench.send(bench.broker.accept(waiting))
+    bench.answer_all()
+    assert sent(bench) == [2, 1]
+    assert bench.names[-2:] == ["QueueReopened", "StateRestored"]
+
+
+def test_a_queue_that_is_never_reopened_fails_at_its_deadline() -> None:
+    bench = connected(CoreOptions(reopen_timeout=60))
+    queue, other = bench.open(URI), bench.open(OTHER)
+    bench.post(queue, 1)
+    bench.lose()
+    bench.connect()
+    waiting = bench.broker.requests.popleft()
+    bench.answer_all()
+    bench.wait(60)
+    assert bench.names[-2:] == ["QueueReopenFailed", "StateRestored"]
+    assert bench.outcomes == {1: [AckStatus.CANCELED]}
+    bench.send(bench.broker.accept(waiting))  # too late: what it opened is closed
+    assert bench.answer_all() == ["CloseQueue"]
+    assert other.state is QueueState.OPEN
+
+
+def test_losing_the_connection_again_and_again_loses_nothing() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.post(queue, 0)
+    for attempt in range(1, 20):
+        bench.lose()
+        bench.post(queue, attempt)
+        bench.connect()
+        for _ in range(attempt % 4):
+            if bench.broker.requests:
+                bench.answer()
+    bench.answer_all()
+    assert sent(bench) == list(range(20))
+    bench.ack_all()
+    assert bench.outcomes == {n: [AckStatus.SUCCESS] for n in range(20)}
+
+
+def test_a_half_sent_turn_is_rebuilt_not_resumed() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    for number in (1, 2):
+        bench.core.producer.post(queue, guid(number), b"%d" % number, number, bench.now)
+    assert bench.core.data_to_send(bench.now)  # taken by a transport that never gets rid of it
+    bench.core.producer.post(queue, guid(3), b"3", 3, bench.now)  # never taken
+    bench.lose()
+    bench.connect()
+    bench.answer_all()
+    assert sent(bench) == [1, 2, 3]
+
+
+# posts that wait too long
+
+
+def test_a_post_unanswered_for_the_deduplication_time_is_a_timeout() -> None:
+    bench = connected()
+    bench.begin_open(URI, WRITE)
+    bench.answer(dedup_ms=10_000)
+    queue = next(iter(bench.core.queues))
+    bench.post(queue, 1)
+    bench.wait(5)
+    bench.post(queue, 2)
+    bench.wait(4.9)
+    assert bench.outcomes == {}
+    bench.wait(1.2)
+    assert bench.outcomes == {1: [AckStatus.TIMEOUT]}
+    bench.wait(5)
+    assert bench.outcomes == {1: [AckStatus.TIMEOUT], 2: [AckStatus.TIMEOUT]}
+    bench.ack_all()
+    assert bench.outcomes == {1: [AckStatus.TIMEOUT], 2: [AckStatus.TIMEOUT]}
+
+
+def test_a_post_waiting_for_a_connection_ends_too() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.post(queue, 1)
+    bench.lose()
+    bench.post(queue, 2)
+    bench.wait(299)
+    assert bench.outcomes == {}
+    bench.wait(2.1)
+    assert bench.outcomes == {1: [AckStatus.TIMEOUT], 2: [AckStatus.TIMEOUT]}
+
+
+def test_each_queue_has_its_own_deduplication_time() -> None:
+    bench = connected()
+    long = bench.open(URI)
+    bench.post(long, 1)
+    bench.begin_open(OTHER, WRITE)
+    bench.answer(dedup_ms=2000)
+    short = next(q for q in bench.core.queues if q is not long)
+    bench.post(short, 2)
+    bench.wait(3.1)
+    assert bench.outcomes == {2: [AckStatus.TIMEOUT]}
+    bench.wait(300)
+    assert bench.outcomes == {2: [AckStatus.TIMEOUT], 1: [AckStatus.TIMEOUT]}
+
+
+def test_without_deduplication_nothing_is_sent_twice() -> None:
+    bench = connected()
+    bench.begin_open(URI, WRITE)
+    bench.answer(dedup_ms=0)
+    queue = next(iter(bench.core.queues))
+    bench.post(queue, 1)
+    bench.wait(1000)
+    assert bench.outcomes == {}  # connected, the broker may take its time
+    bench.lose()
+    assert bench.outcomes == {1: [AckStatus.TIMEOUT]}
+    bench.post(queue, 2)  # never sent so far
+    bench.connect()
+    bench.answer_all(dedup_ms=0)
+    assert sent(bench) == [2]

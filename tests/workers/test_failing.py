@@ -1,0 +1,296 @@
+"""A handler that fails: deadlines, retries, dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import bmq
+from bmq.workers import Failure
+from tests.workers.conftest import FakeClock
+from tests.workers.stage import Stage, consuming, numbered, post, seen_by
+
+Fresh = Callable[..., str]
+
+
+# ---- deadlines
+
+
+async def test_a_handler_that_takes_too_long_has_failed(stage: Stage, other_session: bmq.Session) -> None:
+    failures: asyncio.Queue[Failure] = asyncio.Queue()
+
+    async def handle(message: bmq.Message) -> None:
+        if message.data == b"0":
+            await asyncio.Event().wait()
+        await stage.handle(message)
+
+    await post(stage.queue, *numbered(2))
+    async with consuming(stage.queue, handle, timeout=0.02, on_error=failures.put_nowait):
+        failure = await failures.get()
+        assert isinstance(failure.error, TimeoutError)
+        assert "deadline of 0.02 s" in str(failure.error)
+        assert failure.message.data == b"0"
+        assert await stage.next(1) == [b"1"]
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == [b"0"]
+
+
+async def test_a_handler_that_ignores_its_deadline_has_failed_all_the_same(
+    stage: Stage, other_session: bmq.Session
+) -> None:
+    failures: asyncio.Queue[Failure] = asyncio.Queue()
+
+    async def handle(message: bmq.Message) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await stage.handle(message)
+
+    await post(stage.queue, b"x")
+    async with consuming(stage.queue, handle, timeout=0.02, on_error=failures.put_nowait):
+        assert isinstance((await failures.get()).error, TimeoutError)
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == [b"x"]
+
+
+async def test_a_timeout_of_the_handlers_own_is_passed_on_as_it_is(stage: Stage) -> None:
+    failures: asyncio.Queue[Failure] = asyncio.Queue()
+
+    async def handle(message: bmq.Message) -> None:
+        raise TimeoutError("its own")
+
+    await post(stage.queue, b"x")
+    async with consuming(stage.queue, handle, timeout=60, on_error=failures.put_nowait):
+        assert str((await failures.get()).error) == "its own"
+
+
+# ---- retries
+
+
+async def test_backoff_tries_three_more_times_then_discards_and_goes_on(
+    stage: Stage, clock: FakeClock, other_session: bmq.Session
+) -> None:
+    failures: list[Failure] = []
+
+    async def handle(message: bmq.Message) -> None:
+        await stage.handle(message)
+        if message.data == b"0":
+            raise ValueError("never")
+
+    await post(stage.queue, *numbered(2))
+    async with consuming(
+        stage.queue, handle, retry=bmq.Backoff(every=10, retries=3), clock=clock, on_error=failures.append
+    ):
+        assert await stage.next(5) == [b"0", b"0", b"0", b"0", b"1"]
+    assert clock.slept == [10, 10, 10]
+    assert [(failure.attempt, failure.retry_in) for failure in failures] == [
+        (1, 10),
+        (2, 10),
+        (3, 10),
+        (4, None),
+    ]
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == []
+
+
+async def test_a_retry_that_succeeds_confirms(
+    stage: Stage, clock: FakeClock, other_session: bmq.Session
+) -> None:
+    tries = 0
+
+    async def handle(message: bmq.Message) -> None:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise ValueError("not yet")
+        await stage.handle(message)
+
+    await post(stage.queue, b"x")
+    async with consuming(stage.queue, handle, retry=bmq.Backoff(every=5), clock=clock):
+        assert await stage.next(1) == [b"x"]
+    assert clock.slept == [5, 5]
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == []
+
+
+async def test_exponential_decay_blocks_what_follows_until_the_time_is_over(
+    stage: Stage, clock: FakeClock
+) -> None:
+    async def handle(message: bmq.Message) -> None:
+        await stage.handle(message)
+        if message.data == b"0":
+            raise ValueError("never")
+
+    await post(stage.queue, *numbered(2))
+    retry = bmq.ExponentialDecay(first=1, factor=2, cap=4, give_up_after=10)
+    async with consuming(stage.queue, handle, retry=retry, clock=clock):
+        assert await stage.next(6) == [b"0", b"0", b"0", b"0", b"0", b"1"]
+    assert clock.slept == [1, 2, 4, 3]
+
+
+async def test_a_worker_that_waits_for_its_next_attempt_does_not_block_the_others(stage: Stage) -> None:
+    class Standstill(FakeClock):
+        async def sleep(self, seconds: float) -> None:
+            await asyncio.Event().wait()
+
+    async def handle(message: bmq.Message) -> None:
+        if message.data == b"0":
+            raise ValueError("never")
+        await stage.handle(message)
+
+    await post(stage.queue, *numbered(5))
+    async with consuming(stage.queue, handle, retry=bmq.Backoff(1), concurrency=2, clock=Standstill()):
+        assert await stage.next(4) == numbered(5)[1:]
+
+
+async def test_a_handler_that_awaits_something_cancelled_has_failed_like_any_other(
+    stage: Stage, clock: FakeClock
+) -> None:
+    tries = 0
+
+    async def handle(message: bmq.Message) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            gone.cancel()
+            await gone
+        await stage.handle(message)
+
+    await post(stage.queue, b"x")
+    async with consuming(stage.queue, handle, retry=bmq.Backoff(1), clock=clock) as task:
+        assert await stage.next(1) == [b"x"]
+        assert not task.done()
+
+
+# ---- dead letters
+
+
+async def test_a_dead_letter_says_where_it_comes_from_and_why(
+    session: bmq.Session, stage: Stage, fresh: Fresh, clock: FakeClock, other_session: bmq.Session
+) -> None:
+    async def handle(message: bmq.Message) -> None:
+        await stage.handle(message)
+        raise ValueError("no such customer ☹")
+
+    dead = await session.open_queue(fresh(), read=True, write=True)
+    ack = await stage.queue.post(
+        b"payload", properties={"CustomerId": bmq.Typed(bmq.PropertyType.SHORT, 7), "raw": b"\0"}, tags={"eu"}
+    )
+    retry = bmq.Backoff(every=1, retries=2, then=bmq.DeadLetter(dead))
+    async with consuming(stage.queue, handle, retry=retry, clock=clock):
+        letter = await dead.receive(timeout=10)
+    assert letter.data == b"payload"
+    assert dict(letter.properties) == {
+        "CustomerId": 7,
+        "raw": b"\0",
+        "t.eu": True,
+        "deadletter.attempts": 3,
+        "deadletter.error": "ValueError: no such customer ☹",
+        "deadletter.guid": ack.guid,
+        "deadletter.queue": stage.queue.uri,
+    }
+    assert letter.property_types["CustomerId"] is bmq.PropertyType.SHORT
+    assert letter.tags == {"eu"}
+    letter.confirm()
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == []
+
+
+async def test_dead_letters_can_be_subscribed_to_by_their_properties(
+    session: bmq.Session, stage: Stage, fresh: Fresh, clock: FakeClock
+) -> None:
+    async def handle(message: bmq.Message) -> None:
+        raise ValueError("no")
+
+    dead = await session.open_queue(fresh(), read=True, write=True, default_subscription=False)
+    await stage.queue.post(b"x")
+    retry = bmq.Backoff(every=1, retries=1, then=bmq.DeadLetter(dead))
+    async with (
+        dead.subscribe(bmq.P("deadletter.attempts") >= 2) as letters,
+        consuming(stage.queue, handle, retry=retry, clock=clock),
+    ):
+        (await letters.receive(timeout=10)).confirm()
+
+
+async def test_the_original_is_confirmed_only_after_the_dead_letter_is_acknowledged(
+    session: bmq.Session, stage: Stage, fresh: Fresh, other_session: bmq.Session
+) -> None:
+    refused: asyncio.Queue[logging.LogRecord] = asyncio.Queue()
+
+    class Told(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "could not be put aside" in record.getMessage():
+                refused.put_nowait(record)
+
+    async def handle(message: bmq.Message) -> None:
+        raise ValueError("no")
+
+    dead = await session.open_queue(fresh(), write=True)
+    retry = bmq.NoRetry(then=bmq.DeadLetter(dead))
+    told = Told()
+    logging.getLogger("bmq.workers").addHandler(told)
+    try:
+        async with consuming(stage.queue, handle, retry=retry):
+            await dead.close()
+            await stage.queue.post(b"x")
+            await refused.get()
+    finally:
+        logging.getLogger("bmq.workers").removeHandler(told)
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == [b"x"]
+
+
+async def test_a_full_queue_for_dead_letters_is_waited_for(
+    session: bmq.Session, stage: Stage, fresh: Fresh, other_session: bmq.Session
+) -> None:
+    small = fresh("bmq.test.small.priority")
+    filling = await other_session.open_queue(small, read=True, write=True)
+    accepted = (await filling.post_many([b"filler"] * 20)).acknowledged
+    assert 10 <= accepted < 20
+    emptied = asyncio.Event()
+
+    class Emptying(FakeClock):
+        async def sleep(self, seconds: float) -> None:
+            await super().sleep(seconds)
+            if len(self.slept) == 2:
+                for _ in range(accepted):
+                    (await filling.receive()).confirm()
+                while (await filling.post_many([b"after the confirmations"])).failures:
+                    pass  # the confirmations are still on their way
+                emptied.set()
+
+    async def handle(message: bmq.Message) -> None:
+        raise ValueError("no")
+
+    clock = Emptying()
+    dead = await session.open_queue(small, write=True)
+    await stage.queue.post(b"x")
+    async with consuming(stage.queue, handle, retry=bmq.NoRetry(then=bmq.DeadLetter(dead)), clock=clock):
+        await emptied.wait()
+        found = [await filling.receive(timeout=10) for _ in range(2)]
+        assert [message.data for message in found] == [b"after the confirmations", b"x"]
+        for message in found:
+            message.confirm()
+    assert clock.slept == [1, 2]
+
+
+async def test_putting_the_same_message_aside_twice_stores_it_once(
+    session: bmq.Session, stage: Stage, fresh: Fresh
+) -> None:
+    dead = await session.open_queue(fresh(), read=True, write=True)
+    letters = bmq.DeadLetter(dead)
+    await stage.queue.post(b"x")
+    async with stage.queue.subscribe() as consumer:
+        message = await consumer.receive()
+        failure = Failure(message, ValueError("no"), 1, None, "handler")
+
+        async def pause(seconds: float) -> None:
+            raise AssertionError
+
+        await letters.post(failure, dead, pause)
+        await letters.post(failure, dead, pause)
+        message.confirm()
+    await dead.post(b"end")
+    assert [(await dead.receive()).data for _ in range(2)] == [b"x", b"end"]
