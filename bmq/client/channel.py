@@ -7,8 +7,6 @@ import socket
 import weakref
 from typing import Protocol, cast
 
-from bmq.protocol.outbox import WORTH_GATHERING
-
 __all__ = ["Channel", "Receiver"]
 
 # Up to this much may wait in the transport; the rest stays in the core, where it is not copied.
@@ -117,14 +115,8 @@ class Channel(asyncio.Protocol):
     def write(self, pieces: list[bytes]) -> None:
         """Send whole events, which may come in pieces, in one write."""
         if self._transport is not None:
-            size = sum(map(len, pieces))
-            self.bytes_sent += size
-            if len(pieces) == 1:
-                self._transport.write(pieces[0])
-            elif size >= WORTH_GATHERING * len(pieces):
-                self._transport.writelines(pieces)
-            else:
-                self._transport.write(b"".join(pieces))
+            self.bytes_sent += sum(map(len, pieces))
+            self._transport.writelines(pieces)
 
     def set_reading(self, reading: bool) -> None:
         """Pause or resume reading."""

@@ -10,15 +10,15 @@ from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 from bmq.wire.put import Outgoing, encode_puts
 
-__all__ = ["WORTH_GATHERING", "Outbox"]
+__all__ = ["Outbox"]
 
 # How many of the latest confirmations are remembered: there is no acknowledgement of a confirmation, so
 # after a lost connection these may not have arrived.
 _REMEMBERED_CONFIRMS = 65_536
 #: A PUT event is closed before it exceeds this. Larger ones are legal, but only cost memory on both sides.
 _PUT_EVENT = 1024 * 1024
-#: Pieces that are smaller on average are better copied into one.
-WORTH_GATHERING = 2048
+# Pieces that are smaller on average are better copied into one.
+_WORTH_GATHERING = 2048
 
 # So many posts, at most, are looked at in one go.
 _SLICE = 4096
@@ -117,7 +117,7 @@ class Outbox:
                 if count < len(some):
                     break  # the event is full
         pieces[0] = pack_event_header(size, EventType.PUT)
-        if size < WORTH_GATHERING * len(pieces):
+        if size < _WORTH_GATHERING * len(pieces):
             taken.append(b"".join(pieces))
         else:
             taken += pieces
