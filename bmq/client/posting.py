@@ -11,7 +11,7 @@ from bmq.client.message import Ack, FailedPost, PostReport, PutMessage
 from bmq.errors import AckStatus, InvalidPayload, PostError, StateError, UsageError
 from bmq.protocol.events import Outcome
 from bmq.protocol.queue import QueueCore
-from bmq.wire.constants import MAX_APPLICATION_DATA, UNSET_GUID, Compression, PutFlags
+from bmq.wire.constants import MAX_APPLICATION_DATA, UNSET_GUID, PutFlags
 from bmq.wire.guid import guid_to_text
 from bmq.wire.message import join_application_data
 from bmq.wire.properties import PropertyInput, encode_properties
@@ -126,11 +126,12 @@ def tagged(
 class Poster:
     """Posts to one queue."""
 
-    __slots__ = ("_core", "_driver")
+    __slots__ = ("_compression", "_core", "_driver")
 
     def __init__(self, driver: Driver, core: QueueCore) -> None:
         self._driver = driver
         self._core = core
+        self._compression = int(driver.options.compression)
 
     def post(
         self,
@@ -238,13 +239,13 @@ class Poster:
             guid = driver.guids.next(tick)
         elif len(guid) != 16 or guid == UNSET_GUID:
             raise UsageError("a GUID is 16 bytes that are not all zero")
-        compression = driver.options.compression
+        compression = self._compression
         if properties:
             new = driver.core.new_properties
             area = encode_properties(properties, new=new)
             data, compression = join_application_data(data, area, new=new, compression=compression)
             return guid, data, _WITH_PROPERTIES, int(new), compression
-        if compression is not Compression.NONE:
+        if compression:
             data, compression = join_application_data(data, compression=compression)
         return guid, data, _PLAIN, 0, compression
 

@@ -54,8 +54,8 @@ class Waiting:
             if len(window) * 2 <= self._messages and window.bytes * 2 <= self._bytes:
                 self.wake()
         for queue, since, waiter in self._for_outcomes:
-            oldest = next((p for p in self._window if p.queue is queue), None) if queue.unacked else None
-            if (oldest is None or oldest.posted > since) and not waiter.done():
+            oldest = self._window.oldest(queue) if queue.unacked else None
+            if (oldest is None or oldest > since) and not waiter.done():
                 waiter.set_result(None)
 
     def wake(self) -> None:

@@ -11,9 +11,8 @@ from bmq.protocol.events import Outcome
 from bmq.protocol.outbox import Outbox
 from bmq.protocol.queue import QueueCore
 from bmq.protocol.tables import QueueState
-from bmq.protocol.window import Pending, Window
+from bmq.protocol.window import Entry, Lot, Window
 from bmq.wire.ack import STATUS_MASK, iter_acks
-from bmq.wire.codec import new_tuple
 from bmq.wire.constants import ACK_STATUS_FROM_WIRE, PutFlags
 from bmq.wire.event import Event
 from bmq.wire.guid import guid_to_text
@@ -94,7 +93,9 @@ class Producer:
         if guid in window.entries:
             raise UsageError(f"GUID {guid_to_text(guid)} belongs to another post that has no outcome yet")
         message = guid, data, flags, schema_id, compression
-        window.entries[guid] = new_tuple(Pending, (queue, message, token, tag, now))
+        window.last = number = window.last + 1
+        window.lots[number] = Lot(queue, token, now, 1)
+        window.entries[guid] = message, number, tag
         window.bytes += len(data)
         queue.unacked += 1
         if sending:
@@ -123,15 +124,17 @@ class Producer:
             self._check_accepting(queue)
         if not messages:
             return
-        new, kind = new_tuple, Pending
-        added: dict[bytes, Pending] = {}
-        number = tag
-        for message in messages:
-            added[message[0]] = new(kind, (queue, message, token, number, now))
-            number += 1
         window = self.window
+        number = window.last + 1
+        added: dict[bytes, Entry] = {}
+        each = tag
+        for message in messages:
+            added[message[0]] = message, number, each
+            each += 1
         if len(added) < len(messages) or not window.entries.keys().isdisjoint(added):
             self._refuse_known(queue, messages, token, now, tag)
+        window.last = number
+        window.lots[number] = Lot(queue, token, now, len(messages))
         window.entries.update(added)
         window.bytes += sum(map(len, map(_data_of, messages)))
         queue.unacked += len(messages)
@@ -163,13 +166,18 @@ class Producer:
         """
         outcomes: list[Outcome] = []
         append = outcomes.append
-        pop = self.window.entries.pop
+        lots, pop = self.window.lots, self.window.entries.pop
         freed = 0
         for status, _, guid, _ in iter_acks(event.data, event.body):
-            pending = pop(guid, None)
-            if pending is not None:
-                queue, message, token, tag, _ = pending
+            entry = pop(guid, None)
+            if entry is not None:
+                message, number, tag = entry
                 freed += len(message[1])
+                lot = lots[number]
+                lot.left -= 1
+                if not lot.left:
+                    del lots[number]
+                queue, token = lot.queue, lot.token
                 queue.unacked -= 1
                 append((token, tag, guid, ACK_STATUS_FROM_WIRE[status & STATUS_MASK], queue))
         self.window.bytes -= freed
@@ -182,7 +190,7 @@ class Producer:
             self._shortest = time
             oldest = self.window.oldest()
             if oldest is not None:
-                self.deadline = oldest.posted + time
+                self.deadline = oldest + time
 
     def resume(self, queues: Collection[QueueCore]) -> None:
         """Send again, in the order of posting, what has no outcome yet and belongs to these queues."""
@@ -194,39 +202,39 @@ class Producer:
         if not ready:
             return
         put = self._outbox.put
-        for pending in self.window:
-            if pending.queue in ready:
-                put(pending.queue.q_id, pending.message)
+        for queue, message in self.window:
+            if queue in ready:
+                put(queue.q_id, message)
         for queue in ready:
             queue.sending = True
 
     def lost(self) -> list[Outcome]:
         """The connection is gone: posts that the broker would not recognise when sent again end here."""
-        return self._end(lambda p: p.queue.sending and p.queue.deduplication_time <= 0, AckStatus.TIMEOUT)
+        return self._end(lambda of: of.queue.sending and of.queue.deduplication_time <= 0, AckStatus.TIMEOUT)
 
     def expire(self, now: float) -> list[Outcome]:
         """Give up posts that stayed unanswered for as long as the broker recognises their GUIDs."""
-        outcomes = self._end(lambda p: 0 < p.queue.deduplication_time <= now - p.posted, AckStatus.TIMEOUT)
+        outcomes = self._end(lambda of: 0 < of.queue.deduplication_time <= now - of.posted, AckStatus.TIMEOUT)
         oldest = self.window.oldest()
         if oldest is None or self._shortest is None:
             self.deadline = None
         else:
-            self.deadline = max(now + _EXPIRY_INTERVAL, oldest.posted + self._shortest)
+            self.deadline = max(now + _EXPIRY_INTERVAL, oldest + self._shortest)
         return outcomes
 
     def cancel(self, queue: QueueCore) -> list[Outcome]:
         """The queue is closed: its posts end here."""
-        return self._end(lambda p: p.queue is queue, AckStatus.CANCELED) if queue.unacked else []
+        return self._end(lambda of: of.queue is queue, AckStatus.CANCELED) if queue.unacked else []
 
     def cancel_all(self) -> list[Outcome]:
         """The session is over: every post ends here."""
         self.deadline = None
         return self._end(lambda _: True, AckStatus.CANCELED)
 
-    def _end(self, wanted: Callable[[Pending], bool], status: AckStatus) -> list[Outcome]:
+    def _end(self, wanted: Callable[[Lot], bool], status: AckStatus) -> list[Outcome]:
         outcomes: list[Outcome] = []
-        for guid, pending in self.window.take(wanted):
-            queue = pending.queue
+        for lot, tag, guid in self.window.take(wanted):
+            queue = lot.queue
             queue.unacked -= 1
-            outcomes.append((pending.token, pending.tag, guid, status, queue))
+            outcomes.append((lot.token, tag, guid, status, queue))
         return outcomes

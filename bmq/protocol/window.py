@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
 
+from bmq.protocol.queue import QueueCore
 from bmq.wire.put import Outgoing
 
-__all__ = ["Pending", "Window"]
+__all__ = ["Entry", "Lot", "Window"]
+
+#: One unacknowledged post: what was posted, ready to be sent again; the number of its lot; which of the
+#: token's posts it is. It refers to nothing that refers to others: the garbage collector forgets such a tuple
+#: when it meets it first, and a deep window costs it nothing.
+Entry = tuple[Outgoing, int, int]
 
 
-class Pending(NamedTuple):
-    """One unacknowledged post.
+class Lot:
+    """Posts that were made together.
 
     Attributes:
-        queue: the queue it was posted to.
-        message: what was posted, ready to be sent again.
-        token: whom the outcome is for.
-        tag: which of the token's posts it is.
-        posted: when it was posted.
+        queue: the queue they were posted to.
+        token: whom the outcomes are for.
+        posted: when they were posted.
+        left: how many of them have no outcome yet.
     """
 
-    queue: Any
-    message: Outgoing
-    token: Any
-    tag: int
-    posted: float
+    __slots__ = ("left", "posted", "queue", "token")
+
+    def __init__(self, queue: QueueCore, token: object, posted: float, left: int) -> None:
+        self.queue = queue
+        self.token = token
+        self.posted = posted
+        self.left = left
 
 
 class Window:
@@ -35,14 +41,19 @@ class Window:
 
     Attributes:
         bytes: the size of the application data of all messages held.
-        entries: the posts by GUID, in the order of posting; whoever changes it keeps ``bytes`` right.
+        entries: the posts by GUID, in the order of posting.
+        lots: those with posts in the window by number, in the order of posting. Whoever changes ``entries``
+            keeps ``bytes`` and each lot's ``left`` right.
+        last: the number of the latest lot.
     """
 
-    __slots__ = ("bytes", "entries")
+    __slots__ = ("bytes", "entries", "last", "lots")
 
     def __init__(self) -> None:
-        self.entries: dict[bytes, Pending] = {}
+        self.entries: dict[bytes, Entry] = {}
+        self.lots: dict[int, Lot] = {}
         self.bytes = 0
+        self.last = 0
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -50,17 +61,27 @@ class Window:
     def __contains__(self, guid: bytes) -> bool:
         return guid in self.entries
 
-    def oldest(self) -> Pending | None:
-        """Return the post that has waited longest."""
-        return next(iter(self.entries.values()), None)
+    def oldest(self, queue: QueueCore | None = None) -> float | None:
+        """Return when the post was made that has waited longest, of all or of those to one queue."""
+        return next((lot.posted for lot in self.lots.values() if queue is None or lot.queue is queue), None)
 
-    def __iter__(self) -> Iterator[Pending]:
-        return iter(self.entries.values())
+    def __iter__(self) -> Iterator[tuple[QueueCore, Outgoing]]:
+        """Iterate over queues and what was posted to them, in the order of posting."""
+        lots = self.lots
+        for message, number, _ in self.entries.values():
+            yield lots[number].queue, message
 
-    def take(self, wanted: Callable[[Pending], bool]) -> list[tuple[bytes, Pending]]:
-        """Remove and return every post that is wanted, in order."""
-        taken = [(guid, pending) for guid, pending in self.entries.items() if wanted(pending)]
-        for guid, pending in taken:
+    def take(self, wanted: Callable[[Lot], bool]) -> list[tuple[Lot, int, bytes]]:
+        """Remove every post of the lots that are wanted; return lot, tag and GUID of each, in order."""
+        lots = {number: lot for number, lot in self.lots.items() if wanted(lot)}
+        if not lots:
+            return []
+        taken = [
+            (lots[number], tag, message) for message, number, tag in self.entries.values() if number in lots
+        ]
+        for _, _, (guid, data, *_) in taken:
             del self.entries[guid]
-            self.bytes -= len(pending.message[1])
-        return taken
+            self.bytes -= len(data)
+        for number in lots:
+            del self.lots[number]
+        return [(lot, tag, message[0]) for lot, tag, message in taken]

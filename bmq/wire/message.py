@@ -15,12 +15,15 @@ __all__ = ["NO_PROPERTIES", "join_application_data", "split_application_data"]
 
 NO_PROPERTIES = Properties()
 
-_LAST_COMPRESSION = int(Compression.ZLIB)
+# Plain numbers: what they go into is kept by the hundred thousand, and members of an enumeration are objects
+# that the garbage collector would follow.
+_NONE = int(Compression.NONE)
+_ZLIB = int(Compression.ZLIB)
 
 
 def join_application_data(
-    payload: bytes, area: bytes = b"", *, new: bool = True, compression: Compression = Compression.NONE
-) -> tuple[bytes, Compression]:
+    payload: bytes, area: bytes = b"", *, new: bool = True, compression: int = _NONE
+) -> tuple[bytes, int]:
     """Return the application data of a PUT and the compression it really has.
 
     Args:
@@ -38,25 +41,15 @@ def join_application_data(
             f"properties and payload take {len(plain):,} bytes; "
             f"a message has at most {MAX_APPLICATION_DATA:,} (64 MiB)"
         )
-    if compression is Compression.ZLIB:
-        if new or not area:
-            if len(payload) >= COMPRESSION_THRESHOLD:
-                packed = compress(payload)
-                if len(packed) < len(payload):
-                    plain = area + packed
-                else:
-                    compression = Compression.NONE
-            else:
-                compression = Compression.NONE
-        elif len(plain) >= COMPRESSION_THRESHOLD:
-            packed = compress(area, payload)
-            if len(packed) < len(plain):
-                plain = packed
-            else:
-                compression = Compression.NONE
-        else:
-            compression = Compression.NONE
-    return plain, compression
+    if compression == _ZLIB:
+        # What is not compressed, and what is.
+        head, rest = (area, (payload,)) if new else (b"", (area, payload))
+        size = len(plain) - len(head)
+        if size >= COMPRESSION_THRESHOLD:
+            packed = compress(*rest)
+            if len(packed) < size:
+                return head + packed, _ZLIB
+    return plain, _NONE
 
 
 def split_application_data(
@@ -74,7 +67,7 @@ def split_application_data(
     Raises:
         ProtocolError: the compression is unknown, the data malformed or larger than the limit.
     """
-    if compression > _LAST_COMPRESSION:
+    if compression > _ZLIB:
         raise ProtocolError(f"{compression} is no compression", field="compressionAlgorithmType")
     if not has_properties:
         return NO_PROPERTIES, decompress(data, limit) if compression else data

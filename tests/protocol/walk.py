@@ -306,8 +306,11 @@ class Walk:
         """The same, for what takes a while to see."""
         core = self.bench.core
         window = core.window
-        assert window.bytes == sum(len(pending.message[1]) for pending in window)
-        open_ = Counter(pending.queue for pending in window)
+        assert window.bytes == sum(len(message[1]) for _, message in window)
+        assert Counter({number: lot.left for number, lot in window.lots.items()}) == Counter(
+            number for _, number, _ in window.entries.values()
+        )
+        open_ = Counter(queue for queue, _ in window)
         for queue in self.queues:
             assert queue.unacked == open_[queue]
             assert queue.unacked == 0 or queue.state is not QueueState.CLOSED

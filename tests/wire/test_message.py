@@ -66,7 +66,7 @@ def test_what_is_joined_splits_again(
 def test_the_new_encoding_counts_the_payload_alone(size: int, expected: Compression) -> None:
     for area in (b"", AREA[True]):
         data, compression = join_application_data(b"a" * size, area, new=True, compression=ZLIB)
-        assert compression is expected
+        assert compression == expected
         assert data.startswith(area)
         rest = data[len(area) :]
         assert (zlib.decompress(rest) if compression else rest) == b"a" * size
@@ -77,7 +77,7 @@ def test_the_old_encoding_counts_the_properties_too(total: int, expected: Compre
     area = AREA[False]
     payload = b"a" * (total - len(area))
     data, compression = join_application_data(payload, area, new=False, compression=ZLIB)
-    assert compression is expected
+    assert compression == expected
     assert (zlib.decompress(data) if compression else data) == area + payload
 
 
