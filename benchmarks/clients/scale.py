@@ -75,7 +75,7 @@ async def blocks(targets: list[tuple[bmq.Queue, Any, Any]]) -> dict[str, Any]:
 
     async def post(queue: bmq.Queue, item: Any) -> None:
         async with turns:
-            await queue.post_many([item] * BLOCK)
+            (await queue.post_many([item] * BLOCK)).raise_for_failures()
 
     async def receive(consumer: Any) -> None:
         nonlocal left

@@ -58,7 +58,9 @@ class Consumer:
         self.cores = self._make_cores()
         #: What waits for the application.
         self.messages: deque[Push] = deque()
-        # What was taken out of the line and not counted yet: counting costs as much as taking.
+        # The bytes the driver counts as waiting here, and what of them was taken out of the line and not
+        # counted yet: counting costs as much as taking.
+        self._counted_bytes = 0
         self._taken = 0
         self._taken_bytes = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
@@ -262,6 +264,7 @@ class Consumer:
             return
         self.messages.extend(messages)
         size = sum([len(message[6]) for message in messages])
+        self._counted_bytes += size
         self.queue.driver.note_buffered(len(messages), size)
         if self._waiters:
             self._wake(len(messages))
@@ -270,8 +273,8 @@ class Consumer:
         """Give up the messages that wait unseen."""
         messages = list(self.messages)
         self.messages.clear()
-        self._taken_bytes += sum([len(message[6]) for message in messages])
         self._taken += len(messages)
+        self._taken_bytes = self._counted_bytes
         self._count_taken()
         return messages
 
@@ -307,6 +310,7 @@ class Consumer:
 
     def _count_taken(self) -> None:
         if self._taken:
+            self._counted_bytes -= self._taken_bytes
             self.queue.driver.note_buffered(-self._taken, -self._taken_bytes)
             self._taken = self._taken_bytes = 0
 

@@ -77,6 +77,48 @@ async def test_a_received_message_takes_less_than_400_bytes_more_than_its_payloa
         assert memory.grown() / COUNT < len(PAYLOAD) + 400
 
 
+def followed() -> int:
+    """How many objects the garbage collector goes through when it goes through all of them."""
+    gc.collect()
+    return len(gc.get_objects())
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        pytest.param(PAYLOAD, id="payload"),
+        pytest.param(bmq.PutMessage(PAYLOAD, {"id": 7, "name": "n"}), id="properties"),
+    ],
+)
+@pytest.mark.parametrize("compression", [bmq.Compression.NONE, bmq.Compression.ZLIB])
+async def test_the_garbage_collector_does_not_follow_what_is_unacknowledged(
+    server: Server, item: bytes | bmq.PutMessage, compression: bmq.Compression
+) -> None:
+    server.keep = False
+    uri = f"tcp://127.0.0.1:{server.port}"
+    async with bmq.connect(uri, max_unacked_messages=2 * COUNT, compression=compression) as session:
+        queue = await session.open_queue("bmq://bmq.test.mem.priority/q", write=True)
+        before = followed()
+        task = asyncio.gather(queue.post_many(item for _ in range(COUNT)))
+        await server.until(lambda: server.posted == COUNT)
+        assert queue.unacked == COUNT
+        assert followed() - before < COUNT / 50
+        await session.close(timeout=0)
+        await task
+
+
+async def test_the_garbage_collector_does_not_follow_messages_that_wait(
+    server: Server, queue: bmq.Queue
+) -> None:
+    consumer = queue.subscribe()
+    await consumer.open()
+    before = followed()
+    server.deliver(COUNT, PAYLOAD, {"id": 7, "name": "n"})
+    while consumer.buffered < COUNT:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert followed() - before < COUNT / 50
+
+
 async def test_a_thousand_open_queues_take_less_than_20_megabytes(session: bmq.Session) -> None:
     uris = [f"bmq://bmq.test.mem.priority/queue-{number}" for number in range(1000)]
     with traced() as memory:
