@@ -139,20 +139,24 @@ def broker() -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def embedded_broker(*arguments: str) -> Iterator[tuple[str, int]]:
+def embedded_broker() -> Iterator[tuple[str, int]]:
     """An embedded broker in a process of its own: its URI and the process's number."""
+    with started_broker("-m", "bmq", "broker", "--port", "0") as (uri, process):
+        yield uri, process.pid
+
+
+@contextmanager
+def started_broker(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A Python program that says like ``bmq broker`` where it is ready: its URI and its process."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "bmq", "broker", "--port", "0", *arguments],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment(),
+        [sys.executable, *arguments], stdout=subprocess.PIPE, text=True, env=environment()
     )
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
         if " ready on " not in line:
             raise SystemExit(f"the embedded broker did not start: {line!r}")
-        yield line.split()[-1], process.pid
+        yield line.split()[-1], process
     finally:
         process.terminate()
         process.wait(30)

@@ -11,11 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import statistics
 from pathlib import Path
 from typing import Any
 
 import report
+from broker import STAGES, one_queue, stored_message
 from harness import Series
 from report import Grid
 
@@ -35,17 +35,7 @@ def comparison(document: dict[str, Any], picture: Path) -> dict[str, str]:
 
 
 def scale(document: dict[str, Any]) -> dict[str, str]:
-    rows = []
-    for case, by_count in document["cpu_us"].items():
-        medians = {int(count): statistics.median(values) for count, values in by_count.items()}
-        rows.append(
-            [
-                case,
-                ", ".join(f"{count:,}: {us:.2f}" for count, us in medians.items()),
-                f"{max(medians.values()) / medians[min(medians)]:.2f}",
-            ]
-        )
-    costs = Grid("", ("what grows", "CPU us a message", "most over the first"), rows).markdown()
+    costs = report.scale(document["cpu_us"]).markdown()
     return {
         "scale": f"{costs}\n\n"
         f"An unacknowledged message takes {document['window_bytes_a_message']:.0f} bytes above its "
@@ -55,25 +45,18 @@ def scale(document: dict[str, Any]) -> dict[str, str]:
 
 def embedded(document: dict[str, Any]) -> dict[str, str]:
     one, load = document["end_to_end"], document["many"]
-    stored = (load["memory_full"] - load["memory_queues"]) / load["posted"] - 256
     rows = [
         ["end to end, kept to one core, messages a second", f"{one['rate']:,.0f}"],
         ["its CPU time a message, end to end", f"{one['cpu_us']:.1f} us ({one['one_core']:,.0f} a second)"],
         ["messages through 200 connections and 500 queues", f"{load['posted']:,}"],
         ["of these lost, duplicated", f"{load['lost']}, {load['duplicated']}"],
         ["posted, then consumed, a second", f"{load['post_rate']:,.0f}, {load['consume_rate']:,.0f}"],
-        ["memory a stored message, above its payload", f"{stored:,.0f} bytes"],
-        [
-            "memory a queue, with its share of the connections",
-            f"{(load['memory_queues'] - load['memory_start']) / 500 / 1000:,.1f} kB",
-        ],
-        [
-            "memory of the process: at the start, with the queues open, full, all confirmed, GUIDs forgotten",
-            ", ".join(
-                f"{load[f'memory_{when}'] / 1e6:,.0f} MB"
-                for when in ("start", "queues", "full", "remembered", "end")
-            ),
-        ],
+        ["memory a stored message, above its payload", f"{stored_message(load):,.0f} bytes"],
+        ["memory a queue, with its share of the connections", f"{one_queue(load) / 1000:,.1f} kB"],
+        *(
+            [f"memory {STAGES[when]}", f"{kept / 1e6:,.0f} MB, {used / 1e6:,.0f} MB in use"]
+            for when, (kept, used) in load["memory"].items()
+        ),
     ]
     return {"embedded": Grid("", ("the embedded broker", ""), rows).markdown()}
 

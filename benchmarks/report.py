@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,8 @@ PATHS = (
     ("post_many, plain asyncio", "post_many, asyncio", "official post", "raw post", 0.0, 0.0),
     ("batches, plain asyncio", "batches, asyncio", "official consume", "raw consume", 0.0, 0.0),
 )
+#: How much more a message may cost where there is a lot of something.
+FLAT = 0.15
 LATENCIES = (
     ("post to ack", "ack", "official ack", 0.3, 0.4),
     ("post to own message", "push", "official push", 0.3, 0.4),
@@ -169,6 +172,31 @@ def rest(series: dict[str, Series]) -> Grid:
                 f"official: {official:.0f}",
             ],
         ],
+    )
+
+
+def scale(costs: dict[str, dict[str, list[float]]]) -> Grid:
+    """The least of the rounds, since whatever else a machine does only adds, and their median."""
+    rows = []
+    for case, by_count in costs.items():
+        least = [min(values) for values in by_count.values()]
+        middle = [statistics.median(values) for values in by_count.values()]
+        growth = max(least) / least[0]
+        rows.append(
+            [
+                case,
+                ", ".join(
+                    f"{int(count):,}: {low:.2f} ({mid:.2f})"
+                    for count, low, mid in zip(by_count, least, middle, strict=True)
+                ),
+                f"{growth:.2f} ({max(middle) / middle[0]:.2f})",
+                _goal(growth <= 1 + FLAT, f"{1 + FLAT:.2f}"),
+            ]
+        )
+    return Grid(
+        "CPU time a message (queues and subscriptions: post, receive, confirm; the others: post)",
+        ("what grows", "CPU us a message: least (median)", "most over the first", "goal"),
+        rows,
     )
 
 

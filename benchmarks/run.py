@@ -4,7 +4,8 @@
 
 Measures with the broker that ``BMQ_BROKER_URI`` names, else with an embedded broker in a process of its own.
 Every measurement is a fresh process on a fresh queue; each round makes all of them, and what is reported is
-the median over the rounds. Prints tables, writes NAME.json and draws NAME.png.
+the median over the rounds. Prints tables, writes NAME.json and draws NAME.png; then
+does what scale.py does.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import report
+import scale
 from harness import Job, Series, broker, fresh_queue, machine, reduced, wait_until_idle
 from rich.console import Console
 from rich.progress import Progress
@@ -212,6 +214,8 @@ def main() -> None:
         picture = options.output.with_suffix(".png")
         report.picture(picture, document, series)
         console.print(f"written: {picture}")
+    if len(options.only) == len(PARTS):
+        scale.run(console, options.rounds, options.output.with_name("scale.json"))
 
 
 if __name__ == "__main__":

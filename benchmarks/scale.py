@@ -1,10 +1,10 @@
 """Does a message cost the same when there is a lot of something? And how much memory does it take?
 
-    python benchmarks/scale.py [--rounds 3] [--output NAME]
+    python benchmarks/scale.py [--rounds 5] [--output build/scale.json]
 
 Measures with the broker that ``BMQ_BROKER_URI`` names, else with an embedded broker in a process of its own;
 what has to stay unacknowledged always goes to an embedded broker told to acknowledge nothing. CPU time of the
-client's process, the median of the rounds. Prints a table, writes NAME.json.
+client's process, the least of the rounds. Prints a table, writes a file.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ from __future__ import annotations
 import argparse
 import json
 import signal
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import report
 from harness import HERE, Job, broker, environment, fresh_queue, machine
 from rich.console import Console
-from rich.table import Table
 
 SCALES = {
     "messages": (10_000, 100_000, 1_000_000),
@@ -29,7 +28,6 @@ SCALES = {
     "subscriptions": (1, 10, 100),
     "unacknowledged": (0, 100_000, 500_000, 1_000_000),
 }
-FLAT = 0.15
 
 
 @contextmanager
@@ -61,31 +59,18 @@ def measure(case: str, count: int, uri: str) -> dict[str, float]:
     return result
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--output", type=Path, default=Path("build/scale"), metavar="NAME")
-    options = parser.parse_args()
-    console = Console()
-    costs: dict[str, dict[int, list[float]]] = {case: {n: [] for n in SCALES[case]} for case in SCALES}
+def run(console: Console, rounds: int, output: Path) -> None:
+    """Measure everything, print it and write it to ``output``."""
+    costs: dict[str, dict[str, list[float]]] = {case: {str(n): [] for n in SCALES[case]} for case in SCALES}
     with broker() as (uri, what):
-        for _ in range(options.rounds):
+        for _ in range(rounds):
             for case, counts in SCALES.items():
                 for count in counts:
                     with console.status(f"{count:,} {case}"):
-                        costs[case][count].append(measure(case, count, uri)["cpu_us"])
+                        costs[case][str(count)].append(measure(case, count, uri)["cpu_us"])
         window = measure("window", 200_000, uri)["bytes"]
         queues = measure("open_queues", 1000, uri)["bytes"]
-    table = Table(title="CPU microseconds a message (post; queues and subscriptions: post, receive, confirm)")
-    for name in ("", "how many: us a message", f"most over the first (goal {1 + FLAT:.2f})"):
-        table.add_column(name)
-    for case, by_count in costs.items():
-        medians = {count: statistics.median(values) for count, values in by_count.items()}
-        growth = max(medians.values()) / medians[min(medians)]
-        table.add_row(case, "   ".join(f"{n:,}: {us:.2f}" for n, us in medians.items()), f"{growth:.2f}")
-    console.print(table)
+    console.print(report.scale(costs).printed())
     console.print(f"an unacknowledged message: {window:.0f} bytes above its payload (goal 400)")
     console.print(f"1,000 open queues: {queues / 1e6:.1f} MB (goal 20)")
     document = {
@@ -95,8 +80,19 @@ def main() -> None:
         "window_bytes_a_message": window,
         "bytes_of_1000_queues": queues,
     }
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(document, indent=1) + "\n")
+    console.print(f"written: {output}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--output", type=Path, default=Path("build/scale.json"))
+    options = parser.parse_args()
+    run(Console(), options.rounds, options.output)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,12 @@ import ssl
 import sys
 from collections.abc import Callable, Sequence
 
+import orjson
+
 from bmq.broker.server import Broker
 from bmq.errors import Error
+from bmq.wire.codec import CODECS
+from bmq.wire.schema import Structure, selection_name
 
 __all__ = ["run"]
 
@@ -110,6 +114,7 @@ async def _serve(broker: Broker) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
+    _warm_up()
     async with broker:
         sys.stdout.write(_READY.format(uri=broker.uri) + "\n")
         sys.stdout.flush()
@@ -125,6 +130,7 @@ async def _tidy(broker: Broker) -> None:
     had; only a full collection lets go of them. With few messages left it takes no time. For this process
     only: what becomes of the memory of a program with a broker inside is that program's business.
     """
+    trim = _glibc_trim()
     most, before = [0, 0, 0], [0, 0, 0]
     while True:
         await asyncio.sleep(1)
@@ -137,15 +143,31 @@ async def _tidy(broker: Broker) -> None:
         most = list(map(max, most, present))
         gone = [peak >= _MANY and now * 10 <= peak for peak, now in zip(most, present, strict=True)]
         if any(gone) and present == before:
-            _give_memory_back()
+            gc.collect()
+            # glibc keeps what was freed up to the highest address in use, unless it is asked.
+            trim(0)
             most = present
         before = present
 
 
-def _give_memory_back() -> None:
-    gc.collect()
+def _glibc_trim() -> Callable[[int], object]:
+    """Return glibc's ``malloc_trim``; something that does nothing where there is another C library."""
     try:
-        # glibc keeps what was freed up to the highest address in use, unless it is asked.
-        ctypes.CDLL(None).malloc_trim(0)
+        return ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):
-        pass  # another C library
+        return lambda _: None
+
+
+def _warm_up() -> None:
+    """Make what is made once, and stays, before messages come.
+
+    Memory is given back in pieces of a megabyte: one small object that is made among a million messages, and
+    stays, keeps all of such a piece.
+    """
+    for codec in CODECS.values():
+        _ = codec.pack, codec.unpack_from
+    structures = Structure.__subclasses__()
+    keys = {member.name for each in structures for member in each.MEMBERS} | set(
+        map(selection_name, structures)
+    )
+    orjson.loads(orjson.dumps(dict.fromkeys(keys)))  # which keeps the keys it has seen

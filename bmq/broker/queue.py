@@ -37,6 +37,7 @@ _PROPERTIES = int(PutFlags.MESSAGE_PROPERTIES)
 _REFUSED = 5
 _MAX_SCHEMA = 2**15 - 1
 _NO_SCHEMA = 1
+_IN_USE = -1.0
 
 
 class Queue:
@@ -68,7 +69,7 @@ class Queue:
         self.apps: dict[str, App] = {}
         self.handles: list[Handle] = []
         self.position: Message | None = None
-        self._idle_since = array("d")  # as with the counts, lest a number stay among messages
+        self._idle_since = array("d", (_IN_USE,))  # as with the counts, lest a number stay among messages
         self.counts = new_counts()
         self._schemas = 0
         self._next_bit = 1
@@ -347,11 +348,11 @@ class Queue:
     @property
     def idle_since(self) -> float | None:
         """When its last client left; None while it has one."""
-        return self._idle_since[0] if self._idle_since else None
+        return None if self._idle_since[0] == _IN_USE else self._idle_since[0]
 
     @idle_since.setter
     def idle_since(self, since: float | None) -> None:
-        self._idle_since[:] = array("d", () if since is None else (since,))
+        self._idle_since[0] = _IN_USE if since is None else since
 
     def detach(self, stream: Stream, *, lost: bool, now: float) -> None:
         """Take a reader out: what it has not confirmed goes to the application's other consumers."""
