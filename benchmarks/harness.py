@@ -37,6 +37,7 @@ class Job:
         unconfirmed: how many messages the broker may have delivered without confirmation.
         seed: what the GUIDs of pre-encoded messages follow from.
         queue: the queue's URI; a new queue each time unless said otherwise.
+        peer: the program in ``clients/`` that takes the broker's place, if one does.
     """
 
     client: str
@@ -50,9 +51,13 @@ class Job:
     unconfirmed: int = 1_000_000
     seed: str = ""
     queue: str = ""
+    peer: str = ""
 
     def run(self, broker: str) -> dict[str, Any]:
         """Make the measurement in a new process, and return what it prints."""
+        if self.peer:
+            with started_broker(str(HERE / "clients" / f"{self.peer}.py")) as (uri, _):
+                return replace(self, peer="").run(uri)
         argument = json.dumps({**asdict(self), "broker": broker})
         program = str(HERE / "clients" / f"{self.client}.py")
         done = subprocess.run(

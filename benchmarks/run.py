@@ -87,6 +87,7 @@ def large(count: int) -> list[Chain]:
         [("16 KiB", Job("ours", "post_many", count, size)), ("", Job("raw", "drain", count))],
         [("raw 16 KiB", Job("raw", "post", count, size)), ("", Job("raw", "drain", count))],
         [("loopback 16 KiB", Job("raw", "loopback", count, size))],
+        [("16 KiB, acking", Job("ours", "post_many", count, size, peer="acking"))],
     ]
 
 

@@ -13,15 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import report
-from harness import HERE, Job, broker, environment, fresh_queue, machine
+from harness import Job, broker, fresh_queue, machine
 from rich.console import Console
 
 SCALES = {
@@ -32,29 +29,9 @@ SCALES = {
 }
 
 
-@contextmanager
-def mute_broker() -> Iterator[str]:
-    process = subprocess.Popen(
-        [sys.executable, str(HERE / "clients" / "mute.py")],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    )
-    try:
-        assert process.stdout is not None
-        yield process.stdout.readline().split()[-1]
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-
-
 def measure(case: str, count: int, uri: str) -> dict[str, float]:
-    job = fresh_queue(Job("scale", case, count))
-    if case in ("unacknowledged", "window"):
-        with mute_broker() as mute:
-            return job.run(mute)
+    mute = case in ("unacknowledged", "window")
+    job = fresh_queue(Job("scale", case, count, peer="mute" if mute else ""))
     result = job.run(uri)
     if case == "messages":
         Job("ours", "consume_batches", count, queue=job.queue).run(uri)

@@ -8,7 +8,7 @@ from bmq.broker import Broker
 async def main() -> None:
     async with Broker(port=0) as broker:
         broker.faults.drop_acks()
-        print(f"ready on {broker.uri}", flush=True)
+        print(f"mute broker ready on {broker.uri}", flush=True)
         await asyncio.Event().wait()
 
 

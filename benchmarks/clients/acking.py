@@ -1,0 +1,127 @@
+"""A peer that acknowledges every post and looks at nothing else: how fast a client can be at most.
+
+Serves one connection; prints where it is ready, like ``bmq broker``.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from bmq.wire.ack import encode_acks
+from bmq.wire.codec import PUT_HEADER
+from bmq.wire.constants import EventType
+from bmq.wire.control import (
+    BrokerResponse,
+    ClientIdentity,
+    ClientType,
+    CloseQueue,
+    CloseQueueResponse,
+    Codec,
+    ControlMessage,
+    DisconnectResponse,
+    MessageKind,
+    OpenQueue,
+    OpenQueueResponse,
+    Status,
+    decode_event,
+    encode_event,
+)
+from bmq.wire.event import HEADER_SIZE, read_event
+
+# The event types as they travel: the protocol version in front, and six bits.
+_TYPE = 0x3F
+_PUT, _HEARTBEAT = int(EventType.PUT), int(EventType.HEARTBEAT_REQ)
+
+
+class Peer:
+    """Takes a stream apart, the data of posts unread."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self._negotiated = False
+
+    def serve(self) -> None:
+        buffer = bytearray(1 << 20)
+        view = memoryview(buffer)
+        kept = 0  # bytes of something incomplete at the start of the buffer
+        skip = 0  # bytes of data that are still to come
+        event = (
+            0  # bytes of the present PUT event that are still to come, the data of the present post included
+        )
+        unpack, header = PUT_HEADER.unpack_from, PUT_HEADER.size
+        while True:
+            read = self.socket.recv_into(view[kept:])
+            if not read:
+                return
+            end, at = kept + read, 0
+            acks: list[tuple[int, int, bytes, int]] = []
+            while at < end:
+                if skip:
+                    step = min(skip, end - at)
+                    at, skip, event = at + step, skip - step, event - step
+                elif event:
+                    if end - at < header:
+                        break
+                    fields = unpack(buffer, at)
+                    acks.append((0, 0, fields[_GUID], fields[_QUEUE]))
+                    skip = fields[_WORDS] * 4
+                elif end - at < HEADER_SIZE:
+                    break
+                else:
+                    length = int.from_bytes(buffer[at : at + 4], "big")
+                    if buffer[at + 4] & _TYPE == _PUT:
+                        at, event = at + HEADER_SIZE, length - HEADER_SIZE
+                    elif end - at < length:
+                        break
+                    else:
+                        self._other(bytes(buffer[at : at + length]))
+                        at += length
+            kept = end - at
+            buffer[:kept] = buffer[at:end]
+            if acks:
+                self.socket.sendall(encode_acks(acks))
+
+    def _other(self, raw: bytes) -> None:
+        if raw[4] & _TYPE == _HEARTBEAT:
+            return
+        event = read_event(raw)
+        if not self._negotiated:
+            self._negotiated = True
+            decode_event(event, MessageKind.NEGOTIATION)
+            identity = ClientIdentity(
+                client_type=ClientType.E_TCPBROKER,
+                features="PROTOCOL_ENCODING:JSON;MPS:MESSAGE_PROPERTIES_EX",
+            )
+            answer = BrokerResponse(
+                result=Status(), protocol_version=1, broker_version=999999, broker_identity=identity
+            )
+            self.socket.sendall(encode_event(answer, Codec.JSON))
+            return
+        message = decode_event(event, MessageKind.CONTROL)
+        response: Any
+        if isinstance(message.body, OpenQueue):
+            response = OpenQueueResponse(original_request=message.body)
+        elif isinstance(message.body, CloseQueue):
+            response = CloseQueueResponse()
+        else:
+            response = DisconnectResponse()
+        self.socket.sendall(encode_event(ControlMessage(r_id=message.r_id, body=response), Codec.JSON))
+
+
+_GUID, _QUEUE, _WORDS = (
+    list(PUT_HEADER.fields).index(name) for name in ("messageGUID", "queueId", "messageWords")
+)
+
+
+def main() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        print(f"peer ready on tcp://127.0.0.1:{server.getsockname()[1]}", flush=True)
+        connection, _ = server.accept()
+    with connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        Peer(connection).serve()
+
+
+if __name__ == "__main__":
+    main()
