@@ -11,7 +11,7 @@ from bmq.errors import AckStatus, PostError
 from bmq.wire.constants import PropertyType, PushFlags
 from bmq.wire.guid import guid_to_text
 from bmq.wire.message import NO_PROPERTIES, split_application_data
-from bmq.wire.properties import Properties, PropertyInput
+from bmq.wire.properties import Properties, PropertyInput, properties_length
 from bmq.wire.push import Push
 
 if TYPE_CHECKING:
@@ -43,14 +43,18 @@ class Message:
         self.confirmed = False
 
     def _split(self) -> Properties:
-        push = self._push
-        properties, self._payload = split_application_data(
-            push[6],
-            has_properties=bool(push[3] & _HAS_PROPERTIES),
-            schema_id=push[4],
-            compression=push[5],
-            limit=self._consumer.max_message_size,
-        )
+        _, _, _, flags, schema_id, compression, data = self._push
+        if compression:
+            properties, self._payload = split_application_data(
+                data,
+                has_properties=bool(flags & _HAS_PROPERTIES),
+                schema_id=schema_id,
+                compression=compression,
+                limit=self._consumer.max_message_size,
+            )
+        else:  # the same, without its general part
+            length = properties_length(data)
+            properties, self._payload = Properties(data, schema_id != 0, length), data[length:]
         self._properties = properties
         return properties
 

@@ -278,7 +278,7 @@ class Properties(Mapping[str, PropertyValue]):
 
     __slots__ = ("_area", "_end", "_index", "_new")
 
-    def __init__(self, area: bytes = b"", *, new: bool = True, length: int = 0) -> None:
+    def __init__(self, area: bytes = b"", new: bool = True, length: int = 0) -> None:
         self._area = area
         self._new = new
         # The length of the area, until it is indexed; then without its padding.
@@ -294,12 +294,14 @@ class Properties(Mapping[str, PropertyValue]):
             if not 1 <= pad <= 4 or pad > total:
                 unpadded_length(area, 0, total, field="message properties padding")
             end = total - pad
-            layouts = _layouts[self._new]
-            index = layouts.find(area, end) if area[0] == _STANDARD_SIZES else None
-            if index is None:
-                index = _parse(area, end, self._new)
-                if area[0] == _STANDARD_SIZES:
+            if area[0] == _STANDARD_SIZES:
+                layouts = _layouts[self._new]
+                index = layouts.find(area, end)
+                if index is None:
+                    index = _parse(area, end, self._new)
                     layouts.learn(area, end, index)
+            else:
+                index = _parse(area, end, self._new)
             self._end, self._index = end, index
         return index
 

@@ -33,6 +33,7 @@ _TYPE_SHIFT = PROPERTY_HEADER.fields["type"].shift
 _HEADERS_AT = PROPERTIES_HEADER.size
 _COUNT_AT = _HEADERS_AT - 1
 _KEY_AT = _HEADERS_AT - 2
+_HEADER = PROPERTY_HEADER.size
 _FIXED: dict[type, tuple[str, int, PropertyType]] = {
     int: ("q", 8, PropertyType.INT64),
     bool: ("?", 1, PropertyType.BOOL),
@@ -147,7 +148,7 @@ class Layouts:
             area: the area; its headers have the sizes declared.
             end: its length without padding.
         """
-        layout = self._known.get(_key(area))
+        layout = self._known.get(area[_KEY_AT : _HEADERS_AT + area[_COUNT_AT] * _HEADER])
         if layout is None:
             return None
         entries, names, minimum, exact = layout
@@ -160,7 +161,8 @@ class Layouts:
 
     def learn(self, area: bytes, end: int, index: dict[str, tuple[int, int, int]]) -> None:
         """Keep where everything is in a legal area."""
-        key = _key(area)
+        # Everything of the headers behind the area's length; the sizes before it are the standard ones.
+        key = area[_KEY_AT : _HEADERS_AT + area[_COUNT_AT] * _HEADER]
         if len(key) > self._MAX_KEY:
             return
         entries = list(index.items())
@@ -178,8 +180,3 @@ class Layouts:
         if open_ended:
             index = {**index, last: (kind, start, 0)}
         self._known[key] = Layout(index, tuple(names), start if open_ended else end, not open_ended)
-
-
-def _key(area: bytes) -> bytes:
-    """Everything of the headers behind the area's length; the sizes before it are the standard ones."""
-    return area[_KEY_AT : _HEADERS_AT + area[_COUNT_AT] * PROPERTY_HEADER.size]
