@@ -37,6 +37,7 @@ class Job:
         unconfirmed: how many messages the broker may have delivered without confirmation.
         seed: what the GUIDs of pre-encoded messages follow from.
         queue: the queue's URI; a new queue each time unless said otherwise.
+        awake: whether the client polls instead of sleeping (``busy_poll``).
         peer: the program in ``clients/`` that takes the broker's place, if one does.
     """
 
@@ -51,6 +52,7 @@ class Job:
     unconfirmed: int = 1_000_000
     seed: str = ""
     queue: str = ""
+    awake: bool = False
     peer: str = ""
 
     def run(self, broker: str) -> dict[str, Any]:

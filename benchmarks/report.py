@@ -44,6 +44,8 @@ FLAT = 0.15
 LATENCIES = (
     ("post to ack", "ack", "official ack", 0.3, 0.4),
     ("post to own message", "push", "official push", 0.3, 0.4),
+    ("post to ack, busy_poll", "ack, awake", "official ack", 0.3, 0.4),
+    ("post to own message, busy_poll", "push, awake", "official push", 0.3, 0.4),
     ("post to ack, plain asyncio", "ack, asyncio", "official ack", 0.0, 0.0),
     ("post to own message, plain asyncio", "push, asyncio", "official push", 0.0, 0.0),
 )
@@ -129,14 +131,13 @@ def latency(series: dict[str, Series]) -> Grid:
                 _goal(ours / official <= goal, f"{goal:.1f}" if goal else ""),
             ]
         rows.append(row)
-    floor = series["raw ack"]
-    rows.append(
-        [
-            "bare blocking socket, post to ack",
-            *(f"{floor.median('p50_us'):,.0f}", "", "", ""),
-            *(f"{floor.median('p99_us'):,.0f}", "", "", ""),
-        ]
-    )
+    official = series["official ack"]
+    for title, name in (("a bare blocking socket", "raw ack"), ("a bare socket, polled", "raw ack, awake")):
+        row = [f"{title}, post to ack"]
+        for key in ("p50_us", "p99_us"):
+            floor, theirs = series[name].median(key), official.median(key)
+            row += [f"{floor:,.0f}", f"{theirs:,.0f}", f"{floor / theirs:.2f}", ""]
+        rows.append(row)
     return Grid(
         "Closed loop, one message at a time, us",
         ("path", "p50", "official", "times", "goal", "p99", "official", "times", "goal"),

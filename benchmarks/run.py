@@ -57,20 +57,23 @@ def chains(count: int) -> list[Chain]:
 
 def latencies(count: int) -> list[Chain]:
     ack = [
-        (name, Job(client, "ack_latency", count, loop=loop))
-        for name, client, loop in (
-            ("ack", "ours", "uvloop"),
-            ("official ack", "official", ""),
-            ("raw ack", "raw", ""),
-            ("ack, asyncio", "ours", "asyncio"),
+        (name, Job(client, "ack_latency", count, loop=loop, awake=awake))
+        for name, client, loop, awake in (
+            ("ack", "ours", "uvloop", False),
+            ("official ack", "official", "", False),
+            ("raw ack", "raw", "", False),
+            ("ack, awake", "ours", "uvloop", True),
+            ("raw ack, awake", "raw", "", True),
+            ("ack, asyncio", "ours", "asyncio", False),
         )
     ]
     push = [
-        (name, Job(client, "push_latency", count, loop=loop))
-        for name, client, loop in (
-            ("push", "ours", "uvloop"),
-            ("official push", "official", ""),
-            ("push, asyncio", "ours", "asyncio"),
+        (name, Job(client, "push_latency", count, loop=loop, awake=awake))
+        for name, client, loop, awake in (
+            ("push", "ours", "uvloop", False),
+            ("official push", "official", "", False),
+            ("push, awake", "ours", "uvloop", True),
+            ("push, asyncio", "ours", "asyncio", False),
         )
     ]
     first = [

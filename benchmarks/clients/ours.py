@@ -174,7 +174,11 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
 
     case = job["case"]
     limits = {"max_unconfirmed_messages": job["unconfirmed"], "max_unconfirmed_bytes": 2**30}
-    async with bmq.connect(job["broker"], max_unacked_messages=max(200_000, job["count"])) as session:
+    async with bmq.connect(
+        job["broker"],
+        max_unacked_messages=max(200_000, job["count"]),
+        busy_poll=0.001 if job["awake"] else 0.0,
+    ) as session:
         if case in CONSUMERS:
             meter = Meter()
             queue = await session.open_queue(job["queue"], read=True, **limits)

@@ -245,14 +245,22 @@ def ack_latency(job: dict[str, Any]) -> dict[str, Any]:
     connection = Connection(job["broker"])
     parameters = connection.open(job["queue"], QueueFlags.WRITE)
     payload, samples, clock = bytes(job["size"]), [], time.perf_counter_ns
+    if job["awake"]:
+        connection.socket.setblocking(False)
     for i, guid in enumerate(guids(job["seed"], job["count"] + 500)):
         body = put.encode_put(0, guid, payload)
         event = pack_event_header(HEADER_SIZE + len(body), EventType.PUT) + body
         begin = clock()
         connection.socket.sendall(event)
-        connection.socket.recv(1 << 16)
+        while True:
+            try:
+                connection.socket.recv(1 << 16)
+                break
+            except BlockingIOError:
+                pass
         if i >= 500:
             samples.append((clock() - begin) / 1000)
+    connection.socket.setblocking(True)
     connection.close(parameters)
     return {"rate": 0.0, "cpu": 0.0, "samples_us": samples}
 

@@ -97,6 +97,9 @@ class Driver:
         self._health_task: asyncio.Task[None] | None = None
         self._close_task: asyncio.Task[CloseReport] | None = None
         self._crashed = False
+        # The event loop is being kept awake, and until when (see SessionOptions.busy_poll).
+        self._awake = False
+        self._awake_until = 0.0
         #: Closing has come so far that not even handlers in flight may post any more.
         self.sealed = False
         self.started = False
@@ -468,12 +471,28 @@ class Driver:
             now = self.loop.time()
             while self._writable and (data := core.data_to_send(now, _WRITE)):
                 channel.write(data)
+                if not core.outbox:
+                    break
+            if self.options.busy_poll:
+                self._stay_awake()
         deadline = core.next_deadline()
         if deadline is not None and (self._timer is None or deadline < self._timer_at):
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_at = deadline
             self._timer = self.loop.call_at(deadline, _tick, weakref.ref[Driver](self))
+
+    def _stay_awake(self) -> None:
+        """Keep the event loop from sleeping for a while: an event loop with something to call does not."""
+        self._awake_until = time.monotonic() + self.options.busy_poll
+        if not self._awake:
+            self._awake = True
+            self.loop.call_soon(self._poll)
+
+    def _poll(self) -> None:
+        self._awake = self._channel is not None and time.monotonic() < self._awake_until
+        if self._awake:
+            self.loop.call_soon(self._poll)
 
     def on_timer(self) -> None:
         """It is time for something."""

@@ -152,7 +152,8 @@ class ClientCore:
 
     def next_deadline(self) -> float | None:
         """Return when :meth:`tick` wants to be called, or None."""
-        deadlines = (
+        first: float | None = None
+        for deadline in (
             self.handshake.deadline,
             self._requests.next_deadline(),
             self.queues.next_deadline(),
@@ -163,8 +164,10 @@ class ClientCore:
             self._confirmed.deadline,
             self._patience,
             self.producer.deadline,
-        )
-        return min((d for d in deadlines if d is not None), default=None)
+        ):
+            if deadline is not None and (first is None or deadline < first):
+                first = deadline
+        return first
 
     # the connection
 

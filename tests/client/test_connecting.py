@@ -263,6 +263,8 @@ def test_an_unknown_option_names_those_there_are() -> None:
         ("max_buffered_messages", -1),
         ("max_event_size", 4),
         ("disconnect_timeout", float("nan")),
+        ("busy_poll", -0.001),
+        ("busy_poll", float("nan")),
     ],
 )
 def test_options_that_make_no_sense_are_refused_at_once(option: str, value: float) -> None:

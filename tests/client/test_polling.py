@@ -1,0 +1,84 @@
+"""``busy_poll``: the event loop does not sleep while an answer may be on its way."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import bmq
+from tests.client.peer import Peer, eventually
+
+URI = "bmq://bmq.test.mem.priority/q"
+
+
+class Turns:
+    """How many times something was to be called in the next turn of the event loop."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        loop = asyncio.get_running_loop()
+        original = loop.call_soon
+
+        def call_soon(*args: Any, **kwargs: Any) -> Any:
+            self.count += 1
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(loop, "call_soon", call_soon)
+
+
+@pytest.fixture
+async def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
+    return Turns(monkeypatch)
+
+
+async def sleeping(turns: Turns) -> bool:
+    """Whether the event loop sleeps when there is nothing to do."""
+    before = turns.count
+    await asyncio.sleep(0.02)
+    return turns.count - before < 10
+
+
+async def until(asleep: bool, turns: Turns) -> None:
+    async with asyncio.timeout(5):
+        while await sleeping(turns) is not asleep:
+            pass
+
+
+async def test_an_event_loop_that_is_kept_awake_keeps_turning(peer: Peer, turns: Turns) -> None:
+    async with bmq.connect(peer.uri, busy_poll=3600) as session:
+        queue = await session.open_queue(URI, write=True)
+        await queue.post(b"1")
+        await until(False, turns)
+        assert not await sleeping(turns)
+    # Closing the session ends it, whatever time is left.
+    assert await sleeping(turns)
+
+
+async def test_it_sleeps_again_when_nothing_was_sent_or_received_for_so_long(
+    peer: Peer, turns: Turns
+) -> None:
+    async with bmq.connect(peer.uri, busy_poll=0.2) as session:
+        queue = await session.open_queue(URI, write=True)
+        for _ in range(2):
+            await queue.post(b"1")
+            await until(False, turns)
+            await until(True, turns)
+
+
+async def test_by_default_it_sleeps_at_once(peer: Peer, turns: Turns) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, write=True)
+        await queue.post(b"1")
+        assert await sleeping(turns)
+
+
+async def test_a_lost_connection_is_nothing_to_stay_awake_for(peer: Peer, turns: Turns) -> None:
+    async with bmq.connect(
+        peer.uri, busy_poll=3600, reconnect_delays=lambda: iter([3600.0]), disconnect_timeout=1
+    ) as session:
+        await session.open_queue(URI, write=True)
+        peer.cut()
+        await eventually(lambda: session.state is bmq.SessionState.RECONNECTING)
+        assert await sleeping(turns)
