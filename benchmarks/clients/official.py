@@ -117,8 +117,8 @@ def paced(session: Any, job: dict[str, Any]) -> dict[str, Any]:
     done = 0
     while done < count:
         due = min(count, int((clock() - start) * rate) + 1)
-        for i in range(done, due):
-            at = start + i / rate
+        for _ in range(done, due):
+            at = clock()
 
             def on_ack(ack: Any, at: float = at) -> None:
                 samples.append((clock() - at) * 1e6)
