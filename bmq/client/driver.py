@@ -351,11 +351,6 @@ class Driver:
         self.wake()
         await done
 
-    def configure_later(self, core: QueueCore) -> None:
-        """The same, with nobody waiting for it."""
-        self.core.configure_queue(core, None, self.now() + self.options.configure_timeout)
-        self.wake()
-
     def release(self, core: QueueCore) -> bool:
         """Hand unconfirmed messages back to the broker; False when that is not possible now."""
         released = self.core.release_queue(core, self.now())

@@ -11,7 +11,7 @@ __all__ = ["Entry", "Lot", "Window"]
 
 #: One unacknowledged post: what was posted, ready to be sent again; the number of its lot; which of the
 #: token's posts it is. It refers to nothing that refers to others: the garbage collector forgets such a tuple
-#: when it meets it first, and a deep window costs it nothing.
+#: as soon as it has met it, and a deep window costs it nothing.
 Entry = tuple[Outgoing, int, int]
 
 
