@@ -278,7 +278,7 @@ class Column:
             "out of order": f"{self.total(lambda r: len(r.disorder)):,}" if judged else "-",
             "times state restored": f"{self.total(_restored):,}",
             "cut to restored, median": f"{self.recoveries.median:.3f} s" if times else "-",
-            "cut to restored, 90 %": f"{harness.percentile(times, 0.9):.3f} s" if times else "-",
+            "cut to restored, 90 %": f"{times[int(len(times) * 0.9)]:.3f} s" if times else "-",
             "cut to restored, longest": f"{times[-1]:.3f} s" if times else "-",
             "cuts measured": f"{len(times)}",
             "with disturbed ones, median": f"{statistics.median(both):.3f} s" if both else "-",
