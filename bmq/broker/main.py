@@ -167,7 +167,6 @@ def _warm_up() -> None:
     for codec in CODECS.values():
         _ = codec.pack, codec.unpack_from
     structures = Structure.__subclasses__()
-    keys = {member.name for each in structures for member in each.MEMBERS} | set(
-        map(selection_name, structures)
-    )
+    keys = {member.name for each in structures for member in each.MEMBERS}
+    keys.update(map(selection_name, structures))
     orjson.loads(orjson.dumps(dict.fromkeys(keys)))  # which keeps the keys it has seen

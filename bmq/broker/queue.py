@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from math import inf
 from typing import TYPE_CHECKING
 
 from bmq.broker.app import App
@@ -37,7 +38,7 @@ _PROPERTIES = int(PutFlags.MESSAGE_PROPERTIES)
 _REFUSED = 5
 _MAX_SCHEMA = 2**15 - 1
 _NO_SCHEMA = 1
-_IN_USE = -1.0
+_IN_USE = -inf
 
 
 class Queue:

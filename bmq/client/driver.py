@@ -479,6 +479,7 @@ class Driver:
 
     def _stay_awake(self) -> None:
         """Keep the event loop from sleeping for a while: an event loop with something to call does not."""
+        # The loop's own time may count whole milliseconds (uvloop), and not while callbacks run.
         self._awake_until = time.monotonic() + self.options.busy_poll
         if not self._awake:
             self._awake = True

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, overload
 from bmq.errors import AckStatus, PostError
 from bmq.wire.constants import PropertyType, PushFlags
 from bmq.wire.guid import guid_to_text
-from bmq.wire.message import NO_PROPERTIES, split_application_data
-from bmq.wire.properties import Properties, PropertyInput, properties_length
+from bmq.wire.message import NO_PROPERTIES, split_application_data, split_properties
+from bmq.wire.properties import Properties, PropertyInput
 from bmq.wire.push import Push
 
 if TYPE_CHECKING:
@@ -52,9 +52,8 @@ class Message:
                 compression=compression,
                 limit=self._consumer.max_message_size,
             )
-        else:  # the same, without its general part
-            length = properties_length(data)
-            properties, self._payload = Properties(data, schema_id != 0, length), data[length:]
+        else:
+            properties, self._payload = split_properties(data, schema_id != 0)
         self._properties = properties
         return properties
 

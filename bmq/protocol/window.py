@@ -76,12 +76,13 @@ class Window:
         lots = {number: lot for number, lot in self.lots.items() if wanted(lot)}
         if not lots:
             return []
-        taken = [
-            (lots[number], tag, message) for message, number, tag in self.entries.values() if number in lots
-        ]
-        for _, _, (guid, data, *_) in taken:
+        taken: list[tuple[Lot, int, bytes]] = []
+        for message, number, tag in self.entries.values():
+            if number in lots:
+                taken.append((lots[number], tag, message[0]))
+                self.bytes -= len(message[1])
+        for _, _, guid in taken:
             del self.entries[guid]
-            self.bytes -= len(data)
         for number in lots:
             del self.lots[number]
-        return [(lot, tag, message[0]) for lot, tag, message in taken]
+        return taken

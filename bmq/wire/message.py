@@ -11,7 +11,7 @@ from bmq.wire.compression import compress, decompress
 from bmq.wire.constants import COMPRESSION_THRESHOLD, MAX_APPLICATION_DATA, Compression
 from bmq.wire.properties import Properties, properties_length
 
-__all__ = ["NO_PROPERTIES", "join_application_data", "split_application_data"]
+__all__ = ["NO_PROPERTIES", "join_application_data", "split_application_data", "split_properties"]
 
 NO_PROPERTIES = Properties()
 
@@ -74,8 +74,17 @@ def split_application_data(
     new = schema_id != 0
     if compression and not new:
         data = decompress(data, limit)
-    length = properties_length(data)
-    payload = data[length:]
+    properties, payload = split_properties(data, new)
     if compression and new:
         payload = decompress(payload, limit)
-    return Properties(data, new=new, length=length), payload
+    return properties, payload
+
+
+def split_properties(data: bytes, new: bool) -> tuple[Properties, bytes]:
+    """Return the properties, and what follows them, of application data that begins with properties.
+
+    Raises:
+        ProtocolError: the properties' header is cut short or claims more bytes than there are.
+    """
+    length = properties_length(data)
+    return Properties(data, new, length), data[length:]

@@ -148,7 +148,7 @@ class Layouts:
             area: the area; its headers have the sizes declared.
             end: its length without padding.
         """
-        layout = self._known.get(area[_KEY_AT : _HEADERS_AT + area[_COUNT_AT] * _HEADER])
+        layout = self._known.get(_key(area))
         if layout is None:
             return None
         entries, names, minimum, exact = layout
@@ -161,8 +161,7 @@ class Layouts:
 
     def learn(self, area: bytes, end: int, index: dict[str, tuple[int, int, int]]) -> None:
         """Keep where everything is in a legal area."""
-        # Everything of the headers behind the area's length; the sizes before it are the standard ones.
-        key = area[_KEY_AT : _HEADERS_AT + area[_COUNT_AT] * _HEADER]
+        key = _key(area)
         if len(key) > self._MAX_KEY:
             return
         entries = list(index.items())
@@ -180,3 +179,8 @@ class Layouts:
         if open_ended:
             index = {**index, last: (kind, start, 0)}
         self._known[key] = Layout(index, tuple(names), start if open_ended else end, not open_ended)
+
+
+def _key(area: bytes) -> bytes:
+    """Everything of the headers behind the area's length; the sizes before it are the standard ones."""
+    return area[_KEY_AT : _HEADERS_AT + area[_COUNT_AT] * _HEADER]
