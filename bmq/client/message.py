@@ -85,6 +85,14 @@ class Message:
         return properties
 
     @property
+    def raw(self) -> bytes:
+        """Properties and payload as they travelled, compressed or not.
+
+        Its length is what the message counts against ``max_unconfirmed_bytes``.
+        """
+        return self._push[6]
+
+    @property
     def property_types(self) -> dict[str, PropertyType]:
         """The type of each property."""
         return self.properties.types

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from bmq.client.message import Message
 from bmq.client.queue import Queue
-from bmq.errors import PostError
-from bmq.wire.constants import PropertyType
-from bmq.wire.properties import PropertyInput, Typed
+from bmq.errors import PostError, ProtocolError, UsageError
+from bmq.wire.constants import MAX_PROPERTIES, PropertyType
+from bmq.wire.properties import PropertyInput, Typed, encode_properties
 
 __all__ = ["DeadLetter", "Failure", "GiveUp"]
 
@@ -25,8 +27,9 @@ class Failure:
 
     Attributes:
         message: the message; it is not confirmed, unless the handler did so or it was confirmed on receipt.
-        error: what the handler raised; a TimeoutError when it missed its deadline.
-        attempt: 1 for the first.
+        error: what the handler raised, a :class:`bmq.Reject` or :class:`bmq.RetryAfter` included; a
+            TimeoutError when it missed its deadline.
+        attempt: 1 for the first; one that ended with RetryAfter does not count.
         retry_in: seconds until the next attempt; None when this was the last one.
         handler: the handler's name.
     """
@@ -49,6 +52,12 @@ class DeadLetter:
 
     The GUID of what is posted follows from the last two, so that doing it again within the broker's
     deduplication window stores nothing twice.
+
+    What cannot travel like that is put aside all the same, with one property more. ``deadletter.properties``
+    (STRING) is a JSON list of ``[name, type, value]`` of the properties that cannot be posted: those with an
+    illegal name, those there is no room for, and those whose name begins with ``deadletter.``; a value of
+    type CHAR or BINARY is in Base64. ``deadletter.raw`` (STRING) says why a message could not be taken apart:
+    the payload then is what travelled (:attr:`bmq.Message.raw`), properties included.
 
     Attributes:
         queue: a queue open for writing, or the URI of one, which a :class:`bmq.App` opens itself.
@@ -74,19 +83,18 @@ class DeadLetter:
 
         Raises:
             PostError: refused for good.
-            ProtocolError: the message itself is malformed.
-            UsageError: it does not fit together with the properties that are added, or the queue is closed.
+            UsageError: the queue is closed, or message and reason together exceed 64 MiB.
 
         Cancelling it leaves open whether the message is there.
         """
         message = failure.message
-        properties: dict[str, PropertyInput] = {**message.properties.typed(), **provenance(failure)}
         origin = f"{message.guid} {message.queue_uri} dead letter"
         guid = hashlib.blake2b(origin.encode(), digest_size=16).digest()
+        data, properties = _letter(failure)
         seconds = _FIRST_PAUSE
         while True:
             try:
-                await queue.post(message.data, properties=properties, guid=guid)
+                await queue.post(data, properties=properties, guid=guid)
                 return
             except PostError as error:
                 if not error.retryable:
@@ -95,8 +103,51 @@ class DeadLetter:
             seconds = min(seconds * 2, _LONGEST_PAUSE)
 
 
-#: What becomes of a message that is not tried again: confirmed and gone; left unconfirmed; put aside.
-GiveUp: TypeAlias = Literal["discard", "leave"] | DeadLetter
+#: What becomes of a message that is not tried again: confirmed and gone; left in the queue, unconfirmed, with
+#: room made for others ("skip") or in its place ("leave"); put aside.
+GiveUp: TypeAlias = Literal["discard", "skip", "leave"] | DeadLetter
+
+
+def _letter(failure: Failure) -> tuple[bytes, dict[str, PropertyInput]]:
+    """Return the payload and the properties of a dead letter."""
+    message, added = failure.message, provenance(failure)
+    try:
+        data, properties = message.data, message.properties.typed()
+    except ProtocolError as error:
+        return message.raw, {**added, "deadletter.raw": str(error)}
+    if not data:
+        return message.raw, {**added, "deadletter.raw": "the payload is empty"}
+    letter = {**properties, **added}
+    if len(letter) < len(properties) + len(added) or not _legal(letter):
+        letter = _with_the_rest_in_one(properties, added)
+        if not _legal(letter):
+            return message.raw, {**added, "deadletter.raw": "the properties have no room for more"}
+    return data, letter
+
+
+def _legal(properties: Mapping[str, PropertyInput]) -> bool:
+    try:
+        encode_properties(properties, new=True)
+    except UsageError:
+        return False
+    return True
+
+
+def _with_the_rest_in_one(
+    properties: Mapping[str, PropertyInput], added: dict[str, PropertyInput]
+) -> dict[str, PropertyInput]:
+    """Move what cannot stand among the properties into one."""
+    room = MAX_PROPERTIES - len(added) - 1
+    letter: dict[str, PropertyInput] = {}
+    rest: list[tuple[str, str, object]] = []
+    for name, value in properties.items():
+        if name.startswith("deadletter.") or len(letter) == room or not _legal({name: value}):
+            assert isinstance(value, Typed)
+            plain = base64.b64encode(value.value).decode() if isinstance(value.value, bytes) else value.value
+            rest.append((name, value.type.name, plain))
+        else:
+            letter[name] = value
+    return {**letter, **added, "deadletter.properties": json.dumps(rest)}
 
 
 def provenance(failure: Failure) -> dict[str, PropertyInput]:

@@ -274,23 +274,3 @@ async def test_a_full_queue_for_dead_letters_is_waited_for(
         for message in found:
             message.confirm()
     assert clock.slept == [1, 2]
-
-
-async def test_putting_the_same_message_aside_twice_stores_it_once(
-    session: bmq.Session, stage: Stage, fresh: Fresh
-) -> None:
-    dead = await session.open_queue(fresh(), read=True, write=True)
-    letters = bmq.DeadLetter(dead)
-    await stage.queue.post(b"x")
-    async with stage.queue.subscribe() as consumer:
-        message = await consumer.receive()
-        failure = Failure(message, ValueError("no"), 1, None, "handler")
-
-        async def pause(seconds: float) -> None:
-            raise AssertionError
-
-        await letters.post(failure, dead, pause)
-        await letters.post(failure, dead, pause)
-        message.confirm()
-    await dead.post(b"end")
-    assert [(await dead.receive()).data for _ in range(2)] == [b"x", b"end"]

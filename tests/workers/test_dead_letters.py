@@ -1,0 +1,207 @@
+"""Dead letters of messages that cannot be posted again as they are, and which are one and the same."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+import bmq
+from bmq.wire.constants import Compression, PutFlags
+from bmq.wire.properties import PropertyInput, encode_properties
+from bmq.wire.put import encode_put
+from bmq.workers import Failure
+from tests.conformance.raw import dial
+from tests.workers.stage import Stage, consuming, seen_by
+
+Fresh = Callable[..., str]
+
+PROVENANCE = {"deadletter.attempts", "deadletter.error", "deadletter.guid", "deadletter.queue"}
+
+
+async def fail(message: bmq.Message) -> None:
+    raise ValueError("no")
+
+
+async def post_bytes(
+    broker_uri: str,
+    queue: str,
+    data: bytes,
+    flags: PutFlags = PutFlags.MESSAGE_PROPERTIES,
+    zipped: bool = False,
+) -> None:
+    """Post application data as it is, which no good client would."""
+    async with dial(broker_uri) as raw:
+        await raw.negotiate()
+        await raw.open(queue)
+        compression = Compression.ZLIB if zipped else Compression.NONE
+        schema = int(bool(flags))
+        put = encode_put(
+            0, secrets.token_bytes(16), data, PutFlags.ACK_REQUESTED | flags, schema, compression
+        )
+        raw.put_raw(put)
+        assert (await raw.ack()).status == 0
+        await raw.disconnect()
+
+
+def encoded(properties: Mapping[str, PropertyInput], **renamed: str) -> bytes:
+    """Properties, with names replaced by some of the same length that are not legal."""
+    area = encode_properties(properties, new=True)
+    for name, other in renamed.items():
+        assert len(name.encode()) == len(other.encode())
+        area = area.replace(name.encode(), other.encode())
+    return area
+
+
+async def put_aside(stage: Stage, dead: bmq.Queue, other: bmq.Session) -> bmq.Message:
+    """Let a worker fail on what is in the queue, and on a message behind it; return the first dead letter."""
+    await stage.queue.post(b"behind")
+    retry = bmq.NoRetry(bmq.DeadLetter(dead))
+    async with consuming(stage.queue, fail, retry=retry, max_unconfirmed_messages=1):
+        letter = await dead.receive(timeout=10)
+        behind = await dead.receive(timeout=10)
+    assert behind.data == b"behind"
+    for message in (letter, behind):
+        message.confirm()
+    await stage.queue.close()
+    assert await seen_by(other, stage.queue.uri) == []
+    return letter
+
+
+@pytest.fixture
+async def dead(session: bmq.Session, fresh: Fresh) -> bmq.Queue:
+    return await session.open_queue(fresh(), read=True, write=True)
+
+
+@pytest.mark.parametrize("count", [251, 252, 255])
+async def test_as_many_properties_as_a_message_can_have(
+    stage: Stage, dead: bmq.Queue, other_session: bmq.Session, count: int
+) -> None:
+    properties = {f"p{n}": n for n in range(count)}
+    await stage.queue.post(b"payload", properties=properties)
+    letter = await put_aside(stage, dead, other_session)
+    assert letter.data == b"payload"
+    found: dict[str, Any] = {**letter.properties}
+    rest = json.loads(found.pop("deadletter.properties", "[]"))
+    assert len(letter.properties) <= 255
+    assert set(found) >= PROVENANCE
+    assert all(kind == "INT64" for _, kind, _ in rest)
+    found.update((name, value) for name, _, value in rest)
+    assert {name: value for name, value in found.items() if name not in PROVENANCE} == properties
+    assert bool(rest) == (count > 251)
+
+
+async def test_names_that_are_not_legal(
+    broker_uri: str, stage: Stage, dead: bmq.Queue, other_session: bmq.Session
+) -> None:
+    properties: dict[str, PropertyInput] = {"Aa": 1, "Bb": b"\0\xff", "Cc": "text", "fine": True}
+    area = encoded(properties, Aa="_x", Bb="é", Cc="$$")
+    await post_bytes(broker_uri, stage.queue.uri, area + b"payload")
+    letter = await put_aside(stage, dead, other_session)
+    assert letter.data == b"payload"
+    assert letter.properties["fine"] is True
+    assert set(letter.properties) == {"fine", "deadletter.properties", *PROVENANCE}
+    text = letter.properties["deadletter.properties"]
+    assert isinstance(text, str)
+    assert json.loads(text) == [
+        ["_x", "INT64", 1],
+        ["é", "BINARY", base64.b64encode(b"\0\xff").decode()],
+        ["$$", "STRING", "text"],
+    ]
+
+
+async def test_a_dead_letter_that_died_again_keeps_where_it_first_came_from(
+    stage: Stage, dead: bmq.Queue, other_session: bmq.Session
+) -> None:
+    first = {"deadletter.error": "OSError: first", "deadletter.attempts": 9, "OrderType": "EXPRESS"}
+    await stage.queue.post(b"payload", properties=first)
+    letter = await put_aside(stage, dead, other_session)
+    assert letter.properties["deadletter.error"] == "ValueError: no"
+    assert letter.properties["deadletter.attempts"] == 1
+    assert letter.properties["OrderType"] == "EXPRESS"
+    text = letter.properties["deadletter.properties"]
+    assert isinstance(text, str)
+    assert json.loads(text) == [
+        ["deadletter.error", "STRING", "OSError: first"],
+        ["deadletter.attempts", "INT64", 9],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "zipped"),
+    [
+        (b"\xff" * 40, False),
+        (encoded({"a": 1}) + b"no ZLIB", True),
+        (encoded({"a": 1}), False),
+    ],
+    ids=["properties", "compression", "no payload"],
+)
+async def test_what_cannot_be_taken_apart(
+    broker_uri: str,
+    stage: Stage,
+    dead: bmq.Queue,
+    other_session: bmq.Session,
+    data: bytes,
+    zipped: bool,
+) -> None:
+    await post_bytes(broker_uri, stage.queue.uri, data, zipped=zipped)
+    letter = await put_aside(stage, dead, other_session)
+    assert letter.data == data
+    assert set(letter.properties) == {"deadletter.raw", *PROVENANCE}
+    assert letter.properties["deadletter.raw"]
+
+
+async def test_one_message_that_died_in_two_applications_is_two_dead_letters(
+    broker_uri: str, session: bmq.Session, fresh: Fresh, dead: bmq.Queue
+) -> None:
+    fanout = fresh("bmq.test.mem.fanout")
+    producer = await session.open_queue(fanout, write=True)
+    ack = await producer.post(b"x")
+    retry = bmq.NoRetry(bmq.DeadLetter(dead))
+    origins: list[object] = []
+    for app in ("foo", "bar"):
+        queue = await session.open_queue(f"{fanout}?id={app}", read=True, default_subscription=False)
+        async with consuming(queue, fail, retry=retry):
+            letter = await dead.receive(timeout=10)
+        letter.confirm()
+        assert letter.properties["deadletter.guid"] == ack.guid
+        origins.append(letter.properties["deadletter.queue"])
+    assert origins == [f"{fanout}?id=foo", f"{fanout}?id=bar"]
+
+
+async def test_messages_of_two_queues_with_one_guid_are_two_dead_letters(
+    session: bmq.Session, fresh: Fresh, dead: bmq.Queue
+) -> None:
+    guid = secrets.token_bytes(16)
+    retry = bmq.NoRetry(bmq.DeadLetter(dead))
+    origins: list[object] = []
+    for uri in (fresh(), fresh()):
+        queue = await session.open_queue(uri, read=True, write=True, default_subscription=False)
+        await queue.post(b"x", guid=guid)
+        async with consuming(queue, fail, retry=retry):
+            letter = await dead.receive(timeout=10)
+        letter.confirm()
+        origins.append(letter.properties["deadletter.queue"])
+    assert len(set(origins)) == 2
+
+
+async def test_the_same_message_put_aside_twice_is_one_dead_letter(
+    session: bmq.Session, stage: Stage, dead: bmq.Queue
+) -> None:
+    letters = bmq.DeadLetter(dead)
+    await stage.queue.post(b"x", properties={f"p{n}": n for n in range(255)})
+
+    async def pause(seconds: float) -> None:
+        raise AssertionError
+
+    async with stage.queue.subscribe() as consumer:
+        message = await consumer.receive()
+        for attempt in (1, 2):
+            await letters.post(Failure(message, ValueError("no"), attempt, None, "handler"), dead, pause)
+        message.confirm()
+    await dead.post(b"end")
+    assert [(await dead.receive()).data for _ in range(2)] == [b"x", b"end"]
