@@ -49,7 +49,17 @@ from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
     from bmq.subscriptions import CmqTags, Expression, P, RoutingTable, TagFilter
-    from bmq.workers import AckPolicy, App, Backoff, DeadLetter, ExponentialDecay, NoRetry, consume
+    from bmq.workers import (
+        AckPolicy,
+        App,
+        Backoff,
+        DeadLetter,
+        ExponentialDecay,
+        NoRetry,
+        Reject,
+        RetryAfter,
+        consume,
+    )
 
 __all__ = [
     "Ack",
@@ -94,8 +104,10 @@ __all__ = [
     "QueueClosed",
     "QueueState",
     "QueueUri",
+    "Reject",
     "RequestError",
     "RequestTimeout",
+    "RetryAfter",
     "RoutingTable",
     "Session",
     "SessionClosed",
@@ -122,7 +134,17 @@ _ON_DEMAND = {
     "bmq.spark": (),
     "bmq.subscriptions": ("CmqTags", "Expression", "P", "RoutingTable", "TagFilter"),
     "bmq.testing": (),
-    "bmq.workers": ("AckPolicy", "App", "Backoff", "DeadLetter", "ExponentialDecay", "NoRetry", "consume"),
+    "bmq.workers": (
+        "AckPolicy",
+        "App",
+        "Backoff",
+        "DeadLetter",
+        "ExponentialDecay",
+        "NoRetry",
+        "Reject",
+        "RetryAfter",
+        "consume",
+    ),
 }
 _MODULE_OF = {name: module for module, names in _ON_DEMAND.items() for name in names}
 

@@ -7,6 +7,7 @@ from bmq.workers.app import App
 from bmq.workers.clock import Clock, LoopClock
 from bmq.workers.consume import AckPolicy, consume
 from bmq.workers.failure import DeadLetter, Failure, GiveUp
+from bmq.workers.outcomes import Reject, RetryAfter
 from bmq.workers.retry import Backoff, ExponentialDecay, NoRetry, RetryPolicy
 
 __all__ = [
@@ -20,6 +21,8 @@ __all__ = [
     "GiveUp",
     "LoopClock",
     "NoRetry",
+    "Reject",
+    "RetryAfter",
     "RetryPolicy",
     "consume",
 ]

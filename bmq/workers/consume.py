@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from bmq.client.consumer import Consumer
 from bmq.client.message import Message
@@ -16,15 +16,18 @@ from bmq.errors import Error, StateError, UsageError
 from bmq.subscriptions import Selector
 from bmq.wire.uri import QueueUri
 from bmq.workers.clock import Clock, LoopClock
-from bmq.workers.failure import DeadLetter, Failure
+from bmq.workers.failure import DeadLetter, Failure, GiveUp
 from bmq.workers.handlers import Handler, Invoker, is_async, name_of
-from bmq.workers.retry import NoRetry, RetryPolicy
+from bmq.workers.left import Left
+from bmq.workers.outcomes import Reject, RetryAfter
+from bmq.workers.retry import DEFAULT_RETRY, NoRetry, RetryPolicy
+from bmq.workers.signals import on_signals
 
-__all__ = ["AckPolicy", "OnError", "check_handling", "consume", "feed", "settled"]
+__all__ = ["AckPolicy", "OnError", "check_handling", "consume", "feed", "policy_of", "settled"]
 
 logger = logging.getLogger("bmq.workers")
 
-#: Called with every failed attempt; it may be async.
+#: Called with every attempt that did not succeed; it may be async.
 OnError: TypeAlias = Callable[[Failure], Awaitable[None] | None]
 
 # However short the grace is, the broker is told to stop delivering.
@@ -61,6 +64,7 @@ async def consume(
     grace: float = 30.0,
     on_error: OnError | None = None,
     clock: Clock | None = None,
+    signals: bool = False,
 ) -> None:
     """Call a function with every message of a queue, until cancelled.
 
@@ -80,12 +84,17 @@ async def consume(
         concurrency: how many messages are handled at once. 1 handles them in the order of their delivery;
             with more, they overtake each other.
         ack: when a message is confirmed.
-        retry: what happens to a message whose handler fails; None is ``NoRetry()``: it is left unconfirmed.
+        retry: what happens to a message whose handler fails. None tries it four times more, after 1, 2, 4 and
+            8 seconds, but not after a ValueError, TypeError, UsageError or ProtocolError, which the same
+            message would bring about again; then it is skipped: it stays in the queue, unconfirmed, and the
+            next one is handled.
         timeout: seconds a handler may take for one attempt; None for no limit. A thread cannot be stopped:
             its attempt has failed then, but the thread is not free before it is done.
         grace: seconds to let handlers finish; after that, or when cancelled once more, they are cancelled.
-        on_error: called with a :class:`Failure` for every failed attempt.
+        on_error: called with a :class:`Failure` for every attempt that did not succeed.
         clock: what measures the pauses between attempts.
+        signals: end in the same way on SIGTERM and SIGINT, where the platform and the thread allow it, and
+            return; a second one cancels the handlers. For a program that does nothing else.
 
     Raises:
         UsageError: arguments that contradict each other or are out of range.
@@ -95,9 +104,9 @@ async def consume(
 
     A message is confirmed only as ``ack`` and ``retry`` say; never because its handler was cancelled.
     """
-    retry = retry or NoRetry()
+    retry = policy_of(retry, ack)
     check_handling(handler, concurrency, ack, retry, timeout, grace)
-    await feed(
+    feeding = feed(
         source,
         handler,
         subscription=subscription,
@@ -114,6 +123,36 @@ async def consume(
         on_error=on_error,
         clock=clock,
     )
+    await (_until_a_signal(feeding) if signals else feeding)
+
+
+async def _until_a_signal(feeding: Coroutine[Any, Any, None]) -> None:
+    """Cancel it on a signal, once for each, and make a return of that."""
+    task = asyncio.current_task()
+    assert task is not None
+    received = 0
+
+    def stop() -> None:
+        nonlocal received
+        received += 1
+        task.cancel()
+
+    with on_signals(stop):
+        try:
+            await feeding
+        except asyncio.CancelledError:
+            if not received or task.cancelling() > received:  # somebody else wants it to end, too
+                raise
+        finally:
+            for _ in range(received):
+                task.uncancel()
+
+
+def policy_of(retry: RetryPolicy | None, ack: AckPolicy) -> RetryPolicy:
+    """Return the policy, or what there is without one."""
+    if retry is not None:
+        return retry
+    return NoRetry() if ack is AckPolicy.ON_RECEIPT else DEFAULT_RETRY
 
 
 async def feed(
@@ -152,9 +191,9 @@ async def feed(
             )
         consumer = source
     invoke = Invoker(handler, timeout, concurrency)
-    workers = _Workers(consumer, invoke, ack, retry, dead_letters, on_error, clock or LoopClock())
     try:
         await consumer.open()
+        workers = _Workers(consumer, invoke, ack, retry, dead_letters, on_error, clock or LoopClock())
         await workers.run(concurrency, grace, close=consumer is not source)
     finally:
         invoke.close()
@@ -232,6 +271,7 @@ class _Workers:
         self._on_error = on_error
         self._clock = clock
         self._stopping = False
+        self._left = Left(consumer, invoke.name, clock)
         self._held: dict[asyncio.Task[None], Message] = {}
         # Workers that wait for the next attempt, which may as well be somebody else's.
         self._resting: set[asyncio.Task[None]] = set()
@@ -245,6 +285,7 @@ class _Workers:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._left.close()
             lost = any(task.cancelled() for task in tasks)
             await self._drain(tasks, grace, close=close)
         for task in tasks:
@@ -275,8 +316,10 @@ class _Workers:
         assert task is not None
         held = self._held
         async for message in self._consumer:
-            if message.redelivered and any(message.guid == other.guid for other in held.values()):
-                continue  # the connection was lost meanwhile; who has it already will confirm it
+            if message.redelivered:
+                if any(message.guid == other.guid for other in held.values()):
+                    continue  # the connection was lost meanwhile; who has it already will confirm it
+                self._left.forget(message)
             held[task] = message
             try:
                 await self._handle(message, task)
@@ -291,7 +334,7 @@ class _Workers:
         if self._ack is AckPolicy.ON_RECEIPT:
             message.confirm()
         while (error := await self._attempt(message, task)) is not None:
-            delay = self._retry.delay(attempt, self._clock.time() - began)
+            delay = self._pause_after(error, attempt, began)
             if message.confirmed:
                 delay = None  # somebody is done with it
             failure = Failure(message, error, attempt, delay, self._invoke.name)
@@ -300,9 +343,18 @@ class _Workers:
                 await self._give_up(failure)
                 return
             await self._rest(delay)
-            attempt += 1
+            attempt += not isinstance(error, RetryAfter)
         if self._ack is AckPolicy.ON_SUCCESS:
             message.confirm()
+        elif not message.confirmed:
+            self._left.wait_for(message)
+
+    def _pause_after(self, error: BaseException, attempt: int, began: float) -> float | None:
+        if isinstance(error, RetryAfter):
+            return error.seconds
+        if isinstance(error, Reject):
+            return None
+        return self._retry.delay(attempt, self._clock.time() - began, error)
 
     async def _attempt(self, message: Message, task: asyncio.Task[None]) -> BaseException | None:
         """Call the handler; return what it raised."""
@@ -330,13 +382,25 @@ class _Workers:
         finally:
             self._resting.discard(task)
 
+    def _then(self, failure: Failure) -> GiveUp:
+        """What becomes of a message that is given up."""
+        then = self._retry.then
+        if isinstance(failure.error, Reject) and not isinstance(then, DeadLetter):
+            return "discard"
+        return then
+
     async def _give_up(self, failure: Failure) -> None:
-        then, message = self._retry.then, failure.message
+        then, message = self._then(failure), failure.message
         if message.confirmed:
             return
         if then == "discard":
             message.confirm()
-        elif isinstance(then, DeadLetter) and self._dead_letters is not None:
+        elif then == "skip":
+            await self._left.skip(message)
+        elif then == "leave":
+            self._left.leave(message)
+        else:
+            assert self._dead_letters is not None
             try:
                 await then.post(failure, self._dead_letters, self._rest)
             except Error as error:
@@ -347,6 +411,7 @@ class _Workers:
                     then.uri,
                     error,
                 )
+                self._left.leave(message)
             else:
                 message.confirm()
 
@@ -354,16 +419,22 @@ class _Workers:
         error = failure.error
         what = f"{type(error).__name__}: {error}"
         where = (failure.handler, failure.message.guid, failure.message.queue_uri, failure.attempt)
-        if failure.retry_in is not None:
+        if isinstance(error, RetryAfter) and failure.retry_in is not None:
+            logger.info(
+                "%s puts off message %s of %s, attempt %d; again in %g s: %s",
+                *where,
+                failure.retry_in,
+                error.reason,
+            )
+        elif failure.retry_in is not None:
             logger.warning(
                 "%s failed on message %s of %s, attempt %d; again in %g s: %s", *where, failure.retry_in, what
             )
+        elif isinstance(error, Reject):
+            outcome = self._outcome(failure)
+            logger.warning("%s rejected message %s of %s, attempt %d; %s: %s", *where, outcome, error.reason)
         else:
-            outcome = "confirmed already" if failure.message.confirmed else _OUTCOMES.get(self._retry.then)
-            if outcome is None:
-                outcome = (
-                    f"to be put aside in {self._dead_letters.uri if self._dead_letters else 'another queue'}"
-                )
+            outcome = self._outcome(failure)
             logger.error("%s failed on message %s of %s, attempt %d; %s", *where, outcome, exc_info=error)
         if self._on_error is not None:
             try:
@@ -373,8 +444,18 @@ class _Workers:
             except Exception:
                 logger.exception("on_error itself failed, on message %s", failure.message.guid)
 
+    def _outcome(self, failure: Failure) -> str:
+        if failure.message.confirmed:
+            return "confirmed already"
+        then = self._then(failure)
+        return f"to be put aside in {then.uri}" if isinstance(then, DeadLetter) else _OUTCOMES[then]
 
-_OUTCOMES: dict[object, str] = {"discard": "discarded", "leave": "left unconfirmed"}
+
+_OUTCOMES: dict[str, str] = {
+    "discard": "discarded",
+    "leave": "left unconfirmed",
+    "skip": "skipped: it stays in the queue, unconfirmed, and is delivered again once the queue is closed",
+}
 
 
 async def settled(tasks: list[asyncio.Task[None]], seconds: float | None) -> bool:

@@ -6,15 +6,19 @@ retry happens here, around a message that stays unconfirmed; the worker that has
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias, cast
 
-from bmq.errors import UsageError
+from bmq.errors import ProtocolError, UsageError
 from bmq.workers.failure import DeadLetter, GiveUp
 
-__all__ = ["Backoff", "ExponentialDecay", "NoRetry", "RetryPolicy"]
+__all__ = ["DEFAULT_RETRY", "Backoff", "ExponentialDecay", "NoRetry", "NoRetryOn", "RetryPolicy"]
 
-# Beyond this many doublings every cap is reached; a float would overflow.
+#: Exceptions after which no further attempt is made: a type, several, or a function that is asked.
+NoRetryOn: TypeAlias = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
+
+# The longest pause would be reached long before; a float would overflow.
 _MAX_EXPONENT = 60
 
 
@@ -26,12 +30,13 @@ class RetryPolicy(Protocol):
         """What becomes of a message that is not tried again."""
         ...
 
-    def delay(self, attempt: int, elapsed: float) -> float | None:
+    def delay(self, attempt: int, elapsed: float, error: BaseException) -> float | None:
         """Return how many seconds to wait before the next attempt; None to give up.
 
         Args:
-            attempt: how often the message was tried, 1 after its first failure.
+            attempt: how often the handler has failed on the message, 1 after its first failure.
             elapsed: seconds since this worker took it.
+            error: what the handler raised; a TimeoutError when it missed its deadline.
         """
         ...
 
@@ -41,8 +46,9 @@ class NoRetry:
     """One attempt.
 
     Attributes:
-        then: "leave", "discard", or a :class:`DeadLetter`. What is left stays unconfirmed, counts against the
-            consumer's limit, and is delivered again once its queue is closed.
+        then: "leave", "skip", "discard", or a :class:`DeadLetter`. What is left or skipped stays in the
+            queue, unconfirmed, and is delivered again once the queue is closed; what is left counts against
+            the consumer's limits, and ends delivery when they are full of it.
 
     Raises:
         UsageError: ``then`` is none of these.
@@ -53,7 +59,7 @@ class NoRetry:
     def __post_init__(self) -> None:
         check_give_up(self.then)
 
-    def delay(self, attempt: int, elapsed: float) -> float | None:
+    def delay(self, attempt: int, elapsed: float, error: BaseException) -> float | None:
         """Give up."""
         return None
 
@@ -63,26 +69,41 @@ class Backoff:
     """Again every so many seconds, so many times; then the next message (CMQ's *backoff retry*).
 
     Attributes:
-        every: seconds between attempts.
+        every: seconds before the second attempt, and between all others unless ``factor`` says otherwise.
         retries: attempts after the first.
-        then: what becomes of the message after the last: "discard", "leave", or a :class:`DeadLetter`.
+        then: what becomes of the message after the last: "discard", "skip", "leave", or a
+            :class:`DeadLetter`.
+        factor: how much longer each pause is than the one before.
+        cap: the longest pause in seconds.
+        no_retry: what can never succeed: exceptions after which the message is given up at once. A type,
+            several of them, or a function that takes the exception.
 
     Raises:
-        UsageError: a number is negative, or ``then`` is none of these.
+        UsageError: a number is out of its range, ``then`` or ``no_retry`` is none of these.
     """
 
     every: float
     retries: int = 3
     then: GiveUp = "discard"
+    factor: float = 1.0
+    cap: float = 3600.0
+    no_retry: NoRetryOn = ()
 
     def __post_init__(self) -> None:
         if self.every < 0 or self.retries < 0:
             raise UsageError(f"Backoff: every={self.every} and retries={self.retries} cannot be negative")
+        if self.factor < 1 or self.cap <= 0:
+            raise UsageError(f"Backoff: factor={self.factor} is 1 or more, cap={self.cap} above 0")
         check_give_up(self.then)
+        check_no_retry(self.no_retry)
 
-    def delay(self, attempt: int, elapsed: float) -> float | None:
-        """Return ``every``, or None after the last retry."""
-        return self.every if attempt <= self.retries else None
+    def delay(self, attempt: int, elapsed: float, error: BaseException) -> float | None:
+        """Return the pause; None after the last retry, and after what can never succeed."""
+        if attempt > self.retries or never(self.no_retry, error):
+            return None
+        if self.factor == 1:
+            return self.every
+        return min(self.every * self.factor ** min(attempt - 1, _MAX_EXPONENT), self.cap)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +119,11 @@ class ExponentialDecay:
         factor: how much longer each pause is than the one before.
         cap: the longest pause in seconds.
         then: what becomes of the message: "discard" (a confirmation of what the broker has deleted only frees
-            the place it takes here), "leave", or a :class:`DeadLetter`.
+            the place it takes here), "skip", "leave", or a :class:`DeadLetter`.
+        no_retry: what can never succeed, as for :class:`Backoff`.
 
     Raises:
-        UsageError: a number is out of its range, or ``then`` is none of these.
+        UsageError: a number is out of its range, ``then`` or ``no_retry`` is none of these.
     """
 
     give_up_after: float
@@ -109,6 +131,7 @@ class ExponentialDecay:
     factor: float = 2.0
     cap: float = 60.0
     then: GiveUp = "discard"
+    no_retry: NoRetryOn = ()
 
     def __post_init__(self) -> None:
         if self.first <= 0 or self.factor < 1 or self.cap <= 0 or self.give_up_after < 0:
@@ -117,11 +140,12 @@ class ExponentialDecay:
                 f"negative; got {self}"
             )
         check_give_up(self.then)
+        check_no_retry(self.no_retry)
 
-    def delay(self, attempt: int, elapsed: float) -> float | None:
+    def delay(self, attempt: int, elapsed: float, error: BaseException) -> float | None:
         """Return the pause, cut so that the last attempt is made when the time is over; None after it."""
         left = self.give_up_after - elapsed
-        if left <= 0:
+        if left <= 0 or never(self.no_retry, error):
             return None
         return min(self.first * self.factor ** min(attempt - 1, _MAX_EXPONENT), self.cap, left)
 
@@ -132,5 +156,42 @@ def check_give_up(then: GiveUp) -> None:
     Raises:
         UsageError: it does not.
     """
-    if not isinstance(then, DeadLetter) and then not in ("discard", "leave"):
-        raise UsageError(f'then is "discard", "leave" or a DeadLetter(queue), not {then!r}')
+    if not isinstance(then, DeadLetter) and then not in ("discard", "leave", "skip"):
+        raise UsageError(f'then is "discard", "skip", "leave" or a DeadLetter(queue), not {then!r}')
+
+
+def check_no_retry(no_retry: object) -> None:
+    """Raise unless this says after which exceptions there is no further attempt.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if isinstance(no_retry, tuple):
+        good = all(_is_exception(kind) for kind in cast("tuple[object, ...]", no_retry))
+    else:
+        good = _is_exception(no_retry) if isinstance(no_retry, type) else callable(no_retry)
+    if not good:
+        raise UsageError(
+            f"no_retry is an exception type, a tuple of them, or a function of an exception, not {no_retry!r}"
+        )
+
+
+def _is_exception(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseException)
+
+
+def never(no_retry: NoRetryOn, error: BaseException) -> bool:
+    """Whether there is no point in another attempt after this error."""
+    if isinstance(no_retry, type | tuple):
+        return isinstance(error, no_retry)
+    return no_retry(error)
+
+
+#: What is done without a policy. Nothing is lost by it: it gives up without confirming.
+DEFAULT_RETRY = Backoff(
+    every=1.0,
+    factor=2.0,
+    retries=4,
+    then="skip",
+    no_retry=(ValueError, TypeError, UsageError, ProtocolError),
+)

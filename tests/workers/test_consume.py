@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 import bmq
+from bmq.testing import FaultProxy
 from bmq.workers import Failure
 from tests.workers.conftest import FakeClock
 from tests.workers.stage import Stage, consuming, numbered, post, seen_by
@@ -425,6 +428,75 @@ async def test_a_worker_that_somebody_else_cancels_ends_it_with_an_error(stage: 
     next(each for each in asyncio.all_tasks() if "worker 1" in each.get_name()).cancel()
     with pytest.raises(bmq.StateError, match="cancelled by somebody else"):
         await task
+
+
+async def test_without_grace_the_broker_still_knows_at_its_end_that_it_takes_no_more(
+    broker_uri: str, uri: str, other_session: bmq.Session
+) -> None:
+    other = await other_session.open_queue(uri, read=True, write=True, default_subscription=False)
+    async with FaultProxy(broker_uri) as proxy, bmq.connect(proxy.uri) as own:
+        stage = Stage(await own.open_queue(uri, read=True, default_subscription=False))
+        async with consuming(stage.queue, stage.handle, priority=2, grace=0) as task:
+            await other.post(b"before")
+            assert await stage.next(1) == [b"before"]
+            async with other.subscribe(priority=1) as next_in_line:
+                proxy.delay(0.1)
+                task.cancel()
+                await asyncio.wait([task])
+                await other.post(b"after")
+                message = await next_in_line.receive(timeout=10)
+                # Had it gone to the worker, it would have come from there, marked.
+                assert (message.data, message.redelivered) == (b"after", False)
+                message.confirm()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_lets_the_handler_at_work_finish_and_then_it_returns(
+    stage: Stage, other_session: bmq.Session, number: signal.Signals
+) -> None:
+    before = signal.getsignal(number)
+    go = asyncio.Event()
+
+    async def handle(message: bmq.Message) -> None:
+        asyncio.get_running_loop().call_later(0.05, go.set)
+        os.kill(os.getpid(), number)
+        await go.wait()
+        await stage.handle(message)
+
+    await post(stage.queue, *numbered(3))
+    await bmq.consume(stage.queue, handle, signals=True)
+    assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
+    assert signal.getsignal(number) is before
+    assert await stage.next(1) == [b"0"]
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == [b"1", b"2"]
+
+
+async def test_a_second_signal_does_not_wait_for_the_handler(
+    stage: Stage, other_session: bmq.Session
+) -> None:
+    async def handle(message: bmq.Message) -> None:
+        loop = asyncio.get_running_loop()
+        os.kill(os.getpid(), signal.SIGTERM)
+        loop.call_later(0.05, os.kill, os.getpid(), signal.SIGTERM)
+        await asyncio.Event().wait()
+
+    await post(stage.queue, b"x")
+    await bmq.consume(stage.queue, handle, signals=True, grace=3600)
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == [b"x"]
+
+
+async def test_cancelled_beside_a_signal_it_is_cancelled(stage: Stage) -> None:
+    async def handle(message: bmq.Message) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        asyncio.get_running_loop().call_later(0.05, task.cancel)
+        await asyncio.Event().wait()
+
+    await post(stage.queue, b"x")
+    task = asyncio.create_task(bmq.consume(stage.queue, handle, signals=True, grace=3600))
+    await asyncio.wait([task])
+    assert task.cancelled()
 
 
 # ---- misuse

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,7 @@ def pauses(policy: RetryPolicy, limit: int = 1000) -> list[float]:
     """The pauses between attempts of a handler that fails at once, every time."""
     found: list[float] = []
     for attempt in count(1):
-        delay = policy.delay(attempt, sum(found))
+        delay = policy.delay(attempt, sum(found), RuntimeError())
         if delay is None:
             return found
         found.append(delay)
@@ -33,6 +34,25 @@ def test_backoff_is_every_n_seconds_three_times_and_then_discarded() -> None:
     assert pauses(bmq.Backoff(10)) == [10, 10, 10]
     assert bmq.Backoff(10).then == "discard"
     assert pauses(bmq.Backoff(every=0.5, retries=0)) == []
+    assert pauses(bmq.Backoff(7200, retries=1)) == [7200]
+
+
+def test_backoff_with_a_factor_grows_up_to_its_cap() -> None:
+    assert pauses(bmq.Backoff(2, retries=4, factor=3)) == [2, 6, 18, 54]
+    assert pauses(bmq.Backoff(2, retries=4, factor=3, cap=20)) == [2, 6, 18, 20]
+    assert bmq.Backoff(1, retries=10**9, factor=10).delay(10**8, 0, OSError()) == 3600
+
+
+@pytest.mark.parametrize("make", [bmq.Backoff, lambda **how: bmq.ExponentialDecay(give_up_after=60, **how)])
+def test_no_retry_names_what_can_never_succeed(make: Any) -> None:
+    by_type = {"every": 5.0} if make is bmq.Backoff else {}
+    for no_retry in (LookupError, (TypeError, LookupError), lambda error: isinstance(error, LookupError)):
+        policy = make(**by_type, no_retry=no_retry)
+        assert policy.delay(1, 0, KeyError()) is None
+        assert policy.delay(1, 0, OSError()) is not None
+    for nonsense in ("ValueError", (ValueError, "x"), int, None):
+        with pytest.raises(bmq.UsageError, match="no_retry is an exception type"):
+            make(**by_type, no_retry=nonsense)
 
 
 def test_exponential_decay_grows_up_to_its_cap_until_the_time_is_over() -> None:
@@ -47,7 +67,7 @@ def test_exponential_decay_never_goes_beyond_the_time_it_has(
 ) -> None:
     policy = bmq.ExponentialDecay(first=first, factor=factor, cap=cap, give_up_after=give_up_after)
     for elapsed in (0.0, give_up_after / 2, give_up_after, give_up_after + 1):
-        delay = policy.delay(attempt, elapsed)
+        delay = policy.delay(attempt, elapsed, RuntimeError())
         if elapsed >= give_up_after:
             assert delay is None
         else:
@@ -60,6 +80,8 @@ def test_exponential_decay_never_goes_beyond_the_time_it_has(
     [
         lambda: bmq.Backoff(-1),
         lambda: bmq.Backoff(1, retries=-1),
+        lambda: bmq.Backoff(1, factor=0.5),
+        lambda: bmq.Backoff(1, cap=0),
         lambda: bmq.Backoff(1, then="drop"),  # type: ignore[arg-type]
         lambda: bmq.NoRetry(then=None),  # type: ignore[arg-type]
         lambda: bmq.ExponentialDecay(give_up_after=60, first=0),

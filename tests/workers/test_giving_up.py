@@ -1,0 +1,339 @@
+"""A handler that keeps failing: what is done without a policy, and what each way of giving up leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import bmq
+from bmq.workers import Failure
+from tests.workers.conftest import FakeClock
+from tests.workers.stage import Stage, consuming, numbered, post, seen_by
+
+Fresh = Callable[..., str]
+
+
+class Bad(Exception):
+    """What a handler raises."""
+
+
+def told(caplog: pytest.LogCaptureFixture, text: str) -> list[logging.LogRecord]:
+    return [each for each in caplog.records if each.name == "bmq.workers" and text in each.getMessage()]
+
+
+def failing(stage: Stage, *payloads: bytes, error: BaseException | None = None) -> Any:
+    """A handler that fails on these, or on all but b"good"."""
+
+    async def handle(message: bmq.Message) -> None:
+        await stage.handle(message)
+        if message.data in payloads or (not payloads and message.data != b"good"):
+            raise error or Bad("the carrier does not answer")
+
+    return handle
+
+
+# ---- without a policy
+
+
+async def test_without_a_policy_a_message_is_tried_again_with_growing_pauses_and_then_passed_over(
+    stage: Stage, clock: FakeClock, other_session: bmq.Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    await post(stage.queue, b"bad", b"good")
+    async with consuming(stage.queue, failing(stage), clock=clock):
+        assert await stage.next(6) == [b"bad"] * 5 + [b"good"]
+    assert clock.slept == [1, 2, 4, 8]
+    (last,) = told(caplog, "attempt 5; skipped")
+    assert last.levelname == "ERROR"
+    assert last.exc_info
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == [b"bad"]
+
+
+@pytest.mark.parametrize("limits", [{"max_unconfirmed_messages": 5}, {"max_unconfirmed_bytes": 50}], ids=str)
+async def test_without_a_policy_any_number_of_bad_messages_do_not_keep_a_good_one_from_its_handler(
+    stage: Stage,
+    clock: FakeClock,
+    other_session: bmq.Session,
+    caplog: pytest.LogCaptureFixture,
+    limits: dict[str, int],
+) -> None:
+    bad = [b"bad %06d" % n for n in range(60)]
+    await post(stage.queue, *bad, b"good")
+    async with consuming(stage.queue, failing(stage), clock=clock, **limits):
+        while await stage.next(1) != [b"good"]:
+            pass
+        await stage.queue.post(b"good")
+        assert await stage.next(1) == [b"good"]
+    assert told(caplog, "stands still") == []
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == bad
+
+
+async def test_what_is_skipped_makes_no_request_each(stage: Stage, clock: FakeClock) -> None:
+    requests = 0
+
+    def count(consumer: bmq.Consumer) -> bmq.Consumer:
+        configure = consumer.configure
+
+        async def counted(*args: Any, **kwargs: Any) -> None:
+            nonlocal requests
+            requests += 1
+            await configure(*args, **kwargs)
+
+        consumer.configure = counted  # type: ignore[method-assign]
+        return consumer
+
+    consumer = count(stage.queue.subscribe(max_unconfirmed_messages=4))
+    await post(stage.queue, *numbered(500), b"good")
+    async with consuming(consumer, failing(stage), retry=bmq.NoRetry("skip"), clock=clock):
+        assert (await stage.next(501))[-1] == b"good"
+    assert 0 < requests <= 10
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("no JSON"), TypeError("not a number"), bmq.ProtocolError("cut short"), bmq.UsageError("no")],
+    ids=lambda error: type(error).__name__,
+)
+async def test_without_a_policy_what_the_message_itself_is_to_blame_for_is_not_tried_again(
+    stage: Stage, clock: FakeClock, other_session: bmq.Session, error: Exception
+) -> None:
+    await post(stage.queue, b"bad", b"good")
+    async with consuming(stage.queue, failing(stage, error=error), clock=clock):
+        assert await stage.next(2) == [b"bad", b"good"]
+    assert clock.slept == []
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == [b"bad"]
+
+
+async def test_on_receipt_nothing_is_tried_again(stage: Stage, clock: FakeClock) -> None:
+    await post(stage.queue, b"bad", b"good")
+    async with consuming(stage.queue, failing(stage), ack=bmq.AckPolicy.ON_RECEIPT, clock=clock):
+        assert await stage.next(2) == [b"bad", b"good"]
+    assert clock.slept == []
+
+
+async def test_what_was_skipped_is_tried_again_when_the_connection_was_lost(
+    broker_uri: str, uri: str, clock: FakeClock
+) -> None:
+    async with bmq.connect(broker_uri) as own:
+        stage = Stage(await own.open_queue(uri, read=True, write=True, default_subscription=False))
+        await post(stage.queue, *numbered(3), b"good")
+        async with consuming(
+            stage.queue,
+            failing(stage),
+            retry=bmq.NoRetry("skip"),
+            clock=clock,
+            max_unconfirmed_messages=2,
+        ):
+            assert await stage.next(4) == [*numbered(3), b"good"]
+            own._driver._channel.abort()  # type: ignore[union-attr]
+            assert sorted(await stage.next(3)) == numbered(3)
+            await stage.queue.post(b"good")
+            assert await stage.next(1) == [b"good"]
+
+
+# ---- standing still
+
+
+@pytest.mark.parametrize(
+    "limits", [{"max_unconfirmed_messages": 3}, {"max_unconfirmed_bytes": 3}], ids=["messages", "bytes"]
+)
+async def test_a_worker_that_stands_still_says_so_once_and_what_it_waits_for(
+    stage: Stage, caplog: pytest.LogCaptureFixture, limits: dict[str, int]
+) -> None:
+    before: list[int] = []
+
+    def count(failure: Failure) -> None:
+        before.append(len(told(caplog, "stands still")))
+
+    await post(stage.queue, *numbered(9))
+    leave = bmq.NoRetry("leave")
+    async with consuming(stage.queue, failing(stage), retry=leave, on_error=count, **limits):
+        assert await stage.next(3) == numbered(3)
+        await stage.queue.post(b"more")  # with its answer, whatever else was to come would have come
+    assert before == [0, 0, 0]
+    (record,) = told(caplog, "stands still")
+    assert record.levelname == "WARNING"
+    for text in ("handle", stage.queue.uri, "left unconfirmed", "is confirmed, or the queue is closed"):
+        assert text in record.getMessage()
+    assert stage.seen.empty()
+
+
+async def test_a_worker_whose_messages_nobody_confirms_says_so_after_a_while(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    held: list[bmq.Message] = []
+    waiting, go = asyncio.Semaphore(0), asyncio.Semaphore(0)
+
+    class Stepped(FakeClock):
+        async def sleep(self, seconds: float) -> None:
+            waiting.release()
+            await go.acquire()
+
+    async def handle(message: bmq.Message) -> None:
+        held.append(message)
+        await stage.handle(message)
+
+    manual: Any = {"ack": bmq.AckPolicy.MANUAL, "max_unconfirmed_messages": 100, "clock": Stepped()}
+    async with consuming(stage.queue, handle, **manual):
+        await post(stage.queue, *numbered(200))
+        await stage.next(100)
+        await waiting.acquire()  # full for a moment: the usual course of things
+        for message in held[:100]:
+            message.confirm()
+        await stage.next(100)
+        go.release()
+        await waiting.acquire()  # full again, of others
+        for message in held[100:]:
+            message.confirm()
+        go.release()
+        await stage.queue.post(b"more")
+        assert told(caplog, "stands still") == []
+        await post(stage.queue, *numbered(99))
+        await stage.next(100)
+        await waiting.acquire()
+        go.release()
+        await stage.queue.post(b"more")
+    assert len(told(caplog, "stands still")) == 1
+
+
+async def test_dead_letters_that_are_refused_for_good_bring_it_to_a_standstill_that_is_said(
+    session: bmq.Session, stage: Stage, fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
+    dead = await session.open_queue(fresh(), write=True)
+    retry = bmq.NoRetry(bmq.DeadLetter(dead))
+    async with consuming(stage.queue, failing(stage), retry=retry, max_unconfirmed_messages=2):
+        await dead.close()
+        await post(stage.queue, *numbered(2))
+        await stage.next(2)
+        await stage.queue.post(b"more")
+    assert len(told(caplog, "could not be put aside")) == 2
+    assert len(told(caplog, "stands still")) == 1
+
+
+# ---- what can never succeed
+
+
+@pytest.mark.parametrize(
+    "no_retry",
+    [Bad, (KeyError, Bad), lambda error: "carrier" in str(error)],
+    ids=["type", "types", "function"],
+)
+async def test_what_can_never_succeed_is_not_tried_again(
+    stage: Stage, clock: FakeClock, no_retry: Any
+) -> None:
+    async def handle(message: bmq.Message) -> None:
+        await stage.handle(message)
+        if message.data == b"0":
+            raise Bad("the carrier is no more")
+        if message.data == b"1":
+            raise OSError("try again")
+
+    await post(stage.queue, *numbered(3))
+    retry = bmq.Backoff(5, retries=2, no_retry=no_retry)
+    async with consuming(stage.queue, handle, retry=retry, clock=clock):
+        assert await stage.next(5) == [b"0", b"1", b"1", b"1", b"2"]
+    assert clock.slept == [5, 5]
+
+
+async def test_a_policy_of_ones_own_sees_the_exception(stage: Stage, clock: FakeClock) -> None:
+    class Polite:
+        then = "discard"
+
+        def delay(self, attempt: int, elapsed: float, error: BaseException) -> float | None:
+            return float(str(error)) * attempt if attempt < 3 else None
+
+    await post(stage.queue, b"bad", b"good")
+    retry: Any = Polite()
+    async with consuming(stage.queue, failing(stage, error=Bad("7")), retry=retry, clock=clock):
+        assert await stage.next(4) == [b"bad", b"bad", b"bad", b"good"]
+    assert clock.slept == [7, 14]
+
+
+# ---- on purpose
+
+
+@pytest.mark.parametrize("then", ["discard", "skip", "leave"])
+async def test_a_rejected_message_is_gone_at_once(
+    stage: Stage, clock: FakeClock, other_session: bmq.Session, caplog: pytest.LogCaptureFixture, then: Any
+) -> None:
+    await post(stage.queue, b"bad", b"good")
+    reject = failing(stage, error=bmq.Reject("no address"))
+    async with consuming(stage.queue, reject, retry=bmq.Backoff(9, then=then), clock=clock):
+        assert await stage.next(2) == [b"bad", b"good"]
+    assert clock.slept == []
+    (record,) = told(caplog, "rejected message")
+    assert record.levelname == "WARNING"
+    assert record.exc_info is None
+    assert record.getMessage().endswith("attempt 1; discarded: no address")
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == []
+
+
+async def test_a_rejected_message_goes_to_the_dead_letters_at_once(
+    session: bmq.Session, stage: Stage, fresh: Fresh, clock: FakeClock, other_session: bmq.Session
+) -> None:
+    dead = await session.open_queue(fresh(), read=True, write=True)
+    await post(stage.queue, b"bad")
+    retry = bmq.Backoff(9, then=bmq.DeadLetter(dead))
+    async with consuming(stage.queue, failing(stage, error=bmq.Reject("old")), retry=retry, clock=clock):
+        letter = await dead.receive(timeout=10)
+    assert (letter.data, letter.properties["deadletter.error"]) == (b"bad", "Reject: old")
+    letter.confirm()
+    assert clock.slept == []
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == []
+
+
+@pytest.mark.parametrize("retry", [None, bmq.NoRetry("discard"), bmq.Backoff(9, retries=1)], ids=str)
+async def test_an_attempt_put_off_is_made_again_and_does_not_count(
+    stage: Stage, clock: FakeClock, other_session: bmq.Session, retry: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures: list[Failure] = []
+    tries = 0
+
+    async def handle(message: bmq.Message) -> None:
+        nonlocal tries
+        tries += 1
+        if tries <= 10:
+            raise bmq.RetryAfter(30 + tries, "the carrier is busy")
+        await stage.handle(message)
+
+    await post(stage.queue, b"x")
+    with caplog.at_level(logging.INFO, "bmq.workers"):
+        async with consuming(stage.queue, handle, retry=retry, clock=clock, on_error=failures.append):
+            assert await stage.next(1) == [b"x"]
+    assert clock.slept == [31, 32, 33, 34, 35, 36, 37, 38, 39, 40]
+    assert {failure.attempt for failure in failures} == {1}
+    assert {each.levelname for each in told(caplog, "")} == {"INFO"}
+    assert len(told(caplog, "again in 31 s: the carrier is busy")) == 1
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == []
+
+
+async def test_retries_of_the_policy_are_all_left_after_attempts_put_off(
+    stage: Stage, clock: FakeClock
+) -> None:
+    tries = 0
+
+    async def handle(message: bmq.Message) -> None:
+        nonlocal tries
+        tries += 1
+        await stage.handle(message)
+        if message.data != b"good":
+            raise bmq.RetryAfter(100) if tries in (1, 3) else Bad("no")
+
+    await post(stage.queue, b"x", b"good")
+    async with consuming(stage.queue, handle, retry=bmq.Backoff(5, retries=2), clock=clock):
+        assert await stage.next(6) == [b"x"] * 5 + [b"good"]
+    assert clock.slept == [100, 5, 100, 5]
+
+
+def test_a_pause_is_not_negative() -> None:
+    with pytest.raises(bmq.UsageError, match="not negative"):
+        bmq.RetryAfter(-1)
