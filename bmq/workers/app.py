@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any, TypeVar
 
 from bmq.client.connect import connect
@@ -18,10 +16,11 @@ from bmq.errors import StateError, UsageError
 from bmq.subscriptions import Expression, Selector, subscriptions_for
 from bmq.wire.uri import QueueUri
 from bmq.workers.clock import Clock
-from bmq.workers.consume import AckPolicy, OnError, check_handling, feed, settled
+from bmq.workers.consume import AckPolicy, OnError, check_handling, feed, policy_of, settled
 from bmq.workers.failure import DeadLetter
 from bmq.workers.handlers import Handler
-from bmq.workers.retry import NoRetry, RetryPolicy
+from bmq.workers.retry import RetryPolicy
+from bmq.workers.signals import on_signals
 
 __all__ = ["App"]
 
@@ -57,7 +56,8 @@ class App:
     Args:
         broker: as for :func:`bmq.connect`.
         grace: seconds that handlers have to finish when the service ends.
-        on_error: called with a :class:`bmq.workers.Failure` for every failed attempt of any handler.
+        on_error: called with a :class:`bmq.workers.Failure` for every attempt of any handler that did not
+            succeed.
         clock: what measures the pauses between attempts.
         options: anything else that :func:`bmq.connect` takes.
     """
@@ -78,8 +78,12 @@ class App:
         self._clock = clock
         self._registered: list[_Registration] = []
         self._session: Session | None = None
+        self._posting: asyncio.Future[Session] | None = None
+        self._closing = AsyncExitStack()
         self._outputs: dict[str, asyncio.Future[Queue]] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._starting: asyncio.Task[Any] | None = None
+        self._running = False
         self._stopping = False
 
     def consumer(
@@ -112,9 +116,9 @@ class App:
             discard_unmatched: confirm unseen what does not match.
             concurrency: how many messages are handled at once.
             ack: when a message is confirmed.
-            retry: what happens to a message whose handler fails.
+            retry: what happens to a message whose handler fails; None as for :func:`bmq.consume`.
             timeout: seconds a handler may take for one attempt.
-            on_error: called for every failed attempt, instead of the app's.
+            on_error: called for every attempt that did not succeed, instead of the app's.
 
         Raises:
             UsageError: arguments that contradict each other or are out of range.
@@ -125,7 +129,7 @@ class App:
         subscriptions_for(
             Expression(subscription) if isinstance(subscription, str) and subscription else None
         )
-        policy = retry or NoRetry()
+        policy = policy_of(retry, ack)
         how: dict[str, Any] = {
             "subscription": subscription,
             "priority": priority,
@@ -147,7 +151,7 @@ class App:
                 raise UsageError(f"dead letters of {uri} would come back to it; name another queue for them")
 
         def register(handler: H) -> H:
-            if self._session is not None:
+            if self._running:
                 raise StateError("the app is running; register its handlers before")
             check_handling(handler, concurrency, ack, policy, timeout, self._grace)
             self._registered.append(_Registration(uri, handler, policy, how))
@@ -169,26 +173,42 @@ class App:
     async def queue(self, uri: str) -> Queue:
         """Return a queue to post to, opened the first time it is asked for; for use in handlers.
 
+        It may be one that the app consumes. A session opens a queue once, so the app connects a second time
+        to post to such a queue.
+
         Raises:
+            ConnectionFailed: no broker answered.
             OpenQueueError: the broker refused.
             RequestTimeout: the broker did not answer in time.
             InvalidURI: it is no URI.
-            StateError: the app does not run, or only reads this queue.
+            StateError: the app does not run.
 
         Cancelling it leaves the queue being opened for whoever asks next.
         """
         key = QueueUri.parse(uri).canonical
-        session = self.session
+        _ = self.session
         opening = self._outputs.get(key)
-        if opening is None or (opening.done() and (opening.cancelled() or opening.exception() is not None)):
-            opening = self._outputs[key] = asyncio.ensure_future(session.open_queue(uri, write=True))
+        if opening is None or _failed(opening):
+            opening = self._outputs[key] = asyncio.ensure_future(self._open_output(uri, key))
         return await asyncio.shield(opening)
+
+    async def _open_output(self, uri: str, key: str) -> Queue:
+        session = self.session
+        if any(each.uri.canonical == key and not each.uri.app_id for each in self._registered):
+            if self._posting is None or _failed(self._posting):
+                connecting = connect(self._broker, **self._options)
+                self._posting = asyncio.ensure_future(self._closing.enter_async_context(connecting))
+            session = await asyncio.shield(self._posting)
+        return await session.open_queue(uri, write=True)
 
     def stop(self) -> None:
         """Begin the end: no more messages are taken, handlers at work may finish within ``grace`` seconds.
 
-        Called once more, it cancels them. To be called in the event loop, from a handler for instance.
+        Called once more, it cancels them. Called while the app connects and opens its queues, it ends that.
+        To be called in the event loop, from a handler for instance.
         """
+        if self._starting is not None and not self._stopping:
+            self._starting.cancel()
         self._stopping = True
         for task in self._tasks:
             task.cancel()
@@ -211,22 +231,44 @@ class App:
 
         Cancelling it ends it in the same way; cancelled once more, it cancels the handlers.
         """
-        if self._session is not None:
+        if self._running:
             raise StateError("the app is running already")
         if not self._registered:
             raise StateError("nothing to do: register a handler with @app.consumer(...)")
-        self._stopping = False
-        async with connect(self._broker, **self._options) as session:
-            self._session = session
-            try:
-                queues = await self._open_queues(session)
-                with self._handling_signals(signals):
-                    await self._work(queues)
-            finally:
-                self._session, self._tasks = None, []
-                for opening in self._outputs.values():
-                    opening.cancel()
-                self._outputs = {}
+        self._running, self._stopping = True, False
+        try:
+            with on_signals(self.stop) if signals else nullcontext():
+                async with AsyncExitStack() as self._closing:
+                    queues = await self._start()
+                    if not self._stopping:
+                        await self._work(queues)
+                    self._forget()
+        finally:
+            self._forget()
+            self._running = False
+
+    def _forget(self) -> None:
+        """Hand out no more queues; those being opened are given up."""
+        self._session, self._tasks = None, []
+        for opening in [*self._outputs.values(), self._posting]:
+            if opening is not None:
+                opening.cancel()
+        self._outputs, self._posting = {}, None
+
+    async def _start(self) -> list[tuple[_Registration, Queue, Queue | None]]:
+        """Connect and open the queues; nothing when told to stop meanwhile."""
+        task = self._starting = asyncio.current_task()
+        assert task is not None
+        try:
+            self._session = await self._closing.enter_async_context(connect(self._broker, **self._options))
+            return await self._open_queues(self._session)
+        except asyncio.CancelledError:
+            if not self._stopping or task.cancelling() > 1:  # somebody else wants it to end, too
+                raise
+            task.uncancel()
+            return []
+        finally:
+            self._starting = None
 
     async def _open_queues(self, session: Session) -> list[tuple[_Registration, Queue, Queue | None]]:
         """Open each queue once, for all that is to be done with it; return what each handler needs."""
@@ -255,8 +297,6 @@ class App:
 
     async def _work(self, queues: list[tuple[_Registration, Queue, Queue | None]]) -> None:
         """Run every handler until all are done, or one has failed."""
-        if self._stopping:
-            return
         tasks = self._tasks = [
             asyncio.create_task(
                 feed(
@@ -288,20 +328,6 @@ class App:
         if failures:
             raise failures[0]
 
-    @contextmanager
-    def _handling_signals(self, wanted: bool) -> Generator[None]:
-        loop = asyncio.get_running_loop()
-        before: dict[signal.Signals, Callable[[int, FrameType | None], Any] | int | None] = {}
-        for number in (signal.SIGTERM, signal.SIGINT) if wanted else ():
-            previous = signal.getsignal(number)
-            try:
-                loop.add_signal_handler(number, self.stop)
-            except (NotImplementedError, RuntimeError, ValueError):
-                break  # this platform, or a thread that is not the main one, has no signals
-            before[number] = previous
-        try:
-            yield
-        finally:
-            for number, previous in before.items():
-                loop.remove_signal_handler(number)
-                signal.signal(number, previous)
+
+def _failed(opening: asyncio.Future[Any]) -> bool:
+    return opening.done() and (opening.cancelled() or opening.exception() is not None)

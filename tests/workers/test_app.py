@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -21,6 +22,24 @@ async def post(session: bmq.Session, uri: str, *items: bytes | bmq.PutMessage) -
     queue = await session.open_queue(uri, write=True)
     (await queue.post_many(items)).raise_for_failures()
     await queue.close()
+
+
+@asynccontextmanager
+async def silent_server() -> AsyncIterator[tuple[str, asyncio.Event]]:
+    """Something that takes connections and never says a word; the event is set by the first."""
+    connected, done = asyncio.Event(), asyncio.Event()
+
+    async def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected.set()
+        await reader.read()
+        writer.close()
+        done.set()
+
+    server = await asyncio.start_server(ignore, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    yield f"tcp://{host}:{port}", connected
+    server.close()
+    await done.wait()
 
 
 async def test_a_service_from_start_to_stop(broker_uri: str, session: bmq.Session, uri: str) -> None:
@@ -178,6 +197,80 @@ async def test_cancelling_it_lets_handlers_finish(broker_uri: str, session: bmq.
     await asyncio.wait([task])
     assert task.cancelled()
     assert await seen_by(session, uri) == [b"1"]
+
+
+async def test_a_handler_posts_to_the_queue_it_is_fed_from(
+    broker_uri: str, session: bmq.Session, uri: str
+) -> None:
+    app = bmq.App(broker_uri)
+    handled: list[bytes] = []
+
+    @app.consumer(uri, concurrency=2)
+    async def count_down(message: bmq.Message) -> None:
+        handled.append(message.data)
+        number = int(message.data)
+        if number == 0:
+            app.stop()
+            return
+        queue = await app.queue(uri)
+        await queue.post(b"%d" % (number - 1))
+
+    for _ in range(2):
+        await post(session, uri, b"3")
+        await app.run()
+        assert handled == [b"3", b"2", b"1", b"0"]
+        handled.clear()
+    assert await seen_by(session, uri) == []
+
+
+async def test_a_handler_of_an_application_posts_to_its_queue(
+    broker_uri: str, session: bmq.Session, fresh: Fresh
+) -> None:
+    uri = fresh("bmq.test.mem.fanout")
+    app = bmq.App(broker_uri)
+    handled: list[bytes] = []
+
+    @app.consumer(f"{uri}?id=foo")
+    async def handle(message: bmq.Message) -> None:
+        handled.append(message.data)
+        if message.data == b"again":
+            app.stop()
+        else:
+            await (await app.queue(uri)).post(b"again")
+
+    await post(session, uri, b"x")
+    await app.run()
+    assert handled == [b"x", b"again"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_it_while_no_broker_answers(number: signal.Signals) -> None:
+    async with silent_server() as (uri, connected):
+        app = bmq.App(uri, connect_timeout=3600)
+
+        @app.consumer("bmq://bmq.test.mem.priority/q")
+        async def handle(message: bmq.Message) -> None: ...
+
+        task = asyncio.create_task(app.run())
+        await connected.wait()
+        os.kill(os.getpid(), number)
+        await task
+
+
+async def test_cancelled_while_no_broker_answers_it_is_cancelled() -> None:
+    async with silent_server() as (uri, connected):
+        app = bmq.App(uri, connect_timeout=3600)
+
+        @app.consumer("bmq://bmq.test.mem.priority/q")
+        async def handle(message: bmq.Message) -> None: ...
+
+        task = asyncio.create_task(app.run())
+        await connected.wait()
+        with pytest.raises(bmq.StateError, match="running already"):
+            await app.run()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
 
 async def test_one_failing_consumer_ends_all_and_says_why(
