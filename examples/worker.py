@@ -100,8 +100,13 @@ async def main() -> None:
             broker, options.queue, f"{options.queue}.dead", shop, None if options.serve else options.orders
         )
         posting = asyncio.create_task(post_orders(broker, options.queue, options.orders))
-        await app.run()
-        await posting
+        try:
+            await app.run()
+        except bmq.ConnectionFailed as error:
+            raise SystemExit(str(error)) from None
+        finally:
+            posting.cancel()
+            await asyncio.gather(posting, return_exceptions=True)
     print(f"{len(shop.shipped)} shipped, {len(shop.unshippable)} put aside, {shop.retries} retries")
 
 

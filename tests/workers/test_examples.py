@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,48 @@ def test_tags() -> None:
 def test_worker() -> None:
     # Of 24 orders 8 have no address (two retries each); of the others 4 need a second attempt.
     assert run("worker.py") == "16 shipped, 8 put aside, 20 retries\n"
+
+
+def test_a_worker_without_a_broker_says_so_in_a_line() -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))  # nobody listens here
+        uri = f"tcp://127.0.0.1:{reserved.getsockname()[1]}"
+        command = [sys.executable, "-W", "error", EXAMPLES / "worker.py", "--broker", uri]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert uri.removeprefix("tcp://") in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+CONSUMING = """
+import asyncio, bmq
+
+async def handle(message):
+    print("begun", flush=True)
+    await asyncio.sleep(0.2)
+    print("finished", flush=True)
+
+async def main():
+    async with bmq.broker.Broker(port=0) as broker, bmq.connect(broker.uri) as session:
+        uri = "bmq://bmq.test.mem.priority/orders"
+        queue = await session.open_queue(uri, read=True, write=True, default_subscription=False)
+        await queue.post_many([b"1", b"2"])
+        await bmq.consume(queue, handle, signals=True)
+    print("closed")
+
+bmq.run(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_program_that_consumes_finishes_and_closes_on_a_signal(number: signal.Signals) -> None:
+    command = [sys.executable, "-W", "error", "-c", CONSUMING]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=30)
+    assert (process.returncode, output, errors) == (0, "finished\nclosed\n", "")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
