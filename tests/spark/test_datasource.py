@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -406,14 +408,77 @@ def test_a_batch_is_split_into_partitions(broker: BrokerThread, queue: str, tmp_
     query.runner.stop()
 
 
+class OldQuery(Query):
+    """What the engine of pyspark 4.0 and 4.1 does: latestOffset is told nothing, only commit is."""
+
+    def latest(self, limit: int = 10_000) -> dict[str, int]:
+        return travelled(self.runner.latestOffset())
+
+
+def test_an_old_engine_that_has_committed_nothing_has_confirmed_nothing(
+    broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    query = OldQuery(broker, queue, tmp_path)
+    post_numbers(broker, queue, 0, 10)
+    assert query.latest() == {"messages": 10}
+    broker.call(lambda b: b.faults.disconnect())
+    post_numbers(broker, queue, 10, 12)
+    while query.latest() != {"messages": 12}:
+        pass  # delivered again: the first ten, before the others
+    query.runner.stop()
+    assert sorted(map(int, left_in(broker, queue))) == list(range(12))
+
+
+def test_an_old_engine_confirms_what_it_commits_and_nothing_else(
+    broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    query = OldQuery(broker, queue, tmp_path, maxMessagesPerTrigger=6)
+    post_numbers(broker, queue, 0, 10)
+    assert query.batch() == numbers(0, 6)
+    assert query.batch() == numbers(6, 10)
+    query.runner.commit({"messages": 6})
+    query.runner.stop()
+    assert left_in(broker, queue) == numbers(6, 10)
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """A disk that is full when a file has so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("engine", [Query, OldQuery])
+def test_half_a_batch_in_the_log_is_no_batch(
+    broker: BrokerThread, queue: str, tmp_path: Path, engine: type[Query]
+) -> None:
+    text = "x" * 8_000_000
+    broker.post(queue, [text.encode()])
+    query = engine(broker, queue, tmp_path)
+    with files_of_at_most(4_000_000), pytest.raises(OSError, match="too large"):
+        query.latest()
+    query.runner.stop()
+    again = engine(broker, queue, tmp_path)
+    assert again.batch() == [text]
+    again.runner.stop()
+
+
 def test_the_log_is_cleared_of_what_is_long_committed(
     broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
     query = Query(broker, queue, tmp_path)
+    kept: list[list[str]] = []
     for n in range(20):
         post_numbers(broker, queue, n, n + 1)
         assert query.batch() == [f"{n}"]
-    assert len(list(tmp_path.rglob("*.arrow"))) < 12
+        kept.append(sorted(path.name for path in tmp_path.rglob("*.arrow")))
+    # One a batch; after eight committed ones and the newest, each new one takes the place of the oldest.
+    assert [len(each) for each in kept] == [*range(1, 10), *[9] * 11]
+    assert kept[-1] == [f"{n:020d}-{n + 1:020d}.arrow" for n in range(11, 20)]
     query.runner.stop()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 import time
@@ -32,7 +33,7 @@ import bmq
 from bmq.spark import portal as portals
 from bmq.spark import write_partition
 from bmq.spark.posting import Scope
-from tests.client.peer import eventually
+from tests.client.peer import Peer, eventually
 from tests.spark.brokers import DOMAIN, BrokerThread
 
 ORDERS = [
@@ -83,8 +84,12 @@ def test_a_column_names_the_queue(broker: BrokerThread, queue: str) -> None:
     assert [m.data for m in broker.drain(f"{queue}-1", expect=5)] == [b"1", b"3", b"5", b"7", b"9"]
 
 
-def test_an_empty_partition_is_fine_and_connects_nowhere() -> None:
-    write_partition(queue=f"bmq://{DOMAIN}/q", broker="tcp://127.0.0.1:1")(iter([]))
+async def test_an_empty_partition_is_fine_and_connects_nowhere() -> None:
+    async with Peer() as peer:
+        write = write_partition(queue=f"bmq://{DOMAIN}/q", broker=peer.uri)
+        report = await asyncio.to_thread(write.post, iter([]), Scope("job", 7))
+        assert peer.connections == []
+    assert (report.partition, report.rows, report.acknowledged, report.bytes) == (7, 0, 0, 0)
 
 
 def test_one_session_serves_all_partitions(broker: BrokerThread, queue: str) -> None:
@@ -153,6 +158,24 @@ def test_equal_rows_of_another_write_are_other_messages(
     assert len(broker.drain(queue, expect=200)) == 200
 
 
+def test_rows_that_differ_in_the_names_of_their_properties_are_other_messages(
+    broker: BrokerThread, queue: str
+) -> None:
+    for name in ("weight", "height"):
+        write = write_partition(queue=queue, broker=broker.uri, value="body", properties=[name])
+        write.post(iter([Row(**{"body": "x", name: 1})]), Scope("job", 3))
+    assert [dict(m.properties) for m in broker.drain(queue, expect=2)] == [{"weight": 1}, {"height": 1}]
+
+
+def test_entries_of_maps_are_told_apart_by_name_in_a_repeated_task(broker: BrokerThread, queue: str) -> None:
+    one, other = Row(body="x", more={"weight": 1}), Row(body="x", more={"height": 1})
+    write = write_partition(queue=queue, broker=broker.uri, value="body", properties=["more"])
+    write.post(iter([one]), Scope("job", 3, attempt=0))  # died here
+    write.post(iter([other, one]), Scope("job", 3, attempt=1))
+    got = [dict(m.properties) for m in broker.drain(queue, expect=2)]
+    assert sorted(got, key=str) == [{"height": 1}, {"weight": 1}]
+
+
 def test_every_call_is_a_job_of_its_own_unless_it_is_named(broker: BrokerThread, queue: str) -> None:
     for _ in range(2):
         sink(broker, queue)(iter(ORDERS[:10]))
@@ -214,6 +237,25 @@ def test_a_refused_row_is_retried_and_then_named(broker: BrokerThread) -> None:
     assert info.value.queue_uri == uri
     copy = cloudpickle.loads(cloudpickle.dumps(info.value))
     assert (str(copy), copy.status, copy.queue_uri) == (str(info.value), info.value.status, uri)
+
+
+async def test_rows_that_are_posted_again_keep_their_order() -> None:
+    rows = [Row(value=f"{n}") for n in range(50)]
+    async with Peer() as peer:
+        peer.hold.add("PUT")
+        write = write_partition(queue=f"bmq://{DOMAIN}/q", broker=peer.uri, retry_interval=0.01)
+        writing = asyncio.create_task(asyncio.to_thread(write.post, iter(rows), Scope("job")))
+        await eventually(lambda: peer.connections and len(peer.connection.script.puts) == 50, 30)
+        script = peer.connection.script
+        puts, script.puts = script.puts, []
+        # The broker takes every other row, and says so in an order of its own.
+        peer.connection.send(script.ack(puts[::2], bmq.AckStatus.SUCCESS))
+        peer.connection.send(script.ack(puts[:0:-2], bmq.AckStatus.LIMIT_MESSAGES))
+        peer.answer("PUT")
+        report = await writing
+        await asyncio.to_thread(portals.shutdown)
+    assert (report.acknowledged, report.retried) == (50, 25)
+    assert peer.posted == list(range(1, 50, 2))
 
 
 def test_a_queue_that_empties_in_time_takes_the_rest(broker: BrokerThread) -> None:

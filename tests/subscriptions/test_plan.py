@@ -69,6 +69,15 @@ def texts(selector: Any) -> list[str]:
             P.x.one_of("a" * 50, "b" * 50, "c" * 50),
             [f'x=="{"a" * 50}"||x=="{"b" * 50}"', f'x=="{"c" * 50}"'],
         ),
+        # The limit is one of bytes: of these characters each has two.
+        (
+            P.x.one_of("é" * 30, "ü" * 30, "ß" * 20),
+            [f'x=="{"é" * 30}"', f'x=="{"ü" * 30}"||x=="{"ß" * 20}"'],
+        ),
+        (
+            f'x=="{"é" * 30}" || x=="{"ü" * 30}"',
+            [f'x=="{"é" * 30}"', f'x=="{"ü" * 30}"'],
+        ),
     ],
     ids=str,
 )
@@ -106,6 +115,7 @@ def test_hundreds_of_alternatives() -> None:
             "!exists(a)&&!exists(b)&&!exists(c)&&!exists(d)&&!exists(e)&&!exists(f)",
         ),
         (P.x == "a" * 130, "TOO_LONG", "expression is too long (135), max allowed length: 128", 'x=="aaa'),
+        (P.x == "é" * 65, "TOO_LONG", "expression is too long (135), max allowed length: 128", 'x=="ééé'),
         (
             (P.x == "a" * 70) & (P.y == "b" * 70),
             "TOO_LONG",
