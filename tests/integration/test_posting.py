@@ -75,8 +75,16 @@ async def test_flush_waits_for_every_post(queue: bmq.Queue) -> None:
     assert queue.unacked == 0
 
 
-async def test_flush_with_nothing_posted(queue: bmq.Queue) -> None:
-    await queue.flush(timeout=TIMEOUT)
+async def test_flush_with_nothing_posted_waits_for_nothing(
+    queue: bmq.Queue, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+) -> None:
+    other = await bmq_session.open_queue(bmq_new_queue_uri(), write=True)
+    pending = other.post_nowait(b"of another queue")
+    await queue.flush(timeout=0)
+    assert queue.unacked == 0
+    assert not pending.done()
+    await other.flush(timeout=TIMEOUT)
+    assert pending.done()
 
 
 class TestPostMany:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
 from collections.abc import AsyncIterator
 from random import Random
 
@@ -131,8 +132,19 @@ class TestLife:
         await asyncio.wait_for(proxy.close(), 2)
 
     async def test_close_while_connections_are_refused(self, broker: Upstream) -> None:
-        async with FaultProxy(broker.uri) as proxy:
-            proxy.refuse()
+        proxy = FaultProxy(broker.uri)
+        await proxy.start()
+        port = proxy.port
+        proxy.refuse()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+        await proxy.close()
+        await proxy.close()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+        assert broker.peers == []
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", port))  # it is not kept from others
 
     async def test_it_is_started_once_and_has_no_port_before(self, broker: Upstream) -> None:
         proxy = FaultProxy(broker.uri)
