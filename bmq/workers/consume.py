@@ -85,9 +85,9 @@ async def consume(
             with more, they overtake each other.
         ack: when a message is confirmed.
         retry: what happens to a message whose handler fails. None tries it four times more, after 1, 2, 4 and
-            8 seconds, but not after a ValueError, TypeError, UsageError or ProtocolError, which the same
-            message would bring about again; then it is skipped: it stays in the queue, unconfirmed, and the
-            next one is handled.
+            8 seconds, but not after errors that the same message would bring about again (ValueError,
+            TypeError, LookupError, AttributeError, UsageError, ProtocolError); then it is skipped: it stays
+            in the queue, unconfirmed, and the next one is handled.
         timeout: seconds a handler may take for one attempt; None for no limit. A thread cannot be stopped:
             its attempt has failed then, but the thread is not free before it is done.
         grace: seconds to let handlers finish; after that, or when cancelled once more, they are cancelled.

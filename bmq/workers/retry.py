@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, cast
 
-from bmq.errors import ProtocolError, UsageError
+from bmq.errors import ProtocolError, StateError, UsageError
 from bmq.workers.failure import DeadLetter, GiveUp
 
 __all__ = ["DEFAULT_RETRY", "Backoff", "ExponentialDecay", "NoRetry", "NoRetryOn", "RetryPolicy"]
@@ -187,11 +187,14 @@ def never(no_retry: NoRetryOn, error: BaseException) -> bool:
     return no_retry(error)
 
 
+# The same message brings these about again: it is malformed, or the handler is.
+_SAME_AGAIN = (ValueError, TypeError, LookupError, AttributeError, UsageError, ProtocolError)
+
+
+def same_again(error: BaseException) -> bool:
+    """Whether another attempt would fail in the same way; all else may be an outage of something."""
+    return isinstance(error, _SAME_AGAIN) and not isinstance(error, StateError)
+
+
 #: What is done without a policy. Nothing is lost by it: it gives up without confirming.
-DEFAULT_RETRY = Backoff(
-    every=1.0,
-    factor=2.0,
-    retries=4,
-    then="skip",
-    no_retry=(ValueError, TypeError, UsageError, ProtocolError),
-)
+DEFAULT_RETRY = Backoff(every=1.0, factor=2.0, retries=4, then="skip", no_retry=same_again)

@@ -96,10 +96,18 @@ async def test_what_is_skipped_makes_no_request_each(stage: Stage, clock: FakeCl
 
 @pytest.mark.parametrize(
     "error",
-    [ValueError("no JSON"), TypeError("not a number"), bmq.ProtocolError("cut short"), bmq.UsageError("no")],
+    [
+        ValueError("no JSON"),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+        TypeError("not a number"),
+        KeyError("CustomerId"),
+        AttributeError("no such thing"),
+        bmq.ProtocolError("cut short"),
+        bmq.InvalidPayload("empty"),
+    ],
     ids=lambda error: type(error).__name__,
 )
-async def test_without_a_policy_what_the_message_itself_is_to_blame_for_is_not_tried_again(
+async def test_without_a_policy_what_the_same_message_brings_about_again_is_not_tried_again(
     stage: Stage, clock: FakeClock, other_session: bmq.Session, error: Exception
 ) -> None:
     await post(stage.queue, b"bad", b"good")
@@ -108,6 +116,19 @@ async def test_without_a_policy_what_the_message_itself_is_to_blame_for_is_not_t
     assert clock.slept == []
     await stage.queue.close()
     assert await seen_by(other_session, stage.queue.uri) == [b"bad"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError("away"), TimeoutError("late"), bmq.RequestTimeout("late"), bmq.StateError("suspended")],
+    ids=lambda error: type(error).__name__,
+)
+async def test_without_a_policy_what_may_pass_is_tried_again(
+    stage: Stage, clock: FakeClock, error: Exception
+) -> None:
+    await post(stage.queue, b"bad", b"good")
+    async with consuming(stage.queue, failing(stage, error=error), clock=clock):
+        assert await stage.next(6) == [b"bad"] * 5 + [b"good"]
 
 
 async def test_on_receipt_nothing_is_tried_again(stage: Stage, clock: FakeClock) -> None:
