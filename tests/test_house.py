@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import subprocess
 import sys
@@ -57,6 +58,7 @@ NOT_ON_IMPORT = {
     "anyio",
     "blazingmq",
     "click",
+    "construct",
     "hypothesis",
     "lark",
     "numpy",
@@ -194,8 +196,10 @@ for name in ("new_event_loop", "get_event_loop", "set_event_loop", "set_event_lo
 socket.socket.__init__ = refuse("open a socket")
 
 import bmq
+first = [name for name in sys.modules if name.partition(".")[0] == "bmq"]
+bmq.connect
 
-json.dump({"modules": sorted(sys.modules), "threads": threading.active_count()}, sys.stdout)
+json.dump({"first": first, "modules": sorted(sys.modules), "threads": threading.active_count()}, sys.stdout)
 """
 
 
@@ -211,4 +215,34 @@ def test_importing_is_quiet_and_light() -> None:
     seen = json.loads(run.stdout)
     assert seen["threads"] == 1
     assert {name.partition(".")[0] for name in seen["modules"]} & NOT_ON_IMPORT == set()
-    assert "bmq.errors" in seen["modules"]
+    assert "bmq.client.session" in seen["modules"]
+    assert sorted(seen["first"]) == ["bmq", "bmq._version"], "nothing before it is used"
+
+
+def test_every_name_is_found_where_type_checkers_are_told_it_is() -> None:
+    """Names are imported when they are first used; type checkers are told by imports of their own."""
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    told = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module not in ("typing", "importlib")
+        for alias in node.names
+    }
+    for name in {*bmq.__all__, *told}:
+        home = importlib.import_module(f"bmq.{name}" if told[name] == "bmq" else str(told[name]))
+        assert getattr(bmq, name) is (home if told[name] == "bmq" else getattr(home, name)), name
+    assert {name for name, home in told.items() if home != "bmq"} <= set(bmq.__all__)
+    assert set(told) <= set(dir(bmq))
+    with pytest.raises(AttributeError, match="'bmq' has no attribute 'conect'"):
+        _ = bmq.conect  # type: ignore[attr-defined]
+
+
+def test_an_unrelated_run_of_pytest_does_not_pay_for_the_plugin(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import sys\n\ndef test_it():\n"
+        "    ours = {name for name in sys.modules if name.partition('.')[0] in ('bmq', 'construct', 'orjson')}\n"
+        "    assert ours == {'bmq', 'bmq._version', 'bmq.testing', 'bmq.testing.plugin'}\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout
