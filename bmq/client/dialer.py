@@ -39,6 +39,7 @@ class Dialer:
         reconnects: how often the connection was restored.
         close_reason: why the session itself closed the connection, if it did.
         failure: the error that made it do so.
+        last_failure: why the last attempt came to nothing.
     """
 
     def __init__(
@@ -65,11 +66,17 @@ class Dialer:
         self.reconnects = 0
         self.close_reason = ""
         self.failure: Error | None = None
+        self.last_failure: Error | None = None
 
     @property
     def target(self) -> str:
         """The addresses, for people."""
         return ", ".join(map(str, self._addresses))
+
+    @property
+    def address(self) -> Address:
+        """The address that is connected, or is tried next."""
+        return self._addresses[self._next_address % len(self._addresses)]
 
     async def first_connect(self) -> None:
         """Connect for the first time.
@@ -165,7 +172,8 @@ class Dialer:
                     except ConnectionFailed as error:
                         if not options.is_retryable(error):
                             raise
-                        logger.info("%s; trying again", error)
+                        self.last_failure = error
+                        self._driver.reporter.not_connected_yet(error)
         except TimeoutError:
             raise ConnectionFailed(
                 f"could not connect to {self.target} within {options.reconnect_timeout} s"
@@ -188,6 +196,7 @@ class Dialer:
     async def _reconnect(self) -> str:
         """Try until it works; return why it did not."""
         options = self._driver.options
+        self.last_failure = None
         try:
             async with asyncio.timeout(options.reconnect_timeout):
                 await self._attempts()
@@ -227,14 +236,14 @@ class Dialer:
             self._delays, self._attempt = driver.options.reconnect_delays(), 0
         for delay in self._delays:
             self._attempt += 1
-            address = self._addresses[self._next_address % len(self._addresses)]
-            driver.publish(Reconnecting(self._attempt, delay, str(address)))
+            driver.publish(Reconnecting(self._attempt, delay, str(self.address)))
             await asyncio.sleep(delay)
             try:
                 await self._try_all()
             except ConnectionFailed as error:
                 if not driver.options.is_retryable(error):
                     raise
+                self.last_failure = error
                 logger.info("attempt %d to reconnect failed: %s", self._attempt, error)
             else:
                 self.reconnects += 1
@@ -247,9 +256,8 @@ class Dialer:
         """Try every address once, beginning with the one that worked last or follows the one that did not."""
         failures: list[str] = []
         for _ in self._addresses:
-            address = self._addresses[self._next_address % len(self._addresses)]
             try:
-                await self._try_address(address)
+                await self._try_address(self.address)
                 return
             except ConnectionFailed as error:
                 if len(self._addresses) == 1 or not error.retryable:
