@@ -17,9 +17,10 @@ import bmq
 PACKAGE = Path(bmq.__file__).parent
 MODULES = {path.relative_to(PACKAGE.parent): path for path in sorted(PACKAGE.rglob("*.py"))}
 
-#: What each room may import from the others. Every room may use bmq.errors and bmq._version.
+#: What each room may import from the others. Every room may use what is in FREE.
 MAY_IMPORT = {
     "errors": set[str](),
+    "_local": set[str](),
     "_version": set[str](),
     "events": {"protocol"},
     "wire": set[str](),
@@ -32,7 +33,7 @@ MAY_IMPORT = {
     "spark": {"wire", "protocol", "subscriptions", "client", "broker"},
     "cli": {"wire", "protocol", "subscriptions", "client", "broker", "testing"},
 }
-FREE = {"errors", "_version"}
+FREE = {"errors", "_local", "_version"}
 
 #: Rooms in which time and bytes are parameters, and what would bring a clock, a loop or a socket in.
 PURE = {"wire", "protocol", "subscriptions"}

@@ -15,6 +15,7 @@ from ssl import SSLContext
 from types import TracebackType
 from typing import Any, cast
 
+from bmq._local import note_listener
 from bmq.broker.builtin import builtin_domains
 from bmq.broker.clock import Clock, ManualClock
 from bmq.broker.connection import Connection
@@ -184,6 +185,7 @@ class Broker:
             lambda: Connection(self), self.host, self._port, ssl=self._ssl, backlog=_BACKLOG
         )
         self._port = self._server.sockets[0].getsockname()[1]
+        note_listener(self, self._port)
         if isinstance(self.clock, ManualClock):
             self.clock.subscribe(self._tick)
         else:

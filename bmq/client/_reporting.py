@@ -54,6 +54,7 @@ class Reporter:
         self._down_since: float | None = None
         self._interval = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._self = weakref.ref(self)
         self._kept = 0
         self._slow_since: float | None = None
         self._slow_said = float("-inf")
@@ -121,7 +122,7 @@ class Reporter:
         self._arm(driver)
 
     def _arm(self, driver: Driver) -> None:
-        self._timer = driver.loop.call_later(self._interval, _remind, weakref.ref[Reporter](self))
+        self._timer = driver.loop.call_later(self._interval, _remind, self._self)
         self._interval = min(_RARELY, self._interval * 2)
 
     def remind(self) -> None:

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import ssl as ssl_module
 from collections.abc import Callable, Coroutine, Generator
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
-from bmq.client.address import parse_addresses, resolve_broker
+from bmq._local import is_loopback
+from bmq.client.address import Address, find_broker
 from bmq.client.health import HostHealthMonitor
-from bmq.client.options import CredentialsSource, SessionOptions
+from bmq.client.options import Credentials, CredentialsSource, SessionFields, SessionOptions
 from bmq.client.session import Session
-from bmq.errors import UsageError
+from bmq.errors import ConnectionFailed, UsageError
 from bmq.protocol.events import SessionEvent
 
 __all__ = ["connect", "run"]
 
 T = TypeVar("T")
+
+logger = logging.getLogger("bmq.client")
 
 
 class connect:
@@ -29,7 +33,8 @@ class connect:
 
     Args:
         broker: ``tcp://host:port`` (``tcps://`` for TLS), several separated by commas. The
-            environment variable BMQ_BROKER_URI, if set, is used instead.
+            environment variable BMQ_BROKER_URI, if set, is used instead, with a warning in the log; not for
+            an embedded broker or a proxy in this process.
         credentials: :class:`bmq.Credentials`, or a callable (it may be async) that returns them whenever the
             session authenticates.
         ssl: a context for TLS; ``tcps://`` without one uses the system's defaults.
@@ -57,15 +62,21 @@ class connect:
         on_event: Callable[[SessionEvent], None] | None = None,
         host_health: HostHealthMonitor | None = None,
         options: SessionOptions | None = None,
-        **fields: Any,
+        **fields: Unpack[SessionFields],
     ) -> None:
         options = options or SessionOptions()
         unknown = set(fields) - set(SessionOptions.__dataclass_fields__)
         if unknown:
             known = ", ".join(sorted(SessionOptions.__dataclass_fields__))
             raise UsageError(f"unknown option {', '.join(sorted(unknown))}; there are: {known}")
+        target = find_broker(broker, tls=ssl is not None)
+        if target.note:
+            logger.warning("connecting to %s", target)
+        if credentials is not None and ssl is None:
+            _warn_of_clear_text(credentials, target.addresses)
+        self._note = target.note
         self._session = Session(
-            parse_addresses(resolve_broker(broker)),
+            target.addresses,
             replace(options, **fields),
             credentials=credentials,
             ssl=ssl,
@@ -74,16 +85,32 @@ class connect:
             host_health=host_health,
         )
 
+    async def _start(self) -> Session:
+        try:
+            return await self._session.start()
+        except ConnectionFailed as error:
+            if self._note:
+                error.args = (f"{error} ({self._note})",)
+            raise
+
     def __await__(self) -> Generator[Any, None, Session]:
-        return self._session.start().__await__()
+        return self._start().__await__()
 
     async def __aenter__(self) -> Session:
-        return await self._session.start()
+        return await self._start()
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         await self._session.close()
+
+
+def _warn_of_clear_text(credentials: CredentialsSource, addresses: list[Address]) -> None:
+    if isinstance(credentials, Credentials) and credentials.data is None:
+        return
+    for address in addresses:
+        if not address.tls and not is_loopback(address.host):
+            logger.warning("credentials go to %s in the clear; a tcps:// address protects them", address)
 
 
 def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:

@@ -12,6 +12,7 @@ from enum import Enum
 from random import Random
 from types import TracebackType
 
+from bmq._local import note_listener
 from bmq.client.address import parse_addresses
 from bmq.errors import StateError
 from bmq.testing.pipe import Conditions, Direction, Endpoint, Pipe
@@ -339,6 +340,7 @@ class FaultProxy(Line):
             raise StateError("a proxy is started once")
         self._reserved = _reserve(self.host, self._wanted_port)
         self._port = self._reserved.getsockname()[1]
+        note_listener(self, self._port)
         await self.accept()
 
     async def close(self) -> None:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from bmq.client.connect import connect
+from bmq.client.options import ConnectOptions
 from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.errors import StateError, UsageError
@@ -69,7 +70,7 @@ class App:
         grace: float = 30.0,
         on_error: OnError | None = None,
         clock: Clock | None = None,
-        **options: Any,
+        **options: Unpack[ConnectOptions],
     ) -> None:
         self._broker = broker
         self._options = options

@@ -1,4 +1,4 @@
-"""What happens to a session is said: a line when it begins, one when it is over; nothing that a peer forged."""
+"""What happens to a session is said: a line when it begins, one when it is over; nothing a peer forged."""
 
 from __future__ import annotations
 
