@@ -54,7 +54,7 @@ class Reporter:
         self._down_since: float | None = None
         self._interval = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._self = weakref.ref(self)
+        self._self = weakref.ref[Reporter](self)
         self._kept = 0
         self._slow_since: float | None = None
         self._slow_said = float("-inf")

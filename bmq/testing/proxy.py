@@ -14,7 +14,7 @@ from types import TracebackType
 
 from bmq._local import note_listener
 from bmq.client.address import parse_addresses
-from bmq.errors import StateError
+from bmq.errors import InvalidArgument, StateError
 from bmq.testing.pipe import Conditions, Direction, Endpoint, Pipe
 
 __all__ = ["Direction", "FaultProxy", "Line", "ProxiedConnection", "Side"]
@@ -68,13 +68,15 @@ class Line(ABC):
         """Send in pieces of ``size`` bytes (or of a random size within bounds); None sends as it comes."""
         bounds = (size, size) if isinstance(size, int) else size
         if bounds is not None and not 1 <= bounds[0] <= bounds[1]:
-            raise ValueError(f"pieces have at least one byte: {size!r}")
+            raise InvalidArgument(f"pieces have at least one byte: {size!r}")
         self._set(direction, split=bounds)
 
     def throttle(self, bytes_per_second: float | None, direction: Direction | None = None) -> None:
         """Let no more than this pass in each direction; None takes the limit away."""
         if bytes_per_second is not None and bytes_per_second <= 0:
-            raise ValueError(f"a rate is more than 0 bytes a second, not {bytes_per_second}; or call stall()")
+            raise InvalidArgument(
+                f"a rate is more than 0 bytes a second, not {bytes_per_second}; or call stall()"
+            )
         self._set(direction, rate=bytes_per_second)
 
     def heal(self) -> None:
@@ -100,7 +102,7 @@ class Line(ABC):
         With no connection open it is done to the next one.
         """
         if xor is not None and replace is not None:
-            raise ValueError("give either xor or replace")
+            raise InvalidArgument("give either xor or replace")
         changes: list[Callable[[int], int]]
         if replace is not None:
             changes = [_replacer(value) for value in replace]

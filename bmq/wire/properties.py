@@ -194,6 +194,8 @@ def _learn_encoder(key: tuple[Any, ...], properties: Mapping[str, PropertyInput]
 
 
 def _encode(properties: Mapping[str, PropertyInput], *, new: bool) -> bytes:
+    if not isinstance(properties, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidProperty(f"properties are values by name, in a mapping, not {type(properties).__name__}")
     count = len(properties)
     if not count:
         return b""

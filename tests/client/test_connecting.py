@@ -299,18 +299,18 @@ def test_a_password_in_an_address_is_in_no_log_and_no_error(
     with pytest.raises(bmq.InvalidURI, match="credentials=") as caught:
         bmq.connect(secret if place == "code" else "tcp://here:1")
     assert ("BMQ_BROKER_URI" in str(caught.value)) is (place == "environment")
-    assert "hunter2" not in f"{caught.getrepr()} {caplog.text}".replace(repr(secret), "")
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert "hunter2" not in repr(error)
+        error = None if error.__suppress_context__ else error.__cause__ or error.__context__
+    assert "hunter2" not in caplog.text
 
 
 @pytest.mark.parametrize(
     ("uri", "options", "warned"),
     [
         ("tcp://far.example:1", {"credentials": bmq.Credentials.basic("user", "hunter2")}, True),
-        (
-            "tcps://near.example:1,tcp://far.example:1",
-            {"credentials": lambda: bmq.Credentials.anonymous()},
-            True,
-        ),
+        ("tcps://near.example,tcp://far.example:1", {"credentials": bmq.Credentials.anonymous}, True),
         ("tcps://far.example:1", {"credentials": bmq.Credentials.basic("user", "hunter2")}, False),
         ("tcp://far.example:1", {"credentials": bmq.Credentials.anonymous()}, False),
         ("tcp://far.example:1", {}, False),
