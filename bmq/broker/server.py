@@ -24,7 +24,7 @@ from bmq.broker.domains import DomainSource, check_subscriptions
 from bmq.broker.faults import Faults
 from bmq.broker.node import Node
 from bmq.broker.views import QueuesView
-from bmq.errors import StateError
+from bmq.errors import InvalidArgument, StateError
 from bmq.protocol.broker import BrokerSession
 from bmq.protocol.broker_settings import Authentication, BrokerSettings
 from bmq.wire.control_messages import ClientIdentity, Status
@@ -36,6 +36,7 @@ _log = logging.getLogger("bmq.broker")
 
 _TICK = 0.1
 _BACKLOG = 1024
+_LAST_PORT = 65535
 #: Seconds that a stopping broker waits for clients to read what they are sent.
 _PATIENCE = 1.0
 
@@ -85,6 +86,8 @@ class Broker:
         deduplication_history: int = 1_000_000,
         high_water: int = 16 * 1024 * 1024,
     ) -> None:
+        if not 0 <= port <= _LAST_PORT:
+            raise InvalidArgument(f"a port is 0 to {_LAST_PORT}, not {port}")
         configured: dict[str, DomainConfig | Redirect] = {}
         if builtin if builtin is not None else config_dir is None:
             configured.update(builtin_domains())

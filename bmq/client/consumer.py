@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from bmq.client._deadline import within
 from bmq.client.message import Message, MessageBatch
 from bmq.errors import Error, ProtocolError, QueueClosed
 from bmq.protocol.queue import SubscriptionCore, SubscriptionOptions
@@ -119,13 +120,13 @@ class Consumer:
             timeout: seconds to wait; None waits without bound.
 
         Raises:
-            TimeoutError: nothing arrived in time.
+            TimedOut: nothing arrived in time.
             QueueClosed: the consumer, its queue or the session was closed.
 
         Cancelling it loses nothing: a message that is not returned stays in line.
         """
         if not self.messages:
-            async with asyncio.timeout(timeout):
+            async with within(timeout, f"no message of {self.queue.uri} arrived"):
                 while not self.messages:
                     self._raise_if_closed()
                     await self.arrival()
@@ -139,13 +140,13 @@ class Consumer:
             timeout: seconds to wait for the first; None waits without bound.
 
         Raises:
-            TimeoutError: nothing arrived in time.
+            TimedOut: nothing arrived in time.
             QueueClosed: the consumer, its queue or the session was closed.
 
         Cancelling it loses nothing.
         """
         if not self.messages:
-            async with asyncio.timeout(timeout):
+            async with within(timeout, f"no message of {self.queue.uri} arrived"):
                 while not self.messages:
                     self._raise_if_closed()
                     await self.arrival()

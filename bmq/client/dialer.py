@@ -100,8 +100,10 @@ class Dialer:
     def channel_lost(self) -> None:
         """The connection is gone: reconnect unless the session does not want to."""
         if self._handshake is not None and not self._handshake.done():
+            hint = "" if self._uses_tls(self.address) else "; if it expects TLS, the address is tcps://"
             self._handshake.set_exception(
-                self.failure or ConnectionFailed("the broker closed the connection during the handshake")
+                self.failure
+                or ConnectionFailed(f"the broker closed the connection during the handshake{hint}")
             )
         if self._task is None:
             self._reconnect_if_lost()
@@ -320,10 +322,15 @@ class Dialer:
                 raise ConnectionFailed(f"{where} did not answer within {timeout:.2g} s") from None
             if isinstance(error, OSError):
                 reason = error.strerror or str(error) or type(error).__name__
+                if self._uses_tls(address) and channel is None and _ends_a_tls_handshake(error):
+                    reason += "; is this its port for TLS?"
                 raise ConnectionFailed(f"could not connect to {where}: {reason}") from error
             raise
         finally:
             self._handshake = None
+
+    def _uses_tls(self, address: Address) -> bool:
+        return address.tls or self._ssl is not None
 
     async def _open(self, address: Address, host: str) -> Channel:
         driver = self._driver
@@ -338,3 +345,10 @@ class Dialer:
             server_hostname=(self._server_hostname or address.host) if ssl is not None else None,
         )
         return channel
+
+
+def _ends_a_tls_handshake(error: OSError) -> bool:
+    """Whether this is how an attempt ends at a peer that does not speak TLS."""
+    if isinstance(error, ssl_module.SSLError):
+        return not isinstance(error, ssl_module.SSLCertVerificationError)
+    return isinstance(error, ConnectionResetError | ConnectionAbortedError | BrokenPipeError)
