@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import signal
 import ssl as ssl_module
+import threading
 from collections.abc import Callable, Coroutine, Generator
 from dataclasses import replace
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, TypeVar, Unpack
 
 from bmq._local import is_loopback
@@ -113,6 +115,30 @@ def _warn_of_clear_text(credentials: CredentialsSource, addresses: list[Address]
             logger.warning("credentials go to %s in the clear; a tcps:// address protects them", address)
 
 
+async def _until_terminated(main: Coroutine[Any, Any, T]) -> T:
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return await main
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    terminated = False
+
+    def terminate(_: int, __: FrameType | None) -> None:
+        nonlocal terminated
+        terminated = True
+        loop.call_soon_threadsafe(task.cancel)
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        return await main
+    except asyncio.CancelledError:
+        if terminated:
+            raise SystemExit(128 + signal.SIGTERM) from None
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
     """Run a coroutine as ``asyncio.run`` does, on uvloop where it is installed.
 
@@ -120,6 +146,10 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
     collector leaves alone what was there before (``gc.freeze``: modules, functions, classes), unless the
     application has done so itself: going through all of that again and again takes a tenth of the time of a
     busy consumer.
+
+    SIGTERM, where the application has no handler of its own, cancels the coroutine, so that what it has open
+    is closed in good order, and ends the process with status 143. SIGINT is what it is with ``asyncio.run``:
+    a KeyboardInterrupt, once the coroutine was cancelled.
     """
     try:
         import uvloop
@@ -132,7 +162,7 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
         gc.freeze()
     try:
         with asyncio.Runner(debug=debug, loop_factory=loop_factory) as runner:
-            return runner.run(main)
+            return runner.run(_until_terminated(main))
     finally:
         if freezes:
             gc.unfreeze()
