@@ -101,6 +101,8 @@ def _signature(name: str, thing: Any) -> str:
     parameters = [p for p in signature.parameters.values() if p.name != "self"]
     if dataclasses.is_dataclass(thing):
         parameters = [p.replace(annotation=str(p.annotation)) for p in parameters]
+    if inspect.isclass(thing):  # what making one returns is not what __init__ does
+        signature = signature.replace(return_annotation=inspect.Signature.empty)
     text = str(signature.replace(parameters=[_plain(p) for p in parameters])).replace("'", "")
     prefix = "await " if inspect.iscoroutinefunction(thing) else ""
     if len(text) > 90:
