@@ -15,18 +15,6 @@ from typing import Any
 
 __all__ = ["describe"]
 
-#: Methods that serve other parts of the package: public within it, of no use to an application.
-_INSIDE = {
-    "Session": {"start"},
-    "Queue": {
-        *("activate", "attach", "confirm", "confirm_many", "deactivate", "forget_delivered"),
-        *("reconfigure", "reroute", "shut"),
-    },
-    "Consumer": {
-        *("arrival", "definition", "deliver", "in_use", "pop", "pop_many"),
-        *("redefine", "shut", "take_back", "takes"),
-    },
-}
 _ROLE = re.compile(r":(?:class|func|meth|mod|attr|data|exc):`~?([^`]+)`")
 _SECTIONS = ("Args", "Attributes", "Returns", "Raises", "Yields")
 _ITEM = re.compile(r"^    (\*{0,2}[\w., ]+?): (.*)$")
@@ -71,11 +59,8 @@ def _is_plain(cls: type) -> bool:
 
 
 def _members(cls: type) -> Iterator[tuple[str, Any]]:
-    inside = _INSIDE.get(cls.__name__, set())
-    if missing := inside - set(vars(cls)):
-        raise ValueError(f"{cls.__name__} has no {', '.join(sorted(missing))} any more")
     for name, member in vars(cls).items():
-        if name.startswith("_") or name in inside:
+        if name.startswith("_"):
             continue
         documented = isinstance(member, property | classmethod | staticmethod) or inspect.isfunction(member)
         if documented and inspect.getdoc(member):

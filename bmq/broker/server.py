@@ -68,6 +68,11 @@ class Broker:
         max_missed_heartbeats: after how many unanswered probes they are disconnected; 0 turns probing off.
         deduplication_history: how many GUIDs of messages that are gone each queue remembers at most.
         high_water: bytes that may wait for one client before it gets no more messages.
+
+    Attributes:
+        host: the address it listens on.
+        clock: where its time comes from.
+        faults: what it does wrong on purpose.
     """
 
     def __init__(
@@ -111,7 +116,6 @@ class Broker:
         self._ssl = ssl
         self._history = deduplication_history
         self.node = self._new_node()
-        #: What it does wrong on purpose.
         self.faults = Faults(self)
         self.connections: set[Connection] = set()
         self._server: asyncio.Server | None = None

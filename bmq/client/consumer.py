@@ -36,6 +36,9 @@ class Consumer:
                 ...
 
     Receiving activates it too. Several tasks may receive from one consumer; each message goes to one of them.
+
+    Attributes:
+        queue: the queue whose messages it receives.
     """
 
     def __init__(

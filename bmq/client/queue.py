@@ -67,6 +67,9 @@ class Queue:
 
     Iterating over it receives everything, through its default subscription; :meth:`subscribe` makes
     consumers that receive what their expression selects.
+
+    Attributes:
+        session: the session it was opened in.
     """
 
     def __init__(
@@ -78,7 +81,6 @@ class Queue:
         *,
         default_subscription: bool,
     ) -> None:
-        #: The session it was opened in.
         self.session = session
         self.driver = driver
         self._uri = uri

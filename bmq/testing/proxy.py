@@ -309,6 +309,9 @@ class FaultProxy(Line):
     Attributes:
         connections: the open ones, oldest first.
         accepted: how many there have been.
+        address: host and port of the broker.
+        host: the address it listens on.
+        seed: what random delays and sizes come from.
     """
 
     def __init__(self, target: str, *, host: str = "127.0.0.1", port: int = 0, seed: int = 0) -> None:
@@ -464,7 +467,7 @@ class FaultProxy(Line):
             if direction in (None, each):
                 yield self.conditions[each]
         for connection in self.connections:
-            yield from connection._conditions(direction)  # pyright: ignore[reportPrivateUsage]
+            yield from connection._conditions(direction)
 
     def _armable(self) -> list[ProxiedConnection]:
         return self.connections

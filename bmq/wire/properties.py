@@ -34,6 +34,10 @@ class Typed(NamedTuple):
 
     >>> Typed(PropertyType.SHORT, 7)
     Typed(type=<PropertyType.SHORT: 3>, value=7)
+
+    Attributes:
+        type: the type as the protocol knows it.
+        value: the value, which must fit it.
     """
 
     type: PropertyType
