@@ -4,51 +4,57 @@
 :mod:`bmq.broker` an embedded broker for tests.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from bmq import errors, events
 from bmq._version import __version__
-from bmq.client.closing import CloseReport
-from bmq.client.connect import connect, run
-from bmq.client.consumer import Consumer
-from bmq.client.health import HostHealth, HostHealthMonitor
-from bmq.client.message import Ack, FailedPost, Message, MessageBatch, PostReport, PutMessage
-from bmq.client.options import Credentials, SessionOptions
-from bmq.client.queue import Queue
-from bmq.client.retry import exponential_backoff
-from bmq.client.session import Session, SessionStats
-from bmq.errors import (
-    AckStatus,
-    AuthenticationError,
-    BufferFull,
-    CloseQueueError,
-    ConfigureQueueError,
-    ConnectionFailed,
-    Error,
-    InvalidExpression,
-    InvalidPayload,
-    InvalidProperty,
-    InvalidURI,
-    NegotiationError,
-    OpenQueueError,
-    PostError,
-    ProtocolError,
-    QueueClosed,
-    RequestError,
-    RequestTimeout,
-    SessionClosed,
-    StateError,
-    StatusCategory,
-    UsageError,
-)
-from bmq.protocol.tables import QueueState, SessionState
-from bmq.wire.constants import Compression, PropertyType
-from bmq.wire.properties import Properties, Typed
-from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
+    from bmq import broker as broker
+    from bmq import errors, events
+    from bmq import spark as spark
+    from bmq import subscriptions as subscriptions
+    from bmq import testing as testing
+    from bmq import workers as workers
+    from bmq.client.closing import CloseReport
+    from bmq.client.connect import connect, run
+    from bmq.client.consumer import Consumer
+    from bmq.client.health import HostHealth, HostHealthMonitor
+    from bmq.client.message import Ack, FailedPost, Message, MessageBatch, PostReport, PutMessage
+    from bmq.client.options import Credentials, SessionOptions
+    from bmq.client.queue import Queue
+    from bmq.client.retry import exponential_backoff
+    from bmq.client.session import Session, SessionStats
+    from bmq.errors import (
+        AckStatus,
+        AuthenticationError,
+        BufferFull,
+        CloseQueueError,
+        ConfigureQueueError,
+        ConnectionFailed,
+        Error,
+        InvalidArgument,
+        InvalidExpression,
+        InvalidPayload,
+        InvalidProperty,
+        InvalidURI,
+        NegotiationError,
+        OpenQueueError,
+        PostError,
+        ProtocolError,
+        QueueClosed,
+        RequestError,
+        RequestTimeout,
+        SessionClosed,
+        StateError,
+        StatusCategory,
+        TimedOut,
+        UsageError,
+    )
+    from bmq.protocol.tables import QueueState, SessionState
     from bmq.subscriptions import CmqTags, Expression, P, RoutingTable, TagFilter
+    from bmq.wire.constants import Compression, PropertyType
+    from bmq.wire.properties import Properties, Typed
+    from bmq.wire.uri import QueueUri
     from bmq.workers import (
         AckPolicy,
         App,
@@ -84,6 +90,7 @@ __all__ = [
     "FailedPost",
     "HostHealth",
     "HostHealthMonitor",
+    "InvalidArgument",
     "InvalidExpression",
     "InvalidPayload",
     "InvalidProperty",
@@ -117,6 +124,7 @@ __all__ = [
     "StateError",
     "StatusCategory",
     "TagFilter",
+    "TimedOut",
     "Typed",
     "UsageError",
     "__version__",
@@ -128,13 +136,50 @@ __all__ = [
     "run",
 ]
 
-# Imported when they are first used: a program that posts or reads needs none of them, and starts sooner.
-_ON_DEMAND = {
-    "bmq.broker": (),
-    "bmq.spark": (),
-    "bmq.subscriptions": ("CmqTags", "Expression", "P", "RoutingTable", "TagFilter"),
-    "bmq.testing": (),
-    "bmq.workers": (
+# Where the names are. Each is imported when it is first used: a program pays for what it needs, and a run of
+# pytest, which loads the plugin wherever bmq is installed, for nothing.
+_NAMES = {
+    "bmq.client.closing": ["CloseReport"],
+    "bmq.client.connect": ["connect", "run"],
+    "bmq.client.consumer": ["Consumer"],
+    "bmq.client.health": ["HostHealth", "HostHealthMonitor"],
+    "bmq.client.message": ["Ack", "FailedPost", "Message", "MessageBatch", "PostReport", "PutMessage"],
+    "bmq.client.options": ["Credentials", "SessionOptions"],
+    "bmq.client.queue": ["Queue"],
+    "bmq.client.retry": ["exponential_backoff"],
+    "bmq.client.session": ["Session", "SessionStats"],
+    "bmq.errors": [
+        "AckStatus",
+        "AuthenticationError",
+        "BufferFull",
+        "CloseQueueError",
+        "ConfigureQueueError",
+        "ConnectionFailed",
+        "Error",
+        "InvalidArgument",
+        "InvalidExpression",
+        "InvalidPayload",
+        "InvalidProperty",
+        "InvalidURI",
+        "NegotiationError",
+        "OpenQueueError",
+        "PostError",
+        "ProtocolError",
+        "QueueClosed",
+        "RequestError",
+        "RequestTimeout",
+        "SessionClosed",
+        "StateError",
+        "StatusCategory",
+        "TimedOut",
+        "UsageError",
+    ],
+    "bmq.protocol.tables": ["QueueState", "SessionState"],
+    "bmq.subscriptions": ["CmqTags", "Expression", "P", "RoutingTable", "TagFilter"],
+    "bmq.wire.constants": ["Compression", "PropertyType"],
+    "bmq.wire.properties": ["Properties", "Typed"],
+    "bmq.wire.uri": ["QueueUri"],
+    "bmq.workers": [
         "AckPolicy",
         "App",
         "Backoff",
@@ -144,20 +189,23 @@ _ON_DEMAND = {
         "Reject",
         "RetryAfter",
         "consume",
-    ),
+    ],
 }
-_MODULE_OF = {name: module for module, names in _ON_DEMAND.items() for name in names}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
+_MODULES = ("broker", "errors", "events", "spark", "subscriptions", "testing", "workers")
 
+# Type checkers take the imports above; to them a name that is not there is a mistake.
+if not TYPE_CHECKING:
 
-def __getattr__(name: str) -> Any:
-    module = f"bmq.{name}"
-    if module in _ON_DEMAND:
-        return importlib.import_module(module)
-    if name in _MODULE_OF:
-        value = globals()[name] = getattr(importlib.import_module(_MODULE_OF[name]), name)
-        return value
-    raise AttributeError(f"module 'bmq' has no attribute {name!r}")
+    def __getattr__(name):
+        from importlib import import_module
 
+        if name in _MODULES:
+            return import_module(f"bmq.{name}")
+        if name in _MODULE_OF:
+            value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
+            return value
+        raise AttributeError(f"module 'bmq' has no attribute {name!r}")
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *(module.removeprefix("bmq.") for module in _ON_DEMAND)})
+    def __dir__():
+        return sorted({*globals(), *__all__, *_MODULES})

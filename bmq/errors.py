@@ -8,6 +8,7 @@
     │   ├── InvalidProperty
     │   ├── InvalidPayload
     │   ├── InvalidExpression
+    │   ├── InvalidArgument         an argument of the wrong type, or a value that cannot be
     │   └── StateError              right call, wrong moment: closed, closing, already open
     │       ├── SessionClosed
     │       └── QueueClosed
@@ -20,7 +21,8 @@
     │   ├── OpenQueueError
     │   ├── ConfigureQueueError
     │   └── CloseQueueError
-    ├── RequestTimeout              no answer within the deadline (retryable)
+    ├── TimedOut                    what was waited for did not come within the timeout (retryable)
+    │   └── RequestTimeout          no answer of the broker within the deadline
     └── PostError                   a message was not accepted: negatively acknowledged or given up
 
 ``retryable`` is data on the class (or, where a broker's code decides, on the instance): whether the
@@ -39,6 +41,7 @@ __all__ = [
     "ConfigureQueueError",
     "ConnectionFailed",
     "Error",
+    "InvalidArgument",
     "InvalidExpression",
     "InvalidPayload",
     "InvalidProperty",
@@ -53,6 +56,7 @@ __all__ = [
     "SessionClosed",
     "StateError",
     "StatusCategory",
+    "TimedOut",
     "UsageError",
 ]
 
@@ -149,6 +153,10 @@ class InvalidExpression(UsageError, ValueError):
     def __reduce__(self) -> tuple[object, ...]:
         state = {"expression": self.expression, "offset": self.offset, "code": self.code}
         return (type(self), self.args, state)
+
+
+class InvalidArgument(UsageError, TypeError, ValueError):
+    """An argument has a type the call does not take, or a value that cannot be."""
 
 
 class StateError(UsageError):
@@ -256,10 +264,14 @@ class CloseQueueError(RequestError):
     """The broker refused to close a queue."""
 
 
-class RequestTimeout(Error, TimeoutError):
-    """No answer came within the deadline."""
+class TimedOut(Error, TimeoutError):
+    """What was waited for did not come within ``timeout``."""
 
     retryable = True
+
+
+class RequestTimeout(TimedOut):
+    """The broker did not answer a request within the deadline."""
 
 
 class PostError(Error):

@@ -279,6 +279,11 @@ def api() -> str:
     return describe([*first, *posting, *rest], bmq)
 
 
+def _api_of(module: ModuleType) -> str:
+    """The public names of a part of the package that are not names of the package itself."""
+    return describe([name for name in module.__all__ if name not in bmq.__all__], module, level=3)
+
+
 def session_events() -> str:
     """The session events."""
     return describe(bmq.events.__all__, bmq.events)
@@ -291,6 +296,9 @@ GENERATED: dict[str, Callable[[], str]] = {
     "errors": errors,
     "statuses": statuses,
     "api": api,
+    "api-workers": lambda: _api_of(bmq.workers),
+    "api-broker": lambda: _api_of(bmq.broker),
+    "api-testing": lambda: _api_of(bmq.testing),
     "session-events": session_events,
 }
 

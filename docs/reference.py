@@ -15,18 +15,6 @@ from typing import Any
 
 __all__ = ["describe"]
 
-#: Methods that serve other parts of the package: public within it, of no use to an application.
-_INSIDE = {
-    "Session": {"start"},
-    "Queue": {
-        *("activate", "attach", "confirm", "confirm_many", "deactivate", "forget_delivered"),
-        *("reconfigure", "reroute", "shut"),
-    },
-    "Consumer": {
-        *("arrival", "definition", "deliver", "in_use", "pop", "pop_many"),
-        *("redefine", "shut", "take_back", "takes"),
-    },
-}
 _ROLE = re.compile(r":(?:class|func|meth|mod|attr|data|exc):`~?([^`]+)`")
 _SECTIONS = ("Args", "Attributes", "Returns", "Raises", "Yields")
 _ITEM = re.compile(r"^    (\*{0,2}[\w., ]+?): (.*)$")
@@ -71,11 +59,8 @@ def _is_plain(cls: type) -> bool:
 
 
 def _members(cls: type) -> Iterator[tuple[str, Any]]:
-    inside = _INSIDE.get(cls.__name__, set())
-    if missing := inside - set(vars(cls)):
-        raise ValueError(f"{cls.__name__} has no {', '.join(sorted(missing))} any more")
     for name, member in vars(cls).items():
-        if name.startswith("_") or name in inside:
+        if name.startswith("_"):
             continue
         documented = isinstance(member, property | classmethod | staticmethod) or inspect.isfunction(member)
         if documented and inspect.getdoc(member):
@@ -101,6 +86,8 @@ def _signature(name: str, thing: Any) -> str:
     parameters = [p for p in signature.parameters.values() if p.name != "self"]
     if dataclasses.is_dataclass(thing):
         parameters = [p.replace(annotation=str(p.annotation)) for p in parameters]
+    if inspect.isclass(thing):  # what making one returns is not what __init__ does
+        signature = signature.replace(return_annotation=inspect.Signature.empty)
     text = str(signature.replace(parameters=[_plain(p) for p in parameters])).replace("'", "")
     prefix = "await " if inspect.iscoroutinefunction(thing) else ""
     if len(text) > 90:

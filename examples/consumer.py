@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 
 import bmq
 
@@ -48,3 +49,5 @@ if __name__ == "__main__":
         bmq.run(main())
     except KeyboardInterrupt:
         pass
+    except bmq.Error as error:
+        sys.exit(f"{type(error).__name__}: {error}")

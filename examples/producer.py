@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import csv
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,4 +68,7 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    bmq.run(main())
+    try:
+        bmq.run(main())
+    except bmq.Error as error:
+        sys.exit(f"{type(error).__name__}: {error}")

@@ -155,10 +155,29 @@ def python_blocks() -> list[Any]:
 @pytest.mark.parametrize("code", python_blocks())
 def test_code_blocks_are_python_and_use_names_that_exist(code: str) -> None:
     tree = ast.parse(code)
-    compile(code, "block", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    compile(code, "block", "exec")
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "bmq":
             assert hasattr(bmq, node.attr), f"bmq.{node.attr} does not exist"
+
+
+def test_every_code_block_is_a_program_of_its_own(tmp_path: Path) -> None:
+    """But for what Spark's shell and notebooks have anyway, and the tables the pages on Spark speak of."""
+    for number, block in enumerate(python_blocks()):
+        (tmp_path / f"block_{number}.py").write_text(f"# {block.id}\n{block.values[0]}")
+    run = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--select", "F821,F704,PLE1142",
+         "--config", "builtins = ['spark', 'df', 'stream']", str(tmp_path)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_what_to_read_before_relying_on_it_is_linked(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for target in ("reliability.md", "failure.md", "performance.md"):
+        assert re.search(rf"\]\((docs/)?{target}\)", text), target
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/quickstart.md"])
@@ -200,3 +219,12 @@ def test_the_site_builds_strictly_and_fetches_nothing_from_elsewhere(tmp_path: P
         references.feed(page.read_text(encoding="utf-8"))
         assert [url for url in references.fetched if "//" in url] == []
     assert "<!-- generated" not in (tmp_path / "wire.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["producer.py", "consumer.py"])
+def test_an_example_without_a_broker_ends_in_one_line(name: str) -> None:
+    command = [sys.executable, str(ROOT / "examples" / name), "--broker", "tcp://127.0.0.1:1"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert len(run.stderr.splitlines()) == 1
+    assert run.stderr.startswith("ConnectionFailed: could not connect to tcp://127.0.0.1:1")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from bmq.errors import InvalidArgument
+
 __all__ = ["Clock", "ManualClock"]
 
 #: Returns seconds of a clock that does not go backwards, such as :func:`time.monotonic`.
@@ -37,10 +39,10 @@ class ManualClock:
         """Move on; brokers with this clock do at once what is due.
 
         Raises:
-            ValueError: the seconds are negative.
+            InvalidArgument: the seconds are negative.
         """
         if seconds < 0:
-            raise ValueError(f"a clock does not go backwards by {-seconds} seconds")
+            raise InvalidArgument(f"a clock does not go backwards by {-seconds} seconds")
         self._now += seconds
         for listener in list(self._listeners):
             listener()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from bmq.errors import AckStatus, StatusCategory
+from bmq.errors import AckStatus, InvalidArgument, StatusCategory
 from bmq.protocol.broker_data import Put
 from bmq.wire.constants import ACK_STATUS_TO_WIRE
 from bmq.wire.control_messages import ClientIdentity, QueueHandleParameters, Status
@@ -31,7 +31,7 @@ class _Countdown:
 
     def __init__(self, count: int | None) -> None:
         if count is not None and count < 0:
-            raise ValueError(f"a fault happens 0 or more times, not {count}")
+            raise InvalidArgument(f"a fault happens 0 or more times, not {count}")
         self.left = count
 
     def __bool__(self) -> bool:
@@ -84,10 +84,10 @@ class Faults:
             count: how many messages.
 
         Raises:
-            ValueError: the status is SUCCESS.
+            InvalidArgument: the status is SUCCESS.
         """
         if status is AckStatus.SUCCESS:
-            raise ValueError("SUCCESS is no negative acknowledgement")
+            raise InvalidArgument("SUCCESS is no negative acknowledgement")
         self._nacks = _Countdown(count), ACK_STATUS_TO_WIRE.get(status, _UNKNOWN_STATUS)
         self.attach()
 

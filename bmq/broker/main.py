@@ -11,11 +11,13 @@ import signal
 import ssl
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
 
 import orjson
 
 from bmq.broker.server import Broker
-from bmq.errors import Error
+from bmq.errors import Error, UsageError
 from bmq.wire.codec import CODECS
 from bmq.wire.schema import Structure, selection_name
 
@@ -87,8 +89,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     try:
         context = None
         if options.tls_cert:
-            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-            context.load_cert_chain(options.tls_cert, options.tls_key)
+            context = _tls_context(options.tls_cert, options.tls_key)
         broker = Broker(
             host=options.host, port=options.port, config_dir=options.config, ssl=context, auth=users or None
         )
@@ -98,6 +99,17 @@ def run(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"bmq broker: {error}\n")
         return 1
     return 0
+
+
+def _tls_context(certificate: str, key: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    for name in (certificate, key):
+        Path(name).read_bytes()  # its error names the file, what comes next does not
+    try:
+        context.load_cert_chain(certificate, key)
+    except ssl.SSLError as error:
+        raise UsageError(f"{certificate} and {key} are no certificate and its key: {error.reason}") from error
+    return context
 
 
 def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -112,8 +124,15 @@ def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 async def _serve(broker: Broker) -> None:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
+
+    def end(_: int, __: FrameType | None) -> None:
+        loop.call_soon_threadsafe(ended.set)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
+        try:
+            loop.add_signal_handler(number, ended.set)
+        except NotImplementedError:  # on Windows
+            signal.signal(number, end)
     _warm_up()
     async with broker:
         sys.stdout.write(_READY.format(uri=broker.uri) + "\n")

@@ -15,6 +15,7 @@ from ssl import SSLContext
 from types import TracebackType
 from typing import Any, cast
 
+from bmq._local import note_listener
 from bmq.broker.builtin import builtin_domains
 from bmq.broker.clock import Clock, ManualClock
 from bmq.broker.connection import Connection
@@ -23,7 +24,7 @@ from bmq.broker.domains import DomainSource, check_subscriptions
 from bmq.broker.faults import Faults
 from bmq.broker.node import Node
 from bmq.broker.views import QueuesView
-from bmq.errors import StateError
+from bmq.errors import InvalidArgument, StateError
 from bmq.protocol.broker import BrokerSession
 from bmq.protocol.broker_settings import Authentication, BrokerSettings
 from bmq.wire.control_messages import ClientIdentity, Status
@@ -35,6 +36,7 @@ _log = logging.getLogger("bmq.broker")
 
 _TICK = 0.1
 _BACKLOG = 1024
+_LAST_PORT = 65535
 #: Seconds that a stopping broker waits for clients to read what they are sent.
 _PATIENCE = 1.0
 
@@ -66,6 +68,11 @@ class Broker:
         max_missed_heartbeats: after how many unanswered probes they are disconnected; 0 turns probing off.
         deduplication_history: how many GUIDs of messages that are gone each queue remembers at most.
         high_water: bytes that may wait for one client before it gets no more messages.
+
+    Attributes:
+        host: the address it listens on.
+        clock: where its time comes from.
+        faults: what it does wrong on purpose.
     """
 
     def __init__(
@@ -84,6 +91,8 @@ class Broker:
         deduplication_history: int = 1_000_000,
         high_water: int = 16 * 1024 * 1024,
     ) -> None:
+        if not 0 <= port <= _LAST_PORT:
+            raise InvalidArgument(f"a port is 0 to {_LAST_PORT}, not {port}")
         configured: dict[str, DomainConfig | Redirect] = {}
         if builtin if builtin is not None else config_dir is None:
             configured.update(builtin_domains())
@@ -107,7 +116,6 @@ class Broker:
         self._ssl = ssl
         self._history = deduplication_history
         self.node = self._new_node()
-        #: What it does wrong on purpose.
         self.faults = Faults(self)
         self.connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
@@ -184,6 +192,7 @@ class Broker:
             lambda: Connection(self), self.host, self._port, ssl=self._ssl, backlog=_BACKLOG
         )
         self._port = self._server.sockets[0].getsockname()[1]
+        note_listener(self, self._port)
         if isinstance(self.clock, ManualClock):
             self.clock.subscribe(self._tick)
         else:

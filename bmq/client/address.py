@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from bmq.errors import InvalidURI
+from bmq._local import listens_here
+from bmq.errors import InvalidURI, UsageError
 
-__all__ = ["DEFAULT_PORT", "ENVIRONMENT_VARIABLE", "Address", "parse_addresses", "resolve_broker"]
+__all__ = ["DEFAULT_PORT", "ENVIRONMENT_VARIABLE", "Address", "Target", "find_broker", "parse_addresses"]
 
 DEFAULT_PORT = 30114
-#: Overrides every broker address given in code, as it does for the official clients.
+#: Overrides the broker addresses given in code, as it does for the official clients.
 ENVIRONMENT_VARIABLE = "BMQ_BROKER_URI"
-
-logger = logging.getLogger("bmq.client")
 
 
 class Address(NamedTuple):
@@ -56,10 +54,49 @@ def parse_addresses(text: str) -> list[Address]:
     return addresses
 
 
-def resolve_broker(broker: str) -> str:
-    """Return the broker to connect to: the environment variable, if set, wins."""
-    override = os.environ.get(ENVIRONMENT_VARIABLE)
-    if override and override != broker:
-        logger.info("%s is set: connecting to %s instead of %s", ENVIRONMENT_VARIABLE, override, broker)
-        return override
-    return broker
+class Target(NamedTuple):
+    """The broker to connect to.
+
+    Attributes:
+        addresses: where it listens.
+        note: that BMQ_BROKER_URI says so and not the program, or "".
+    """
+
+    addresses: list[Address]
+    note: str = ""
+
+    def __str__(self) -> str:
+        where = ", ".join(map(str, self.addresses))
+        return f"{where} ({self.note})" if self.note else where
+
+
+def find_broker(broker: str, *, tls: bool = False) -> Target:
+    """Return the broker to connect to: the one that BMQ_BROKER_URI names, if it is set, takes precedence.
+
+    Not over brokers and proxies in this process: who connects to one of those means that one.
+
+    Args:
+        broker: the address in the program.
+        tls: TLS is used whatever the addresses say.
+
+    Raises:
+        InvalidURI: one of the two is not an address.
+        UsageError: the program asks for TLS, and the variable names a broker without.
+    """
+    wanted = parse_addresses(broker)
+    text = os.environ.get(ENVIRONMENT_VARIABLE)
+    if not text or any(listens_here(address.host, address.port) for address in wanted):
+        return Target(wanted)
+    try:
+        named = parse_addresses(text)
+    except InvalidURI as error:
+        raise InvalidURI(f"{ENVIRONMENT_VARIABLE}: {error}") from None
+    if named == wanted:
+        return Target(wanted)
+    instead = ", ".join(map(str, wanted))
+    if not tls and any(a.tls for a in wanted) and not all(a.tls for a in named):
+        raise UsageError(
+            f"{ENVIRONMENT_VARIABLE} names {', '.join(map(str, named))}, where the program asks for TLS with "
+            f"{instead}: name a tcps:// address there, or unset it"
+        )
+    return Target(named, f"{ENVIRONMENT_VARIABLE} names it; the program says {instead}")

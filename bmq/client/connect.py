@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
+import signal
 import ssl as ssl_module
+import threading
 from collections.abc import Callable, Coroutine, Generator
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, TypeVar
+from types import FrameType, TracebackType
+from typing import Any, TypeVar, Unpack
 
-from bmq.client.address import parse_addresses, resolve_broker
+from bmq._local import is_loopback
+from bmq.client.address import Address, find_broker
 from bmq.client.health import HostHealthMonitor
-from bmq.client.options import CredentialsSource, SessionOptions
+from bmq.client.options import Credentials, CredentialsSource, SessionFields, SessionOptions
 from bmq.client.session import Session
-from bmq.errors import UsageError
+from bmq.errors import ConnectionFailed, UsageError
 from bmq.protocol.events import SessionEvent
 
 __all__ = ["connect", "run"]
 
 T = TypeVar("T")
+
+logger = logging.getLogger("bmq.client")
 
 
 class connect:
@@ -29,7 +35,8 @@ class connect:
 
     Args:
         broker: ``tcp://host:port`` (``tcps://`` for TLS), several separated by commas. The
-            environment variable BMQ_BROKER_URI, if set, is used instead.
+            environment variable BMQ_BROKER_URI, if set, is used instead, with a warning in the log; not for
+            an embedded broker or a proxy in this process.
         credentials: :class:`bmq.Credentials`, or a callable (it may be async) that returns them whenever the
             session authenticates.
         ssl: a context for TLS; ``tcps://`` without one uses the system's defaults.
@@ -57,15 +64,21 @@ class connect:
         on_event: Callable[[SessionEvent], None] | None = None,
         host_health: HostHealthMonitor | None = None,
         options: SessionOptions | None = None,
-        **fields: Any,
+        **fields: Unpack[SessionFields],
     ) -> None:
         options = options or SessionOptions()
         unknown = set(fields) - set(SessionOptions.__dataclass_fields__)
         if unknown:
             known = ", ".join(sorted(SessionOptions.__dataclass_fields__))
             raise UsageError(f"unknown option {', '.join(sorted(unknown))}; there are: {known}")
+        target = find_broker(broker, tls=ssl is not None)
+        if target.note:
+            logger.warning("connecting to %s", target)
+        if credentials is not None and ssl is None:
+            _warn_of_clear_text(credentials, target.addresses)
+        self._note = target.note
         self._session = Session(
-            parse_addresses(resolve_broker(broker)),
+            target.addresses,
             replace(options, **fields),
             credentials=credentials,
             ssl=ssl,
@@ -74,16 +87,56 @@ class connect:
             host_health=host_health,
         )
 
+    async def _start(self) -> Session:
+        try:
+            return await self._session.start()
+        except ConnectionFailed as error:
+            if self._note:
+                error.args = (f"{error} ({self._note})",)
+            raise
+
     def __await__(self) -> Generator[Any, None, Session]:
-        return self._session.start().__await__()
+        return self._start().__await__()
 
     async def __aenter__(self) -> Session:
-        return await self._session.start()
+        return await self._start()
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         await self._session.close()
+
+
+def _warn_of_clear_text(credentials: CredentialsSource, addresses: list[Address]) -> None:
+    if isinstance(credentials, Credentials) and credentials.data is None:
+        return
+    for address in addresses:
+        if not address.tls and not is_loopback(address.host):
+            logger.warning("credentials go to %s in the clear; a tcps:// address protects them", address)
+
+
+async def _until_terminated(main: Coroutine[Any, Any, T]) -> T:
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return await main
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    terminated = False
+
+    def terminate(_: int, __: FrameType | None) -> None:
+        nonlocal terminated
+        terminated = True
+        loop.call_soon_threadsafe(task.cancel)
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        return await main
+    except asyncio.CancelledError:
+        if terminated:
+            raise SystemExit(128 + signal.SIGTERM) from None
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
@@ -93,6 +146,10 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
     collector leaves alone what was there before (``gc.freeze``: modules, functions, classes), unless the
     application has done so itself: going through all of that again and again takes a tenth of the time of a
     busy consumer.
+
+    SIGTERM, where the application has no handler of its own, cancels the coroutine, so that what it has open
+    is closed in good order, and ends the process with status 143. SIGINT is what it is with ``asyncio.run``:
+    a KeyboardInterrupt, once the coroutine was cancelled.
     """
     try:
         import uvloop
@@ -105,7 +162,7 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
         gc.freeze()
     try:
         with asyncio.Runner(debug=debug, loop_factory=loop_factory) as runner:
-            return runner.run(main)
+            return runner.run(_until_terminated(main))
     finally:
         if freezes:
             gc.unfreeze()

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from bmq.client._deadline import within
 from bmq.client.message import Message, MessageBatch
 from bmq.errors import Error, ProtocolError, QueueClosed
 from bmq.protocol.queue import SubscriptionCore, SubscriptionOptions
@@ -35,6 +36,9 @@ class Consumer:
                 ...
 
     Receiving activates it too. Several tasks may receive from one consumer; each message goes to one of them.
+
+    Attributes:
+        queue: the queue whose messages it receives.
     """
 
     def __init__(
@@ -119,13 +123,13 @@ class Consumer:
             timeout: seconds to wait; None waits without bound.
 
         Raises:
-            TimeoutError: nothing arrived in time.
+            TimedOut: nothing arrived in time.
             QueueClosed: the consumer, its queue or the session was closed.
 
         Cancelling it loses nothing: a message that is not returned stays in line.
         """
         if not self.messages:
-            async with asyncio.timeout(timeout):
+            async with within(timeout, f"no message of {self.queue.uri} arrived"):
                 while not self.messages:
                     self._raise_if_closed()
                     await self.arrival()
@@ -139,13 +143,13 @@ class Consumer:
             timeout: seconds to wait for the first; None waits without bound.
 
         Raises:
-            TimeoutError: nothing arrived in time.
+            TimedOut: nothing arrived in time.
             QueueClosed: the consumer, its queue or the session was closed.
 
         Cancelling it loses nothing.
         """
         if not self.messages:
-            async with asyncio.timeout(timeout):
+            async with within(timeout, f"no message of {self.queue.uri} arrived"):
                 while not self.messages:
                     self._raise_if_closed()
                     await self.arrival()

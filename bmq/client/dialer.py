@@ -39,6 +39,7 @@ class Dialer:
         reconnects: how often the connection was restored.
         close_reason: why the session itself closed the connection, if it did.
         failure: the error that made it do so.
+        last_failure: why the last attempt came to nothing.
     """
 
     def __init__(
@@ -65,11 +66,17 @@ class Dialer:
         self.reconnects = 0
         self.close_reason = ""
         self.failure: Error | None = None
+        self.last_failure: Error | None = None
 
     @property
     def target(self) -> str:
         """The addresses, for people."""
         return ", ".join(map(str, self._addresses))
+
+    @property
+    def address(self) -> Address:
+        """The address that is connected, or is tried next."""
+        return self._addresses[self._next_address % len(self._addresses)]
 
     async def first_connect(self) -> None:
         """Connect for the first time.
@@ -93,8 +100,10 @@ class Dialer:
     def channel_lost(self) -> None:
         """The connection is gone: reconnect unless the session does not want to."""
         if self._handshake is not None and not self._handshake.done():
+            hint = "" if self._uses_tls(self.address) else "; if it expects TLS, the address is tcps://"
             self._handshake.set_exception(
-                self.failure or ConnectionFailed("the broker closed the connection during the handshake")
+                self.failure
+                or ConnectionFailed(f"the broker closed the connection during the handshake{hint}")
             )
         if self._task is None:
             self._reconnect_if_lost()
@@ -165,7 +174,8 @@ class Dialer:
                     except ConnectionFailed as error:
                         if not options.is_retryable(error):
                             raise
-                        logger.info("%s; trying again", error)
+                        self.last_failure = error
+                        self._driver.reporter.not_connected_yet(error)
         except TimeoutError:
             raise ConnectionFailed(
                 f"could not connect to {self.target} within {options.reconnect_timeout} s"
@@ -188,6 +198,7 @@ class Dialer:
     async def _reconnect(self) -> str:
         """Try until it works; return why it did not."""
         options = self._driver.options
+        self.last_failure = None
         try:
             async with asyncio.timeout(options.reconnect_timeout):
                 await self._attempts()
@@ -227,14 +238,14 @@ class Dialer:
             self._delays, self._attempt = driver.options.reconnect_delays(), 0
         for delay in self._delays:
             self._attempt += 1
-            address = self._addresses[self._next_address % len(self._addresses)]
-            driver.publish(Reconnecting(self._attempt, delay, str(address)))
+            driver.publish(Reconnecting(self._attempt, delay, str(self.address)))
             await asyncio.sleep(delay)
             try:
                 await self._try_all()
             except ConnectionFailed as error:
                 if not driver.options.is_retryable(error):
                     raise
+                self.last_failure = error
                 logger.info("attempt %d to reconnect failed: %s", self._attempt, error)
             else:
                 self.reconnects += 1
@@ -247,9 +258,8 @@ class Dialer:
         """Try every address once, beginning with the one that worked last or follows the one that did not."""
         failures: list[str] = []
         for _ in self._addresses:
-            address = self._addresses[self._next_address % len(self._addresses)]
             try:
-                await self._try_address(address)
+                await self._try_address(self.address)
                 return
             except ConnectionFailed as error:
                 if len(self._addresses) == 1 or not error.retryable:
@@ -312,10 +322,15 @@ class Dialer:
                 raise ConnectionFailed(f"{where} did not answer within {timeout:.2g} s") from None
             if isinstance(error, OSError):
                 reason = error.strerror or str(error) or type(error).__name__
+                if self._uses_tls(address) and channel is None and _ends_a_tls_handshake(error):
+                    reason += "; is this its port for TLS?"
                 raise ConnectionFailed(f"could not connect to {where}: {reason}") from error
             raise
         finally:
             self._handshake = None
+
+    def _uses_tls(self, address: Address) -> bool:
+        return address.tls or self._ssl is not None
 
     async def _open(self, address: Address, host: str) -> Channel:
         driver = self._driver
@@ -330,3 +345,10 @@ class Dialer:
             server_hostname=(self._server_hostname or address.host) if ssl is not None else None,
         )
         return channel
+
+
+def _ends_a_tls_handshake(error: OSError) -> bool:
+    """Whether this is how an attempt ends at a peer that does not speak TLS."""
+    if isinstance(error, ssl_module.SSLError):
+        return not isinstance(error, ssl_module.SSLCertVerificationError)
+    return isinstance(error, ConnectionResetError | ConnectionAbortedError | BrokenPipeError)

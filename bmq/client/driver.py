@@ -13,6 +13,7 @@ import time
 import weakref
 from typing import Any
 
+from bmq.client._reporting import Reporter
 from bmq.client.address import Address
 from bmq.client.channel import Channel
 from bmq.client.closing import CloseReport, close_queue, close_session
@@ -79,6 +80,8 @@ class Driver:
         self.loop: asyncio.AbstractEventLoop
         self.core: ClientCore
         self.event_stream = events
+        self.reporter = Reporter(self)
+        events.report_to(self.reporter)
         self.dialer = Dialer(self, addresses, credentials, ssl, server_hostname)
         self._channel: Channel | None = None
         self._queues: dict[QueueCore, Queue] = {}
@@ -556,7 +559,7 @@ class Driver:
         if error is None:
             self._channel.close()
         else:
-            logger.error("closing the connection to %s: %s", self.dialer.target, error)
+            logger.info("closing the connection to %s: %s", self.dialer.target, error)
             self.dialer.close_reason = str(error)
             self.dialer.failure = error
             self._channel.abort()

@@ -8,6 +8,7 @@ import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 
+from bmq.client._reporting import Reporter
 from bmq.protocol.events import SessionEvent
 
 __all__ = ["EventStream"]
@@ -49,8 +50,13 @@ class EventStream:
 
     def __init__(self, callback: Callable[[SessionEvent], None] | None) -> None:
         self._callback = callback
+        self._reporter: Reporter | None = None
         self._subscribers: weakref.WeakSet[_Subscriber] = weakref.WeakSet()
         self._ended = False
+
+    def report_to(self, reporter: Reporter) -> None:
+        """Have a reporter write the log."""
+        self._reporter = reporter
 
     def subscribe(self) -> AsyncIterator[SessionEvent]:
         """Return an iterator over the events from now on."""
@@ -61,6 +67,8 @@ class EventStream:
 
     def publish(self, event: SessionEvent) -> None:
         """Hand an event out."""
+        if self._reporter is not None:
+            self._reporter.note(event)
         for subscriber in list(self._subscribers):
             subscriber.put(event)
         if self._callback is not None:

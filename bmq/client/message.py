@@ -29,11 +29,13 @@ class Message:
     It stays the application's until :meth:`confirm`; a message never confirmed is delivered again, to this
     or another consumer, once this one closes. ``async with message:`` confirms on a clean exit and leaves
     the message unconfirmed when the block raises or is cancelled.
+
+    Attributes:
+        confirmed: whether the application has confirmed it.
     """
 
     __slots__ = ("_consumer", "_payload", "_properties", "_push", "confirmed")
 
-    #: Whether the application has confirmed this message.
     confirmed: bool
 
     def __init__(self, consumer: Consumer, push: Push) -> None:
@@ -174,7 +176,7 @@ class MessageBatch(Sequence[Message]):
         for message in self._messages:
             if not message.confirmed:
                 message.confirmed = True
-                guids.append(message._push[2])  # pyright: ignore[reportPrivateUsage]
+                guids.append(message._push[2])
         self._consumer.queue.confirm_many(guids)
 
     @overload
@@ -229,12 +231,12 @@ class Ack:
     """The broker accepted a message: it is stored, or was stored before under the same GUID.
 
     Attributes:
+        status: SUCCESS; anything else is raised as :class:`bmq.PostError`.
         queue_uri: the queue it was posted to.
     """
 
     __slots__ = ("_guid", "queue_uri")
 
-    #: Anything else is raised as :class:`bmq.PostError`.
     status = AckStatus.SUCCESS
 
     def __init__(self, guid: bytes, queue_uri: str) -> None:

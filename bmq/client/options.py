@@ -6,13 +6,17 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from ssl import SSLContext
+from typing import TypedDict
 
+from bmq.client.health import HostHealthMonitor
 from bmq.client.retry import exponential_backoff
 from bmq.errors import UsageError
+from bmq.protocol.events import SessionEvent
 from bmq.protocol.handshake import Credentials
 from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT, MAX_APPLICATION_DATA, Compression
 
-__all__ = ["Credentials", "CredentialsSource", "SessionOptions"]
+__all__ = ["ConnectOptions", "Credentials", "CredentialsSource", "SessionFields", "SessionOptions"]
 
 #: Credentials, or something to call for them at every authentication (so that they can rotate).
 CredentialsSource = Credentials | Callable[[], Credentials | Awaitable[Credentials]]
@@ -35,6 +39,11 @@ _COUNTS = (
     "max_buffered_bytes",
     "max_message_size",
 )
+
+
+def _at_least(value: object, limit: int) -> bool:
+    """Whether it is a number and not less; a comparison with NaN is never true."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= limit
 
 
 def _process_name() -> str:
@@ -94,12 +103,51 @@ class SessionOptions:
     is_retryable: Callable[[BaseException], bool] = lambda error: getattr(error, "retryable", True)
 
     def __post_init__(self) -> None:
-        for name in (*_TIMES, *_COUNTS):
+        for name in (*_TIMES, *_COUNTS, "max_event_size"):
             value = getattr(self, name)
-            # A comparison with NaN is never true.
-            if value is not None and not value > 0:
-                raise UsageError(f"{name} is {value!r}; it must be more than 0")
-        if not self.busy_poll >= 0:
-            raise UsageError(f"busy_poll is {self.busy_poll!r}; it must be 0 or more")
+            if value is None and name == "reconnect_timeout":
+                continue
+            if not _at_least(value, 0) or value == 0:
+                raise UsageError(f"{name} is {value!r}; it must be a number, more than 0")
+        if not _at_least(self.busy_poll, 0):
+            raise UsageError(f"busy_poll is {self.busy_poll!r}; it must be a number, 0 or more")
+        if not isinstance(self.compression, Compression):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"compression is {self.compression!r}; it is one of bmq.Compression")
         if self.max_event_size < _MIN_EVENT_SIZE:
             raise UsageError(f"max_event_size is {self.max_event_size}; brokers send up to {_MIN_EVENT_SIZE}")
+
+
+class SessionFields(TypedDict, total=False):
+    """The fields of :class:`bmq.SessionOptions` as keywords, for type checkers."""
+
+    process_name: str
+    connect_timeout: float
+    open_timeout: float
+    configure_timeout: float
+    close_timeout: float
+    disconnect_timeout: float
+    compression: Compression
+    max_unacked_messages: int
+    max_unacked_bytes: int
+    max_buffered_messages: int
+    max_buffered_bytes: int
+    max_event_size: int
+    max_message_size: int
+    drop_confirmed_redeliveries: bool
+    reconnect: bool
+    reconnect_delays: Callable[[], Iterator[float]]
+    retry_first_connect: bool
+    reconnect_timeout: float | None
+    busy_poll: float
+    is_retryable: Callable[[BaseException], bool]
+
+
+class ConnectOptions(SessionFields, total=False):
+    """What :func:`bmq.connect` takes besides the address, as keywords, for type checkers."""
+
+    credentials: CredentialsSource | None
+    ssl: SSLContext | None
+    server_hostname: str | None
+    on_event: Callable[[SessionEvent], None] | None
+    host_health: HostHealthMonitor | None
+    options: SessionOptions | None

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from bmq.client._deadline import within
 from bmq.client.consumer import Consumer, properties_of
 from bmq.client.handlers import Handlers
 from bmq.client.message import Ack, Message, MessageBatch, PostReport, PutMessage
@@ -66,6 +67,9 @@ class Queue:
 
     Iterating over it receives everything, through its default subscription; :meth:`subscribe` makes
     consumers that receive what their expression selects.
+
+    Attributes:
+        session: the session it was opened in.
     """
 
     def __init__(
@@ -77,7 +81,6 @@ class Queue:
         *,
         default_subscription: bool,
     ) -> None:
-        #: The session it was opened in.
         self.session = session
         self.driver = driver
         self._uri = uri
@@ -167,13 +170,13 @@ class Queue:
             PostError: the broker did not accept the message, or never answered.
             InvalidPayload, InvalidProperty: nothing was posted.
             QueueClosed, SessionClosed: nothing was posted.
-            TimeoutError: no outcome in time; the message may still be accepted.
+            TimedOut: no outcome in time; the message may still be accepted.
 
         Cancelling it while it waits for room posts nothing; after that the message stays posted, and only its
         outcome is lost to this caller.
         """
         if timeout is not None:
-            async with asyncio.timeout(timeout):
+            async with within(timeout, f"a post to {self.uri} had no outcome"):
                 return await self.post(payload, properties=properties, tags=tags, guid=guid)
         driver = self.driver
         while not driver.takes_posts:
@@ -232,11 +235,11 @@ class Queue:
                 the queue's deduplication time).
 
         Raises:
-            TimeoutError: some posts have no outcome yet.
+            TimedOut: some posts have no outcome yet.
 
         Cancelling it changes nothing.
         """
-        async with asyncio.timeout(timeout):
+        async with within(timeout, f"posts to {self.uri} had no outcome"):
             await self.driver.flushed(self)
 
     # receiving

@@ -48,6 +48,7 @@ from bmq.wire.control_messages import (
 from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, Event
 from bmq.wire.features import MESSAGE_PROPERTIES_EX, parse_features
 from bmq.wire.guid import GuidGenerator
+from bmq.wire.printable import printable
 
 __all__ = [
     "BROKER_TRANSITIONS",
@@ -470,7 +471,7 @@ class BrokerSession:
                 new_properties=features.has(*MESSAGE_PROPERTIES_EX),
                 description=f"{identity.process_name or 'client'}:{identity.pid}@{self.peer}",
             )
-        _log.info("%s: %s", self.peer, identity)
+        _log.info("%s: %s", self.peer, printable(str(identity)))
 
     # ---- actions: requests
 

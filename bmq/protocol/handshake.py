@@ -27,6 +27,7 @@ from bmq.wire.control import (
 )
 from bmq.wire.event import Event
 from bmq.wire.features import CONFIGURE_STREAM, MESSAGE_PROPERTIES_EX
+from bmq.wire.printable import printable
 
 __all__ = ["BrokerInfo", "Credentials", "Handshake", "not_a_broker"]
 
@@ -181,14 +182,14 @@ class Handshake:
         result = message.result
         if result.category != StatusCategory.E_SUCCESS:
             self.error = NegotiationError(
-                f"the broker refused the session: {result.message or 'no reason given'} "
+                f"the broker refused the session: {printable(result.message) or 'no reason given'} "
                 f"({result.category.name}, code {result.code})"
             )
             return self._fire(HandshakeInput.REFUSED)
         identity = message.broker_identity
         features = parse_features(identity.features)
         self.broker = BrokerInfo(
-            name=f"{identity.process_name or 'broker'} on {identity.host_name or 'unknown host'}",
+            name=printable(f"{identity.process_name or 'broker'} on {identity.host_name or 'unknown host'}"),
             version=message.broker_version,
             features=identity.features,
             new_properties=features.has(*MESSAGE_PROPERTIES_EX),
@@ -219,6 +220,6 @@ def _lifetime(answer: AuthenticationResponse) -> float | None:
 def _authentication_error(answer: AuthenticationResponse) -> AuthenticationError:
     status = answer.status
     return AuthenticationError(
-        f"the broker refused the credentials: {status.message or 'no reason given'} "
+        f"the broker refused the credentials: {printable(status.message) or 'no reason given'} "
         f"({status.category.name}, code {status.code})"
     )

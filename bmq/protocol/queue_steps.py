@@ -40,6 +40,7 @@ from bmq.wire.control import (
     Status,
     SubQueueIdInfo,
 )
+from bmq.wire.printable import printable
 
 __all__ = ["Link", "QueueSteps", "timeout_error"]
 
@@ -377,7 +378,7 @@ def _closed(queue: QueueCore) -> QueueClosed:
 def _refused(cls: type[RequestError], what: str, queue: QueueCore, refusal: Status | None) -> Error:
     if refusal is None:
         return timeout_error(what, queue)
-    text = refusal.message or "no reason given"
+    text = printable(refusal.message) or "no reason given"
     return cls(
         f"the broker refused to {what} queue {queue.uri}: {text} "
         f"({refusal.category.name}, code {refusal.code})",

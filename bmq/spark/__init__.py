@@ -4,12 +4,20 @@
 says what became of it; :class:`BmqDataSource` is ``format("bmq")``.
 """
 
-from bmq.spark.datasource import BmqDataSource
-from bmq.spark.guids import GuidMode
-from bmq.spark.helper import summary_accumulator, write
-from bmq.spark.java import check_java
-from bmq.spark.partition import write_partition
-from bmq.spark.summary import PartitionReport, Summary
+try:
+    from bmq.spark.datasource import BmqDataSource
+    from bmq.spark.guids import GuidMode
+    from bmq.spark.helper import summary_accumulator, write
+    from bmq.spark.java import check_java
+    from bmq.spark.partition import write_partition
+    from bmq.spark.summary import PartitionReport, Summary
+except ModuleNotFoundError as error:
+    missing = str(error.name).partition(".")[0]
+    if missing not in ("numpy", "pandas", "pyarrow", "pyspark"):
+        raise
+    raise ModuleNotFoundError(
+        f"bmq.spark needs {missing}, which is not installed: pip install 'bmq[spark]'", name=missing
+    ) from error
 
 __all__ = [
     "BmqDataSource",

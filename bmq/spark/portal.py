@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from bmq.client.address import resolve_broker
+from bmq.client.address import find_broker
 from bmq.client.connect import connect
 from bmq.client.options import Credentials
 from bmq.client.queue import Queue
@@ -88,7 +88,7 @@ class Connection:
         except TimeoutError:
             why = f": {last[0]}" if last else ""
             raise ConnectionFailed(
-                f"the broker at {resolve_broker(self.broker)} was not to be reached within "
+                f"the broker at {find_broker(self.broker)} was not to be reached within "
                 f"{self.connect_timeout:g} s{why}"
             ) from None
 

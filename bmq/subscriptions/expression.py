@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
-from bmq.errors import InvalidExpression
+from bmq.errors import InvalidArgument, InvalidExpression
 from bmq.subscriptions.checker import Checked, check, encoded_length
 from bmq.subscriptions.diagnostics import ErrorKind
 from bmq.subscriptions.evaluator import Evaluator, Failure, always, compile_tree, lookup
@@ -68,7 +68,7 @@ class Expression:
 
     def __init__(self, text: str, *, strict: bool = True) -> None:
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"an expression is a str, not {type(text).__name__}")
+            raise InvalidArgument(f"an expression is a str, not {type(text).__name__}")
         self._text = text
         self._strict = strict
         self._checked: Checked | None = None

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from bmq.errors import InvalidExpression
+from bmq.errors import InvalidArgument, InvalidExpression
 from bmq.subscriptions.builder import Filter, Operand
 from bmq.subscriptions.expression import Expression
 from bmq.subscriptions.planner import plan_text, plan_tree
@@ -235,11 +235,17 @@ def subscriptions_for(selector: Selector) -> list[Expression | None]:
 
     Raises:
         InvalidExpression: as :func:`plan`.
+        InvalidArgument: it is nothing that selects messages.
     """
     if selector is None:
         return [None]
     if isinstance(selector, TagFilter):
         return selector.subscriptions()
+    if not isinstance(selector, str | Expression | Filter | Operand):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidArgument(
+            "messages are selected by an expression as text, a bmq.Expression, a filter made with bmq.P, a "
+            f"bmq.TagFilter or a bmq.CmqTags, not by {type(selector).__name__} {selector!r}"
+        )
     return list(plan(selector))
 
 

@@ -18,7 +18,7 @@ from binascii import Error, a2b_base64, b2a_base64
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from bmq.errors import InvalidProperty, ProtocolError
+from bmq.errors import InvalidArgument, InvalidProperty, ProtocolError
 from bmq.wire.constants import PropertyType
 from bmq.wire.properties import Properties, PropertyInput, Typed
 
@@ -54,7 +54,7 @@ def tag_name(tag: str) -> str:
         InvalidProperty: the tag is too long for any expression to name, or cannot be encoded as UTF-8.
     """
     if not isinstance(tag, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"a tag is a str, not {type(tag).__name__}: {tag!r}")
+        raise InvalidArgument(f"a tag is a str, not {type(tag).__name__}: {tag!r}")
     try:
         raw = tag.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -80,7 +80,7 @@ def tag_properties(tags: Iterable[str]) -> dict[str, bool]:
 
     Raises:
         InvalidProperty: a tag is too long for any expression to name, or cannot be encoded as UTF-8.
-        TypeError: ``tags`` is a single string.
+        InvalidArgument: ``tags`` is a single string.
     """
     return dict.fromkeys(map(tag_name, distinct(tags)), True)
 
@@ -88,7 +88,7 @@ def tag_properties(tags: Iterable[str]) -> dict[str, bool]:
 def distinct(tags: Iterable[str]) -> tuple[str, ...]:
     """Tags once each, in one order: then equal filters have equal texts, which the broker merges."""
     if isinstance(tags, str):
-        raise TypeError(f"tags is a collection of strings, not one string: write {{{tags!r}}}")
+        raise InvalidArgument(f"tags is a collection of strings, not one string: write {{{tags!r}}}")
     given = tuple(tags)
     for tag in given:
         tag_name(tag)

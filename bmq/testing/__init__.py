@@ -6,7 +6,7 @@ The plugin, :mod:`bmq.testing.plugin`, is found by pytest by itself where bmq is
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bmq.testing.background import BackgroundBroker
@@ -41,8 +41,14 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        module = importlib.import_module(f"bmq.testing.{_MODULES.get(name, 'faults')}")
-        return getattr(module, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Type checkers take the imports above.
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        if name in __all__:
+            module = importlib.import_module(f"bmq.testing.{_MODULES.get(name, 'faults')}")
+            return getattr(module, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

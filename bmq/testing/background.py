@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from bmq.broker.server import Broker
 from bmq.errors import StateError
@@ -14,6 +14,14 @@ from bmq.errors import StateError
 __all__ = ["BackgroundBroker"]
 
 T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def _with_arguments_of(
+    _: Callable[P, object],
+) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
+    """Tell type checkers that a method takes the same arguments."""
+    return lambda method: method
 
 
 class BackgroundBroker:
@@ -28,6 +36,7 @@ class BackgroundBroker:
     only through :meth:`call`.
     """
 
+    @_with_arguments_of(Broker)
     def __init__(self, **options: Any) -> None:
         self._options = options
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -10,6 +10,8 @@ from enum import Enum
 from random import Random
 from typing import cast
 
+from bmq.errors import InvalidArgument
+
 __all__ = ["Conditions", "Direction", "Endpoint", "EventCounter", "Pipe", "Trigger"]
 
 #: What one side may have sent and the other not yet received. Reading pauses above it.
@@ -241,9 +243,9 @@ class Pipe:
     def arm(self, action: Callable[[], None], *, nbytes: int | None, events: int | None) -> None:
         """Call ``action`` once ``nbytes`` more bytes, or ``events`` more events, have left."""
         if (nbytes is None) is (events is None):
-            raise ValueError("give either a number of bytes or a number of events")
+            raise InvalidArgument("give either a number of bytes or a number of events")
         if (nbytes if nbytes is not None else events or 0) < 1:
-            raise ValueError("the number of bytes or events must be at least 1")
+            raise InvalidArgument("the number of bytes or events must be at least 1")
         if nbytes is not None:
             self._triggers.append(Trigger(action, position=self.forwarded + nbytes))
         elif events is not None:

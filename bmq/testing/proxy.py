@@ -12,8 +12,9 @@ from enum import Enum
 from random import Random
 from types import TracebackType
 
+from bmq._local import note_listener
 from bmq.client.address import parse_addresses
-from bmq.errors import StateError
+from bmq.errors import InvalidArgument, StateError
 from bmq.testing.pipe import Conditions, Direction, Endpoint, Pipe
 
 __all__ = ["Direction", "FaultProxy", "Line", "ProxiedConnection", "Side"]
@@ -67,13 +68,15 @@ class Line(ABC):
         """Send in pieces of ``size`` bytes (or of a random size within bounds); None sends as it comes."""
         bounds = (size, size) if isinstance(size, int) else size
         if bounds is not None and not 1 <= bounds[0] <= bounds[1]:
-            raise ValueError(f"pieces have at least one byte: {size!r}")
+            raise InvalidArgument(f"pieces have at least one byte: {size!r}")
         self._set(direction, split=bounds)
 
     def throttle(self, bytes_per_second: float | None, direction: Direction | None = None) -> None:
         """Let no more than this pass in each direction; None takes the limit away."""
         if bytes_per_second is not None and bytes_per_second <= 0:
-            raise ValueError(f"a rate is more than 0 bytes a second, not {bytes_per_second}; or call stall()")
+            raise InvalidArgument(
+                f"a rate is more than 0 bytes a second, not {bytes_per_second}; or call stall()"
+            )
         self._set(direction, rate=bytes_per_second)
 
     def heal(self) -> None:
@@ -99,7 +102,7 @@ class Line(ABC):
         With no connection open it is done to the next one.
         """
         if xor is not None and replace is not None:
-            raise ValueError("give either xor or replace")
+            raise InvalidArgument("give either xor or replace")
         changes: list[Callable[[int], int]]
         if replace is not None:
             changes = [_replacer(value) for value in replace]
@@ -306,6 +309,9 @@ class FaultProxy(Line):
     Attributes:
         connections: the open ones, oldest first.
         accepted: how many there have been.
+        address: host and port of the broker.
+        host: the address it listens on.
+        seed: what random delays and sizes come from.
     """
 
     def __init__(self, target: str, *, host: str = "127.0.0.1", port: int = 0, seed: int = 0) -> None:
@@ -339,6 +345,7 @@ class FaultProxy(Line):
             raise StateError("a proxy is started once")
         self._reserved = _reserve(self.host, self._wanted_port)
         self._port = self._reserved.getsockname()[1]
+        note_listener(self, self._port)
         await self.accept()
 
     async def close(self) -> None:
@@ -460,7 +467,7 @@ class FaultProxy(Line):
             if direction in (None, each):
                 yield self.conditions[each]
         for connection in self.connections:
-            yield from connection._conditions(direction)  # pyright: ignore[reportPrivateUsage]
+            yield from connection._conditions(direction)
 
     def _armable(self) -> list[ProxiedConnection]:
         return self.connections

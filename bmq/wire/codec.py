@@ -1,24 +1,22 @@
 # pyright: basic
 """Fast codecs, derived from the Construct declarations.
 
-Construct reads well and runs slowly: some 50,000 headers a second. So each declaration is walked once, at
-import, and its bit fields are gathered into machine words; small functions are generated, when they are
-first asked for, that pack and unpack those words with one precompiled :class:`struct.Struct`. A property test
-holds the two equal for arbitrary field values. There is no second, hand-written layout.
+Construct reads well and runs slowly: some 50,000 headers a second. So the fields of each declaration, which
+``bmq/wire/_fields.py`` has written out, are gathered into machine words; small functions are generated, when
+they are first asked for, that pack and unpack those words with one precompiled :class:`struct.Struct`. A
+property test holds the two equal for arbitrary field values. There is no second, hand-written layout.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from construct import BitsInteger, Bytes, Construct
-
 from bmq.errors import ProtocolError
-from bmq.wire import layout
+from bmq.wire._fields import FIELDS
 
 __all__ = ["CODECS", "Codec", "Field", "Slot", "new_tuple"]
 
@@ -63,19 +61,6 @@ class Slot:
     def wide(self) -> bool:
         """Whether integers in this slot travel as a byte string (no struct code has the width)."""
         return self.format.endswith("s") and not self.fields[0].raw
-
-
-def _read_fields(declaration: Any) -> list[Field]:
-    fields = []
-    for sub in declaration.subcon.subcons:
-        inner = sub.subcon
-        if isinstance(inner, BitsInteger):
-            fields.append(Field(sub.name, inner.length, signed=bool(inner.signed)))
-        elif isinstance(getattr(inner, "subcon", None), Bytes):
-            fields.append(Field(sub.name, inner.subcon.length * 8, raw=True))
-        else:
-            raise TypeError(f"field {sub.name}: only BitsInteger and Bytewise(Bytes) can be compiled")
-    return fields
 
 
 def _gather(fields: list[Field]) -> list[Slot]:
@@ -124,10 +109,16 @@ class Codec:
         struct: the precompiled struct; its items are ``slots``, in order.
     """
 
-    def __init__(self, name: str, declaration: Construct) -> None:
+    def __init__(self, name: str, fields: Iterable[tuple[str, int, str]]) -> None:
         self.name = name
-        self.declaration = declaration
-        self.slots = tuple(_gather(_read_fields(declaration)))
+        self.slots = tuple(
+            _gather(
+                [
+                    Field(field, bits, signed=kind == "signed", raw=kind == "bytes")
+                    for field, bits, kind in fields
+                ]
+            )
+        )
         self.fields = {f.name: f for slot in self.slots for f in slot.fields}
         self.struct = struct.Struct(">" + "".join(slot.format for slot in self.slots))
         self.size = self.struct.size
@@ -230,40 +221,21 @@ class Codec:
         return function
 
 
-EVENT_HEADER = Codec("EventHeader", layout.EventHeader)
-PUT_HEADER = Codec("PutHeader", layout.PutHeader)
-PUSH_HEADER = Codec("PushHeader", layout.PushHeader)
-OPTION_HEADER = Codec("OptionHeader", layout.OptionHeader)
-SUB_QUEUE_ID = Codec("SubQueueId", layout.SubQueueId)
-SUB_QUEUE_INFO = Codec("SubQueueInfo", layout.SubQueueInfo)
-ACK_HEADER = Codec("AckHeader", layout.AckHeader)
-ACK_MESSAGE = Codec("AckMessage", layout.AckMessage)
-CONFIRM_HEADER = Codec("ConfirmHeader", layout.ConfirmHeader)
-CONFIRM_MESSAGE = Codec("ConfirmMessage", layout.ConfirmMessage)
-REJECT_HEADER = Codec("RejectHeader", layout.RejectHeader)
-REJECT_MESSAGE = Codec("RejectMessage", layout.RejectMessage)
-PROPERTIES_HEADER = Codec("MessagePropertiesHeader", layout.MessagePropertiesHeader)
-PROPERTY_HEADER = Codec("MessagePropertyHeader", layout.MessagePropertyHeader)
-MESSAGE_GUID = Codec("MessageGUID", layout.MessageGUID)
-
 #: Every codec by the structure's name.
-CODECS: dict[str, Codec] = {
-    c.name: c
-    for c in (
-        EVENT_HEADER,
-        PUT_HEADER,
-        PUSH_HEADER,
-        OPTION_HEADER,
-        SUB_QUEUE_ID,
-        SUB_QUEUE_INFO,
-        ACK_HEADER,
-        ACK_MESSAGE,
-        CONFIRM_HEADER,
-        CONFIRM_MESSAGE,
-        REJECT_HEADER,
-        REJECT_MESSAGE,
-        PROPERTIES_HEADER,
-        PROPERTY_HEADER,
-        MESSAGE_GUID,
-    )
-}
+CODECS: dict[str, Codec] = {name: Codec(name, fields) for name, fields in FIELDS.items()}
+
+EVENT_HEADER = CODECS["EventHeader"]
+PUT_HEADER = CODECS["PutHeader"]
+PUSH_HEADER = CODECS["PushHeader"]
+OPTION_HEADER = CODECS["OptionHeader"]
+SUB_QUEUE_ID = CODECS["SubQueueId"]
+SUB_QUEUE_INFO = CODECS["SubQueueInfo"]
+ACK_HEADER = CODECS["AckHeader"]
+ACK_MESSAGE = CODECS["AckMessage"]
+CONFIRM_HEADER = CODECS["ConfirmHeader"]
+CONFIRM_MESSAGE = CODECS["ConfirmMessage"]
+REJECT_HEADER = CODECS["RejectHeader"]
+REJECT_MESSAGE = CODECS["RejectMessage"]
+PROPERTIES_HEADER = CODECS["MessagePropertiesHeader"]
+PROPERTY_HEADER = CODECS["MessagePropertyHeader"]
+MESSAGE_GUID = CODECS["MessageGUID"]

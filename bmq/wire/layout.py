@@ -4,9 +4,18 @@
 Field names are those of the protocol. Everything that packs or unpacks one of these structures is derived
 from the declaration here (see :mod:`bmq.wire.codec`); the tables in the documentation are too.
 All integers are big-endian. A *word* is four bytes.
+
+Construct takes longer to import than all codecs together, and nothing of it runs in a client. So what the
+codecs need of a declaration, the names, widths and kinds of its fields, is written out in
+``bmq/wire/_fields.py``. After a change here write it anew; a test holds the two equal::
+
+    python -m bmq.wire.layout
 """
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 from construct import BitsInteger, BitStruct, Bytes, Bytewise, Construct
 
@@ -27,6 +36,8 @@ __all__ = [
     "RejectMessage",
     "SubQueueId",
     "SubQueueInfo",
+    "fields_of",
+    "written_out",
 ]
 
 
@@ -190,3 +201,40 @@ LAYOUTS: dict[str, Construct] = {
     "MessagePropertyHeader": MessagePropertyHeader,
     "MessageGUID": MessageGUID,
 }
+
+
+def fields_of(declaration: Any) -> list[tuple[str, int, str]]:
+    """Return what the codecs need of a declaration: name, width in bits and kind of each field.
+
+    Raises:
+        TypeError: a field is neither an integer of some bits nor a byte string.
+    """
+    fields = []
+    for sub in declaration.subcon.subcons:
+        inner = sub.subcon
+        if isinstance(inner, BitsInteger):
+            fields.append((sub.name, inner.length, "signed" if inner.signed else "unsigned"))
+        elif isinstance(getattr(inner, "subcon", None), Bytes):
+            fields.append((sub.name, inner.subcon.length * 8, "bytes"))
+        else:
+            raise TypeError(f"field {sub.name}: only BitsInteger and Bytewise(Bytes) can be compiled")
+    return fields
+
+
+def written_out() -> str:
+    """Return the text of ``bmq/wire/_fields.py``."""
+    lines = [
+        '"""The fields of every structure: written by ``python -m bmq.wire.layout``, not by hand."""',
+        "",
+        "#: Name, width in bits and kind of each field, by structure.",
+        "FIELDS: dict[str, list[tuple[str, int, str]]] = {",
+    ]
+    for name, declaration in LAYOUTS.items():
+        lines.append(f'    "{name}": [')
+        lines += [f'        ("{field}", {bits}, "{kind}"),' for field, bits, kind in fields_of(declaration)]
+        lines.append("    ],")
+    return "\n".join([*lines, "}", ""])
+
+
+if __name__ == "__main__":
+    Path(__file__).with_name("_fields.py").write_text(written_out(), encoding="utf-8")

@@ -34,6 +34,10 @@ class Typed(NamedTuple):
 
     >>> Typed(PropertyType.SHORT, 7)
     Typed(type=<PropertyType.SHORT: 3>, value=7)
+
+    Attributes:
+        type: the type as the protocol knows it.
+        value: the value, which must fit it.
     """
 
     type: PropertyType
@@ -194,6 +198,8 @@ def _learn_encoder(key: tuple[Any, ...], properties: Mapping[str, PropertyInput]
 
 
 def _encode(properties: Mapping[str, PropertyInput], *, new: bool) -> bytes:
+    if not isinstance(properties, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidProperty(f"properties are values by name, in a mapping, not {type(properties).__name__}")
     count = len(properties)
     if not count:
         return b""

@@ -7,9 +7,10 @@ import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from bmq.client.connect import connect
+from bmq.client.options import ConnectOptions
 from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.errors import StateError, UsageError
@@ -69,7 +70,7 @@ class App:
         grace: float = 30.0,
         on_error: OnError | None = None,
         clock: Clock | None = None,
-        **options: Any,
+        **options: Unpack[ConnectOptions],
     ) -> None:
         self._broker = broker
         self._options = options

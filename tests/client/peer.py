@@ -78,7 +78,7 @@ class Connection(asyncio.Protocol):
                 continue
             script.requests.remove(request)
             if name in peer.refuse:
-                self.send(script.refuse(request))
+                self.send(script.refuse(request, message=peer.refusal))
                 continue
             if isinstance(request.body, ConfigureStream):
                 for subscription in request.body.stream_parameters.subscriptions:
@@ -101,6 +101,7 @@ class Peer:
     Attributes:
         hold: the names of what is not answered: "clientIdentity", "OpenQueue", "PUT", ...
         refuse: the names of what is answered with a failure.
+        refusal: what the failure of a request says.
         greeting: what is sent to whoever connects, instead of being a broker.
         welcome: how negotiation is answered, see :meth:`ScriptedBroker.welcome`.
         open_options: how openQueue is answered, see :meth:`ScriptedBroker.accept`.
@@ -113,6 +114,7 @@ class Peer:
     def __init__(self, ssl: ssl_module.SSLContext | None = None) -> None:
         self.hold: set[str] = set()
         self.refuse: set[str] = set()
+        self.refusal = "not here"
         self.greeting: bytes | None = None
         self.welcome: dict[str, Any] = {}
         self.open_options: dict[str, Any] = {}

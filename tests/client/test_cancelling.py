@@ -231,3 +231,14 @@ async def test_cancelling_is_never_turned_into_something_else(peer: Peer) -> Non
             with pytest.raises(asyncio.CancelledError):
                 await task
         peer.answer("PUT", "OpenQueue")
+
+
+async def test_posts_without_outcome_in_time_are_named(peer: Peer) -> None:
+    peer.hold.add("PUT")
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, write=True)
+        with pytest.raises(bmq.TimedOut, match=f"a post to {URI} had no outcome within 0.01 s"):
+            await queue.post(b"1", timeout=0.01)
+        with pytest.raises(bmq.TimedOut, match=f"posts to {URI} had no outcome within 0.01 s"):
+            await queue.flush(timeout=0.01)
+        peer.answer("PUT")

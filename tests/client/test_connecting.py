@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import bmq
 from bmq.client.address import Address
 from bmq.client.dialer import Dialer
+from bmq.testing import BackgroundBroker, FaultProxy
 from bmq.wire.constants import EventType
 from bmq.wire.event import pack_event_header
 from tests.client.peer import Peer, eventually
@@ -223,14 +226,105 @@ async def test_a_predicate_decides_what_is_worth_another_attempt() -> None:
 # the environment, the options
 
 
-async def test_the_environment_names_another_broker(
+async def test_the_environment_names_another_broker_and_that_is_said(
     peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("BMQ_BROKER_URI", peer.uri)
-    with caplog.at_level(logging.INFO, "bmq"):
-        async with bmq.connect("tcp://nobody.invalid:1") as session:
-            assert session.state is bmq.SessionState.STARTED
-    assert peer.uri in caplog.text
+    async with bmq.connect("tcp://nobody.invalid:1") as session:
+        assert session.state is bmq.SessionState.STARTED
+    (said,) = [record for record in caplog.records if "BMQ_BROKER_URI" in record.getMessage()]
+    assert said.levelno == logging.WARNING
+    assert peer.uri in said.getMessage()
+    assert "tcp://nobody.invalid:1" in said.getMessage()
+
+
+async def test_nothing_is_said_where_the_environment_changes_nothing(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("BMQ_BROKER_URI", f" {peer.uri}/")
+    async with bmq.connect(peer.uri):
+        pass
+    assert caplog.text == ""
+
+
+async def test_a_failure_names_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = f"tcp://127.0.0.1:{closed_port()}"
+    monkeypatch.setenv("BMQ_BROKER_URI", uri)
+    with pytest.raises(bmq.ConnectionFailed, match=f"{uri}.*BMQ_BROKER_URI names it") as caught:
+        await bmq.connect("tcp://wanted.invalid:1")
+    assert "the program says tcp://wanted.invalid:1" in str(caught.value)
+    assert caught.value.retryable
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_broker_of_this_process_is_meant_whatever_the_environment_says(
+    broker: bmq.broker.Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, host: str
+) -> None:
+    monkeypatch.setenv("BMQ_BROKER_URI", f"tcp://127.0.0.1:{closed_port()}")
+    for _ in range(2):
+        async with bmq.connect(f"tcp://{host}:{broker.port}") as session:
+            await session.open_queue("bmq://bmq.test.mem.priority/mine", write=True)
+        await broker.restart()
+    assert "BMQ_BROKER_URI" not in caplog.text
+    with BackgroundBroker() as another:
+        async with bmq.connect(another.uri):
+            pass
+
+
+async def test_a_proxy_in_this_process_is_meant_too(
+    broker: bmq.broker.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BMQ_BROKER_URI", broker.uri)
+    async with FaultProxy(broker.uri) as proxy, bmq.connect(proxy.uri):
+        assert proxy.accepted == 1
+
+
+def test_the_environment_does_not_turn_tls_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BMQ_BROKER_URI", "tcps://safe:1,tcp://open:1")
+    with pytest.raises(bmq.UsageError, match=r"BMQ_BROKER_URI names .*tcp://open:1.*TLS.*tcps://wanted:2"):
+        bmq.connect("tcps://wanted:2")
+    monkeypatch.setenv("BMQ_BROKER_URI", "tcps://safe:1")
+    bmq.connect("tcps://wanted:2")
+    monkeypatch.setenv("BMQ_BROKER_URI", "tcp://open:1")
+    bmq.connect("tcps://wanted:2", ssl=ssl.create_default_context())  # TLS all the same
+
+
+@pytest.mark.parametrize("place", ["code", "environment"])
+def test_a_password_in_an_address_is_in_no_log_and_no_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, place: str
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    secret = "tcp://user:hunter2@elsewhere:1"
+    monkeypatch.setenv("BMQ_BROKER_URI", secret if place == "environment" else "tcp://elsewhere:1")
+    with pytest.raises(bmq.InvalidURI, match="credentials=") as caught:
+        bmq.connect(secret if place == "code" else "tcp://here:1")
+    assert ("BMQ_BROKER_URI" in str(caught.value)) is (place == "environment")
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert "hunter2" not in repr(error)
+        error = None if error.__suppress_context__ else error.__cause__ or error.__context__
+    assert "hunter2" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("uri", "options", "warned"),
+    [
+        ("tcp://far.example:1", {"credentials": bmq.Credentials.basic("user", "hunter2")}, True),
+        ("tcps://near.example,tcp://far.example:1", {"credentials": bmq.Credentials.anonymous}, True),
+        ("tcps://far.example:1", {"credentials": bmq.Credentials.basic("user", "hunter2")}, False),
+        ("tcp://far.example:1", {"credentials": bmq.Credentials.anonymous()}, False),
+        ("tcp://far.example:1", {}, False),
+        ("tcp://127.0.0.1:1", {"credentials": bmq.Credentials.basic("user", "hunter2")}, False),
+        ("tcp://[::1]:1,tcp://localhost", {"credentials": bmq.Credentials.basic("user", "hunter2")}, False),
+    ],
+)
+def test_credentials_in_the_clear_are_warned_of(
+    caplog: pytest.LogCaptureFixture, uri: str, options: dict[str, Any], warned: bool
+) -> None:
+    bmq.connect(uri, **options)
+    assert ("credentials go to tcp://far.example:1 in the clear" in caplog.text) is warned
+    assert bool(caplog.text) is warned
+    assert "hunter2" not in caplog.text
 
 
 @pytest.mark.parametrize("uri", ["tcp://user:hunter2@localhost:1", "tcps://user:hunter2@localhost"])
@@ -265,8 +359,14 @@ def test_an_unknown_option_names_those_there_are() -> None:
         ("disconnect_timeout", float("nan")),
         ("busy_poll", -0.001),
         ("busy_poll", float("nan")),
+        ("connect_timeout", "x"),
+        ("connect_timeout", None),
+        ("max_unacked_messages", "1000"),
+        ("max_event_size", None),
+        ("busy_poll", True),
+        ("compression", "zlib"),
     ],
 )
-def test_options_that_make_no_sense_are_refused_at_once(option: str, value: float) -> None:
+def test_options_that_make_no_sense_are_refused_at_once(option: str, value: object) -> None:
     with pytest.raises(bmq.UsageError, match=option):
-        bmq.connect("tcp://localhost", **{option: value})
+        bmq.connect("tcp://localhost", **{option: value})  # type: ignore[misc]

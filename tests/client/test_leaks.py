@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import logging
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
+import pytest
 import pytest_asyncio
 
 import bmq
@@ -116,7 +118,8 @@ async def test_opening_and_closing_a_queue(broker_uri: str) -> None:
         await assert_flat(open_and_close, times=OPENED_AND_CLOSED, warm_up=500)
 
 
-async def test_reconnecting(broker_uri: str) -> None:
+async def test_reconnecting(broker_uri: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR, "bmq")  # pytest keeps every line
     restored = asyncio.Event()
 
     def note(event: bmq.events.SessionEvent) -> None:

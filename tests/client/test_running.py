@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -54,3 +58,71 @@ def test_what_an_application_froze_itself_stays_frozen() -> None:
     frozen = gc.get_freeze_count()
     bmq.run(main())
     assert gc.get_freeze_count() > frozen / 2 > 0
+
+
+CONSUMER = """
+import sys
+{before}
+import bmq
+
+async def main():
+    async with bmq.broker.Broker() as broker, bmq.connect(broker.uri) as session:
+        queue = await session.open_queue("bmq://bmq.test.mem.priority/q", read=True)
+        print("waiting", flush=True)
+        try:
+            async for message in queue:
+                pass
+        finally:
+            print("leaving", session.state.value, flush=True)
+
+{run}
+"""
+QUIET = "try:\n    bmq.run(main())\nexcept KeyboardInterrupt:\n    print('interrupted')"
+
+
+@pytest.mark.parametrize("before", ["", "sys.modules['uvloop'] = None"], ids=["uvloop", "asyncio"])
+@pytest.mark.parametrize(
+    ("number", "status", "last"), [(signal.SIGTERM, 143, []), (signal.SIGINT, 0, ["interrupted"])]
+)
+def test_a_signal_closes_in_good_order_and_without_a_traceback(
+    before: str, number: signal.Signals, status: int, last: list[str]
+) -> None:
+    program = subprocess.Popen(
+        [sys.executable, "-c", CONSUMER.format(before=before, run=QUIET)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert program.stdout is not None
+    assert program.stdout.readline() == "waiting\n"
+    program.send_signal(number)
+    out, err = program.communicate(timeout=30)
+    assert err == ""
+    assert program.returncode == status
+    assert out.splitlines() == [f"leaving {bmq.SessionState.STARTED.value}", *last]
+
+
+def test_a_handler_of_the_application_stays() -> None:
+    async def main() -> object:
+        return signal.getsignal(signal.SIGTERM)
+
+    def own(*_: object) -> None:
+        pass
+
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    before = signal.signal(signal.SIGTERM, own)
+    try:
+        assert bmq.run(main()) is own
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert bmq.run(main()) is not signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_it_runs_in_other_threads_too() -> None:
+    async def main() -> int:
+        return 3
+
+    got: list[int] = []
+    thread = threading.Thread(target=lambda: got.append(bmq.run(main())))
+    thread.start()
+    thread.join()
+    assert got == [3]

@@ -201,6 +201,15 @@ async def test_a_context_is_enough_without_tcps(certificates: Certificates) -> N
             assert session.state is bmq.SessionState.STARTED
 
 
+async def test_tls_at_a_port_without_and_the_other_way_round(certificates: Certificates) -> None:
+    async with bmq.broker.Broker() as plain:
+        with pytest.raises(bmq.ConnectionFailed, match=r"is this its port for TLS\?"):
+            await bmq.connect(f"tcps://127.0.0.1:{plain.port}")
+    async with bmq.broker.Broker(ssl=certificates.context(ssl.Purpose.CLIENT_AUTH, "broker")) as broker:
+        with pytest.raises(bmq.ConnectionFailed, match="if it expects TLS, the address is tcps://"):
+            await bmq.connect(f"tcp://127.0.0.1:{broker.port}")
+
+
 async def test_an_unknown_authority_is_refused(certificates: Certificates) -> None:
     async with Peer(certificates.context(ssl.Purpose.CLIENT_AUTH, "broker")) as peer:
         with pytest.raises(bmq.ConnectionFailed, match=r"(?i)certificate"):

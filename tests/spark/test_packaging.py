@@ -28,6 +28,16 @@ def test_importing_starts_nothing_and_bmq_alone_needs_no_spark() -> None:
     assert run.returncode == 0, run.stderr
 
 
+@pytest.mark.parametrize("missing", ["numpy", "pyarrow", "pyspark"])
+def test_what_is_missing_is_named_with_the_extra(missing: str) -> None:
+    code = f"import sys; sys.modules['{missing}'] = None\nfrom bmq.spark import write_partition"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    last = run.stderr.splitlines()[-1]
+    assert last == (
+        f"ModuleNotFoundError: bmq.spark needs {missing}, which is not installed: pip install 'bmq[spark]'"
+    )
+
+
 def test_spark_finds_the_format() -> None:
     import pyspark_bmq
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bmq.errors import ProtocolError
+from bmq.wire import _fields, layout
 from bmq.wire.codec import CODECS, Codec
-from bmq.wire.layout import LAYOUTS
+from bmq.wire.layout import LAYOUTS, fields_of
 
 #: The lengths in bytes that the protocol gives.
 SIZES = {
@@ -65,7 +67,12 @@ def parse(declaration: Construct, data: bytes) -> dict[str, Any]:
 def test_every_declaration_has_a_codec_of_the_protocols_size() -> None:
     assert {name: codec.size for name, codec in CODECS.items()} == SIZES
     assert {name: declaration.sizeof() for name, declaration in LAYOUTS.items()} == SIZES
-    assert all(CODECS[name].declaration is LAYOUTS[name] for name in LAYOUTS)
+    assert list(CODECS) == list(LAYOUTS)
+
+
+def test_what_is_written_out_for_the_codecs_is_what_is_declared() -> None:
+    written = Path(_fields.__file__).read_text(encoding="utf-8")
+    assert written == layout.written_out(), "python -m bmq.wire.layout"
 
 
 @structures
@@ -170,4 +177,4 @@ def test_misspelt_fields_are_refused() -> None:
 )
 def test_declarations_that_cannot_be_compiled_say_so_at_once(declaration: Construct, message: str) -> None:
     with pytest.raises(TypeError, match=message):
-        Codec("Odd", declaration)
+        Codec("Odd", fields_of(declaration))

@@ -1,0 +1,43 @@
+"""A deadline around something to wait for, with an error that says what did not come."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+
+from bmq.errors import InvalidArgument, TimedOut
+
+__all__ = ["within"]
+
+
+class within:
+    """``async with within(seconds, "no message arrived"):`` ends what takes longer.
+
+    Args:
+        seconds: None for no deadline.
+        what: what the error says has happened instead.
+
+    Raises:
+        InvalidArgument: ``seconds`` is no number.
+        TimedOut: the time was up.
+    """
+
+    __slots__ = ("_seconds", "_timeout", "_what")
+
+    def __init__(self, seconds: float | None, what: str) -> None:
+        if not isinstance(seconds, int | float | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidArgument(f"a timeout is a number of seconds or None, not {seconds!r}")
+        self._seconds = seconds
+        self._timeout = asyncio.timeout(seconds)
+        self._what = what
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        try:
+            await self._timeout.__aexit__(exc_type, exc, tb)
+        except TimeoutError:
+            raise TimedOut(f"{self._what} within {self._seconds:g} s") from None

@@ -1,0 +1,209 @@
+"""What happens to a session, said in the log: one line when it begins, one when it is over.
+
+Lines that belong together have the same level, WARNING, so that a program that configures no logging sees
+both. What repeats is said less and less often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from typing import TYPE_CHECKING
+
+from bmq.protocol.events import (
+    Connected,
+    ConnectionLost,
+    Disconnected,
+    HostHealthRestored,
+    HostUnhealthy,
+    QueueReopenFailed,
+    QueueResumed,
+    QueueSuspended,
+    Reconnected,
+    SessionEvent,
+    SlowConsumer,
+    SlowConsumerRecovered,
+    StateRestored,
+)
+
+if TYPE_CHECKING:
+    from bmq.client.driver import Driver
+
+__all__ = ["Reporter"]
+
+logger = logging.getLogger("bmq.client")
+
+# An outage that goes on is said again after so many seconds, then after twice as many, up to the second.
+_FIRST_REMINDER = 10.0
+_RARELY = 600.0
+# A consumer that is slow again and again is said to be so once in so many seconds.
+_SLOW_EVERY = 60.0
+
+
+class Reporter:
+    """Writes the log of one session.
+
+    It hears of everything through :meth:`note`; only the reminders of an outage need a timer.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = weakref.ref(driver)
+        self._connected = False
+        # Since when there is no connection, or one that is not restored yet.
+        self._down_since: float | None = None
+        self._interval = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._self = weakref.ref[Reporter](self)
+        self._kept = 0
+        self._slow_since: float | None = None
+        self._slow_said = float("-inf")
+        self._slow_unsaid = 0
+
+    def note(self, event: SessionEvent) -> None:
+        """Say what happened, if it is worth a line."""
+        driver = self._driver()
+        if driver is None:
+            return
+        match event:
+            case ConnectionLost(reason):
+                self._lost(driver, reason)
+            case Reconnected():
+                self._kept = len(driver.core.window)
+            case StateRestored():
+                self._restored(driver, "restored")
+            case Connected():
+                self._connected = True
+                if self._down_since is not None:
+                    self._restored(driver, "made")
+            case Disconnected(reason):
+                self._ended(driver, reason)
+            case QueueReopenFailed(uri, error):
+                logger.warning("queue %s was not opened again, and is closed: %s", uri, error)
+            case SlowConsumer(messages, size):
+                self._slow(driver, messages, size)
+            case SlowConsumerRecovered():
+                self._recovered(driver)
+            case QueueSuspended(uri):
+                logger.warning("queue %s is suspended: the host is unhealthy", uri)
+            case QueueResumed(uri):
+                logger.warning("queue %s is in service again: the host is healthy", uri)
+            case HostUnhealthy():
+                logger.info("the host is unhealthy")
+            case HostHealthRestored():
+                logger.info("the host is healthy again")
+            case _:
+                logger.debug("%r", event)
+
+    def not_connected_yet(self, error: Exception) -> None:
+        """An attempt to connect for the first time has failed, and others follow."""
+        driver = self._driver()
+        if driver is not None and self._down_since is None:
+            logger.warning("%s; trying again", error)
+            self._begin(driver)
+
+    def _lost(self, driver: Driver, reason: str) -> None:
+        if self._down_since is not None:
+            return  # lost again before everything was restored
+        if not driver.options.reconnect:
+            return  # the end of the session will say it
+        logger.warning(
+            "the connection to %s was lost: %s; reconnecting, %s and %s are kept",
+            driver.dialer.address,
+            reason,
+            _count(len(driver.queues), "queue"),
+            _count(len(driver.core.window), "post"),
+        )
+        self._begin(driver)
+
+    def _begin(self, driver: Driver) -> None:
+        self._down_since = driver.now()
+        self._interval = _FIRST_REMINDER
+        self._arm(driver)
+
+    def _arm(self, driver: Driver) -> None:
+        self._timer = driver.loop.call_later(self._interval, _remind, self._self)
+        self._interval = min(_RARELY, self._interval * 2)
+
+    def remind(self) -> None:
+        """The outage goes on."""
+        driver = self._driver()
+        if driver is None or self._down_since is None:
+            return
+        posts = _count(len(driver.core.window), "post")
+        last = driver.dialer.last_failure
+        logger.warning(
+            "no connection to %s for %s; still trying, with %s kept%s",
+            driver.dialer.target,
+            _seconds(driver.now() - self._down_since),
+            posts,
+            f" (last: {last})" if last else "",
+        )
+        self._arm(driver)
+
+    def _over(self) -> None:
+        self._down_since = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _restored(self, driver: Driver, what: str) -> None:
+        if self._down_since is None:
+            return
+        done = [f"{_count(len(driver.queues), 'queue')} opened again"] if driver.queues else []
+        if self._kept:
+            done.append(f"{_count(self._kept, 'post')} sent again")
+        logger.warning(
+            "the connection to %s was %s after %s%s",
+            driver.dialer.address,
+            what,
+            _seconds(driver.now() - self._down_since),
+            f": {', '.join(done)}" if done else "",
+        )
+        self._over()
+
+    def _ended(self, driver: Driver, reason: str) -> None:
+        # Whoever connects for the first time gets an error instead.
+        if reason and self._connected:
+            logger.error("the session with %s is over: %s", driver.dialer.target, reason)
+        self._over()
+
+    def _slow(self, driver: Driver, messages: int, size: int) -> None:
+        now = driver.now()
+        if now - self._slow_said < _SLOW_EVERY:
+            self._slow_unsaid += 1
+            return
+        again = f" ({self._slow_unsaid} times more since this was said last)" if self._slow_unsaid else ""
+        logger.warning(
+            "the application does not keep up: %s (%s bytes) wait for it; reading from %s goes on when half "
+            "of them are taken%s",
+            _count(messages, "message"),
+            f"{size:,}",
+            driver.dialer.address,
+            again,
+        )
+        self._slow_said = self._slow_since = now
+        self._slow_unsaid = 0
+
+    def _recovered(self, driver: Driver) -> None:
+        if self._slow_since is not None:
+            after = _seconds(driver.now() - self._slow_since)
+            logger.warning("the application has caught up after %s: reading goes on", after)
+            self._slow_since = None
+
+
+def _remind(reporter: weakref.ref[Reporter]) -> None:
+    if (alive := reporter()) is not None:
+        alive.remind()
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _seconds(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

@@ -1,0 +1,306 @@
+"""What happens to a session is said: a line when it begins, one when it is over; nothing a peer forged."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import bmq
+from bmq.wire.control import Codec, StatusCategory, encode_event
+from bmq.wire.control_messages import BrokerResponse, ClientIdentity, ClientType, Status
+from tests.client.peer import Peer, eventually
+
+URI = "bmq://bmq.test.mem.priority/q"
+NASTY = "no\x1b[2J\r\nWARNING forged\u202e\u2028\x07"
+
+#: What a log without any configuration shows: a broker goes and comes back.
+PROGRAM = """
+import asyncio, bmq
+
+async def main():
+    broker = bmq.broker.Broker()
+    await broker.start()
+    async with bmq.connect(broker.uri) as session:
+        await session.open_queue("bmq://bmq.test.mem.priority/q", read=True)
+        events = session.events()
+        await broker.stop()
+        async for event in events:
+            if isinstance(event, bmq.events.ConnectionLost):
+                await broker.start()
+            elif isinstance(event, bmq.events.StateRestored):
+                break
+    await broker.stop()
+
+asyncio.run(main())
+"""
+
+
+class Said:
+    """The lines that a program without a configuration of its own would show."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        self._caplog = caplog
+
+    @property
+    def lines(self) -> list[str]:
+        return [
+            record.getMessage()
+            for record in self._caplog.records
+            if record.levelno >= logging.WARNING and record.name.startswith("bmq")
+        ]
+
+    async def so_many(self, count: int) -> list[str]:
+        await eventually(lambda: len(self.lines) >= count)
+        return self.lines
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Iterator[Said]:
+    with caplog.at_level(logging.DEBUG, "bmq"):
+        yield Said(caplog)
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock can be put forward."""
+
+    ahead = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.ahead
+
+
+def test_without_any_configuration_a_lost_broker_is_two_lines() -> None:
+    run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    lost, restored = run.stderr.splitlines()
+    assert "the connection to tcp://127.0.0.1:" in lost
+    assert "was lost" in lost
+    assert "reconnecting, 1 queue and 0 posts are kept" in lost
+    assert "was restored after" in restored
+    assert "1 queue opened again" in restored
+
+
+async def test_posts_that_are_kept_are_counted(peer: Peer, said: Said) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, write=True)
+        peer.hold.add("PUT")
+        posts = [queue.post_nowait(b"%d" % number) for number in range(3)]
+        await eventually(lambda: peer.connection.script.puts)
+        peer.hold.remove("PUT")
+        peer.cut()
+        await asyncio.gather(*posts)
+        lost, restored = await said.so_many(2)
+        assert peer.uri in lost
+        assert "1 queue and 3 posts are kept" in lost
+        assert "3 posts sent again" in restored
+        assert peer.uri in restored
+    assert len(said.lines) == 2
+
+
+def test_an_outage_that_goes_on_is_said_less_and_less_often(said: Said) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, JumpingLoop)
+        async with Peer() as peer, bmq.connect(peer.uri) as session:
+            events = session.events()
+            await peer.stop()
+            await said.so_many(1)
+            for _ in range(200):
+                loop.ahead += 1
+                await asyncio.sleep(0.001)
+            assert len(said.lines) == 5, said.lines  # lost; after 10, 30, 70 and 150 seconds
+            await peer.start()
+            loop.ahead += 20  # whatever delay was under way
+            async for event in events:
+                if isinstance(event, bmq.events.StateRestored):
+                    break
+            reminder, restored = said.lines[-2:]
+            assert f"no connection to {peer.uri} for 2 min" in reminder
+            assert "still trying, with 0 posts kept (last: could not connect" in reminder
+            assert "was restored after 3 min" in restored
+            loop.ahead += 10_000
+            await asyncio.sleep(0.001)
+            assert said.lines[-1] == restored
+
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        runner.run(main())
+
+
+async def test_a_broker_that_is_not_there_yet(said: Said) -> None:
+    peer = Peer()
+    await peer.start()
+    await peer.stop()
+    connecting = asyncio.ensure_future(
+        bmq.connect(
+            peer.uri, retry_first_connect=True, reconnect_delays=lambda: iter([0.001] * 100_000)
+        ).__aenter__()
+    )
+    (waiting,) = await said.so_many(1)
+    assert f"could not connect to {peer.uri}" in waiting
+    assert "trying again" in waiting
+    async with peer:
+        session = await connecting
+        assert f"the connection to {peer.uri} was made after" in said.lines[1]
+        await session.close()
+    assert len(said.lines) == 2
+
+
+async def test_a_broker_that_stays_away(peer: Peer, said: Said) -> None:
+    async with bmq.connect(peer.uri, reconnect_timeout=0.05) as session:
+        await peer.stop()
+        _, over = await said.so_many(2)
+        assert over == f"the session with {peer.uri} is over: not reconnected to {peer.uri} within 0.05 s"
+        assert session.state is bmq.SessionState.CLOSED
+
+
+async def test_who_does_not_want_to_reconnect_is_told_once(peer: Peer, said: Said) -> None:
+    async with bmq.connect(peer.uri, reconnect=False):
+        peer.cut()
+        (over,) = await said.so_many(1)
+        assert over == f"the session with {peer.uri} is over: the connection was lost"
+
+
+async def test_whoever_gets_an_error_needs_no_line(said: Said) -> None:
+    async with Peer() as peer:
+        peer.refuse.add("clientIdentity")
+        with pytest.raises(bmq.NegotiationError):
+            await bmq.connect(peer.uri)
+    assert said.lines == []
+
+
+async def test_closing_says_nothing(peer: Peer, said: Said) -> None:
+    session = await bmq.connect(peer.uri)
+    await session.close()
+    assert said.lines == []
+
+
+async def test_a_queue_that_does_not_come_back(peer: Peer, said: Said) -> None:
+    async with bmq.connect(peer.uri) as session:
+        await session.open_queue(URI, read=True)
+        peer.refuse.add("OpenQueue")
+        peer.refusal = NASTY
+        peer.cut()
+        lines = await said.so_many(3)
+        (failed,) = [line for line in lines if "was not opened again" in line]
+        assert failed.startswith(f"queue {URI} was not opened again, and is closed: the broker refused")
+        assert r"no\x1b[2J\r\nWARNING forged" in failed
+
+
+async def test_a_consumer_that_does_not_keep_up(peer: Peer, said: Said) -> None:
+    async with bmq.connect(peer.uri, max_buffered_messages=10) as session:
+        queue = await session.open_queue(URI, read=True)
+
+        async def fall_behind() -> None:
+            peer.connection.push(*range(1, 21))
+            await eventually(lambda: session.stats().buffered_messages == 20)
+            for _ in range(20):
+                (await queue.receive()).confirm()
+
+        await fall_behind()
+        slow, caught_up = said.lines
+        assert "does not keep up: 20 messages (" in slow
+        assert peer.uri in slow
+        assert "the application has caught up after" in caught_up
+        for _ in range(3):  # it is known by now
+            await fall_behind()
+        assert len(said.lines) == 2
+
+
+async def test_a_queue_out_of_service(peer: Peer, said: Said) -> None:
+    health = bmq.HostHealth()
+    async with bmq.connect(peer.uri, host_health=health) as session:
+        await session.open_queue(URI, read=True, suspends_on_bad_host_health=True)
+        health.set(False)
+        (suspended,) = await said.so_many(1)
+        health.set(True)
+        _, resumed = await said.so_many(2)
+    assert suspended == f"queue {URI} is suspended: the host is unhealthy"
+    assert resumed == f"queue {URI} is in service again: the host is healthy"
+
+
+# what a peer says
+
+
+def introduction(category: StatusCategory, message: str, name: str = "broker") -> bytes:
+    return encode_event(
+        BrokerResponse(
+            result=Status(category=category, code=0, message=message),
+            protocol_version=1,
+            broker_version=999999,
+            broker_identity=ClientIdentity(
+                client_type=ClientType.E_TCPBROKER, process_name=name, host_name=name
+            ),
+            heartbeat_interval_ms=3000,
+            max_missed_heartbeats=0,
+        ),
+        Codec.JSON,
+    )
+
+
+def is_clean(text: str) -> bool:
+    return all(line.isprintable() for line in text.split("\n")) and "\nWARNING forged" not in text
+
+
+async def test_no_refusal_forges_a_line(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    peer.greeting = introduction(StatusCategory.E_REFUSED, NASTY)
+    with pytest.raises(bmq.NegotiationError, match="WARNING forged") as refused:
+        await bmq.connect(peer.uri)
+    assert str(refused.value).isprintable()
+    peer.greeting = introduction(StatusCategory.E_REFUSED, "x" * 1_000_000)
+    with pytest.raises(bmq.NegotiationError) as refused:
+        await bmq.connect(peer.uri)
+    assert len(str(refused.value)) < 2000
+    assert is_clean(caplog.text)
+
+
+async def test_no_name_forges_a_line(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    peer.greeting = introduction(StatusCategory.E_SUCCESS, "", NASTY)
+    seen: list[bmq.events.SessionEvent] = []
+    async with bmq.connect(peer.uri, on_event=seen.append, disconnect_timeout=0.01):
+        peer.cut()
+        await eventually(lambda: any(isinstance(event, bmq.events.Reconnected) for event in seen))
+    named = [e.broker for e in seen if isinstance(e, bmq.events.Connected | bmq.events.Reconnected)]
+    assert named
+    assert all(map(str.isprintable, named))
+    assert is_clean(caplog.text)
+
+
+async def test_no_refused_queue_forges_a_line(peer: Peer) -> None:
+    peer.refuse.add("OpenQueue")
+    peer.refusal = NASTY
+    async with bmq.connect(peer.uri) as session:
+        with pytest.raises(bmq.OpenQueueError) as refused:
+            await session.open_queue(URI, read=True)
+    assert str(refused.value).isprintable()
+    assert refused.value.broker_message == NASTY
+
+
+@pytest.mark.parametrize(
+    "open_connection",
+    [
+        lambda uri: bmq.connect(uri, process_name=NASTY),
+        lambda uri: bmq.connect(uri, credentials=bmq.Credentials.basic(NASTY, NASTY)),
+        lambda uri: bmq.connect(uri, credentials=bmq.Credentials(NASTY, b"x")),
+    ],
+    ids=["process name", "user", "mechanism"],
+)
+async def test_no_client_forges_a_line_of_the_embedded_broker(
+    broker: bmq.broker.Broker,
+    caplog: pytest.LogCaptureFixture,
+    open_connection: Callable[[str], bmq.connect],
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    try:
+        async with open_connection(broker.uri) as session:
+            with pytest.raises(bmq.RequestError):
+                await session.open_queue("bmq://no.such.domain/q", write=True)
+    except bmq.AuthenticationError:
+        pass
+    assert is_clean(caplog.text)

@@ -1,0 +1,25 @@
+"""What type checkers must refuse: every line that ends with the mark, and no other."""
+
+from __future__ import annotations
+
+import bmq
+from bmq.testing import BackgroundBroker
+
+
+async def misuse(queue: bmq.Queue, session: bmq.Session) -> None:
+    bmq.connect("tcp://h", max_unackd=3)  # wrong
+    bmq.connect("tcp://h", connect_timeout="x")  # wrong
+    bmq.connect("tcp://h", compression="zlib")  # wrong
+    bmq.connect("tcp://h", reconnect_delays=1.0)  # wrong
+    bmq.App("tcp://h", gracee=3)  # wrong
+    bmq.App("tcp://h", max_unacked_messages="3")  # wrong
+    bmq.broker.Broker(prt=0)  # wrong
+    bmq.conect("tcp://h")  # wrong
+    bmq.testing.FaultProxi("tcp://h")  # wrong
+    BackgroundBroker(prt=1)  # wrong
+    await session.open_queue(b"bmq://d.e/q", read=True)  # wrong
+    await session.open_queue("bmq://d.e/q", reads=True)  # wrong
+    await queue.post("text")  # wrong
+    await queue.post(b"x", properties=["a"])  # wrong
+    queue.subscribe(5)  # wrong
+    queue.subscribe("x == 1", prioriti=1)  # wrong
