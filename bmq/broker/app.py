@@ -44,7 +44,7 @@ class App:
         app_id: its name.
         bit: its bit in ``Message.pending``; 0 when the domain does not know it, and nothing is for it.
         streams: its readers, in the order they opened the queue.
-        routing: who gets what.
+        readers: how many times it is open for reading.
         resume: the first message it has not looked at, when it is behind the queue's other applications.
         redelivery: messages whose consumer has gone.
         aside: messages nobody could take.
@@ -53,14 +53,16 @@ class App:
     """
 
     __slots__ = (
+        "_changed",
+        "_routing",
         "app_id",
         "aside",
         "bit",
         "matcher",
         "queue",
+        "readers",
         "redelivery",
         "resume",
-        "routing",
         "streams",
         "wait_until",
     )
@@ -69,8 +71,10 @@ class App:
         self.queue = queue
         self.app_id = app_id
         self.bit = bit
-        self.streams: list[Stream] = []
-        self.routing = NOBODY
+        self.streams: dict[Stream, None] = {}
+        self.readers = 0
+        self._routing = NOBODY
+        self._changed = False
         self.resume: Message | None = None
         self.redelivery = Backlog()
         self.aside = Backlog()
@@ -82,13 +86,34 @@ class App:
         """Whether new messages must wait for older ones."""
         return self.resume is not None or len(self.redelivery) > 0
 
-    def rebuild(self) -> None:
-        """Make the routing table anew: a consumer came, went, or changed its mind."""
+    @property
+    def routing(self) -> Routing:
+        """Who gets what."""
+        if self._changed:
+            self._rebuild()
+        return self._routing
+
+    def change(self) -> None:
+        """Note that a consumer came, went, or changed its mind.
+
+        What that means is worked out when it is needed: thousands of consumers that come or go together cost
+        no more than one.
+        """
+        self._changed = True
+
+    @property
+    def changed(self) -> bool:
+        """Whether it has yet to be worked out who gets what."""
+        return self._changed
+
+    def _rebuild(self) -> None:
+        """Make the routing table anew."""
+        self._changed = False
         for stream in self.streams:
             stream.last_sent = None
             for subscriber in stream.subscribers():
-                subscriber.group = None
-        self.routing = Routing(self.streams) if self.streams else NOBODY
+                subscriber.leave()
+        self._routing = Routing(self.streams) if self.streams else NOBODY
         for stream in self.streams:
             stream.forget_subscribers()
         self.redelivery.wake()
@@ -98,7 +123,7 @@ class App:
     def deliver(self, now: float) -> None:
         """Deliver what waits, as far as the consumers have room."""
         self.wait_until = None
-        if not self.bit or not self.routing.groups:
+        if not self.bit or not (self.behind or self.aside) or not self.routing.groups:
             return
         if self._offer(self.redelivery, now):
             self._offer(self.aside, now)
@@ -202,7 +227,8 @@ class App:
         """Let a full subscriber take part again if it has confirmed enough."""
         if subscriber.messages <= subscriber.low_messages and subscriber.bytes <= subscriber.low_bytes:
             subscriber.full = False
-            if subscriber.group is not None and subscriber.group.admit(subscriber):
+            # After a change all of them are put together anew.
+            if self._changed or (subscriber.group is not None and subscriber.group.admit(subscriber)):
                 self.queue.serve(self, now)
 
     def drop(self, message: Message) -> None:
