@@ -7,7 +7,7 @@ A command is carried out to a result, a dictionary shaped like the JSON that a r
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
@@ -49,6 +49,7 @@ _ENCODINGS = ("TEXT", "JSON_COMPACT", "JSON_PRETTY")
 _KEY_BYTES = 5
 _NO_KEY = "0" * (2 * _KEY_BYTES)
 _CLUSTER = "local"
+_INT64 = 2**63
 _LONGEST_COMMAND = 64 * 1024
 
 
@@ -85,7 +86,7 @@ def _encodable(value: Any) -> Any:
         members = cast("dict[str, Any]", value)
         return {name: _encodable(member) for name, member in members.items()}
     if isinstance(value, list):
-        return [_encodable(item) for item in cast("list[Any]", value)]
+        return [_encodable(item) for item in cast("Iterable[Any]", value)]
     return value
 
 
@@ -321,9 +322,12 @@ class _Commands:
 
 def _integer(text: str, what: str) -> int:
     try:
-        return int(text)
+        number = int(text)
+        if -_INT64 <= number < _INT64:
+            return number
     except ValueError:
-        raise _undecodable(f"Invalid {what}: {text}") from None
+        pass
+    raise _undecodable(f"Invalid {what}: {text}")
 
 
 def _key(text: str) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bmq.broker.handle import Stream
     from bmq.broker.queue import Queue
 
-__all__ = ["App", "poison_delay"]
+__all__ = ["App", "Effort", "poison_delay"]
 
 # A message that survived lost connections is redelivered with delays, by the attempts it has left.
 _HIGH_THRESHOLD, _LOW_THRESHOLD = 4, 2
@@ -34,6 +34,15 @@ def poison_delay(message: Message, bit: int) -> float:
     if left is None or left > _HIGH_THRESHOLD:
         return 0.0
     return _LOW_INTERVAL if left > _LOW_THRESHOLD else _HIGH_INTERVAL
+
+
+class Effort:
+    """A count of the work that is done for requests: one for each consumer or message looked at."""
+
+    __slots__ = ("spent",)
+
+    def __init__(self) -> None:
+        self.spent = 0
 
 
 class App:
@@ -109,6 +118,7 @@ class App:
     def _rebuild(self) -> None:
         """Make the routing table anew."""
         self._changed = False
+        self.queue.effort.spent += len(self.streams) + len(self.redelivery) + len(self.aside)
         for stream in self.streams:
             stream.last_sent = None
             for subscriber in stream.subscribers():

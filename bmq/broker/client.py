@@ -82,6 +82,8 @@ class Client:
         self._streams: dict[tuple[int, int], Stream] = {}
         # qId as in the binary headers -> handle, for posts.
         self._writers: dict[int, Handle] = {}
+        # How many bytes were decompressed for a queue and not posted yet.
+        self._ahead: dict[int, int] = {}
         # How many streams are open.
         self._opened = 0
         output.flow = self._flow
@@ -109,6 +111,11 @@ class Client:
         except Unavailable as error:
             return error.status
         info = wanted.sub_id_info or _DEFAULT
+        handle, most = self.handles.get(wanted.q_id), self.node.bounds.queues_per_connection
+        if self._opened >= most and (handle is None or info.app_id not in handle.streams):
+            return _status(
+                _REFUSED, f"This connection has {most} queues open, the most this broker lets it have", -1
+            )
         queue = self.node.queue(domain, uri)
         if queue is None:
             return _status(_REFUSED, "maximum number of queues reached", -205)
@@ -140,13 +147,6 @@ class Client:
         if problem:
             return _status(_UNKNOWN, problem, -1)
         stream = handle.streams.get(info.app_id) if handle else None
-        most = self.node.bounds.queues_per_connection
-        if stream is None and self._opened >= most:
-            return _status(
-                _REFUSED,
-                f"This connection has {most} queues open, the most that this broker lets it have",
-                -1,
-            )
         if stream is not None and (
             stream.readers + wanted.read_count > _MAX_COUNT
             or stream.writers + wanted.write_count > _MAX_COUNT
@@ -293,6 +293,8 @@ class Client:
 
     def post(self, q_id: int, puts: list[Put], now: float) -> None:
         """Post messages to one queue; see :meth:`Queue.post`."""
+        if self._ahead:
+            self._ahead.clear()
         handle = self._writers.get(q_id)
         if handle is None:
             self.refuse(q_id, puts)
@@ -309,12 +311,14 @@ class Client:
             ProtocolError: it cannot be decompressed.
         """
         handle = self._writers.get(q_id)
-        if handle is None or not handle.queue.room(handle):
+        if handle is None or not handle.queue.room(handle, self._ahead.get(q_id, 0)):
             return None
         try:
-            return self.node.budget.inflate(data)
+            plain = self.node.budget.inflate(data)
         except Exhausted:
             return None
+        self._ahead[q_id] = self._ahead.get(q_id, 0) + len(plain)
+        return plain
 
     def refuse(self, q_id: int, puts: Iterable[Put]) -> None:
         """Acknowledge messages negatively (status 5), whether that was asked for or not."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
 import socket
@@ -16,9 +15,10 @@ _log = logging.getLogger("bmq.broker")
 _BACKLOG = 1024
 #: How many connections are accepted before others have a turn.
 _AT_ONCE = 64
-#: Out of file descriptors, buffers or memory: to be tried again after so many seconds.
-_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+#: Out of file descriptors, buffers or memory: it is tried again after so many seconds.
 _RETRY = 1.0
+#: So often a log tells about it.
+_SAY_AGAIN = 60.0
 
 
 class Listener:
@@ -83,21 +83,20 @@ class Listener:
 
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        waiting, accepted = False, 0
+        said, accepted = -_SAY_AGAIN, 0
         while True:
             try:
                 connection, _ = await loop.sock_accept(listening)
+            except ConnectionAbortedError:
+                continue  # it was gone before it was accepted
             except OSError as error:
-                if error.errno not in _EXHAUSTED:
-                    continue  # a connection that was gone before it was accepted
-                if not waiting:
-                    waiting = True
-                    _log.warning("no connections are accepted for the time being: %s", error)
+                if loop.time() - said >= _SAY_AGAIN:
+                    said = loop.time()
+                    _log.warning(
+                        "a connection can not be accepted: %s; it is tried again every second", error
+                    )
                 await asyncio.sleep(_RETRY)
                 continue
-            if waiting:
-                waiting = False
-                _log.warning("connections are accepted again")
             connection.setblocking(False)
             self._spawn(self._welcome(connection))
             accepted += 1

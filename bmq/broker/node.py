@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 
 from bmq.broker.admin import run_command
-from bmq.broker.app import App
+from bmq.broker.app import App, Effort
 from bmq.broker.bounds import Bounds
 from bmq.broker.client import Client
 from bmq.broker.domains import Domain, DomainSource
@@ -55,6 +56,7 @@ class Node:
         self.intercept_post: Callable[[Handle, list[Put]], list[Put]] | None = None
         self._touched: dict[Queue, set[App]] = {}
         self._housekeeping = 0.0
+        self._effort = Effort()
         # Queues that may have messages to expire, and of those the ones that have more than were done; queues
         # that may have something to forget, and of those the ones to look at this time. To the others nothing
         # happens as time goes by.
@@ -64,10 +66,15 @@ class Node:
         self._to_tidy: list[Queue] = []
         self._second: int | None = None
         # Empty queues that nobody has open, the oldest first: those never posted to, and the others.
-        self._unused: dict[Queue, None] = {}
-        self._idle: dict[Queue, None] = {}
+        self._unused: OrderedDict[Queue, None] = OrderedDict()
+        self._idle: OrderedDict[Queue, None] = OrderedDict()
         #: Applications that have to let some time pass before they redeliver.
         self.waiting: set[App] = set()
+
+    @property
+    def effort(self) -> int:
+        """A number that grows with the work it does, by some microseconds each."""
+        return self._effort.spent
 
     # ---- clients
 
@@ -114,7 +121,7 @@ class Node:
             limit = domain.config.max_queues
             if (limit and len(domain.queues) >= limit) or len(self.queues) >= self.bounds.queues:
                 return None
-            queue = Queue(real, domain, self.waiting, self.history_limit, self.budget)
+            queue = Queue(real, domain, self.waiting, self.history_limit, self.budget, self._effort)
             domain.queues[queue.uri] = self.queues[queue.uri] = queue
         return queue
 
@@ -125,7 +132,7 @@ class Node:
 
     def forget(self, queue: Queue) -> None:
         """Forget a queue, and everything in it."""
-        queue.purge()
+        queue.dispose()
         queue.domain.queues.pop(queue.uri, None)
         self.queues.pop(queue.uri, None)
         for each in (self._stocked, self._overdue, self._untidy, self._unused, self._idle):

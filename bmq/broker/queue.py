@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from math import inf
 from typing import TYPE_CHECKING
 
-from bmq.broker.app import App
+from bmq.broker.app import App, Effort
 from bmq.broker.counters import (
     ACKNOWLEDGED,
     CONFIRMED,
@@ -56,6 +56,7 @@ class Queue:
         waiting: where applications enter that have to let some time pass.
         authorized: its applications that the domain knows.
         budget: how much may be decompressed.
+        effort: where it counts what it does.
         writers: how many times it is open for writing.
         posted, acknowledged, refused, pushed, confirmed, expired, poisoned: messages so far.
     """
@@ -68,10 +69,17 @@ class Queue:
     refused, expired, poisoned = Counter(5), Counter(6), Counter(7)
 
     def __init__(
-        self, uri: QueueUri, domain: Domain, waiting: set[App], history_limit: int, budget: InflationBudget
+        self,
+        uri: QueueUri,
+        domain: Domain,
+        waiting: set[App],
+        history_limit: int,
+        budget: InflationBudget,
+        effort: Effort,
     ) -> None:
         self.waiting = waiting
         self.budget = budget
+        self.effort = effort
         self.uri = uri.canonical
         self.name = uri.queue
         self.domain = domain
@@ -200,11 +208,11 @@ class Queue:
             own = handle.put_schemas[number] = self._schemas
         return own << 1
 
-    def room(self, handle: Handle) -> bool:
-        """Whether there is room for a message of a client, as things are."""
+    def room(self, handle: Handle, ahead: int) -> bool:
+        """Whether there is room for a message of a client when ``ahead`` bytes were stored before it."""
         if not handle.writable or handle.closing:
             return False
-        return self.broadcast or not (self.store.usage.full() or self.store.domain.full())
+        return self.broadcast or not (self.store.usage.full(ahead) or self.store.domain.full(ahead))
 
     def _post_broadcast(self, handle: Handle, puts: Iterable[Put], now: float) -> None:
         app = self.apps[DEFAULT_APP_ID]
@@ -352,6 +360,12 @@ class Queue:
         else:
             app.clear()
         return messages, size
+
+    def dispose(self) -> None:
+        """Let go of everything, so that nothing has to be searched for by the garbage collector."""
+        self.purge()
+        self.apps.clear()
+        self.authorized.clear()
 
     def recover(self) -> None:
         """Look at everything stored anew: as if never delivered, with all delivery attempts.

@@ -71,6 +71,9 @@ _RECOMMENDED_VERSIONS = {ClientLanguage.E_CPP: 10900, ClientLanguage.E_JAVA: 2}
 _JAVA_SNAPSHOT = 99_000_000
 _GRACE_SECONDS = 180
 _MAX_COMPLAINTS = 20
+#: How many requests of one client are answered before others have a turn; an admin command may take long.
+_REQUESTS_AT_ONCE = 200
+_EFFORT_AT_ONCE = 10_000
 
 
 class BrokerState(Enum):
@@ -295,8 +298,9 @@ class BrokerSession:
         self.backend.deliver(self._now)
 
     def _handle(self, events: list[Event]) -> int:
-        """Deal with events up to an admin command, which may take long; return how many it were."""
-        at, count = 0, len(events)
+        """Deal with events, up to so much that others should have a turn; return how many it were."""
+        at, count, requests = 0, len(events), 0
+        enough = self.backend.effort + _EFFORT_AT_ONCE
         while at < count and self.state is not BrokerState.CLOSED:
             event = events[at]
             first, kind = at, event.type
@@ -311,7 +315,12 @@ class BrokerSession:
             else:
                 self._receive_event(event)
                 self._event = self._message = None
-                if self.state is BrokerState.ADMINISTERED:
+                requests += 1
+                if (
+                    requests == _REQUESTS_AT_ONCE
+                    or self.state is BrokerState.ADMINISTERED
+                    or self.backend.effort > enough
+                ):
                     break
         return at
 

@@ -64,6 +64,11 @@ class ClientPort(Protocol):
 class Backend(Protocol):
     """What is behind all sessions of a broker."""
 
+    @property
+    def effort(self) -> int:
+        """A number that grows with the work it does, by some microseconds each."""
+        ...
+
     def connect(self, output: BrokerOutput, *, new_properties: bool, description: str) -> ClientPort:
         """Begin to serve a client."""
         ...
