@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from ssl import SSLContext
@@ -148,6 +149,7 @@ class Broker:
         self._sessions = 0
         self._guids = GuidGenerator(client_id_from(socket.gethostname(), time.time_ns(), os.getpid(), 0))
         self._dirty: list[Connection] = []
+        self._postponed: deque[Callable[[], None]] = deque()
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._counter = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -213,6 +215,7 @@ class Broker:
         if self._listener is not None:
             raise StateError("the broker is running")
         loop = self._loop = asyncio.get_running_loop()
+        self._postponed.clear()
         listener = Listener(self._welcome)
         await listener.start(self.host, self._port)
         self._listener = listener
@@ -350,9 +353,18 @@ class Broker:
             action()
 
     def soon(self, action: Callable[[], None]) -> None:
-        """Do something when others have had their turn."""
-        if self._loop is not None:
-            self._loop.call_soon(action)
+        """Do something when others have had their turn: one such thing in each turn of the event loop."""
+        if not self._postponed and self._loop is not None:
+            self._loop.call_soon(self._do_postponed)
+        self._postponed.append(action)
+
+    def _do_postponed(self) -> None:
+        if not self._postponed:
+            return  # stopped and started meanwhile
+        action = self._postponed.popleft()
+        if self._postponed and self._loop is not None:
+            self._loop.call_soon(self._do_postponed)
+        action()
 
     def schedule_flush(self, connection: Connection) -> None:
         """Write a connection's output when this turn of the event loop is over."""

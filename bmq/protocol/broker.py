@@ -72,7 +72,7 @@ _JAVA_SNAPSHOT = 99_000_000
 _GRACE_SECONDS = 180
 _MAX_COMPLAINTS = 20
 #: How many requests of one client are answered before others have a turn; an admin command may take long.
-_REQUESTS_AT_ONCE = 200
+_REQUESTS_AT_ONCE = 50
 _EFFORT_AT_ONCE = 10_000
 
 
