@@ -7,9 +7,10 @@ A command is carried out to a result, a dictionary shaped like the JSON that a r
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
@@ -21,6 +22,7 @@ from bmq.broker.queue import Queue
 from bmq.broker.routing import Subscriber
 from bmq.broker.storage import Usage
 from bmq.wire.guid import guid_to_text
+from bmq.wire.printable import printable
 
 if TYPE_CHECKING:
     from bmq.broker.node import Node
@@ -47,6 +49,8 @@ _ENCODINGS = ("TEXT", "JSON_COMPACT", "JSON_PRETTY")
 _KEY_BYTES = 5
 _NO_KEY = "0" * (2 * _KEY_BYTES)
 _CLUSTER = "local"
+_INT64 = 2**63
+_LONGEST_COMMAND = 64 * 1024
 
 
 class _Failure(Exception):
@@ -55,7 +59,8 @@ class _Failure(Exception):
 
 def run_command(node: Node, command: str, now: float) -> str:
     """Carry out a command and return what there is to say, in the encoding the command asks for."""
-    words = command.split()
+    # Whatever is in a longer one is no command, and not worth the memory its words would take.
+    words = command.split() if len(command) <= _LONGEST_COMMAND else []
     encoding = "TEXT"
     if len(words) >= 2 and words[0].upper() == "ENCODING" and words[1].upper() in _ENCODINGS:
         encoding, words = words[1].upper(), words[2:]
@@ -66,7 +71,23 @@ def run_command(node: Node, command: str, now: float) -> str:
     if encoding == "TEXT":
         return render(result)
     option = orjson.OPT_INDENT_2 if encoding == "JSON_PRETTY" else None
-    return orjson.dumps(result, option=option).decode()
+    try:
+        return orjson.dumps(result, option=option).decode()
+    except TypeError:
+        # What is no UTF-8 in a command is none in its answer either.
+        return orjson.dumps(_encodable(result), option=option).decode()
+
+
+def _encodable(value: Any) -> Any:
+    """Return the same with lone surrogates as escapes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value)
+        return {name: _encodable(member) for name, member in members.items()}
+    if isinstance(value, list):
+        return [_encodable(item) for item in cast("Iterable[Any]", value)]
+    return value
 
 
 def _undecodable(reason: str) -> _Failure:
@@ -204,13 +225,21 @@ class _Commands:
         app = queue.apps.get(app_id) if app_id else None
         if app_id and app is None:
             raise _Failure(f"Specified appId '{app_id}' not found in the storage of queue '{queue.uri}'.")
-        messages = [m for m in queue.store if app is None or m.pending & app.bit]
+        total = len(queue.store) if app is None else sum(1 for m in queue.store if m.pending & app.bit)
         start = _integer(offset, "offset")
         if start < 0:
-            start = max(0, len(messages) + start)
-        length = len(messages) if count == "UNLIMITED" else _integer(count, "count")
+            start = max(0, total + start)
+        length = total if count == "UNLIMITED" else _integer(count, "count")
         if length < 0:
             start, length = max(0, start + length), min(start, -length)
+        stop = min(start + length, total)
+        most = self._node.bounds.listed
+        if stop - start > most:
+            raise _Failure(
+                f"{stop - start} messages are more than the {most} that this broker lists at once: "
+                f"ask for them in parts, such as LIST {start} {most}"
+            )
+        messages = (m for m in queue.store if app is None or m.pending & app.bit)
         present = datetime.now(UTC)
         return {
             "queueContents": {
@@ -222,10 +251,10 @@ class _Commands:
                             timespec="milliseconds"
                         ),
                     }
-                    for m in messages[start : start + length]
+                    for m in islice(messages, min(start, total), max(stop, 0))
                 ],
                 "offset": start,
-                "totalQueueMessages": len(messages),
+                "totalQueueMessages": total,
             }
         }
 
@@ -293,9 +322,12 @@ class _Commands:
 
 def _integer(text: str, what: str) -> int:
     try:
-        return int(text)
+        number = int(text)
+        if -_INT64 <= number < _INT64:
+            return number
     except ValueError:
-        raise _undecodable(f"Invalid {what}: {text}") from None
+        pass
+    raise _undecodable(f"Invalid {what}: {text}")
 
 
 def _key(text: str) -> str:
@@ -329,16 +361,17 @@ def _handle(handle: Handle) -> Result:
 
 
 def _sub_stream(stream: Stream) -> Result:
+    app_id = printable(stream.app_id)
     subscriptions = [
-        f'[ sId = {s.s_id} expression = "{s.expression.text}" '
+        f'[ sId = {s.s_id} expression = "{printable(s.expression.text)}" '
         + " ".join(f"consumerPriority = {c.consumer_priority}" for c in s.consumers)
         + " ]"
         for s in stream.subscriptions
     ]
     return {
         "subId": stream.sub_id,
-        "appId": stream.app_id,
-        "parametersJson": f'[ appId = "{stream.app_id}" subscriptions = [ {" ".join(subscriptions)} ] ]',
+        "appId": app_id,
+        "parametersJson": f'[ appId = "{app_id}" subscriptions = [ {" ".join(subscriptions)} ] ]',
         "unconfirmedMonitors": [_monitor(subscriber) for subscriber in stream.subscribers()],
         "numUnconfirmedMessages": len(stream.unconfirmed),
     }
@@ -363,11 +396,11 @@ def _app(queue: Queue, app_id: str) -> Result:
     app = queue.apps[app_id]
     status = "alive" if app.routing.groups else "registered"
     return {
-        "appId": app_id,
+        "appId": printable(app_id),
         "status": status if app.bit else "unauthorized",
         "isAtEndOfStorage": app.resume is None and not app.aside and queue.position is None,
         "appState": {
-            "appId": app_id,
+            "appId": printable(app_id),
             "numConsumers": sum(1 for stream in app.streams if stream.subscriptions),
             "redeliveryListLength": len(app.redelivery),
             "putAsideListLength": len(app.aside),
@@ -377,7 +410,7 @@ def _app(queue: Queue, app_id: str) -> Result:
                         "priority": group.priority,
                         "queueHandle": {"clientDescription": subscriber.stream.handle.description},
                         "count": subscriber.count,
-                        "expression": group.text,
+                        "expression": printable(group.text),
                     }
                     for group in app.routing.groups
                     for subscriber in group.members

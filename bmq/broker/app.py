@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bmq.broker.handle import Stream
     from bmq.broker.queue import Queue
 
-__all__ = ["App", "poison_delay"]
+__all__ = ["App", "Effort", "poison_delay"]
 
 # A message that survived lost connections is redelivered with delays, by the attempts it has left.
 _HIGH_THRESHOLD, _LOW_THRESHOLD = 4, 2
@@ -36,6 +36,15 @@ def poison_delay(message: Message, bit: int) -> float:
     return _LOW_INTERVAL if left > _LOW_THRESHOLD else _HIGH_INTERVAL
 
 
+class Effort:
+    """A count of the work that is done for requests: one for each consumer or message looked at."""
+
+    __slots__ = ("spent",)
+
+    def __init__(self) -> None:
+        self.spent = 0
+
+
 class App:
     """An application: ``__default`` of a priority or broadcast queue, or one appId of a fanout queue.
 
@@ -44,7 +53,7 @@ class App:
         app_id: its name.
         bit: its bit in ``Message.pending``; 0 when the domain does not know it, and nothing is for it.
         streams: its readers, in the order they opened the queue.
-        routing: who gets what.
+        readers: how many times it is open for reading.
         resume: the first message it has not looked at, when it is behind the queue's other applications.
         redelivery: messages whose consumer has gone.
         aside: messages nobody could take.
@@ -53,14 +62,16 @@ class App:
     """
 
     __slots__ = (
+        "_changed",
+        "_routing",
         "app_id",
         "aside",
         "bit",
         "matcher",
         "queue",
+        "readers",
         "redelivery",
         "resume",
-        "routing",
         "streams",
         "wait_until",
     )
@@ -69,8 +80,10 @@ class App:
         self.queue = queue
         self.app_id = app_id
         self.bit = bit
-        self.streams: list[Stream] = []
-        self.routing = NOBODY
+        self.streams: dict[Stream, None] = {}
+        self.readers = 0
+        self._routing = NOBODY
+        self._changed = False
         self.resume: Message | None = None
         self.redelivery = Backlog()
         self.aside = Backlog()
@@ -82,13 +95,35 @@ class App:
         """Whether new messages must wait for older ones."""
         return self.resume is not None or len(self.redelivery) > 0
 
-    def rebuild(self) -> None:
-        """Make the routing table anew: a consumer came, went, or changed its mind."""
+    @property
+    def routing(self) -> Routing:
+        """Who gets what."""
+        if self._changed:
+            self._rebuild()
+        return self._routing
+
+    def change(self) -> None:
+        """Note that a consumer came, went, or changed its mind.
+
+        What that means is worked out when it is needed: thousands of consumers that come or go together cost
+        no more than one.
+        """
+        self._changed = True
+
+    @property
+    def changed(self) -> bool:
+        """Whether it has yet to be worked out who gets what."""
+        return self._changed
+
+    def _rebuild(self) -> None:
+        """Make the routing table anew."""
+        self._changed = False
+        self.queue.effort.spent += len(self.streams) + len(self.redelivery) + len(self.aside)
         for stream in self.streams:
             stream.last_sent = None
             for subscriber in stream.subscribers():
-                subscriber.group = None
-        self.routing = Routing(self.streams) if self.streams else NOBODY
+                subscriber.leave()
+        self._routing = Routing(self.streams) if self.streams else NOBODY
         for stream in self.streams:
             stream.forget_subscribers()
         self.redelivery.wake()
@@ -98,7 +133,7 @@ class App:
     def deliver(self, now: float) -> None:
         """Deliver what waits, as far as the consumers have room."""
         self.wait_until = None
-        if not self.bit or not self.routing.groups:
+        if not self.bit or not (self.behind or self.aside) or not self.routing.groups:
             return
         if self._offer(self.redelivery, now):
             self._offer(self.aside, now)
@@ -202,7 +237,8 @@ class App:
         """Let a full subscriber take part again if it has confirmed enough."""
         if subscriber.messages <= subscriber.low_messages and subscriber.bytes <= subscriber.low_bytes:
             subscriber.full = False
-            if subscriber.group is not None and subscriber.group.admit(subscriber):
+            # After a change all of them are put together anew.
+            if self._changed or (subscriber.group is not None and subscriber.group.admit(subscriber)):
                 self.queue.serve(self, now)
 
     def drop(self, message: Message) -> None:

@@ -88,7 +88,7 @@ class Backlog:
         while True:
             best: deque[_Entry] | None = self._fresh or None
             for blocked, entries in self._parked.items():
-                if entries and (best is None or entries[0] < best[0]) and any(g.ring for g in blocked):
+                if entries and (best is None or entries[0] < best[0]) and any(g.first for g in blocked):
                     best = entries
             if best is None:
                 return None

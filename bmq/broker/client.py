@@ -5,6 +5,7 @@ Checks, their order, statuses and texts are those of a real broker (openQueue, c
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from bmq.broker.uri_problem import uri_problem
 from bmq.errors import InvalidURI
 from bmq.protocol.broker_data import Put
 from bmq.protocol.broker_output import BrokerOutput
+from bmq.protocol.inflation import Exhausted
 from bmq.wire.constants import FIRST_RESERVED_QUEUE_ID
 from bmq.wire.control_messages import (
     DEFAULT_APP_ID,
@@ -32,6 +34,7 @@ from bmq.wire.control_messages import (
     StreamParameters,
     SubQueueIdInfo,
 )
+from bmq.wire.printable import printable
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
@@ -48,6 +51,9 @@ _INVALID, _REFUSED, _UNKNOWN = (
     StatusCategory.E_UNKNOWN,
 )
 _REFUSED_ACK = 5
+_NEGATIVE = "No [read|write|admin] Count must be <0"
+
+_log = logging.getLogger("bmq.broker")
 
 
 def _status(category: StatusCategory, message: str, code: int = 0) -> Status:
@@ -69,11 +75,17 @@ class Client:
         self.output = output
         self.new_properties = new_properties
         self.description = description
+        #: Where it is in the list of the node's clients, while it is.
+        self.place: int | None = None
         self.handles: dict[int, Handle] = {}
         # (qId as in the binary headers, subId) -> stream, for confirms.
         self._streams: dict[tuple[int, int], Stream] = {}
         # qId as in the binary headers -> handle, for posts.
         self._writers: dict[int, Handle] = {}
+        # How many bytes were decompressed for a queue and not posted yet.
+        self._ahead: dict[int, int] = {}
+        # How many streams are open.
+        self._opened = 0
         output.flow = self._flow
 
     # ---- requests
@@ -99,6 +111,11 @@ class Client:
         except Unavailable as error:
             return error.status
         info = wanted.sub_id_info or _DEFAULT
+        handle, most = self.handles.get(wanted.q_id), self.node.bounds.queues_per_connection
+        if self._opened >= most and (handle is None or info.app_id not in handle.streams):
+            return _status(
+                _REFUSED, f"This connection has {most} queues open, the most this broker lets it have", -1
+            )
         queue = self.node.queue(domain, uri)
         if queue is None:
             return _status(_REFUSED, "maximum number of queues reached", -205)
@@ -125,9 +142,8 @@ class Client:
         if handle is not None and handle.queue is not queue:
             return _status(_INVALID, "queueId is already in use for a different queue", -1)
         app = queue.apps.get(info.app_id)
-        readers = sum(s.readers for s in app.streams) if app is not None else 0
-        writers = sum(s.writers for h in queue.handles for s in h.streams.values())
-        problem = _check_limits(queue.domain.config, wanted, readers, writers)
+        readers = app.readers if app is not None else 0
+        problem = _check_limits(queue.domain.config, wanted, readers, queue.writers)
         if problem:
             return _status(_UNKNOWN, problem, -1)
         stream = handle.streams.get(info.app_id) if handle else None
@@ -149,17 +165,29 @@ class Client:
                 description=self.description,
             )
             self.handles[wanted.q_id] = self._writers[handle.q_id] = handle
-            queue.handles.append(handle)
-            queue.idle_since = None
+            queue.handles[handle] = None
+            self.node.in_use(queue)
         stream = handle.streams.get(info.app_id)
         if stream is None:
             stream = handle.streams[info.app_id] = Stream(handle, info.app_id, info.sub_id)
             self._streams[handle.q_id, info.sub_id] = stream
+            self._opened += 1
         stream.readers += wanted.read_count
         stream.writers += wanted.write_count
+        queue.writers += wanted.write_count
         if wanted.read_count and stream.app is None:
             stream.app = queue.app_for(info.app_id)
-            stream.app.streams.append(stream)
+            stream.app.streams[stream] = None
+            if not stream.app.bit:
+                _log.warning(
+                    "%s reads %s as '%s', an appId the domain does not have: it gets nothing until "
+                    "the domain is given it",
+                    self.description,
+                    queue.uri,
+                    printable(info.app_id),
+                )
+        if stream.app is not None:
+            stream.app.readers += wanted.read_count
 
     def configure(self, q_id: int, parameters: StreamParameters, now: float) -> Status | None:
         """Replace a stream's subscriptions; None means success.
@@ -180,8 +208,16 @@ class Client:
                 valid = consumer.consumer_priority != INVALID_CONSUMER_PRIORITY
                 if valid is not (consumer.consumer_priority_count > 0):
                     return _status(_UNKNOWN, "Attempting to configure stream with invalid priority.", -1)
-        stream.subscriptions = parameters.subscriptions
-        app.rebuild()
+        count, most = (
+            sum(max(1, len(each.consumers)) for each in parameters.subscriptions),
+            self.node.bounds.subscriptions,
+        )
+        if count > most:
+            return _status(
+                _REFUSED, f"{count} subscriptions of a consumer are more than the {most} of this broker", -1
+            )
+        stream.configure(parameters.subscriptions)
+        app.change()
         self.node.touch(handle.queue, app)
         return None
 
@@ -191,6 +227,8 @@ class Client:
         """Close a queue, or one application of it."""
         if wanted.read_count <= 0 and wanted.write_count <= 0 and wanted.admin_count <= 0:
             return _status(_INVALID, "At least one of [read|write|admin]Count must be > 0")
+        if min(wanted.read_count, wanted.write_count, wanted.admin_count) < 0:
+            return _status(_INVALID, _NEGATIVE)
         handle = self.handles.get(wanted.q_id)
         if handle is None:
             return _status(_UNKNOWN, "No queue with specified Id")
@@ -199,48 +237,64 @@ class Client:
         if stream is None:
             return _status(_UNKNOWN, "No subStream of the queue with specified subId")
         if final:
-            self._close_handle(handle, now, lost=False)
+            self._close([handle], now)
         elif wanted.read_count > stream.readers or wanted.write_count > stream.writers:
             return _status(_UNKNOWN, "Failed to release handle.")
         else:
             self._release(stream, wanted.read_count, wanted.write_count, now)
             if not handle.streams:
-                self._close_handle(handle, now, lost=False)
+                self._close([handle], now)
         return CloseQueueResponse()
 
     def _release(self, stream: Stream, readers: int, writers: int, now: float) -> None:
-        stream.readers -= readers
-        stream.writers -= writers
         handle = stream.handle
+        self._count_out(stream, readers, writers)
         if readers and not stream.readers:
-            handle.queue.detach(stream, lost=False, now=now)
+            handle.queue.detach([stream], now=now)
             stream.app = None
         if not stream.readers and not stream.writers:
             stream.close()
             del handle.streams[stream.app_id]
-            self._streams.pop((handle.q_id, stream.sub_id), None)
+            self._forget(stream)
 
-    def _close_handle(self, handle: Handle, now: float, *, lost: bool) -> None:
-        handle.closing = True
-        queue = handle.queue
-        for stream in list(handle.streams.values()):
-            stream.readers = stream.writers = 0
-            queue.detach(stream, lost=lost, now=now)
-            stream.close()
-            self._streams.pop((handle.q_id, stream.sub_id), None)
-        handle.streams.clear()
-        queue.handles.remove(handle)
-        if not queue.handles:
-            queue.idle_since = now
-        for q_id, each in list(self.handles.items()):
-            if each is handle:
-                del self.handles[q_id]
-        self._writers.pop(handle.q_id, None)
+    def _count_out(self, stream: Stream, readers: int, writers: int) -> None:
+        stream.readers -= readers
+        stream.writers -= writers
+        stream.handle.queue.writers -= writers
+        if stream.app is not None:
+            stream.app.readers -= readers
+
+    def _forget(self, stream: Stream) -> None:
+        self._opened -= 1
+        self._streams.pop((stream.handle.q_id, stream.sub_id), None)
+
+    def _close(self, handles: list[Handle], now: float) -> None:
+        """Close handles; what of theirs goes to others goes when all are closed, once for each queue."""
+        left: dict[Queue, list[Stream]] = {}
+        for handle in handles:
+            handle.closing = True
+            left.setdefault(handle.queue, []).extend(handle.streams.values())
+            handle.queue.handles.pop(handle, None)
+            self.handles.pop(handle.key, None)
+            self._writers.pop(handle.q_id, None)
+            for stream in handle.streams.values():
+                self._count_out(stream, stream.readers, stream.writers)
+                self._forget(stream)
+        for queue, streams in left.items():
+            queue.detach(streams, now=now)
+            for stream in streams:
+                stream.close()
+            if not queue.handles:
+                self.node.idle(queue, now)
+        for handle in handles:
+            handle.streams.clear()
 
     # ---- messages
 
     def post(self, q_id: int, puts: list[Put], now: float) -> None:
         """Post messages to one queue; see :meth:`Queue.post`."""
+        if self._ahead:
+            self._ahead.clear()
         handle = self._writers.get(q_id)
         if handle is None:
             self.refuse(q_id, puts)
@@ -249,6 +303,22 @@ class Client:
             puts = self.node.intercept_post(handle, puts)
         handle.queue.post(handle, puts, now)
         self.node.touch(handle.queue, None)
+
+    def inflate(self, q_id: int, data: bytes) -> bytes | None:
+        """Decompress a message's data; None when there is no room for the message, or it becomes too large.
+
+        Raises:
+            ProtocolError: it cannot be decompressed.
+        """
+        handle = self._writers.get(q_id)
+        if handle is None or not handle.queue.room(handle, self._ahead.get(q_id, 0)):
+            return None
+        try:
+            plain = self.node.budget.inflate(data)
+        except Exhausted:
+            return None
+        self._ahead[q_id] = self._ahead.get(q_id, 0) + len(plain)
+        return plain
 
     def refuse(self, q_id: int, puts: Iterable[Put]) -> None:
         """Acknowledge messages negatively (status 5), whether that was asked for or not."""
@@ -284,8 +354,7 @@ class Client:
                 for stream in handle.streams.values():
                     if stream.app is not None:
                         stream.app.reject(stream)
-        for handle in handles:
-            self._close_handle(handle, now, lost=False)
+        self._close(handles, now)
 
     def _flow(self, accepting: bool) -> None:
         """Take part in routing only while the connection takes what it is sent."""
@@ -293,7 +362,7 @@ class Client:
             for stream in handle.streams.values():
                 for subscriber in stream.subscribers():
                     group = subscriber.group
-                    if group is None or stream.app is None:
+                    if group is None or stream.app is None or stream.app.changed:
                         continue
                     if not accepting:
                         group.withdraw(subscriber)
@@ -304,6 +373,8 @@ class Client:
 def _check_parameters(wanted: QueueHandleParameters) -> str:
     if wanted.read_count <= 0 and wanted.write_count <= 0 and wanted.admin_count <= 0:
         return "At least one of ([read|write]) Count must be >0"
+    if min(wanted.read_count, wanted.write_count) < 0:
+        return _NEGATIVE
     if wanted.admin_count:
         return "adminCount must be 0"
     if bool(wanted.flags & QueueFlags.READ) is not (wanted.read_count > 0):

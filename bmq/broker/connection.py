@@ -33,7 +33,8 @@ class Connection(asyncio.Protocol):
         self.peer = ""
         # What came while the answer to the first message is delayed on purpose.
         self._held: list[bytes] | None = None
-        # Whether tests of failures want it read from, whether it reads what it is sent, and what follows.
+        # Whether tests of failures want it read from, whether it reads what it is sent, and what follows from
+        # these and from what waits here.
         self._reading = True
         self._listening = True
         self._paused = False
@@ -61,19 +62,36 @@ class Connection(asyncio.Protocol):
         if self.broker.faults.negotiation_delay and session.negotiating:
             self._held = [data]
             self.broker.later(self.broker.faults.negotiation_delay, self._release)
+            self._update_reading()
             return
         session.receive(data, self.broker.clock())
+        self._after_work(session)
+
+    def _after_work(self, session: BrokerSession) -> None:
         if session.closed:
             self.close()
-        elif session.events_left == 0:
+        elif session.events_left == 0 and not session.waiting:
             self.cut()
+        elif session.waiting:
+            self._update_reading()
+            self.broker.soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Do more of what came, when others have had their turn and the client has taken the answers."""
+        session, transport = self.session, self.transport
+        if session is None or transport is None or transport.is_closing() or not session.waiting:
+            return
+        if self._listening:
+            session.resume(self.broker.clock())
+            self._after_work(session)
+            self._update_reading()
 
     def _release(self) -> None:
         held, self._held = self._held, None
         if self.transport is not None and not self.transport.is_closing() and self.session is not None:
             self.session.receive(b"".join(held or ()), self.broker.clock())
-            if self.session.closed:
-                self.close()
+            self._after_work(self.session)
+            self._update_reading()
 
     def pause_writing(self) -> None:
         """The client does not read: leave it alone until it does."""
@@ -87,6 +105,8 @@ class Connection(asyncio.Protocol):
         """The client reads again."""
         self._listening = True
         self._update_reading()
+        if self.session is not None and self.session.waiting:
+            self.broker.soon(self._go_on)
         self.output.accept(True)
         self.broker.node.deliver(self.broker.clock())
 
@@ -112,7 +132,8 @@ class Connection(asyncio.Protocol):
         transport = self.transport
         if transport is None or transport.is_closing():
             return
-        paused = not (self._reading and self._listening)
+        waiting = self._held is not None or (self.session is not None and self.session.waiting)
+        paused = waiting or not (self._reading and self._listening)
         if paused is not self._paused:
             self._paused = paused
             if paused:

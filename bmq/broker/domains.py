@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from bmq.broker.domain import DomainConfig, InvalidDomain, Redirect, parse_domain
@@ -14,6 +15,10 @@ from bmq.wire.control_messages import Status, StatusCategory
 __all__ = ["Domain", "DomainSource", "Unavailable", "check_subscriptions"]
 
 _MISSING = -1
+#: What queue URIs allow in a domain with its tier: nothing that leads to another directory.
+_FILE_NAME = re.compile(r"[-a-zA-Z0-9._~]+\Z")
+#: File systems end names at 255 bytes, and ``.json`` is part of that.
+_LONGEST_NAME = 250
 
 
 class Unavailable(Exception):
@@ -105,15 +110,7 @@ class DomainSource:
         config = self.configured.get(name)
         try:
             if config is None:
-                path = (self.directory or self.missing) / "domains" / f"{name}.json"
-                if self.directory is None or not path.is_file():
-                    raise Unavailable(
-                        StatusCategory.E_UNKNOWN, _MISSING, f"Domain file '{path}' doesn't exist"
-                    )
-                try:
-                    config = parse_domain(name, path.read_bytes(), source=str(path))
-                except OSError as error:
-                    raise InvalidDomain(str(path), "", f"cannot be read: {error}") from error
+                config = self._read(name)
             if isinstance(config, DomainConfig):
                 check_subscriptions(config)
         except InvalidDomain as error:
@@ -125,6 +122,20 @@ class DomainSource:
                 StatusCategory.E_UNKNOWN, -2, f"Error while decoding domain configuration: {error}"
             ) from error
         return config
+
+    def _read(self, name: str) -> DomainConfig | Redirect:
+        """Read a domain's file; a name that no file in the directory can have is that of no domain."""
+        path = (self.directory or self.missing) / "domains" / f"{name}.json"
+        try:
+            if self.directory is not None and _is_file_name(name) and path.is_file():
+                return parse_domain(name, path.read_bytes(), source=str(path))
+        except OSError as error:
+            raise InvalidDomain(str(path), "", f"cannot be read: {error}") from error
+        raise Unavailable(StatusCategory.E_UNKNOWN, _MISSING, f"Domain file '{path}' doesn't exist")
+
+
+def _is_file_name(name: str) -> bool:
+    return len(name) <= _LONGEST_NAME and _FILE_NAME.match(name) is not None
 
 
 def check_subscriptions(config: DomainConfig) -> None:

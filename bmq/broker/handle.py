@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bmq.broker.routing import Subscriber
+from bmq.broker.routing import Choice, Subscriber, choices_of
 from bmq.broker.storage import Message
 from bmq.protocol.broker_output import BrokerOutput
 from bmq.protocol.broker_properties import for_old_client
@@ -35,6 +35,7 @@ class Stream:
         readers: how many times it is open for reading.
         writers: how many times it is open for writing.
         subscriptions: what the client configured last.
+        choices: the same, ready to route by.
         unconfirmed: messages the client has, in the order of their delivery.
         last_sent: the last message delivered out of line, and when.
     """
@@ -43,6 +44,7 @@ class Stream:
         "_subscribers",
         "app",
         "app_id",
+        "choices",
         "handle",
         "last_sent",
         "readers",
@@ -60,6 +62,7 @@ class Stream:
         self.readers = 0
         self.writers = 0
         self.subscriptions: tuple[Subscription, ...] = ()
+        self.choices: tuple[Choice, ...] = ()
         self.unconfirmed: dict[bytes, tuple[Message, Subscriber]] = {}
         self.last_sent: tuple[float, bytes] | None = None
         self._subscribers: dict[int, Subscriber] = {}
@@ -68,6 +71,11 @@ class Stream:
     def open(self) -> bool:
         """Whether messages may be sent: the client is there and reads what it is sent."""
         return self.handle.output.accepting
+
+    def configure(self, subscriptions: tuple[Subscription, ...]) -> None:
+        """Replace the subscriptions; :meth:`App.change` is to follow."""
+        self.subscriptions = subscriptions
+        self.choices = choices_of(subscriptions)
 
     def subscriber(self, s_id: int) -> Subscriber:
         """Return the subscriber of a subscription id, whose counts survive a reconfiguration."""
@@ -109,8 +117,8 @@ class Stream:
         subscriber.turns -= 1
         if not subscriber.turns:
             subscriber.turns = subscriber.count
-            if group is not None and len(group.ring) > 1 and group.ring[0] is subscriber:
-                group.ring.rotate(-1)
+            if group is not None and group.first is subscriber:
+                group.first = subscriber.after
         return True
 
     def settle(self, guid: bytes) -> tuple[Message, Subscriber] | None:
@@ -128,7 +136,8 @@ class Handle:
 
     Attributes:
         queue: the queue.
-        q_id: the client's number.
+        key: the client's number.
+        q_id: the same, as it stands in the binary headers.
         output: where PUSH and ACK messages to the client go.
         new_properties: whether the client takes properties in the new encoding.
         streams: by appId.
@@ -140,6 +149,7 @@ class Handle:
     __slots__ = (
         "closing",
         "description",
+        "key",
         "new_properties",
         "output",
         "push_schemas",
@@ -153,6 +163,7 @@ class Handle:
         self, queue: Queue, q_id: int, output: BrokerOutput, *, new_properties: bool, description: str
     ) -> None:
         self.queue = queue
+        self.key = q_id
         # Queue ids are unsigned where queues are opened, signed in the binary headers.
         self.q_id = q_id - 2**32 if q_id >= 2**31 else q_id
         self.output = output
@@ -175,7 +186,8 @@ class Handle:
         compression = message.compression
         if schema_id:
             if not self.new_properties:
-                data, schema_id, compression = for_old_client(data, schema_id, compression)
+                budget = self.queue.budget
+                data, schema_id, compression = for_old_client(data, schema_id, compression, budget)
             elif schema_id > 1:
                 schema_id = self._schema(schema_id)
         if out_of_order:

@@ -7,6 +7,7 @@ import asyncio
 import ctypes
 import gc
 import logging
+import os
 import signal
 import ssl
 import sys
@@ -26,6 +27,7 @@ __all__ = ["run"]
 _GC_ALLOCATIONS = 50_000
 _MANY = 10_000
 _MANY_CONNECTIONS = 50
+_AUTH_VARIABLE = "BMQ_BROKER_AUTH"
 _READY = "bmq broker ready on {uri}"
 
 
@@ -54,7 +56,13 @@ def _arguments() -> argparse.ArgumentParser:
         metavar="USER:PASSWORD",
         action="append",
         default=[],
-        help="let in only this user; repeatable",
+        help="let in only this user; repeatable. Everybody on this machine can read it: see --auth-file",
+    )
+    parser.add_argument(
+        "--auth-file",
+        metavar="FILE",
+        help="let in only these users: USER:PASSWORD on each line; so does the environment's "
+        f"{_AUTH_VARIABLE}",
     )
     parser.add_argument("--verbose", action="store_true", help="log every connection and request")
     return parser
@@ -73,12 +81,13 @@ def run(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if bool(options.tls_cert) is not bool(options.tls_key):
         parser.error("--tls-cert and --tls-key go together")
-    users: dict[str, str] = {}
-    for entry in options.auth:
-        name, colon, password = entry.partition(":")
-        if not colon or not name:
-            parser.error("--auth takes USER:PASSWORD")
-        users[name] = password
+    try:
+        users = _users(options.auth, options.auth_file, os.environ.get(_AUTH_VARIABLE))
+    except OSError as error:
+        sys.stderr.write(f"bmq broker: {error}\n")
+        return 1
+    except ValueError as error:
+        parser.error(str(error))
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO if options.verbose else logging.WARNING,
@@ -91,7 +100,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         if options.tls_cert:
             context = _tls_context(options.tls_cert, options.tls_key)
         broker = Broker(
-            host=options.host, port=options.port, config_dir=options.config, ssl=context, auth=users or None
+            host=options.host, port=options.port, config_dir=options.config, ssl=context, auth=users
         )
         with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
             runner.run(_serve(broker))
@@ -110,6 +119,39 @@ def _tls_context(certificate: str, key: str) -> ssl.SSLContext:
     except ssl.SSLError as error:
         raise UsageError(f"{certificate} and {key} are no certificate and its key: {error.reason}") from error
     return context
+
+
+def _users(arguments: Sequence[str], file: str | None, variable: str | None) -> dict[str, str] | None:
+    """Return the passwords of users, wherever they are given; None when there is nothing to be let in by.
+
+    Raises:
+        ValueError: one of the sources is there and names nobody, or an entry is malformed. Of what is wrong
+            only the place is told: it may be a password.
+        OSError: the file cannot be read.
+    """
+    sources: list[tuple[str, Sequence[str]]] = []
+    if variable is not None:
+        sources.append((_AUTH_VARIABLE, variable.splitlines()))
+    if file is not None:
+        sources.append((f"--auth-file {file}", Path(file).read_text(encoding="utf-8").splitlines()))
+    if arguments:
+        sources.append(("--auth", arguments))
+    if not sources:
+        return None
+    users: dict[str, str] = {}
+    for source, entries in sources:
+        named = 0
+        for number, entry in enumerate(entries, 1):
+            if not entry.strip() or entry.startswith("#"):
+                continue
+            name, colon, password = entry.partition(":")
+            if not colon or not name:
+                raise ValueError(f"{source} takes USER:PASSWORD; number {number} is something else")
+            users[name] = password
+            named += 1
+        if not named:
+            raise ValueError(f"{source} names no user: leave it out to let everybody in")
+    return users
 
 
 def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 
 from bmq.broker.admin import run_command
-from bmq.broker.app import App
+from bmq.broker.app import App, Effort
+from bmq.broker.bounds import Bounds
 from bmq.broker.client import Client
 from bmq.broker.domains import Domain, DomainSource
 from bmq.broker.handle import Handle
@@ -13,6 +15,7 @@ from bmq.broker.queue import Queue
 from bmq.protocol.broker_backend import ClientPort
 from bmq.protocol.broker_data import Put
 from bmq.protocol.broker_output import BrokerOutput
+from bmq.protocol.inflation import InflationBudget
 from bmq.wire.control_messages import QueueHandleParameters, Status
 from bmq.wire.uri import QueueUri
 
@@ -21,6 +24,8 @@ __all__ = ["Node"]
 #: Empty queues nobody has open are forgotten after this many seconds.
 QUEUE_KEEPALIVE = 1800.0
 _HOUSEKEEPING = 1.0
+_EXPIRED_AT_ONCE = 1000
+_TIDIED_AT_ONCE = 10_000
 
 
 class Node:
@@ -31,11 +36,17 @@ class Node:
     Args:
         source: where domains are found.
         history_limit: how many GUIDs of messages that are gone each queue remembers at most.
+        bounds: how much clients may ask of it.
     """
 
-    def __init__(self, source: DomainSource, *, history_limit: int = 1_000_000) -> None:
+    def __init__(
+        self, source: DomainSource, *, history_limit: int = 1_000_000, bounds: Bounds | None = None
+    ) -> None:
         self.source = source
         self.history_limit = history_limit
+        self.bounds = bounds or Bounds()
+        #: What clients may make it decompress.
+        self.budget = InflationBudget()
         self.domains: dict[str, Domain] = {}
         self.queues: dict[str, Queue] = {}
         self.clients: list[Client] = []
@@ -45,22 +56,46 @@ class Node:
         self.intercept_post: Callable[[Handle, list[Put]], list[Put]] | None = None
         self._touched: dict[Queue, set[App]] = {}
         self._housekeeping = 0.0
+        self._effort = Effort()
+        # Queues that may have messages to expire, and of those the ones that have more than were done; queues
+        # that may have something to forget, and of those the ones to look at this time. To the others nothing
+        # happens as time goes by.
+        self._stocked: dict[Queue, None] = {}
+        self._overdue: dict[Queue, None] = {}
+        self._untidy: dict[Queue, None] = {}
+        self._to_tidy: list[Queue] = []
+        self._second: int | None = None
+        # Empty queues that nobody has open, the oldest first: those never posted to, and the others.
+        self._unused: OrderedDict[Queue, None] = OrderedDict()
+        self._idle: OrderedDict[Queue, None] = OrderedDict()
         #: Applications that have to let some time pass before they redeliver.
         self.waiting: set[App] = set()
+
+    @property
+    def effort(self) -> int:
+        """A number that grows with the work it does, by some microseconds each."""
+        return self._effort.spent
 
     # ---- clients
 
     def connect(self, output: BrokerOutput, *, new_properties: bool, description: str) -> Client:
         """Make the broker's side of a negotiated session."""
         client = Client(self, output, new_properties=new_properties, description=description)
+        client.place = len(self.clients)
         self.clients.append(client)
         return client
 
     def disconnect(self, client: ClientPort, now: float, *, lost: bool) -> None:
         """Close what a client has open; see :meth:`Client.drop`."""
-        if isinstance(client, Client) and client in self.clients:
-            self.clients.remove(client)
-            client.drop(now, lost=lost)
+        if not isinstance(client, Client) or client.place is None:
+            return
+        # The last one takes its place: a search among thousands, for each of thousands, would take long.
+        last = self.clients.pop()
+        if last is not client:
+            self.clients[client.place] = last
+            last.place = client.place
+        client.place = None
+        client.drop(now, lost=lost)
 
     # ---- domains and queues
 
@@ -78,15 +113,15 @@ class Node:
         return found
 
     def queue(self, domain: Domain, uri: QueueUri) -> Queue | None:
-        """Return a queue, made if need be; None when the domain has no room for another one."""
+        """Return a queue, made if need be; None when domain or broker have no room for another one."""
         # A domain that was redirected names its queues after the domain it really is.
         real = QueueUri.parse(f"bmq://{domain.config.name}/{uri.queue}")
         queue = domain.queues.get(real.canonical)
         if queue is None:
             limit = domain.config.max_queues
-            if limit and len(domain.queues) >= limit:
+            if (limit and len(domain.queues) >= limit) or len(self.queues) >= self.bounds.queues:
                 return None
-            queue = Queue(real, domain, self.waiting, self.history_limit)
+            queue = Queue(real, domain, self.waiting, self.history_limit, self.budget, self._effort)
             domain.queues[queue.uri] = self.queues[queue.uri] = queue
         return queue
 
@@ -97,9 +132,33 @@ class Node:
 
     def forget(self, queue: Queue) -> None:
         """Forget a queue, and everything in it."""
-        queue.purge()
+        queue.dispose()
         queue.domain.queues.pop(queue.uri, None)
         self.queues.pop(queue.uri, None)
+        for each in (self._stocked, self._overdue, self._untidy, self._unused, self._idle):
+            each.pop(queue, None)
+        self._touched.pop(queue, None)
+
+    def in_use(self, queue: Queue) -> None:
+        """Note that somebody has a queue open."""
+        queue.idle_since = None
+        self._unused.pop(queue, None)
+        self._idle.pop(queue, None)
+
+    def idle(self, queue: Queue, now: float) -> None:
+        """Note that nobody has a queue open any more.
+
+        When there are too many empty ones the oldest are forgotten at once, first those never posted to.
+        """
+        queue.idle_since = now
+        self._note_idle(queue)
+
+    def _note_idle(self, queue: Queue) -> None:
+        if queue.handles or queue.store:
+            return  # as long as there are messages; see _expire
+        (self._idle if queue.posted else self._unused)[queue] = None
+        while len(self._idle) + len(self._unused) > self.bounds.idle_queues:
+            self.forget(next(iter(self._unused or self._idle)))
 
     def admin(self, command: str, now: float) -> str:
         """Carry out an admin command and return what there is to say."""
@@ -111,6 +170,7 @@ class Node:
 
     def touch(self, queue: Queue, app: App | None) -> None:
         """Note that a queue has something to deliver: new messages, or what an application waits for."""
+        self._stocked[queue] = self._untidy[queue] = None
         apps = self._touched.setdefault(queue, set())
         if app is not None:
             apps.add(app)
@@ -128,19 +188,40 @@ class Node:
 
     def tick(self, now: float) -> None:
         """Do what is due: expire messages, forget GUIDs and idle queues, retry suspected poison messages."""
-        for queue in self.queues.values():
-            if queue.expire(now):
-                for app in queue.apps.values():
-                    self.touch(queue, app)
-        if now >= self._housekeeping:
+        self.budget.tick(now)
+        self._expire(now)
+        if now >= self._housekeeping and not self._to_tidy:
             self._housekeeping = now + _HOUSEKEEPING
-            for queue in self.queues.values():
-                queue.tidy(now)
+            self._to_tidy = list(self._untidy)
             self.forget_idle(now)
+        due, self._to_tidy = self._to_tidy[:_TIDIED_AT_ONCE], self._to_tidy[_TIDIED_AT_ONCE:]
+        for queue in due:
+            if not queue.tidy(now):
+                self._untidy.pop(queue, None)
         for app in [app for app in self.waiting if app.wait_until is None or now >= app.wait_until]:
             self.waiting.discard(app)
             self.touch(app.queue, app)
         self.deliver(now)
+
+    def _expire(self, now: float) -> None:
+        # A message lives whole seconds: nothing happens between them.
+        if int(now) == self._second:
+            due = list(self._overdue)
+        else:
+            self._second = int(now)
+            due = list(self._stocked)
+        for queue in due:
+            self._overdue.pop(queue, None)
+            expired = queue.expire(now, _EXPIRED_AT_ONCE)
+            if expired:
+                for app in queue.apps.values():
+                    self.touch(queue, app)
+            if expired == _EXPIRED_AT_ONCE:
+                self._overdue[queue] = None
+            if not queue.store:
+                self._stocked.pop(queue, None)
+                if queue.idle_since is not None:
+                    self._note_idle(queue)
 
     def next_deadline(self) -> float | None:
         """Return when :meth:`tick` has something to do."""
@@ -150,9 +231,12 @@ class Node:
 
     def forget_idle(self, now: float, *, keepalive: float = QUEUE_KEEPALIVE) -> None:
         """Forget empty queues that nobody has had open for some seconds."""
-        for queue in list(self.queues.values()):
+        for queue in list(self._stocked):
+            if queue.idle_since is not None:
+                self._note_idle(queue)
+        for queue in [*self._unused, *self._idle]:
             idle = queue.idle_since
-            if idle is not None and not queue.store and now - idle >= keepalive:
+            if idle is not None and now - idle >= keepalive:
                 self.forget(queue)
 
     def recover(self) -> None:

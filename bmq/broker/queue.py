@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from math import inf
 from typing import TYPE_CHECKING
 
-from bmq.broker.app import App
+from bmq.broker.app import App, Effort
 from bmq.broker.counters import (
     ACKNOWLEDGED,
     CONFIRMED,
@@ -21,6 +21,7 @@ from bmq.broker.domain import DomainConfig, Mode
 from bmq.broker.handle import Handle, Stream
 from bmq.broker.routing import Subscriber, compile_expression
 from bmq.broker.storage import Message, MessageStore, property_lookup, shrink
+from bmq.protocol.inflation import InflationBudget
 from bmq.subscriptions.evaluator import Evaluator
 from bmq.wire.constants import PutFlags
 from bmq.wire.control_messages import DEFAULT_APP_ID, ExpressionVersion
@@ -36,6 +37,7 @@ __all__ = ["Queue"]
 _ACK_REQUESTED = int(PutFlags.ACK_REQUESTED)
 _PROPERTIES = int(PutFlags.MESSAGE_PROPERTIES)
 _REFUSED = 5
+_LIMIT_BYTES = 2
 _MAX_SCHEMA = 2**15 - 1
 _NO_SCHEMA = 1
 _IN_USE = -inf
@@ -52,6 +54,10 @@ class Queue:
         store: its messages.
         position: the first message no application has looked at; None when there is none.
         waiting: where applications enter that have to let some time pass.
+        authorized: its applications that the domain knows.
+        budget: how much may be decompressed.
+        effort: where it counts what it does.
+        writers: how many times it is open for writing.
         posted, acknowledged, refused, pushed, confirmed, expired, poisoned: messages so far.
     """
 
@@ -62,13 +68,25 @@ class Queue:
     confirmed = Counter(CONFIRMED)
     refused, expired, poisoned = Counter(5), Counter(6), Counter(7)
 
-    def __init__(self, uri: QueueUri, domain: Domain, waiting: set[App], history_limit: int) -> None:
+    def __init__(
+        self,
+        uri: QueueUri,
+        domain: Domain,
+        waiting: set[App],
+        history_limit: int,
+        budget: InflationBudget,
+        effort: Effort,
+    ) -> None:
         self.waiting = waiting
+        self.budget = budget
+        self.effort = effort
         self.uri = uri.canonical
         self.name = uri.queue
         self.domain = domain
         self.apps: dict[str, App] = {}
-        self.handles: list[Handle] = []
+        self.authorized: list[App] = []
+        self.handles: dict[Handle, None] = {}
+        self.writers = 0
         self.position: Message | None = None
         self._idle_since = array("d", (_IN_USE,))  # as with the counts, lest a number stay among messages
         self.counts = new_counts()
@@ -102,6 +120,8 @@ class Queue:
                 app.bit = 0
                 if not app.streams:
                     del self.apps[app_id]
+        # Whoever opens other names must not slow these down.
+        self.authorized = [app for app in self.apps.values() if app.bit]
         texts = {
             (s.app_id if self.fanout else DEFAULT_APP_ID): s.text for s in config.subscriptions
         }  # of several for one application the last counts
@@ -110,7 +130,7 @@ class Queue:
             app.matcher = compile_expression(ExpressionVersion.E_VERSION_1, texts.get(app.app_id, ""))
             if app.matcher is not None and app.bit:
                 self._filters.append((app.bit, app.matcher))
-        self._mask = sum(app.bit for app in self.apps.values())
+        self._mask = sum(app.bit for app in self.authorized)
         self.store.usage.limits = config.queue_limits
         self.store.set_window(config.deduplication_time_ms / 1000)
 
@@ -143,7 +163,11 @@ class Queue:
             if guid not in messages and not (history and guid in history):
                 pending = mask
                 properties = flags & _PROPERTIES
-                if filters:
+                if compression and properties and not schema_id:
+                    # There is no room for what it would become.
+                    status = usage.full() or domain.full() or _LIMIT_BYTES
+                    pending = 0
+                elif filters:
                     lookup = property_lookup(data, properties, schema_id)
                     for bit, matcher in filters:
                         if matcher(lookup) is not True:
@@ -184,9 +208,19 @@ class Queue:
             own = handle.put_schemas[number] = self._schemas
         return own << 1
 
+    def room(self, handle: Handle, ahead: int) -> bool:
+        """Whether there is room for a message of a client when ``ahead`` bytes were stored before it."""
+        if not handle.writable or handle.closing:
+            return False
+        return self.broadcast or not (self.store.usage.full(ahead) or self.store.domain.full(ahead))
+
     def _post_broadcast(self, handle: Handle, puts: Iterable[Put], now: float) -> None:
         app = self.apps[DEFAULT_APP_ID]
         for flags, correlation_id, guid, schema_id, compression, size, data in puts:
+            if compression and flags & _PROPERTIES and not schema_id:
+                self.refused += 1
+                handle.output.ack(_LIMIT_BYTES, correlation_id, guid, handle.q_id)
+                continue
             self.posted += 1
             self.posted_bytes += size
             if flags & _ACK_REQUESTED:
@@ -205,20 +239,23 @@ class Queue:
 
     def deliver(self, now: float) -> None:
         """Hand new messages to the applications that have looked at everything before them."""
-        apps = [app for app in self.apps.values() if app.bit]
+        if self.position is None:
+            return
+        apps = self.authorized
         if len(apps) == 1:
             self._deliver_alone(apps[0])
             return
+        selecting = [(app, app.routing.select) for app in apps]
         while (message := self.position) is not None:
             stopped = 0
             targets: list[tuple[App, Subscriber]] = []
-            for app in apps:
+            for app, select in selecting:
                 if app.behind:
                     if app.resume is None:
                         app.resume = message
                     stopped += 1
                 elif message.pending & app.bit:
-                    selected = app.routing.select(message)
+                    selected = select(message)
                     if selected is None:
                         app.resume = message
                         stopped += 1
@@ -279,14 +316,14 @@ class Queue:
         following = message.next
         if message is self.position:
             self.position = following
-        for app in self.apps.values():
+        for app in self.authorized:
             if app.resume is message:
                 app.resume = following
         self.store.remove(message)
 
     def drop(self, message: Message) -> None:
         """Delete a message whatever the applications still wanted with it."""
-        for app in self.apps.values():
+        for app in self.authorized:
             if message.pending & app.bit:
                 app.redelivery.discard(message)
                 app.aside.discard(message)
@@ -324,6 +361,12 @@ class Queue:
             app.clear()
         return messages, size
 
+    def dispose(self) -> None:
+        """Let go of everything, so that nothing has to be searched for by the garbage collector."""
+        self.purge()
+        self.apps.clear()
+        self.authorized.clear()
+
     def recover(self) -> None:
         """Look at everything stored anew: as if never delivered, with all delivery attempts.
 
@@ -337,12 +380,17 @@ class Queue:
         self.position = self.store.first
         self.store.history.clear()
 
-    def tidy(self, now: float) -> None:
-        """Forget what need not be known any more, and give back the room of what was there."""
+    def tidy(self, now: float) -> bool:
+        """Forget what need not be known any more, and give back the room of what was there.
+
+        Returns:
+            Whether there will be anything to tidy later, if nothing else happens.
+        """
         self.store.forget(now)
         for app in self.apps.values():
             for stream in app.streams:
                 shrink(stream.unconfirmed)
+        return bool(self.store) or self.store.remembered > 0
 
     # ---- clients
 
@@ -355,21 +403,22 @@ class Queue:
     def idle_since(self, since: float | None) -> None:
         self._idle_since[0] = _IN_USE if since is None else since
 
-    def detach(self, stream: Stream, *, lost: bool, now: float) -> None:
-        """Take a reader out: what it has not confirmed goes to the application's other consumers."""
-        app = stream.app
-        if app is None:
-            return
-        if lost:
-            app.reject(stream)
-        stream.subscriptions = ()
-        if stream in app.streams:
-            app.streams.remove(stream)
-        for subscriber in stream.subscribers():
-            subscriber.group = None
-        app.rebuild()
-        app.release(stream)
-        if not app.bit and not app.streams:
-            self.apps.pop(app.app_id, None)
-        else:
-            self.serve(app, now)
+    def detach(self, streams: Iterable[Stream], *, now: float) -> None:
+        """Take readers out: what they have not confirmed goes to the applications' other consumers."""
+        leaving: dict[App, list[Stream]] = {}
+        for stream in streams:
+            if stream.app is not None:
+                leaving.setdefault(stream.app, []).append(stream)
+        for app, gone in leaving.items():
+            for stream in gone:
+                stream.configure(())
+                app.streams.pop(stream, None)
+                for subscriber in stream.subscribers():
+                    subscriber.leave()
+            app.change()
+            for stream in gone:
+                app.release(stream)
+            if not app.bit and not app.streams:
+                self.apps.pop(app.app_id, None)
+            else:
+                self.serve(app, now)

@@ -9,9 +9,8 @@ priority gets it.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bmq.broker.storage import Message
 from bmq.subscriptions import Expression
@@ -27,7 +26,17 @@ from bmq.wire.options import encode_sub_queue_ids
 if TYPE_CHECKING:
     from bmq.broker.handle import Stream
 
-__all__ = ["NOBODY", "UNMATCHED", "Blocked", "Group", "Routing", "Subscriber", "compile_expression"]
+__all__ = [
+    "NOBODY",
+    "UNMATCHED",
+    "Blocked",
+    "Choice",
+    "Group",
+    "Routing",
+    "Subscriber",
+    "choices_of",
+    "compile_expression",
+]
 
 #: Delivery resumes when what is unconfirmed has fallen to this part of the maximum.
 _LOW_WATERMARK = 0.8
@@ -71,9 +80,14 @@ class Subscriber:
         bytes: unconfirmed bytes of application data.
         full: a limit was reached, and usage has not fallen to 80 % of the limits since.
         group: its group, while it takes part in routing.
+        after: who has the next turn after it, while it has room; None otherwise. So it comes and goes in the
+            same time however many others there are.
+        before: who has the turn before it.
     """
 
     __slots__ = (
+        "after",
+        "before",
         "bytes",
         "count",
         "full",
@@ -97,8 +111,14 @@ class Subscriber:
         self.bytes = 0
         self.full = False
         self.group: Group | None = None
+        self.after: Subscriber | None = None
+        self.before: Subscriber | None = None
         self.count = self.turns = 1
         self.max_messages = self.max_bytes = self.low_messages = self.low_bytes = 0
+
+    def leave(self) -> None:
+        """Take no part any more; the others are to be put together anew."""
+        self.group = self.after = self.before = None
 
     def limit(self, consumer: ConsumerInfo, count: int) -> None:
         """Set the limits of unconfirmed messages and bytes, and how many messages make a turn.
@@ -113,6 +133,35 @@ class Subscriber:
         self.full = self.messages >= self.max_messages or self.bytes >= self.max_bytes
 
 
+class Choice(NamedTuple):
+    """One subscription as a client configured it, ready to route by.
+
+    Attributes:
+        s_id: the subscription's id.
+        key: the version and the text of its expression.
+        matcher: what evaluates that; None when it matches everything.
+        consumer: its limits and its priority: those of the consumer of the highest priority.
+        weight: how many consumers of that priority it stands for.
+    """
+
+    s_id: int
+    key: tuple[int, str]
+    matcher: Evaluator | None
+    consumer: ConsumerInfo
+    weight: int
+
+
+def choices_of(subscriptions: Iterable[Subscription]) -> tuple[Choice, ...]:
+    """Return what is to be routed by: subscriptions without a consumer take no part."""
+    found: list[Choice] = []
+    for subscription in subscriptions:
+        top = _strongest(subscription)
+        if top is not None:
+            key = (int(subscription.expression.version), subscription.expression.text)
+            found.append(Choice(subscription.s_id, key, compile_expression(*key), *top))
+    return tuple(found)
+
+
 class Group:
     """The subscribers of one expression and the priority they have.
 
@@ -121,35 +170,45 @@ class Group:
         matcher: what evaluates it; None when it matches everything.
         priority: the priority.
         members: every subscriber that takes part.
-        ring: those of them that have room, the next in turn first.
+        first: of those of them that have room, the next in turn; None when there is none.
         full: whether a message has found that none of them has room.
     """
 
-    __slots__ = ("full", "matcher", "members", "priority", "ring", "text")
+    __slots__ = ("first", "full", "matcher", "members", "priority", "text")
 
-    def __init__(self, version: int, text: str, priority: int) -> None:
+    def __init__(self, text: str, matcher: Evaluator | None, priority: int) -> None:
         self.text = text
-        self.matcher = compile_expression(version, text)
+        self.matcher = matcher
         self.priority = priority
         self.members: list[Subscriber] = []
-        self.ring: deque[Subscriber] = deque()
+        self.first: Subscriber | None = None
         self.full = False
 
     def admit(self, subscriber: Subscriber) -> bool:
-        """Put a subscriber that has room into the ring; return whether that gave the group room."""
-        if subscriber.full or not subscriber.stream.open or subscriber in self.ring:
+        """Let a subscriber that has room have the last turn; return whether that gave the group room."""
+        if subscriber.full or not subscriber.stream.open or subscriber.after is not None:
             return False
-        self.ring.append(subscriber)
+        first = self.first
+        if first is None or first.before is None:
+            self.first = subscriber.after = subscriber.before = subscriber
+        else:
+            subscriber.before, subscriber.after = first.before, first
+            first.before.after = first.before = subscriber
         self.full = False
         return True
 
     def withdraw(self, subscriber: Subscriber) -> None:
-        """Take a subscriber out of the ring."""
-        ring = self.ring
-        if ring and ring[0] is subscriber:
-            ring.popleft()
-        elif subscriber in ring:
-            ring.remove(subscriber)
+        """Give a subscriber no more turns."""
+        after, before = subscriber.after, subscriber.before
+        if after is None or before is None:
+            return
+        if after is subscriber:
+            self.first = None
+        else:
+            before.after, after.before = after, before
+            if self.first is subscriber:
+                self.first = after
+        subscriber.after = subscriber.before = None
 
 
 class Routing:
@@ -162,23 +221,17 @@ class Routing:
     __slots__ = ("_by_stream", "groups", "levels", "only")
 
     def __init__(self, streams: Iterable[Stream] = ()) -> None:
-        wanted: dict[tuple[int, str], list[tuple[int, int, Subscriber, ConsumerInfo]]] = {}
+        wanted: dict[tuple[int, str], list[tuple[Choice, Subscriber]]] = {}
         for stream in streams:
-            for subscription in stream.subscriptions:
-                top = _strongest(subscription)
-                if top is None:
-                    continue
-                consumer, count = top
-                subscriber = stream.subscriber(subscription.s_id)
-                key = (int(subscription.expression.version), subscription.expression.text)
-                wanted.setdefault(key, []).append((consumer.consumer_priority, count, subscriber, consumer))
+            for choice in stream.choices:
+                wanted.setdefault(choice.key, []).append((choice, stream.subscriber(choice.s_id)))
         levels: dict[int, list[Group]] = {}
-        for (version, text), entries in wanted.items():
-            priority = max(entry[0] for entry in entries)
-            group = Group(version, text, priority)
-            for own, count, subscriber, consumer in entries:
-                if own == priority:
-                    subscriber.limit(consumer, count)
+        for (_, text), entries in wanted.items():
+            priority = max(choice.consumer.consumer_priority for choice, _ in entries)
+            group = Group(text, entries[0][0].matcher, priority)
+            for choice, subscriber in entries:
+                if choice.consumer.consumer_priority == priority:
+                    subscriber.limit(choice.consumer, choice.weight)
                     subscriber.group = group
                     group.members.append(subscriber)
                     group.admit(subscriber)
@@ -202,7 +255,7 @@ class Routing:
         """
         only = self.only
         if only is not None:
-            return only.ring[0] if only.ring else None
+            return only.first
         for group in self.groups:
             if not group.full:
                 break
@@ -212,23 +265,23 @@ class Routing:
         # Whether some group could take another message: then later ones are worth looking at.
         spare = False
         for depth, level in enumerate(self.levels):
-            blocked: Blocked = UNMATCHED
+            blocked: list[Group] = []
             found_full = False
             for group in level:
                 matcher = group.matcher
                 if matcher is None or matcher(lookup) is True:
-                    if group.ring:
-                        return group.ring[0]
+                    if group.first is not None:
+                        return group.first
                     if not group.full:
                         found_full = group.full = True
-                    blocked = (*blocked, group)
+                    blocked.append(group)
                 elif not group.full:
                     spare = True
             if blocked:
                 # The message that finds a group full is held to be the last that can be looked at; once it
                 # is known, those behind it are looked at on behalf of the groups below.
                 spare = spare or (not found_full and self._spare_below(depth))
-                return blocked if spare else None
+                return tuple(blocked) if spare else None
         return UNMATCHED
 
     def _spare_below(self, depth: int) -> bool:

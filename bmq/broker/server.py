@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from ssl import SSLContext
@@ -16,12 +17,14 @@ from types import TracebackType
 from typing import Any, cast
 
 from bmq._local import note_listener
+from bmq.broker.bounds import Bounds
 from bmq.broker.builtin import builtin_domains
 from bmq.broker.clock import Clock, ManualClock
 from bmq.broker.connection import Connection
 from bmq.broker.domain import DomainConfig, Redirect, parse_domain
 from bmq.broker.domains import DomainSource, check_subscriptions
 from bmq.broker.faults import Faults
+from bmq.broker.listener import Listener
 from bmq.broker.node import Node
 from bmq.broker.views import QueuesView
 from bmq.errors import InvalidArgument, StateError
@@ -29,13 +32,13 @@ from bmq.protocol.broker import BrokerSession
 from bmq.protocol.broker_settings import Authentication, BrokerSettings
 from bmq.wire.control_messages import ClientIdentity, Status
 from bmq.wire.guid import GuidGenerator, client_id_from
+from bmq.wire.printable import printable
 
 __all__ = ["Broker"]
 
 _log = logging.getLogger("bmq.broker")
 
 _TICK = 0.1
-_BACKLOG = 1024
 _LAST_PORT = 65535
 #: Seconds that a stopping broker waits for clients to read what they are sent.
 _PATIENCE = 1.0
@@ -68,11 +71,23 @@ class Broker:
         max_missed_heartbeats: after how many unanswered probes they are disconnected; 0 turns probing off.
         deduplication_history: how many GUIDs of messages that are gone each queue remembers at most.
         high_water: bytes that may wait for one client before it gets no more messages.
+        handshake_timeout: seconds a client may take to say who it is.
+        max_connections: how many connections there may be; further ones are closed at once.
+        max_queues: how many queues there may be, of all domains together.
+        max_idle_queues: how many empty queues that nobody has open are kept for the half hour that a real
+            broker keeps them; of more the oldest are forgotten.
+        max_queues_per_connection: how many queues one connection may have open, each appId counting.
+        max_subscriptions: how many subscriptions one consumer may have.
+        max_listed: how many messages one admin command LIST may show.
 
     Attributes:
         host: the address it listens on.
         clock: where its time comes from.
         faults: what it does wrong on purpose.
+
+    Raises:
+        UsageError: ``auth`` is an empty mapping, or a limit is less than 1.
+        FileNotFoundError: ``config_dir`` has no directory ``domains``.
     """
 
     def __init__(
@@ -90,6 +105,13 @@ class Broker:
         max_missed_heartbeats: int = 0,
         deduplication_history: int = 1_000_000,
         high_water: int = 16 * 1024 * 1024,
+        handshake_timeout: float = 10.0,
+        max_connections: int = 20_000,
+        max_queues: int = 100_000,
+        max_idle_queues: int = 10_000,
+        max_queues_per_connection: int = 20_000,
+        max_subscriptions: int = 1_000,
+        max_listed: int = 10_000,
     ) -> None:
         if not 0 <= port <= _LAST_PORT:
             raise InvalidArgument(f"a port is 0 to {_LAST_PORT}, not {port}")
@@ -107,6 +129,7 @@ class Broker:
             heartbeat_interval_ms=heartbeat_interval_ms,
             max_missed_heartbeats=max_missed_heartbeats,
             high_water=high_water,
+            handshake_timeout=handshake_timeout,
             authentication=auth if isinstance(auth, Authentication) else Authentication(users=auth),
             admit=self._admit,
         )
@@ -115,14 +138,26 @@ class Broker:
         self._wanted_port = port
         self._ssl = ssl
         self._history = deduplication_history
+        self._bounds = Bounds(
+            connections=max_connections,
+            queues=max_queues,
+            idle_queues=max_idle_queues,
+            queues_per_connection=max_queues_per_connection,
+            subscriptions=max_subscriptions,
+            listed=max_listed,
+        )
         self.node = self._new_node()
         self.faults = Faults(self)
         self.connections: set[Connection] = set()
-        self._server: asyncio.Server | None = None
+        # Those that are not established yet: with TLS that takes a while.
+        self._arriving: set[Connection] = set()
+        self._listener: Listener | None = None
+        self._crowded = False
         self._port = port
         self._sessions = 0
         self._guids = GuidGenerator(client_id_from(socket.gethostname(), time.time_ns(), os.getpid(), 0))
         self._dirty: list[Connection] = []
+        self._postponed: deque[Callable[[], None]] = deque()
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._counter = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -130,7 +165,7 @@ class Broker:
         self._all_gone = asyncio.Event()
 
     def _new_node(self) -> Node:
-        return Node(self.source, history_limit=self._history)
+        return Node(self.source, history_limit=self._history, bounds=self._bounds)
 
     def add_domain(self, config: DomainConfig) -> None:
         """Add a domain, or change one: what is posted and opened from now on follows the new configuration.
@@ -159,7 +194,7 @@ class Broker:
     @property
     def running(self) -> bool:
         """Whether clients can connect."""
-        return self._server is not None
+        return self._listener is not None
 
     @property
     def port(self) -> int:
@@ -174,9 +209,9 @@ class Broker:
 
     @property
     def uri(self) -> str:
-        """The address for clients, such as ``tcp://127.0.0.1:30114``."""
+        """The address for clients, such as ``tcp://127.0.0.1:30114``; with TLS ``tcps://...``."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"tcp://{host}:{self.port}"
+        return f"{'tcps' if self._ssl is not None else 'tcp'}://{host}:{self.port}"
 
     async def start(self) -> None:
         """Begin to listen. After :meth:`stop` it takes the same port again.
@@ -185,13 +220,14 @@ class Broker:
             StateError: it is running.
             OSError: the address cannot be used.
         """
-        if self._server is not None:
+        if self._listener is not None:
             raise StateError("the broker is running")
         loop = self._loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: Connection(self), self.host, self._port, ssl=self._ssl, backlog=_BACKLOG
-        )
-        self._port = self._server.sockets[0].getsockname()[1]
+        self._postponed.clear()
+        listener = Listener(self._welcome)
+        await listener.start(self.host, self._port)
+        self._listener = listener
+        self._port = listener.port
         note_listener(self, self._port)
         if isinstance(self.clock, ManualClock):
             self.clock.subscribe(self._tick)
@@ -211,16 +247,16 @@ class Broker:
             graceful: what clients have not confirmed is taken back without counting as a failed delivery;
                 otherwise connections are cut as by a crash.
         """
-        server, self._server = self._server, None
-        if server is None:
+        listener, self._listener = self._listener, None
+        if listener is None:
             return
         self.node.stopping = True
-        server.close()
         if isinstance(self.clock, ManualClock):
             self.clock.unsubscribe(self._tick)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        await listener.stop()
         self._all_gone.clear()
         for connection in list(self.connections):
             if connection.session is not None:
@@ -237,7 +273,6 @@ class Broker:
                 for connection in list(self.connections):
                     connection.cut()
                 await self._all_gone.wait()
-        await server.wait_closed()
         self.node.recover()
         _log.info("stopped")
 
@@ -269,9 +304,35 @@ class Broker:
     def _admit(self, identity: ClientIdentity) -> Status | None:
         return self.faults.admit(identity)
 
+    async def _welcome(self, sock: socket.socket) -> None:
+        """Make a connection of a socket that was accepted."""
+        assert self._loop is not None
+        if len(self.connections) + len(self._arriving) >= self._bounds.connections:
+            if not self._crowded:
+                self._crowded = True
+                _log.warning(
+                    "there are %d connections, the most this broker takes: others are closed at once",
+                    self._bounds.connections,
+                )
+            sock.close()
+            return
+        self._crowded = False
+        connection = Connection(self)
+        self._arriving.add(connection)
+        timeout = self.settings.handshake_timeout if self._ssl is not None else None
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: connection, sock, ssl=self._ssl, ssl_handshake_timeout=timeout
+            )
+        except OSError as error:
+            _log.info("a connection failed before it was established: %s", printable(error))
+        finally:
+            self._arriving.discard(connection)
+
     def begin(self, connection: Connection) -> BrokerSession:
         """Make the session of a new connection."""
         self._sessions += 1
+        self._arriving.discard(connection)
         self.connections.add(connection)
         return BrokerSession(
             self.settings,
@@ -299,6 +360,20 @@ class Broker:
     def _run_later(self, action: Callable[[], None]) -> None:
         if self.running:
             action()
+
+    def soon(self, action: Callable[[], None]) -> None:
+        """Do something when others have had their turn: one such thing in each turn of the event loop."""
+        if not self._postponed and self._loop is not None:
+            self._loop.call_soon(self._do_postponed)
+        self._postponed.append(action)
+
+    def _do_postponed(self) -> None:
+        if not self._postponed:
+            return  # stopped and started meanwhile
+        action = self._postponed.popleft()
+        if self._postponed and self._loop is not None:
+            self._loop.call_soon(self._do_postponed)
+        action()
 
     def schedule_flush(self, connection: Connection) -> None:
         """Write a connection's output when this turn of the event loop is over."""

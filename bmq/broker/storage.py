@@ -106,11 +106,15 @@ class Usage:
         self.messages = 0
         self.bytes = 0
 
-    def full(self) -> int:
-        """Return the wire status of a message that does not fit: 1 or 2, or 0 when it fits."""
+    def full(self, ahead: int = 0) -> int:
+        """Return the wire status of a message that does not fit: 1 or 2, or 0 when it fits.
+
+        Args:
+            ahead: bytes that are to be stored before it.
+        """
         if self.messages > self.limits.messages:
             return 1
-        if self.bytes > self.limits.bytes:
+        if self.bytes + ahead > self.limits.bytes:
             return 2
         return 0
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterable
 from enum import Enum
+from itertools import chain
 
 from bmq.errors import ProtocolError, StateError
 from bmq.protocol.broker_backend import Backend, ClientPort, stream_parameters
@@ -68,6 +70,10 @@ _RECOMMENDED_VERSIONS = {ClientLanguage.E_CPP: 10900, ClientLanguage.E_JAVA: 2}
 # Java SDKs made of snapshots add this to their version.
 _JAVA_SNAPSHOT = 99_000_000
 _GRACE_SECONDS = 180
+_MAX_COMPLAINTS = 20
+#: How many requests of one client are answered before others have a turn; an admin command may take long.
+_REQUESTS_AT_ONCE = 50
+_EFFORT_AT_ONCE = 10_000
 
 
 class BrokerState(Enum):
@@ -208,7 +214,12 @@ class BrokerSession:
         self.codec = Codec.BER
         #: The mechanism and the name the client authenticated with.
         self.principal: tuple[str, str] | None = None
-        self._framer = BrokerFramer(settings.max_event_size)
+        # Strangers cost little memory: what has to come first is small.
+        self._framer = BrokerFramer(settings.max_handshake_size, settings.max_handshake_size)
+        # What came in the same chunk and is done later, to let others have a turn; and the error behind it.
+        self._rest: list[Event] = []
+        self._error: ProtocolError | None = None
+        self._complaints = 0
         self._guids = guids
         self._legacy = False
         self._now = now
@@ -246,13 +257,50 @@ class BrokerSession:
     def receive(self, data: bytes, now: float) -> None:
         """Take bytes from the client."""
         self._now = now
+        events, error = self._cut(data)
+        self._work(self._rest + events if self._rest else events, error or self._error)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something that came is not done yet: :meth:`resume` when others have had their turn."""
+        return bool(self._rest)
+
+    def resume(self, now: float) -> None:
+        """Go on with what waits."""
+        self._now = now
+        self._work(self._rest, self._error)
+
+    def _cut(self, data: bytes) -> tuple[list[Event], ProtocolError | None]:
         events, error = self._framer.feed(data)
         if self.events_left is not None:
             events = events[: self.events_left]
             self.events_left -= len(events)
         if events and self._heartbeat is not None:
             self._heartbeat.received()
-        at, count = 0, len(events)
+        return events, error
+
+    def _work(self, events: list[Event], error: ProtocolError | None) -> None:
+        """Deal with events, and with what comes behind them in the framer."""
+        while True:
+            done = self._handle(events)
+            self._rest = events[done:]
+            self._error = error
+            if self._rest or self.state is BrokerState.CLOSED:
+                break
+            if error is not None:
+                self._complain(f"{error}; closing")
+                self._step(_I.BAD_LENGTH)
+            if not self._framer.undecided:
+                break
+            events, error = self._cut(b"")
+        if self.state is BrokerState.CLOSED:
+            self._rest = []
+        self.backend.deliver(self._now)
+
+    def _handle(self, events: list[Event]) -> int:
+        """Deal with events, up to so much that others should have a turn; return how many it were."""
+        at, count, requests = 0, len(events), 0
+        enough = self.backend.effort + _EFFORT_AT_ONCE
         while at < count and self.state is not BrokerState.CLOSED:
             event = events[at]
             first, kind = at, event.type
@@ -267,10 +315,14 @@ class BrokerSession:
             else:
                 self._receive_event(event)
                 self._event = self._message = None
-        if error is not None:
-            _log.warning("%s: %s; closing", self.peer, error)
-            self._step(_I.BAD_LENGTH)
-        self.backend.deliver(now)
+                requests += 1
+                if (
+                    requests == _REQUESTS_AT_ONCE
+                    or self.state is BrokerState.ADMINISTERED
+                    or self.backend.effort > enough
+                ):
+                    break
+        return at
 
     def channel_down(self, now: float) -> None:
         """Note that the connection is gone."""
@@ -324,7 +376,7 @@ class BrokerSession:
         try:
             message = decode_event(event, MessageKind.NEGOTIATION if handshake else MessageKind.CONTROL)
         except ProtocolError as error:
-            _log.warning("%s: %s", self.peer, error)
+            self._complain(error)
             return _I.STRANGER if handshake else _I.OTHER
         self._message = message
         if not isinstance(message, ControlMessage):
@@ -358,7 +410,7 @@ class BrokerSession:
         try:
             message = decode_event(event, MessageKind.AUTHENTICATION)
         except ProtocolError as error:
-            _log.warning("%s: %s", self.peer, error)
+            self._complain(error)
             return _I.STRANGER if self.negotiating else _I.OTHER
         if not isinstance(message, AuthenticationRequest):
             return _I.STRANGER if self.negotiating else _I.OTHER
@@ -387,6 +439,14 @@ class BrokerSession:
         action, self.state = transition
         if action:
             getattr(self, _METHODS[action])()
+
+    def _complain(self, what: object) -> None:
+        """Log what a client does wrong; not for ever, a client can do wrong faster than a log can be read."""
+        self._complaints += 1
+        if self._complaints <= _MAX_COMPLAINTS:
+            _log.warning("%s: %s", self.peer, printable(what))
+            if self._complaints == _MAX_COMPLAINTS:
+                _log.warning("%s: what else it does wrong is not logged", self.peer)
 
     # ---- actions: the handshake
 
@@ -433,6 +493,8 @@ class BrokerSession:
         identity, settings = self._message, self.settings
         assert isinstance(identity, ClientIdentity)
         self.identity = identity
+        self._framer.max_event_size = settings.max_event_size
+        self._framer.max_request_size = settings.max_request_size
         features = parse_features(identity.features)
         self.codec = features.codec
         self._legacy = not identity.guid_info.client_id
@@ -469,9 +531,10 @@ class BrokerSession:
             self.client = self.backend.connect(
                 self.output,
                 new_properties=features.has(*MESSAGE_PROPERTIES_EX),
-                description=f"{identity.process_name or 'client'}:{identity.pid}@{self.peer}",
+                description=printable(f"{identity.process_name or 'client'}:{identity.pid}@{self.peer}"),
             )
-        _log.info("%s: %s", self.peer, printable(str(identity)))
+        if _log.isEnabledFor(logging.INFO):
+            _log.info("%s: %s", self.peer, printable(identity))
 
     # ---- actions: requests
 
@@ -501,7 +564,7 @@ class BrokerSession:
             case CloseQueue():
                 self._respond(client.close_queue(body.handle_parameters, now, final=body.is_final))
             case _:
-                _log.warning("%s: %s is not for clients; ignored", self.peer, type(body).__name__)
+                self._complain(f"{type(body).__name__} is not for clients; ignored")
         self.backend.deliver(now)
 
     def _command(self) -> None:
@@ -520,11 +583,11 @@ class BrokerSession:
     def _post(self) -> None:
         client, now = self.client, self._now
         assert client is not None
-        read = PutReader()
+        read = PutReader(client.inflate)
         for event in self._batch:
             error = read.event(event.data, event.body)
             if error is not None:
-                _log.warning("%s: %s; the rest of the event is ignored", self.peer, error)
+                self._complain(f"{error}; the rest of the event is ignored")
         for queue_id, puts in read.runs:
             if self._legacy:
                 puts = [self._named(put) for put in puts]
@@ -544,13 +607,13 @@ class BrokerSession:
     def _confirm(self) -> None:
         client = self.client
         assert client is not None
-        confirms: list[tuple[int, bytes, int]] = []
+        confirms: list[Iterable[tuple[int, bytes, int]]] = []
         for event in self._batch:
             try:
-                confirms += read_confirm_event(event.data, event.body)
+                confirms.append(read_confirm_event(event.data, event.body))
             except ProtocolError as error:
-                _log.warning("%s: %s; ignored", self.peer, error)
-        client.confirm(confirms, self._now)
+                self._complain(f"{error}; ignored")
+        client.confirm(chain.from_iterable(confirms), self._now)
 
     def _pulse(self) -> None:
         self.output.event(HEARTBEAT_RSP)

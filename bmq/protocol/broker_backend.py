@@ -40,6 +40,14 @@ class ClientPort(Protocol):
         """Close a queue."""
         ...
 
+    def inflate(self, q_id: int, data: bytes) -> bytes | None:
+        """Decompress a message's data; None when there is no room for the message, or it becomes too large.
+
+        Raises:
+            ProtocolError: it cannot be decompressed.
+        """
+        ...
+
     def post(self, q_id: int, puts: list[Put], now: float) -> None:
         """Post messages to one queue."""
         ...
@@ -55,6 +63,11 @@ class ClientPort(Protocol):
 
 class Backend(Protocol):
     """What is behind all sessions of a broker."""
+
+    @property
+    def effort(self) -> int:
+        """A number that grows with the work it does, by some microseconds each."""
+        ...
 
     def connect(self, output: BrokerOutput, *, new_properties: bool, description: str) -> ClientPort:
         """Begin to serve a client."""

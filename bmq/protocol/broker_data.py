@@ -5,7 +5,8 @@ A real broker stops at the first malformed message of an event, without an answe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from bmq.errors import ProtocolError
 from bmq.protocol.broker_properties import from_old_client
@@ -38,13 +39,18 @@ _unpack = PUT_HEADER.unpacker(
 class PutReader:
     """Reads the messages of consecutive PUT events.
 
+    Args:
+        inflate: decompresses what old clients send compressed as a whole, for a qId; it returns None where
+            the message cannot be stored anyway. It is left as it came then.
+
     Attributes:
         runs: consecutive messages of one queue: its qId and they.
     """
 
-    __slots__ = ("runs",)
+    __slots__ = ("_inflate", "runs")
 
-    def __init__(self) -> None:
+    def __init__(self, inflate: Callable[[int, bytes], bytes | None]) -> None:
+        self._inflate = inflate
         self.runs: list[tuple[int, list[Put]]] = []
 
     def event(self, event: bytes, body: int) -> ProtocolError | None:
@@ -83,11 +89,13 @@ class PutReader:
                     return _wrong(f"{schema_id} on a message without properties", "schemaId", offset)
             elif cat and flags & _PROPERTIES:
                 try:
-                    data = from_old_client(data)
+                    plain = from_old_client(data, partial(self._inflate, queue_id))
                 except ProtocolError as error:
                     return error
-                size = len(data) - data[-1]
-                cat = Compression.NONE
+                if plain is not None:
+                    data = plain
+                    size = len(data) - data[-1]
+                    cat = Compression.NONE
             if queue_id != current:
                 current, puts = queue_id, []
                 runs.append((queue_id, puts))

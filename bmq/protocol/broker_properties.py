@@ -5,40 +5,49 @@ Data here carries its padding, as it travels and as a broker stores it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bmq.errors import Error
-from bmq.wire.compression import decompress
-from bmq.wire.constants import MAX_APPLICATION_DATA, Compression
-from bmq.wire.message import split_application_data
+from bmq.protocol.inflation import Exhausted, InflationBudget
+from bmq.wire.constants import Compression
+from bmq.wire.message import split_properties
 from bmq.wire.padding import padding
 from bmq.wire.properties import encode_properties, properties_length
 
 __all__ = ["for_old_client", "from_old_client"]
 
 
-def from_old_client(data: bytes) -> bytes:
+def from_old_client(data: bytes, inflate: Callable[[bytes], bytes | None]) -> bytes | None:
     """Return compressed application data with properties in the old encoding, decompressed.
+
+    Args:
+        data: the data.
+        inflate: what decompresses it, or returns None when that is not wanted; then None is returned.
 
     Raises:
         ProtocolError: it does not decompress to properties and something behind them, within 64 MiB.
     """
-    plain = decompress(data[: -data[-1]], MAX_APPLICATION_DATA)
+    plain = inflate(data[: -data[-1]])
+    if plain is None:
+        return None
     properties_length(plain)
     return plain + padding(len(plain))
 
 
-def for_old_client(data: bytes, schema_id: int, compression: int) -> tuple[bytes, int, int]:
+def for_old_client(
+    data: bytes, schema_id: int, compression: int, budget: InflationBudget
+) -> tuple[bytes, int, int]:
     """Return data with properties in the new encoding as a client gets it that only reads the old one.
 
-    Data that cannot be read is left as it is.
+    Data that cannot be read, or decompresses to more than ``budget`` allows, is left as it is.
 
     Returns:
         The data, its schema id and its compression.
     """
     try:
-        properties, payload = split_application_data(
-            data[: -data[-1]], has_properties=True, schema_id=schema_id, compression=compression
-        )
-        plain = encode_properties(properties.typed(), new=False) + payload
-    except Error:
+        properties, payload = split_properties(data[: -data[-1]], True)
+        area = encode_properties(properties.typed(), new=False)
+        plain = area + (budget.inflate(payload, free=True) if compression else payload)
+    except (Error, Exhausted):
         return data, schema_id, compression
     return plain + padding(len(plain)), 0, Compression.NONE

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from bmq.errors import UsageError
 from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT
 from bmq.wire.control_messages import (
     UNRELEASED_VERSION,
@@ -33,18 +35,28 @@ class Authentication:
     Attributes:
         users: passwords by user name, for the mechanism BASIC; without any, BASIC is not supported.
         anonymous: whether clients are let in that send no credentials, or ANONYMOUS; None means only if
-            there are no users.
+            there are no users. Users that are an empty mapping are refused unless this says what is meant.
         lifetime_ms: after how many milliseconds BASIC credentials must have been renewed.
+
+    Raises:
+        UsageError: ``users`` is empty, and ``anonymous`` does not say who is let in.
     """
 
     users: Mapping[str, str] | None = None
     anonymous: bool | None = None
     lifetime_ms: int = 600_000
 
+    def __post_init__(self) -> None:
+        if self.users is not None and not self.users and self.anonymous is None:
+            raise UsageError(
+                "users is empty, which says neither that nobody is let in nor that everybody is: "
+                "name a user, or pass None (or anonymous=True) to let everybody in"
+            )
+
     @property
     def allows_anonymous(self) -> bool:
         """Whether clients without credentials are let in."""
-        return not self.users if self.anonymous is None else self.anonymous
+        return self.users is None if self.anonymous is None else self.anonymous
 
     def __repr__(self) -> str:
         return f"Authentication(users={sorted(self.users or ())}, anonymous={self.allows_anonymous})"
@@ -55,8 +67,11 @@ class Authentication:
         if mechanism == ANONYMOUS and self.allows_anonymous:
             return AuthenticationResponse(), ""
         if mechanism == BASIC and self.users:
-            name, _, password = (request.data or b"").decode("utf-8", "surrogateescape").partition(":")
-            if name in self.users and self.users[name] == password:
+            user, _, password = (request.data or b"").partition(b":")
+            name = user.decode("utf-8", "surrogateescape")
+            # The time this takes says nothing about how much of a password was right.
+            expected = self.users.get(name, "").encode("utf-8", "surrogateescape")
+            if hmac.compare_digest(expected, password) and name in self.users:
                 return AuthenticationResponse(lifetime_ms=self.lifetime_ms), name
             return _refusal(
                 _WRONG,
@@ -87,6 +102,8 @@ class BrokerSettings:
         max_missed_heartbeats: after how many unanswered probes they are closed; 0 turns probing off.
         handshake_timeout: seconds a client may take to say who it is.
         max_event_size: bytes of the largest event accepted.
+        max_request_size: bytes of the largest event accepted that carries no messages.
+        max_handshake_size: bytes of the largest event accepted of a client that has not negotiated.
         high_water: bytes of PUSH messages that may wait for one client before it gets no more.
         authentication: who may use it.
         admit: what decides about each client by its identity: why it is refused, or None.
@@ -102,6 +119,8 @@ class BrokerSettings:
     max_missed_heartbeats: int = 0
     handshake_timeout: float = 180.0
     max_event_size: int = DEFAULT_MAX_INCOMING_EVENT
+    max_request_size: int = 16 * 1024 * 1024
+    max_handshake_size: int = 64 * 1024
     high_water: int = 16 * 1024 * 1024
     authentication: Authentication = Authentication()
     admit: Callable[[ClientIdentity], Status | None] | None = None

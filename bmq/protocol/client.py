@@ -460,10 +460,16 @@ class ClientCore:
         for run in decode_push_runs(event.data, event.body):
             q_id, ids, *_ = run[0]
             routes = self.queues.routes.get(q_id, _NO_ROUTES)
-            for s_id in ids:
-                sub = routes.get(s_id) or self.queues.fallback(q_id)
+            if len(ids) == 1:
+                sub = routes.get(ids[0]) or self.queues.fallback(q_id)
                 if sub is not None:
                     deliveries.append((sub, run))
+                continue
+            # To each subscription once, however often a broker names it.
+            subs = dict.fromkeys(map(routes.get, ids))
+            if None in subs:
+                subs[self.queues.fallback(q_id)] = None
+            deliveries += [(sub, run) for sub in subs if sub is not None]
         if self._confirmed:
             deliveries = [(sub, self._drop_confirmed(sub, messages)) for sub, messages in deliveries]
         if deliveries:

@@ -15,11 +15,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
-from bmq.errors import InvalidProperty, ProtocolError
+from bmq.errors import InvalidExpression, InvalidProperty, ProtocolError
 from bmq.subscriptions.diagnostics import ErrorKind
 from bmq.subscriptions.syntax import (
     INT64_MAX,
     INT64_MIN,
+    PRECEDENCE,
     Binary,
     Boolean,
     Exists,
@@ -165,6 +166,10 @@ _HELPERS: Final[dict[str, Any]] = {
 _TYPE_NAMES: Final = {"bool": "a boolean", "int": "an integer", "str": "a string"}
 
 
+def _is_operator(operator: object) -> bool:
+    return type(operator) is str and operator in PRECEDENCE
+
+
 def _lowered(node: Node) -> Node:
     """Apply the broker's compile-time rewriting of comparisons with a literal ``true`` or ``false``."""
     match node:
@@ -173,6 +178,9 @@ def _lowered(node: Node) -> Node:
         case Negate(operand, offset):
             return Negate(_lowered(operand), offset)
         case Binary(operator, left, right, offset):
+            # It becomes code: nothing but what the language has may get there.
+            if not _is_operator(operator):
+                raise InvalidExpression(f"the language has no operator {operator!r}", offset=offset)
             left, right = _lowered(left), _lowered(right)
             if operator in ("==", "!="):
                 literal, other = (left, right) if isinstance(left, Boolean) else (right, left)
@@ -200,9 +208,10 @@ class _Generator:
         self._write(f"return {result}")
         names = ", ".join(f"k{i}" for i in range(len(self._constants)))
         source = "\n".join([f"def make({names}):", "  def evaluate(get):", *self._lines, "  return evaluate"])
-        namespace = dict(_HELPERS)
-        exec(compile(source, "<subscription expression>", "exec"), namespace)
-        return cast("Evaluator", namespace["make"](*self._constants))
+        made: dict[str, Any] = {}
+        # One namespace for all of them: its own would be the largest part of a compiled expression.
+        exec(compile(source, "<subscription expression>", "exec"), _HELPERS, made)
+        return cast("Evaluator", made["make"](*self._constants))
 
     # -- writing
 
@@ -377,5 +386,9 @@ class _Generator:
 
 
 def compile_tree(node: Node) -> Evaluator:
-    """Compile a tree of an expression within the broker's limits to a function."""
+    """Compile a tree of an expression within the broker's limits to a function.
+
+    Raises:
+        InvalidExpression: a tree made by hand has an operator that the language does not have.
+    """
     return _Generator().function(_lowered(node))

@@ -6,7 +6,12 @@ import zlib
 
 from bmq.errors import ProtocolError
 
-__all__ = ["compress", "decompress"]
+__all__ = ["TooLarge", "compress", "decompress"]
+
+
+class TooLarge(ProtocolError):
+    """Data that decompresses to more than the limit."""
+
 
 # The parameters of the other clients: default level, 15 window bits, memory level 8, strategy "filtered".
 _PARAMETERS = (zlib.Z_DEFAULT_COMPRESSION, zlib.DEFLATED, 15, 8, zlib.Z_FILTERED)
@@ -26,15 +31,14 @@ def decompress(data: bytes, limit: int) -> bytes:
         limit: how many bytes it may hold at most.
 
     Raises:
-        ProtocolError: not a zlib stream, cut short, followed by other bytes, or larger than the limit.
+        TooLarge: it holds more than the limit.
+        ProtocolError: not a zlib stream, cut short, or followed by other bytes.
     """
     stream = zlib.decompressobj()
     try:
         plain = stream.decompress(data, limit)
         if not stream.eof and stream.decompress(stream.unconsumed_tail, 1):
-            raise ProtocolError(
-                f"decompresses to more than the limit of {limit} bytes", field="application data"
-            )
+            raise TooLarge(f"decompresses to more than the limit of {limit} bytes", field="application data")
     except zlib.error as error:
         raise ProtocolError(f"not a zlib stream: {error}", field="application data") from error
     if not stream.eof:

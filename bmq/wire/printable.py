@@ -1,19 +1,28 @@
-"""Text from elsewhere, as it may stand in a log line or on a terminal."""
+"""Text from a peer, fit for a log or a terminal."""
 
 from __future__ import annotations
 
 __all__ = ["printable"]
 
-_LIMIT = 1000
+_LONGEST = 1000
 
 
-def printable(text: str) -> str:
-    """Return a peer's text with everything escaped that does not print, and bounded in length.
+def printable(text: object, limit: int = _LONGEST) -> str:
+    r"""Return a text in which nothing moves the cursor, ends the line or cannot be encoded.
 
-    Line breaks would forge log lines, escape codes would reach a terminal.
+    Control characters, line and paragraph separators, characters that turn the direction of writing and lone
+    surrogates are written as escapes, as in ``\n`` and ``\x1b``.
+
+    Args:
+        text: the text, or what has one.
+        limit: how many characters of it are shown at most; "..." stands for the rest.
+
+    >>> printable("no such queue\n\x1b[2J")
+    'no such queue\\n\\x1b[2J'
     """
-    if len(text) > _LIMIT:
-        text = f"{text[:_LIMIT]}... ({len(text):,} characters)"
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    shown = str(text)
+    if len(shown) > limit:
+        shown = shown[:limit] + "..."
+    if shown.isprintable():
+        return shown
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in shown)

@@ -141,6 +141,8 @@ class Peer:
 
     def send(self, data: bytes) -> None:
         self.session.receive(data, self.core.now)
+        while self.session.waiting:
+            self.session.resume(self.core.now)
 
     def receive(self) -> list[Event]:
         """Return every event the broker has sent."""
@@ -194,6 +196,13 @@ class Peer:
     # ---- the conversation
 
     def negotiate(self, features: str = EX, **identity: Any) -> BrokerResponse:
+        self.send(self.identity_event(features, **identity))
+        (event,) = self.others
+        response = decode_event(event, MessageKind.NEGOTIATION)
+        assert isinstance(response, BrokerResponse)
+        return response
+
+    def identity_event(self, features: str = EX, **identity: Any) -> bytes:
         given: dict[str, Any] = {
             "protocol_version": 1,
             "sdk_version": 100,
@@ -204,11 +213,7 @@ class Peer:
             "sdk_language": 0,
             "guid_info": GuidInfo(client_id=self.guids.client_id_text),
         }
-        self.send(encode_event(ClientIdentity(**(given | identity)), self.codec))
-        (event,) = self.others
-        response = decode_event(event, MessageKind.NEGOTIATION)
-        assert isinstance(response, BrokerResponse)
-        return response
+        return encode_event(ClientIdentity(**(given | identity)), self.codec)
 
     def authenticate(self, message: AuthenticationMessage) -> AuthenticationMessage:
         self.send(encode_event(message, self.codec))

@@ -310,3 +310,22 @@ def test_memory_is_given_back(uri: str) -> None:
         assert not app_state.redelivery
         assert not app_state.aside
         assert all(not stream.unconfirmed for stream in app_state.streams)
+
+
+def test_quotas_of_a_domain_follow_its_new_configuration() -> None:
+    """The queue's own limits stay what they were: only the domain's change."""
+    core = Core(domain(queue_limits=Limits(100, 10**6), domain_limits=Limits(100, 10**6)))
+    sender = producer(core)
+    sender.open(f"{PRIORITY}2", 1, write=True)
+    sender.put(b"m")
+    sender.put(b"m", q_id=1)
+    name = "bmq.test.mem.priority"
+    core.source.configured[name] = domain(queue_limits=Limits(100, 10**6), domain_limits=Limits(1, 10**6))
+    assert "SUCCESS" in core.node.admin(f"DOMAINS RECONFIGURE {name}", core.now)
+    sender.put(b"m")
+    sender.put(b"m", q_id=1)
+    assert [ack.status for ack in sender.acks] == [0, 0, 1, 1]
+    core.source.configured[name] = domain(queue_limits=Limits(100, 10**6), domain_limits=Limits(3, 10**6))
+    assert "SUCCESS" in core.node.admin(f"DOMAINS RECONFIGURE {name}", core.now)
+    sender.put(b"m", b"m", b"m")
+    assert [ack.status for ack in sender.acks] == [0, 0, 1]

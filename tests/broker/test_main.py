@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -12,8 +14,15 @@ from pathlib import Path
 import pytest
 
 from bmq.broker.main import run
-from bmq.wire.control_messages import OpenQueueResponse, Status
+from bmq.wire.control_messages import (
+    AuthenticationRequest,
+    AuthenticationResponse,
+    OpenQueueResponse,
+    Status,
+    StatusCategory,
+)
 from tests.broker.core import PRIORITY
+from tests.broker.test_server import make_certificate
 from tests.broker.wire import Wire, client
 
 PROGRAM = "import sys; from bmq.broker.main import run; sys.exit(run(sys.argv[1:]))"
@@ -31,23 +40,32 @@ asyncio.SelectorEventLoop.add_signal_handler = add_signal_handler
 """
 
 
+PLAIN = "import bmq.broker.main; bmq.broker.main._fastest_loop = lambda: None; " + PROGRAM
+
+
 @asynccontextmanager
-async def process(*arguments: str, before: str = "") -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
+async def process(
+    *arguments: str,
+    program: str = PROGRAM,
+    environment: dict[str, str] | None = None,
+    ready: str = "tcp://127.0.0.1:",
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
     """The broker as a process that is ready, and its port."""
     started = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
-        before + PROGRAM,
+        program,
         "--port",
         "0",
         *arguments,
+        env={**os.environ, **(environment or {})},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
     try:
         assert started.stdout is not None
         line = (await asyncio.wait_for(started.stdout.readline(), 20)).decode()
-        assert line.startswith("bmq broker ready on tcp://127.0.0.1:")
+        assert line.startswith(f"bmq broker ready on {ready}")
         yield started, int(line.rpartition(":")[2])
     finally:
         if started.returncode is None:
@@ -71,7 +89,7 @@ async def test_ready_serves_and_ends_cleanly(number: signal.Signals) -> None:
 
 
 async def test_where_event_loops_take_no_signal_handlers() -> None:
-    async with process(before=WITHOUT_SIGNAL_HANDLERS) as (broker, _):
+    async with process(program=WITHOUT_SIGNAL_HANDLERS + PROGRAM) as (broker, _):
         broker.send_signal(signal.SIGTERM)
         out, log = await asyncio.wait_for(broker.communicate(), 20)
         assert (broker.returncode, out, log) == (0, b"", b"")
@@ -105,3 +123,83 @@ def test_what_it_cannot_do(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
         with pytest.raises(SystemExit):
             run(arguments)
     assert "USER:PASSWORD" in capsys.readouterr().err
+
+
+async def accepts(port: int, credentials: str) -> bool:
+    peer = await Wire.connect(port)
+    answer = await peer.authenticate(AuthenticationRequest(mechanism="BASIC", data=credentials.encode()))
+    await peer.close()
+    assert isinstance(answer, AuthenticationResponse)
+    return answer.status.category is StatusCategory.E_SUCCESS
+
+
+async def test_passwords_need_not_be_arguments(tmp_path: Path) -> None:
+    file = tmp_path / "users"
+    file.write_text("# who may\n\nfile:with:colons\nboth:from the file\n")
+    variable = {"BMQ_BROKER_AUTH": "environment:secret\nboth:from the environment"}
+    async with process("--auth-file", str(file), "--auth", "argument:x", environment=variable) as (_, port):
+        for credentials, right in (
+            ("file:with:colons", True),
+            ("environment:secret", True),
+            ("argument:x", True),
+            ("both:from the file", True),
+            ("both:from the environment", False),
+            ("# who may:", False),
+            ("file:", False),
+            (":", False),
+            ("nobody:", False),
+        ):
+            assert await accepts(port, credentials) is right, credentials
+
+
+@pytest.mark.parametrize("content", ["", "\n# nobody\n", "a line that is secret\n", ":secret\n"])
+def test_a_source_of_passwords_that_names_nobody_lets_nobody_in(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "users"
+    file.write_text(content)
+    with pytest.raises(SystemExit):
+        run(["--auth-file", str(file)])
+    monkeypatch.setenv("BMQ_BROKER_AUTH", content)
+    with pytest.raises(SystemExit):
+        run([])
+    errors = capsys.readouterr().err
+    assert "--auth-file" in errors
+    assert "BMQ_BROKER_AUTH" in errors
+    assert "secret" not in errors
+    monkeypatch.delenv("BMQ_BROKER_AUTH")
+    assert run(["--auth-file", str(tmp_path / "missing")]) == 1
+    assert "missing" in capsys.readouterr().err
+
+
+async def test_with_tls_the_ready_line_says_so(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    make_certificate(key, certificate)
+    arguments = ("--tls-cert", str(certificate), "--tls-key", str(key))
+    async with process(*arguments, ready="tcps://127.0.0.1:"):
+        pass
+
+
+@pytest.mark.parametrize("program", [PROGRAM, PLAIN], ids=["fastest", "asyncio"])
+async def test_without_file_descriptors_it_waits_and_says_so_once(program: str) -> None:
+    """Whoever is connected is served; others are when there are descriptors again."""
+    async with process(program=program) as (broker, port):
+        peer = await client(port)
+        used = len(os.listdir(f"/proc/{broker.pid}/fd"))
+        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (used + 10, used + 10))
+        strangers = [await Wire.connect(port) for _ in range(50)]
+        assert isinstance(await peer.open(PRIORITY, write=True), OpenQueueResponse)
+        peer.put(b"m")
+        assert len(await peer.acks(1)) == 1
+        for stranger in strangers:
+            await stranger.close()
+        late = await client(port)
+        assert isinstance(await late.open(PRIORITY, write=True), OpenQueueResponse)
+        for each in (peer, late):
+            await each.close()
+        broker.send_signal(signal.SIGTERM)
+        _, log = await asyncio.wait_for(broker.communicate(), 20)
+        lines = log.decode().splitlines()
+        assert len(lines) == 1, log
+        assert "WARNING" in lines[0]
+        assert "Too many open files" in lines[0]

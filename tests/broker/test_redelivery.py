@@ -273,3 +273,21 @@ def test_a_stream_opened_twice_needs_two_closes() -> None:
     assert other.payloads == []
     peer.close(PRIORITY, read=True, final=False)
     assert other.payloads == [b"m"]
+
+
+def test_after_a_restart_a_message_has_all_its_attempts_again() -> None:
+    """Two of three were used up; then it takes three more lost connections, and no pauses between them."""
+    core = Core()
+    producer(core, RDA).put(b"suspect")
+    for _ in range(2):
+        peer = core.client()
+        peer.consume(RDA)
+        assert peer.payloads == [b"suspect"]
+        peer.crash()
+    core.node.recover()
+    for _ in range(3):
+        peer = core.client()
+        peer.consume(RDA)
+        assert peer.payloads == [b"suspect"]
+        peer.crash()
+    assert len(core.node.queues[RDA].store) == 0

@@ -9,9 +9,11 @@ from bmq.wire.control_messages import (
     ConfigureQueueStream,
     ConfigureQueueStreamResponse,
     ConfigureStreamResponse,
+    ConsumerInfo,
     QueueStreamParameters,
     Status,
     StatusCategory,
+    Subscription,
 )
 from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, Peer, subscription
 from tests.transcripts import probes
@@ -370,3 +372,21 @@ def test_disjoint_and_complete_by_exists_and_its_negation() -> None:
     sender.put(b"m")
     sender.put(b"m", properties={"t.urgent": True, "t.low": True})
     assert [push.sub_ids for push in peer.pushes] == [(1,), (2,), (2,), (1,)]
+
+
+def test_only_the_consumers_of_the_highest_priority_count_for_turns() -> None:
+    """One subscription with two consumers of priority 5 and seven of priority 1: two messages a turn."""
+    core = Core()
+    one, two = core.client(), core.client()
+    one.open(PRIORITY, read=True)
+    limits = {"max_unconfirmed_messages": 1000, "max_unconfirmed_bytes": 10**6}
+    consumers = (
+        ConsumerInfo(**limits, consumer_priority=1, consumer_priority_count=7),
+        ConsumerInfo(**limits, consumer_priority=5, consumer_priority_count=2),
+    )
+    one.configure(Subscription(s_id=1, consumers=consumers))
+    two.consume(PRIORITY, priority=5)
+    sender = core.client()
+    sender.open(PRIORITY, write=True)
+    sender.put(*[b"m"] * 9)
+    assert (len(one.pushes), len(two.pushes)) == (6, 3)

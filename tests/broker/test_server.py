@@ -8,6 +8,7 @@ import ssl
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,10 +22,12 @@ from bmq.wire.control_messages import (
     AuthenticationRequest,
     AuthenticationResponse,
     ClientType,
+    ConfigureStream,
     OpenQueueResponse,
     Status,
+    StreamParameters,
 )
-from tests.broker.core import PRIORITY, domain
+from tests.broker.core import PRIORITY, domain, subscription
 from tests.broker.wire import Wire, client, close_all
 
 
@@ -454,3 +457,61 @@ async def test_it_logs_who_comes_and_goes(broker: Broker, caplog: pytest.LogCapt
 
 def test_the_broker_is_a_public_room() -> None:
     assert bmq.broker.Broker is Broker
+
+
+# ---- what it bears
+
+
+async def test_an_address_with_tls_says_so(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    make_certificate(key, certificate)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    async with Broker(ssl=context) as secured, Broker() as plain:
+        assert secured.uri == f"tcps://127.0.0.1:{secured.port}"
+        assert plain.uri == f"tcp://127.0.0.1:{plain.port}"
+
+
+@pytest.mark.parametrize("given", [{}, lambda: Authentication(users={})])
+def test_users_that_name_nobody_are_refused(given: Any) -> None:
+    """They would let in everybody, or nobody: whoever wrote it has to say."""
+    with pytest.raises(bmq.errors.UsageError, match="name a user"):
+        Broker(auth=given() if callable(given) else given)
+    assert not Authentication(users={}, anonymous=False).allows_anonymous
+    assert Authentication(users={}, anonymous=True).allows_anonymous
+    assert Authentication().allows_anonymous
+
+
+async def test_more_connections_than_wanted_are_closed_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with Broker(max_connections=3) as broker:
+        peers = [await client(broker.port) for _ in range(3)]
+        for _ in range(5):
+            await (await Wire.connect(broker.port)).closed()
+        for peer in peers:
+            assert isinstance(await peer.open(PRIORITY, write=True), OpenQueueResponse)
+        (line,) = [each for each in caplog.messages if "most this broker takes" in each]
+        assert "3 connections" in line
+        await peers.pop().close()
+        await until(lambda: len(broker.connections) == 2)
+        assert isinstance(await (await client(broker.port)).open(PRIORITY, write=True), OpenQueueResponse)
+
+
+async def test_a_stranger_is_shut_out_soon() -> None:
+    clock = ManualClock()
+    async with Broker(clock=clock) as broker:
+        silent = await Wire.connect(broker.port)
+        await until(lambda: broker.connections)
+        clock.advance(9)
+        assert broker.connections
+        clock.advance(1.5)
+        await silent.closed()
+
+
+async def test_limits_are_arguments() -> None:
+    async with Broker(max_queues_per_connection=1, max_subscriptions=1, max_queues=1) as broker:
+        peer = await client(broker.port)
+        assert isinstance(await peer.open(PRIORITY, read=True), OpenQueueResponse)
+        wanted = StreamParameters(subscriptions=(subscription(1), subscription(2)))
+        assert isinstance(await peer.ask(ConfigureStream(stream_parameters=wanted)), Status)
+    with pytest.raises(bmq.errors.UsageError):
+        Broker(max_listed=0)

@@ -162,3 +162,23 @@ def test_messages_in_the_same_chunk_as_the_response_are_delivered() -> None:
     push = bench.broker.push(queue.q_id, [(guid(1), b"1")], (s_id,))
     bench.send(bench.broker.accept(request) + push)
     assert bench.numbers_received == [1]
+
+
+def test_a_message_is_handed_out_once_however_often_its_subscriptions_are_named() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    s_id = max(bench.core.queues.routes[queue.q_id])
+    known, unknown = (s_id,) * 50_000, tuple(range(10**6, 10**6 + 50_000))
+    for number, s_ids in enumerate((known, unknown, known + unknown, (s_id, 0, s_id, 0))):
+        bench.send(bench.broker.push(queue.q_id, [(guid(number), b"%d" % number)], s_ids))
+        assert bench.numbers_received == list(range(number + 1))
+
+
+def test_a_message_for_two_subscriptions_comes_once_to_each() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.configure(queue, "x == 1", "y == 1")
+    bench.answer_all()
+    s_ids = tuple(sorted(bench.core.queues.routes[queue.q_id])[-2:])
+    bench.send(bench.broker.push(queue.q_id, [(guid(1), b"1")], s_ids * 1000))
+    assert sorted(owner for owner, _ in bench.received) == ["x == 1", "y == 1"]

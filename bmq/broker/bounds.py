@@ -1,0 +1,39 @@
+"""How much clients may ask of an embedded broker, apart from what its domains say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from bmq.errors import UsageError
+
+__all__ = ["Bounds"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one broker, or one of its connections, has at most; every one of them is refused clearly.
+
+    Attributes:
+        connections: connections; further ones are closed at once.
+        queues: queues of all domains together.
+        idle_queues: empty queues that nobody has open; when there are more, the oldest are forgotten.
+        queues_per_connection: queues that one connection has open, each appId counting.
+        subscriptions: subscriptions that one consumer configures.
+        listed: messages that one admin command LIST shows.
+
+    Raises:
+        UsageError: one of them is less than 1.
+    """
+
+    connections: int = 20_000
+    queues: int = 100_000
+    idle_queues: int = 10_000
+    queues_per_connection: int = 20_000
+    subscriptions: int = 1_000
+    listed: int = 10_000
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value < 1:
+                raise UsageError(f"a broker takes 1 or more as its limit of {each.name}, not {value}")

@@ -1,0 +1,122 @@
+"""Accepting connections: as many as are wanted, and patiently when the system has no more to give."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable
+
+__all__ = ["Listener"]
+
+_log = logging.getLogger("bmq.broker")
+
+_BACKLOG = 1024
+#: How many connections are accepted before others have a turn.
+_AT_ONCE = 64
+#: Out of file descriptors, buffers or memory: it is tried again after so many seconds.
+_RETRY = 1.0
+#: So often a log tells about it.
+_SAY_AGAIN = 60.0
+
+
+class Listener:
+    """The listening sockets of a broker.
+
+    asyncio's own server writes a thousand tracebacks a second while no file descriptor is left; this one
+    waits.
+
+    Args:
+        welcome: takes a connection's socket, and whatever becomes of it; it is not to raise.
+    """
+
+    def __init__(self, welcome: Callable[[socket.socket], Awaitable[None]]) -> None:
+        self._welcome = welcome
+        self._sockets: list[socket.socket] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        port: int = self._sockets[0].getsockname()[1]
+        return port
+
+    async def start(self, host: str, port: int) -> None:
+        """Begin to listen.
+
+        Raises:
+            OSError: the address cannot be used.
+        """
+        loop = asyncio.get_running_loop()
+        infos = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, kind, protocol, _, address in dict.fromkeys(infos):
+                self._sockets.append(_listening(family, kind, protocol, (address[0], port, *address[2:])))
+                port = self.port  # the same one on every address, if it was to be any
+        except OSError:
+            self._close_sockets()
+            raise
+        for each in self._sockets:
+            self._spawn(self._accept(each))
+
+    async def stop(self) -> None:
+        """Listen no more, and drop what is being established."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        try:
+            if tasks:
+                await asyncio.wait(tasks)
+        finally:
+            self._close_sockets()
+
+    def _close_sockets(self) -> None:
+        for each in self._sockets:
+            each.close()
+        self._sockets.clear()
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        said, accepted = -_SAY_AGAIN, 0
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listening)
+            except ConnectionAbortedError:
+                continue  # it was gone before it was accepted
+            except OSError as error:
+                if loop.time() - said >= _SAY_AGAIN:
+                    said = loop.time()
+                    _log.warning(
+                        "a connection can not be accepted: %s; it is tried again every second", error
+                    )
+                await asyncio.sleep(_RETRY)
+                continue
+            connection.setblocking(False)
+            self._spawn(self._welcome(connection))
+            accepted += 1
+            if accepted % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+
+def _listening(family: int, kind: int, protocol: int, address: tuple[object, ...]) -> socket.socket:
+    made = socket.socket(family, kind, protocol)
+    try:
+        if os.name == "posix":
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind(address)
+        made.listen(_BACKLOG)
+        made.setblocking(False)
+    except OSError as error:
+        made.close()
+        raise OSError(
+            error.errno, f"cannot listen on {address[0]}, port {address[1]}: {error.strerror}"
+        ) from None
+    return made

@@ -1,0 +1,658 @@
+"""What strangers and clients may make a broker hold and do: a bounded multiple of what they send."""
+
+from __future__ import annotations
+
+import logging
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from bmq.broker.bounds import Bounds
+from bmq.broker.domains import DomainSource
+from bmq.errors import UsageError
+from bmq.protocol.broker_settings import BrokerSettings
+from bmq.wire.constants import Compression, EventType, PutFlags
+from bmq.wire.control import encode_event
+from bmq.wire.control_messages import (
+    AdminCommand,
+    AdminCommandResponse,
+    ClientType,
+    CloseQueue,
+    CloseQueueResponse,
+    Codec,
+    ConfigureStream,
+    ConfigureStreamResponse,
+    ConsumerInfo,
+    ControlMessage,
+    Disconnect,
+    Expression,
+    OpenQueue,
+    OpenQueueResponse,
+    QueueHandleParameters,
+    Status,
+    StatusCategory,
+    StreamParameters,
+    SubQueueIdInfo,
+    Subscription,
+)
+from bmq.wire.event import pack_event_header
+from bmq.wire.properties import encode_properties
+from bmq.wire.put import encode_put
+from tests.broker.core import EX, FANOUT, PRIORITY, Core, Peer, domain, subscription
+
+MIB = 2**20
+SMALL = "bmq://bmq.test.small.priority/q"
+AREA = encode_properties({"x": 1}, new=False)
+
+
+def bombs(peer: Peer, count: int, *, q_id: int = 0, size: int = 64 * MIB) -> int:
+    """Post messages of an old client that are almost nothing and become large; return the bytes sent."""
+    data = zlib.compress(AREA + bytes(size - len(AREA)), 9)
+    flags = PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES
+    body = b"".join(
+        encode_put(q_id, peer.guids.next(0), data, flags=flags, compression=Compression.ZLIB)
+        for _ in range(count)
+    )
+    event = pack_event_header(8 + len(body), EventType.PUT) + body
+    peer.send(event)
+    return len(event)
+
+
+@pytest.fixture
+def inflated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes each decompression made."""
+    sizes: list[int] = []
+    original = zlib.decompressobj
+
+    class Counting:
+        def __init__(self) -> None:
+            self._stream = original()
+
+        def decompress(self, data: bytes, limit: int) -> bytes:
+            plain = self._stream.decompress(data, limit)
+            sizes.append(len(plain))
+            return plain
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._stream, name)
+
+    monkeypatch.setattr(zlib, "decompressobj", Counting)
+    return sizes
+
+
+# ---- decompression
+
+
+def test_nothing_is_decompressed_for_a_queue_that_is_not_open(inflated: list[int]) -> None:
+    peer = Core().client()
+    bombs(peer, 30, q_id=5)
+    assert [ack.status for ack in peer.acks] == [5] * 30
+    assert not inflated
+
+
+def test_nothing_is_decompressed_for_a_queue_that_is_full_or_open_for_reading_only(
+    inflated: list[int],
+) -> None:
+    core = Core()
+    sender, reader = core.client(), core.client()
+    sender.open(SMALL, write=True)
+    sender.put(b"x" * 5000)
+    reader.open(SMALL, read=True)
+    assert [ack.status for ack in sender.acks] == [0]
+    bombs(sender, 3)
+    bombs(reader, 3)
+    assert [ack.status for ack in sender.acks] == [2] * 3
+    assert [ack.status for ack in reader.acks] == [5] * 3
+    assert not inflated
+
+
+def test_one_event_decompresses_no_more_than_its_quota_takes(inflated: list[int]) -> None:
+    peer = Core().client()
+    peer.open(SMALL, write=True)
+    bombs(peer, 30)
+    assert [ack.status for ack in peer.acks] == [0] + [2] * 29, "one message may exceed the quota"
+    assert sum(inflated) <= 65 * MIB
+
+
+def test_what_is_decompressed_is_a_multiple_of_what_was_sent(inflated: list[int]) -> None:
+    core = Core()
+    peers = [core.client() for _ in range(3)]
+    sent = 0
+    for peer in peers:
+        peer.open(PRIORITY, write=True)
+        sent += bombs(peer, 10)
+    assert sum(inflated) <= 256 * MIB + 32 * sent, "all clients together"
+    statuses = [ack.status for peer in peers for ack in peer.acks]
+    assert statuses[:4] == [0] * 4
+    assert set(statuses[5:]) == {2}, "refused as by a quota: to be tried again later"
+    assert len(core.node.queues[PRIORITY].store) < 6
+
+
+def test_the_reserve_fills_up_again() -> None:
+    core = Core()
+    peer = core.client()
+    peer.open(PRIORITY, write=True)
+    bombs(peer, 6)
+    assert peer.acks[-1].status == 2
+    core.advance(0)
+    core.advance(2)
+    bombs(peer, 1)
+    assert [ack.status for ack in peer.acks] == [0]
+
+
+def test_what_is_compressed_as_usual_is_never_refused() -> None:
+    """Ten times smaller: hundreds of megabytes of it."""
+    core = Core()
+    sender = core.client()
+    sender.open(PRIORITY, write=True)
+    payload = b"".join(b"%06d and the same text again and again\n" % n for n in range(100_000))
+    for _ in range(100):
+        sender.put(payload, properties={"x": 1}, new=False, compression=Compression.ZLIB)
+    assert {ack.status for ack in sender.acks} == {0}
+    message = core.node.queues[PRIORITY].store.first
+    assert message is not None
+    assert message.compression == Compression.NONE
+    assert message.size > len(payload)
+
+
+@pytest.mark.parametrize("size", [16 * MIB, 60 * MIB])
+@pytest.mark.parametrize("new", [False, True])
+def test_large_compressed_messages_arrive(size: int, new: bool) -> None:
+    core = Core()
+    sender, reader, old = core.client(), core.connect(high_water=10**9), core.connect(high_water=10**9)
+    reader.negotiate()
+    old.negotiate("PROTOCOL_ENCODING:JSON")
+    sender.open(PRIORITY, write=True)
+    reader.consume(PRIORITY)
+    old.consume(f"{PRIORITY}2", 1)
+    sender.open(f"{PRIORITY}2", 1, write=True)
+    for _ in range(2):
+        for q_id, peer in enumerate((reader, old)):
+            properties = {"x": 1}
+            (guid,) = sender.put(
+                bytes(size), q_id=q_id, properties=properties, new=new, compression=Compression.ZLIB
+            )
+            assert [ack.status for ack in sender.acks] == [0]
+            assert [len(payload) for payload in peer.payloads] == [size]
+            peer.confirm(guid, q_id=q_id)
+
+
+def test_a_message_that_can_not_be_rewritten_for_an_old_client_costs_little(inflated: list[int]) -> None:
+    """It would become too large: it is sent as it is, and nobody tries for ever."""
+    core = Core()
+    sender, old = core.client(), core.client("PROTOCOL_ENCODING:JSON")
+    sender.open(PRIORITY, write=True)
+    area = encode_properties({"x": 1}, new=True)
+    data = area + zlib.compress(bytes(65 * MIB), 9)
+    flags = PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES
+    body = b"".join(
+        encode_put(0, sender.guids.next(0), data, flags=flags, schema_id=1, compression=Compression.ZLIB)
+        for _ in range(30)
+    )
+    sender.send(pack_event_header(8 + len(body), EventType.PUT) + body)
+    assert {ack.status for ack in sender.acks} == {0}
+    assert not inflated
+    old.consume(PRIORITY)
+    assert [push.data for push in old.pushes] == [data] * 30
+    assert sum(inflated) <= 256 * MIB + 32 * len(body) + 64 * MIB
+
+
+# ---- memory before and after the handshake
+
+
+@pytest.mark.parametrize("size", [65_537, MIB, 68 * MIB, 2**31 - 1])
+def test_strangers_may_send_a_few_kilobytes(size: int) -> None:
+    peer = Core().connect()
+    peer.send(pack_event_header(size, EventType.CONTROL, 0x20))
+    assert peer.session.closed
+    peer = Core().connect()
+    peer.send(pack_event_header(65_536, EventType.CONTROL, 0x20) + b"{" * 1000)
+    assert not peer.session.closed
+    assert peer.session.buffered < 70_000
+
+
+def test_a_large_event_right_behind_the_handshake_is_none_of_a_stranger() -> None:
+    peer = Core().connect()
+    peer.send(peer.identity_event() + pack_event_header(10 * MIB, EventType.PUT))
+    assert not peer.session.closed
+    peer = Core().connect()
+    peer.send(peer.identity_event() + pack_event_header(100 * MIB, EventType.PUT))
+    assert peer.session.closed
+
+
+def test_only_messages_may_be_large() -> None:
+    for size, closed in ((16 * MIB, False), (16 * MIB + 4, True)):
+        peer = Core().client()
+        header = pack_event_header(size, EventType.CONTROL, 0x20)
+        peer.send(header[:4])
+        peer.send(header[4:])
+        assert peer.session.closed is closed
+    for kind in (EventType.PUT, EventType.CONFIRM):
+        peer = Core().client()
+        peer.send(pack_event_header(68 * MIB, kind))
+        assert not peer.session.closed
+
+
+# ---- many queues
+
+
+def test_a_client_with_many_handles_of_a_queue_leaves_at_once() -> None:
+    core = Core()
+    sender, reader = core.client(), core.client()
+    sender.open(PRIORITY, write=True)
+    began = time.process_time()
+    for q_id in range(4000):
+        reader.open(PRIORITY, q_id, read=True)
+        reader.configure(subscription(q_id + 1, "x == 1"), q_id=q_id)
+    opened = time.process_time()
+    sender.put(b"first")
+    sender.put(b"second", properties={"x": 1})
+    assert len(reader.pushes) == 1
+    reader.crash()
+    left = time.process_time() - opened
+    assert not core.node.queues[PRIORITY].apps["__default"].streams
+    assert left < 1 + (opened - began) / 5, "leaving takes less time than coming"
+    other = core.client()
+    other.consume(PRIORITY)
+    assert other.payloads == [b"second", b"first"], "what is redelivered goes first"
+
+
+def test_handles_under_other_numbers_stay_when_one_is_closed() -> None:
+    core = Core()
+    reader = core.client()
+    for q_id in (1, 2**31 + 1, 3):
+        reader.consume(PRIORITY, q_id)
+    assert isinstance(reader.close(PRIORITY, 2**31 + 1, read=True), CloseQueueResponse)
+    assert isinstance(reader.close(PRIORITY, 2**31 + 1, read=True), Status)
+    sender = core.client()
+    sender.open(PRIORITY, write=True)
+    sender.put(b"0", b"1")
+    assert sorted(push.queue_id for push in reader.pushes) == [1, 3]
+
+
+def test_counts_of_readers_and_writers_stay_right_however_they_leave() -> None:
+    core = Core(domain(max_consumers=2, max_producers=2))
+    one, two = core.client(), core.client()
+    for _ in range(3):
+        for peer in (one, two):
+            assert isinstance(peer.open(PRIORITY, read=True, write=True), OpenQueueResponse)
+        assert isinstance(core.client().open(PRIORITY, write=True), Status)
+        assert isinstance(core.client().open(PRIORITY, read=True), Status)
+        one.close(PRIORITY, read=True, write=True, final=False)
+        two.crash()
+        two = core.client()
+
+
+def test_a_connection_has_so_many_queues_and_no_more() -> None:
+    core = Core(bounds=Bounds(queues_per_connection=3))
+    peer = core.client()
+    for q_id, uri in enumerate([PRIORITY, f"{FANOUT}?id=foo", f"{PRIORITY}2"]):
+        assert isinstance(peer.open(uri, q_id, read=True), OpenQueueResponse)
+    refusal = peer.open(f"{PRIORITY}3", 3, read=True)
+    assert isinstance(refusal, Status)
+    assert refusal.category is StatusCategory.E_REFUSED
+    assert "3 queues" in refusal.message
+    another_app = peer.open(f"{FANOUT}?id=bar", 1, read=True, sub_id=7)
+    assert isinstance(another_app, Status)
+    assert isinstance(peer.open(PRIORITY, 0, write=True), OpenQueueResponse), "one it has already"
+    peer.close(f"{PRIORITY}2", 2, read=True)
+    assert isinstance(peer.open(f"{PRIORITY}3", 3, read=True), OpenQueueResponse)
+    assert f"{PRIORITY}4" not in core.node.queues
+
+
+def test_the_broker_has_so_many_queues_and_no_more() -> None:
+    core = Core(bounds=Bounds(queues=2))
+    for number in (1, 2):
+        assert isinstance(core.client().open(f"{PRIORITY}{number}", write=True), OpenQueueResponse)
+    refusal = core.client().open(f"{FANOUT}?id=foo", read=True)
+    assert refusal == Status(
+        category=StatusCategory.E_REFUSED, code=-205, message="maximum number of queues reached"
+    )
+    assert isinstance(core.client().open(f"{PRIORITY}1", write=True), OpenQueueResponse)
+
+
+def test_abandoned_queues_go_the_unused_first_and_those_with_messages_stay() -> None:
+    core = Core(bounds=Bounds(idle_queues=3))
+    peer = core.client()
+    for number in range(1, 10):
+        uri = f"{PRIORITY}{number}"
+        peer.open(uri, number, write=True)
+        if number in (1, 2):
+            peer.put(b"m", q_id=number)
+        peer.close(uri, number, write=True)
+    assert [uri.removeprefix(PRIORITY) for uri in core.node.queues] == ["1", "2", "7", "8", "9"]
+    core.advance(302)
+    assert [uri.removeprefix(PRIORITY) for uri in core.node.queues] == ["1", "2", "9"], "they are empty now"
+    peer.open(f"{PRIORITY}1", 1, write=True)
+    for number in (20, 21, 22, 23):
+        peer.open(f"{PRIORITY}{number}", number, write=True)
+        peer.put(b"m", q_id=number)
+        core.node.queues[f"{PRIORITY}{number}"].purge()
+        peer.close(f"{PRIORITY}{number}", number, write=True)
+    assert f"{PRIORITY}1" in core.node.queues, "somebody has it open"
+    assert [uri.removeprefix(PRIORITY) for uri in core.node.queues] == ["1", "21", "22", "23"]
+
+
+def test_abandoned_queues_cost_no_time() -> None:
+    core = Core(bounds=Bounds(idle_queues=20_000))
+    peer = core.client()
+    for number in range(20_000):
+        peer.open(f"{PRIORITY}{number}", number, write=True)
+    peer.crash()
+    assert len(core.node.queues) == 20_000
+    core.advance(1)
+    began = time.process_time()
+    for _ in range(500):
+        core.advance(0.1)
+    assert time.process_time() - began < 1.5, "0.1 s of the broker's time take less than 3 ms"
+
+
+def test_appids_nobody_knows_cost_the_others_nothing() -> None:
+    core = Core()
+    stranger, sender, reader = core.client(), core.client(), core.client()
+    for number in range(5000):
+        stranger.open(f"{FANOUT}?id=app{number}", number, read=True)
+    sender.open(FANOUT, write=True)
+    for app in ("foo", "bar", "baz"):
+        reader.consume(f"{FANOUT}?id={app}")
+    began = time.process_time()
+    for _ in range(1000):
+        guids = sender.put(b"m")
+        reader.confirm(*guids, sub_id=1)
+    assert time.process_time() - began < 3
+
+
+# ---- work a request
+
+
+def subscriptions(count: int, consumers: int = 1) -> ConfigureStream:
+    consumer = ConsumerInfo(10, 1000, 0, 1)
+    return ConfigureStream(
+        q_id=0,
+        stream_parameters=StreamParameters(
+            subscriptions=tuple(
+                Subscription(
+                    s_id=number,
+                    expression=Expression(version=1, text=f"x == {number}"),
+                    consumers=(consumer,) * consumers,
+                )
+                for number in range(1, count + 1)
+            )
+        ),
+    )
+
+
+def test_a_consumer_has_so_many_subscriptions_and_no_more() -> None:
+    core = Core(bounds=Bounds(subscriptions=5))
+    sender, reader = core.client(), core.client()
+    sender.open(PRIORITY, write=True)
+    reader.open(PRIORITY, read=True)
+    assert isinstance(reader.ask(subscriptions(5)), ConfigureStreamResponse)
+    for request in (subscriptions(6), subscriptions(2, consumers=3)):
+        refusal = reader.ask(request)
+        assert isinstance(refusal, Status)
+        assert refusal.category is StatusCategory.E_REFUSED
+        assert "6 subscriptions" in refusal.message
+        assert "5" in refusal.message
+    sender.put(b"m", properties={"x": 5})
+    assert reader.payloads == [b"m"], "what was configured before stays"
+
+
+def test_changing_one_of_many_consumers_compiles_nothing_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    core = Core()
+    sender = core.client()
+    sender.open(PRIORITY, write=True)
+    sender.put(b"m")
+    for first in range(0, 6000, 1000):
+        reader = core.client()
+        reader.open(PRIORITY, read=True)
+        wanted = [subscription(number, f"x == {first + number}") for number in range(1, 1001)]
+        reader.configure(*wanted)
+    compiled: list[str] = []
+    original = compile
+
+    def counting(source: Any, *args: Any, **kwargs: Any) -> Any:
+        compiled.append(source)
+        return original(source, *args, **kwargs)
+
+    monkeypatch.setattr("builtins.compile", counting)
+    core.client().consume(PRIORITY, text="y == 1")
+    assert len(compiled) == 1
+
+
+@pytest.fixture
+def listing() -> tuple[Core, Peer]:
+    core = Core(bounds=Bounds(listed=10))
+    sender = core.client()
+    sender.open(PRIORITY, write=True)
+    sender.put(*(b"%d" % n for n in range(25)))
+    return core, sender
+
+
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [("0 10", 10), ("20 UNLIMITED", 5), ("-5 10", 5), ("15 -10", 10), ("30 5", 0), (f"{2**62} 1", 0)],
+)
+def test_messages_are_listed_up_to_a_limit(listing: tuple[Core, Peer], words: str, count: int) -> None:
+    core, _ = listing
+    command = f"ENCODING JSON_COMPACT DOMAINS DOMAIN bmq.test.mem.priority QUEUE q LIST {words}"
+    answer = orjson.loads(core.node.admin(command, core.now))["queueContents"]
+    assert len(answer["messages"]) == count
+    assert answer["totalQueueMessages"] == 25
+
+
+@pytest.mark.parametrize("words", ["0 UNLIMITED", "0 11", "25 -11", f"0 {2**62}"])
+def test_longer_lists_are_refused_with_what_to_do(listing: tuple[Core, Peer], words: str) -> None:
+    core, _ = listing
+    answer = core.node.admin(f"DOMAINS DOMAIN bmq.test.mem.priority QUEUE q LIST {words}", core.now)
+    assert "more than the 10" in answer
+    assert "LIST " in answer
+    assert len(answer) < 200
+
+
+@pytest.mark.parametrize("words", [f"0 {10**30}", f"{10**30} 1", f"{'9' * 10_000} 1", "x 1"])
+def test_numbers_out_of_range_are_none(listing: tuple[Core, Peer], words: str) -> None:
+    core, _ = listing
+    for encoding in ("", "ENCODING JSON_COMPACT "):
+        command = f"{encoding}DOMAINS DOMAIN bmq.test.mem.priority QUEUE q LIST {words}"
+        assert "Unable to decode command" in core.node.admin(command, core.now)
+
+
+def test_others_have_a_turn_between_two_admin_commands() -> None:
+    core = Core()
+    admin = core.connect()
+    admin.negotiate(client_type=ClientType.E_TCPADMIN)
+    requests = [
+        encode_event(ControlMessage(r_id=r_id, body=AdminCommand(command="HELP")), Codec.JSON)
+        for r_id in range(5)
+    ]
+    admin.session.receive(b"".join(requests), core.now)
+    turns = 0
+    while admin.session.waiting:
+        assert len(admin.others) == 1
+        admin.session.resume(core.now)
+        turns += 1
+    assert turns == 4
+    assert len(admin.others) == 1
+
+
+def test_others_have_a_turn_between_a_thousand_requests_and_their_order_stays() -> None:
+    core = Core()
+    peer = core.client()
+    opens = b"".join(
+        encode_event(
+            ControlMessage(
+                r_id=q_id,
+                body=OpenQueue(handle_parameters=peer.parameters(f"{PRIORITY}{q_id}", q_id, False, True)),
+            ),
+            Codec.JSON,
+        )
+        for q_id in range(1, 1001)
+    )
+    put = encode_put(1000, peer.guids.next(0), b"m", flags=PutFlags.ACK_REQUESTED)
+    goodbye = encode_event(ControlMessage(r_id=1001, body=Disconnect()), Codec.JSON)
+    peer.session.receive(opens + pack_event_header(8 + len(put), EventType.PUT) + put + goodbye, core.now)
+    assert 0 < len(core.node.queues) < 500
+    while peer.session.waiting:
+        peer.session.resume(core.now)
+    assert len(core.node.queues) == 1000
+    assert [ack.status for ack in peer.acks] == [0]
+    assert len(peer.others) == 1001
+
+
+def test_an_admin_command_of_megabytes_is_no_command() -> None:
+    core = Core()
+    answer = core.node.admin("a b " * MIB, core.now)
+    assert answer.startswith("Unable to decode command")
+
+
+# ---- names and numbers that mean harm
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    secret = {"redirect": "secret-target", "password": "secret"}
+    (tmp_path / "outside.json").write_bytes(orjson.dumps(secret))
+    (tmp_path / "etc" / "domains").mkdir(parents=True)
+    (tmp_path / "etc" / "secret.json").write_bytes(orjson.dumps({"definition": {"parameters": "secret"}}))
+    (tmp_path / "etc" / "domains" / "leading.json").write_bytes(orjson.dumps({"redirect": "../secret"}))
+    return tmp_path / "etc"
+
+
+@pytest.mark.parametrize(
+    "name", ["../secret", "../../outside", "./../secret", "..\\secret", "\0", "x/../../secret", "leading"]
+)
+@pytest.mark.parametrize("command", ["DOMAINS DOMAIN {} INFOS", "DOMAINS RECONFIGURE {}"])
+def test_no_file_outside_the_directory_is_read(directory: Path, name: str, command: str) -> None:
+    core = Core()
+    core.source.configured.clear()
+    core.source.directory = directory
+    for encoding in ("", "ENCODING JSON_COMPACT "):
+        answer = core.node.admin(encoding + command.format(name), core.now)
+        assert "doesn't exist" in answer
+        assert "secret-target" not in answer
+        assert "parameters" not in answer
+    absolute = core.node.admin(command.format(directory / "secret"), core.now)
+    assert "doesn't exist" in absolute
+
+
+@pytest.mark.parametrize("length", [100, 250, 251, 255, 256, 5000])
+def test_a_domain_name_too_long_for_a_file_is_that_of_no_domain(directory: Path, length: int) -> None:
+    core = Core()
+    core.source = core.node.source = DomainSource({}, directory)
+    refusal = core.client().open(f"bmq://{'d' * length}/q", write=True)
+    assert isinstance(refusal, Status)
+    assert (refusal.category, refusal.code) == (StatusCategory.E_UNKNOWN, -1)
+    assert "doesn't exist" in refusal.message
+
+
+def test_the_longest_name_a_file_may_have_is_found(directory: Path) -> None:
+    name = "d" * 250
+    parameters = domain().parameters()
+    document = orjson.dumps({"definition": {"parameters": parameters}})
+    (directory / "domains" / f"{name}.json").write_bytes(document)
+    core = Core()
+    core.source = core.node.source = DomainSource({}, directory)
+    assert isinstance(core.client().open(f"bmq://{name}/q", write=True), OpenQueueResponse)
+
+
+@pytest.mark.parametrize(
+    ("flags", "read", "write"), [(4, -3, 1), (2, 1, -3), (0, -1, -1), (6, -1, 1), (4, 0, -1)]
+)
+def test_negative_counts_are_refused(flags: int, read: int, write: int) -> None:
+    core = Core(domain(max_consumers=1))
+    peer = core.client()
+    wanted = QueueHandleParameters(uri=PRIORITY, flags=flags, read_count=read, write_count=write)
+    refusal = peer.ask(OpenQueue(handle_parameters=wanted))
+    assert isinstance(refusal, Status)
+    assert refusal.category is StatusCategory.E_INVALID_ARGUMENT
+    assert not core.node.queues
+    peer.open(PRIORITY, read=True, write=True)
+    for final in (False, True):
+        closing = peer.ask(CloseQueue(handle_parameters=wanted, is_final=final))
+        assert isinstance(closing, Status), "neither can counts be raised by closing"
+    assert isinstance(core.client().open(PRIORITY, read=True), Status)
+    assert isinstance(peer.close(PRIORITY, read=True, write=True, final=False), CloseQueueResponse)
+    assert isinstance(core.client().open(PRIORITY, read=True), OpenQueueResponse)
+
+
+NASTY = "x\udcff\x1b[2J\n\u202e"
+
+
+@pytest.mark.parametrize("encoding", ["", "ENCODING JSON_COMPACT ", "ENCODING JSON_PRETTY "])
+def test_internals_show_any_client_and_appid(encoding: str) -> None:
+    core = Core()
+    peer = core.client(process_name=NASTY)
+    wanted = QueueHandleParameters(
+        uri=FANOUT, flags=2, read_count=1, sub_id_info=SubQueueIdInfo(sub_id=1, app_id=NASTY)
+    )
+    assert isinstance(peer.ask(OpenQueue(handle_parameters=wanted)), OpenQueueResponse)
+    peer.configure(subscription(1, NASTY), app_id=NASTY)
+    admin = core.connect()
+    admin.negotiate(client_type=ClientType.E_TCPADMIN)
+    for command in (
+        "DOMAINS DOMAIN bmq.test.mem.fanout QUEUE q INTERNALS",
+        "STAT SHOW",
+        f"DOMAINS DOMAIN bmq.test.mem.fanout QUEUE q PURGE {NASTY}",
+        f"{NASTY}",
+    ):
+        answer = admin.ask(AdminCommand(command=encoding + command))
+        assert isinstance(answer, AdminCommandResponse)
+        assert "\udcff" not in answer.text or not encoding
+        if command.endswith("INTERNALS"):
+            assert "\x1b" not in answer.text
+            assert r"\x1b[2J" in answer.text.replace("\\\\", "\\")
+
+
+def test_logs_are_one_readable_line_each(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    core = Core()
+    peer = core.client(process_name=NASTY, features=EX + NASTY)
+    wanted = QueueHandleParameters(
+        uri=FANOUT, flags=2, read_count=1, sub_id_info=SubQueueIdInfo(sub_id=1, app_id=NASTY)
+    )
+    peer.ask(OpenQueue(handle_parameters=wanted))
+    for text in (f'{{"{NASTY}": 1}}', f'"{NASTY}"', f'{{"rId": 1, "openQueue": "{NASTY}"}}'):
+        body = text.encode("utf-8", "surrogateescape")
+        peer.send(pack_event_header(8 + len(body), EventType.CONTROL, 0x20) + body)
+    assert len(caplog.messages) >= 3
+    for line in caplog.messages:
+        assert line.isprintable(), line
+
+
+def test_what_a_client_does_wrong_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    peer = Core().client()
+    peer.send((pack_event_header(12, EventType.CONTROL, 0x20) + b"\0\0\0\4") * 150)
+    peer.send((pack_event_header(12, EventType.PUT) + b"\0\0\0\4") * 150)
+    assert 2 <= len(caplog.records) <= 25
+    assert "not logged" in caplog.messages[-1]
+    assert not peer.session.closed
+
+
+def test_reading_an_appid_the_domain_does_not_have_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    core = Core()
+    reader = core.client(process_name="billing")
+    reader.consume(f"{FANOUT}?id=foo")
+    assert not caplog.records
+    reader.consume(f"{FANOUT}?id=fooo", 1)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    for part in ("billing", FANOUT, "fooo"):
+        assert part in record.getMessage()
+
+
+def test_limits_are_positive() -> None:
+    with pytest.raises(UsageError, match="subscriptions"):
+        Bounds(subscriptions=0)
+
+
+def test_the_time_to_say_who_one_is_can_be_set() -> None:
+    core = Core(settings=BrokerSettings(handshake_timeout=5))
+    peer = core.connect()
+    assert peer.session.next_deadline() == core.now + 5
