@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import weakref
 from typing import Protocol, cast
 
 __all__ = ["Channel", "Receiver"]
+
+logger = logging.getLogger("bmq.client")
 
 # Up to this much may wait in the transport; the rest stays in the core, where it is not copied.
 _HIGH_WATER = 1024 * 1024
@@ -124,13 +127,18 @@ class Channel(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self._gathers:
-            self.bytes_sent += sum(map(len, pieces))
-            transport.writelines(pieces)
-        else:
-            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            self.bytes_sent += len(data)
-            transport.write(data)
+        try:
+            if self._gathers:
+                self.bytes_sent += sum(map(len, pieces))
+                transport.writelines(pieces)
+            else:
+                data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                self.bytes_sent += len(data)
+                transport.write(data)
+        except Exception:
+            # A mistake of the event loop costs a connection, not the session.
+            logger.exception("writing failed; the connection is closed")
+            transport.abort()
 
     def set_reading(self, reading: bool) -> None:
         """Pause or resume reading."""
