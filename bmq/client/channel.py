@@ -123,7 +123,7 @@ class Channel(asyncio.Protocol):
         return self._transport.get_write_buffer_size() if self._transport else 0
 
     def write(self, pieces: list[bytes]) -> None:
-        """Send whole events, which may come in pieces, in one write; nothing once the transport is closing."""
+        """Send whole events, which may come in pieces, in one write; nothing more once it is closing."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return

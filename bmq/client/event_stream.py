@@ -72,7 +72,7 @@ class EventStream:
             try:
                 self._callback(event)
             except (KeyboardInterrupt, SystemExit) as error:
-                # As from every callback of the event loop, but not in the middle of what the session is doing.
+                # As from every callback of the event loop, but not in the middle of the session's work.
                 asyncio.get_running_loop().call_soon(_raise, error)
             except BaseException:
                 # Whatever it is: a CancelledError comes from the result() of something that was cancelled.

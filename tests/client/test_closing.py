@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
+import weakref
 
 import pytest
 
@@ -238,6 +240,28 @@ async def test_cancelling_the_close_leaves_it_going_on(peer: Peer) -> None:
     assert session.state is bmq.SessionState.CLOSING
     peer.answer("Disconnect")
     assert (await session.close()).clean
+
+
+@pytest.mark.parametrize("held", ["CloseQueue", "Disconnect"])
+async def test_a_cancelled_close_goes_on_when_nobody_holds_the_session(
+    peer: Peer, recwarn: pytest.WarningsRecorder, held: str
+) -> None:
+    session = await bmq.connect(peer.uri)
+    await session.open_queue(URI, write=True)
+    peer.hold.add(held)
+    closing = asyncio.ensure_future(session.close())
+    await eventually(lambda: held in peer.log)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    gone = weakref.ref(session)
+    del session, closing
+    gc.collect()
+    peer.answer(held)
+    await eventually(lambda: peer.connection.transport is None)
+    assert peer.log[-2:] == ["CloseQueue", "Disconnect"]
+    await eventually(lambda: gc.collect() >= 0 and gone() is None)
+    assert [str(warning.message) for warning in recwarn] == []
 
 
 async def test_the_loop_ending_in_the_middle_gives_everything_up(peer: Peer) -> None:

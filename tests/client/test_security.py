@@ -166,7 +166,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
         subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True)
 
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    # What Python 3.13 and later insist on (VERIFY_X509_STRICT): keys that say what they are for and whose they are.
+    # What Python 3.13 and later insist on (VERIFY_X509_STRICT): keys that say what for and whose they are.
     authority = ("-addext", "keyUsage=critical,keyCertSign,cRLSign", "-subj", "/CN=test CA", "-days", "2")
     openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", *authority)
     for name, alternative in (

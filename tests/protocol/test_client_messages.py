@@ -162,3 +162,16 @@ def test_messages_in_the_same_chunk_as_the_response_are_delivered() -> None:
     push = bench.broker.push(queue.q_id, [(guid(1), b"1")], (s_id,))
     bench.send(bench.broker.accept(request) + push)
     assert bench.numbers_received == [1]
+
+
+def test_what_is_confirmed_together_without_a_connection_is_recognised_when_it_comes_again() -> None:
+    bench = connected()
+    queue = bench.open(URI, READ)
+    bench.push(queue, 1, 2, 3)
+    bench.lose()
+    bench.confirm_many(queue, 1, 3)
+    bench.connect()
+    bench.answer_all()
+    bench.push(queue, 1, 2, 3)
+    assert bench.numbers_received == [1, 2, 3, 2]
+    assert [confirm.guid for confirm in bench.broker.confirms] == [guid(1), guid(3)]
