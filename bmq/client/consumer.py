@@ -383,7 +383,7 @@ class _Messages:
     async def __anext__(self) -> Message:
         consumer = self._consumer
         while not consumer.messages:
-            consumer._stop_if_closed()
+            consumer._stop_if_closed()  # pyright: ignore[reportPrivateUsage]
             await consumer.arrival()
         return consumer.pop()
 
@@ -409,7 +409,7 @@ class _Batches:
     async def __anext__(self) -> MessageBatch:
         consumer = self._consumer
         while not consumer.messages:
-            consumer._stop_if_closed()
+            consumer._stop_if_closed()  # pyright: ignore[reportPrivateUsage]
             await consumer.arrival()
         return consumer.pop_many(self._limit)
 
