@@ -1,9 +1,11 @@
 # Every target works from a fresh clone: the first one that needs the virtual environment makes it.
-# Overridable: PYTHON (the interpreter that makes it), VENV (where), ARGS (passed on to the command).
+# Overridable: PYTHON (the interpreter that makes it), VENV (where), ARGS (passed on to the command), EXTRAS (what
+# of pyproject.toml is installed: "test" is enough for the tests of client, protocol and broker).
 
 PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
+EXTRAS ?= dev
 
 RUN   := $(VENV)/bin/python
 STAMP := $(VENV)/.installed-from-pyproject
@@ -25,7 +27,7 @@ $(STAMP): pyproject.toml
 	    echo "bmq needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1): make PYTHON=python3.11" >&2; exit 1; }
 	@echo "setting up $(VENV) (once, about a minute)"
 	@$(RUN) -c '' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
-	@$(RUN) -m pip install --quiet --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(RUN) -m pip install --quiet --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
 	@touch $@
 
 demo: setup ## producer, two consumers and a broker in one terminal
@@ -34,8 +36,10 @@ demo: setup ## producer, two consumers and a broker in one terminal
 demo-spark: setup ## a Spark pipeline into a queue, and another one out of it
 	SPARK_LOCAL_IP=127.0.0.1 PYSPARK_PYTHON="$(abspath $(RUN))" $(RUN) examples/spark_pipeline.py $(ARGS)
 
+# In a process of their own, which is replaced when a test hangs or crashes it: that test fails, the others run.
+# ARGS="-n 0" runs them in pytest's own process, where a debugger and prints work.
 test: setup ## all tests; choose with ARGS="-k name"
-	$(RUN) -m pytest $(ARGS)
+	$(RUN) -m pytest -n 1 --max-worker-restart 20 $(ARGS)
 
 integration: setup ## the suites against a real broker, in Docker
 	@./docker/integration "$(RUN)" $(ARGS)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import weakref
 from typing import Protocol, cast
 
 __all__ = ["Channel", "Receiver"]
+
+logger = logging.getLogger("bmq.client")
 
 # Up to this much may wait in the transport; the rest stays in the core, where it is not copied.
 _HIGH_WATER = 1024 * 1024
@@ -48,6 +51,7 @@ class Channel(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self._linger: asyncio.TimerHandle | None = None
+        self._gathers = False
         self.bytes_sent = 0
         self.bytes_received = 0
 
@@ -55,10 +59,16 @@ class Channel(asyncio.Protocol):
         """Called by the event loop."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_HIGH_WATER, low=_LOW_WATER)
+        # Only uvloop's writelines() is used, which does not copy. asyncio's joins the pieces before 3.12; in
+        # some releases since then it never pauses the protocol and fails once the connection is lost.
+        self._gathers = type(transport).__module__.startswith("uvloop")
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            try:
+                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            except OSError:
+                pass  # the peer has left already, which the loop is about to say
 
     def data_received(self, data: bytes) -> None:
         """Called by the event loop."""
@@ -113,10 +123,22 @@ class Channel(asyncio.Protocol):
         return self._transport.get_write_buffer_size() if self._transport else 0
 
     def write(self, pieces: list[bytes]) -> None:
-        """Send whole events, which may come in pieces, in one write."""
-        if self._transport is not None:
-            self.bytes_sent += sum(map(len, pieces))
-            self._transport.writelines(pieces)
+        """Send whole events, which may come in pieces, in one write; nothing more once it is closing."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        try:
+            if self._gathers:
+                self.bytes_sent += sum(map(len, pieces))
+                transport.writelines(pieces)
+            else:
+                data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                self.bytes_sent += len(data)
+                transport.write(data)
+        except Exception:
+            # A mistake of the event loop costs a connection, not the session.
+            logger.exception("writing failed; the connection is closed")
+            transport.abort()
 
     def set_reading(self, reading: bool) -> None:
         """Pause or resume reading."""

@@ -128,6 +128,7 @@ class Consumer:
 
         Cancelling it loses nothing: a message that is not returned stays in line.
         """
+        self.queue.driver.check_loop()
         if not self.messages:
             async with within(timeout, f"no message of {self.queue.uri} arrived"):
                 while not self.messages:
@@ -148,6 +149,7 @@ class Consumer:
 
         Cancelling it loses nothing.
         """
+        self.queue.driver.check_loop()
         if not self.messages:
             async with within(timeout, f"no message of {self.queue.uri} arrived"):
                 while not self.messages:
@@ -157,6 +159,7 @@ class Consumer:
 
     def receive_nowait(self) -> Message | None:
         """Return the next message if one is there, else None."""
+        self.queue.driver.check_loop()
         return self.pop() if self.messages else None
 
     # life
@@ -322,7 +325,7 @@ class Consumer:
         if self._closed:
             raise self._error or QueueClosed(f"{self!r} is closed")
 
-    def stop_if_closed(self) -> None:
+    def _stop_if_closed(self) -> None:
         """End a loop over a closed consumer.
 
         Raises:
@@ -370,11 +373,13 @@ class _Messages:
     __slots__ = ("_consumer",)
 
     def __init__(self, consumer: Consumer) -> None:
+        consumer.queue.driver.check_loop()
         self._consumer = consumer
         consumer.iterations += 1
 
     def __del__(self) -> None:
-        self._consumer.iterations -= 1
+        if hasattr(self, "_consumer"):
+            self._consumer.iterations -= 1
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self
@@ -382,7 +387,7 @@ class _Messages:
     async def __anext__(self) -> Message:
         consumer = self._consumer
         while not consumer.messages:
-            consumer.stop_if_closed()
+            consumer._stop_if_closed()  # pyright: ignore[reportPrivateUsage]
             await consumer.arrival()
         return consumer.pop()
 
@@ -393,12 +398,14 @@ class _Batches:
     __slots__ = ("_consumer", "_limit")
 
     def __init__(self, consumer: Consumer, limit: int) -> None:
+        consumer.queue.driver.check_loop()
         self._consumer = consumer
         self._limit = limit
         consumer.iterations += 1
 
     def __del__(self) -> None:
-        self._consumer.iterations -= 1
+        if hasattr(self, "_consumer"):
+            self._consumer.iterations -= 1
 
     def __aiter__(self) -> AsyncIterator[MessageBatch]:
         return self
@@ -406,7 +413,7 @@ class _Batches:
     async def __anext__(self) -> MessageBatch:
         consumer = self._consumer
         while not consumer.messages:
-            consumer.stop_if_closed()
+            consumer._stop_if_closed()  # pyright: ignore[reportPrivateUsage]
             await consumer.arrival()
         return consumer.pop_many(self._limit)
 

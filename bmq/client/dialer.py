@@ -146,9 +146,15 @@ class Dialer:
         if source is None or isinstance(source, Credentials):
             return source
         try:
-            credentials = source()
+            try:
+                credentials = source()
+            except asyncio.CancelledError as error:
+                # Nobody cancelled this task: it comes from the result() of something that was cancelled.
+                raise ConnectionFailed("the credentials callable failed with CancelledError") from error
             if inspect.isawaitable(credentials):
                 credentials = await credentials
+        except ConnectionFailed:
+            raise
         except Exception as error:
             raise ConnectionFailed(f"the credentials callable failed with {type(error).__name__}") from error
         if not isinstance(credentials, Credentials):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -11,7 +11,9 @@ import logging
 import ssl as ssl_module
 import time
 import weakref
-from typing import Any
+from asyncio import get_running_loop
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from bmq.client._reporting import Reporter
 from bmq.client.address import Address
@@ -51,10 +53,13 @@ from bmq.wire.uri import QueueUri
 
 __all__ = ["Driver"]
 
+_T = TypeVar("_T")
+
 logger = logging.getLogger("bmq.client")
 
-# What keeps these tasks alive: garbage together with their session, they could not be ended properly.
-_watching: set[asyncio.Task[None]] = set()
+# The event loop keeps no task alive. These go on when nobody holds their session any more: a close that was
+# cancelled, and the watching of the host's health, which ends when the session is noticed to be gone.
+_kept: set[asyncio.Task[Any]] = set()
 # How much is taken from the core for one write.
 _WRITE = 1024 * 1024
 
@@ -87,7 +92,8 @@ class Driver:
         self._queues: dict[QueueCore, Queue] = {}
         self._epoch = 0
         self.guids: GuidGenerator
-        self._flush_scheduled = False
+        #: Something waits to be sent at the end of this turn of the event loop.
+        self.flush_due = False
         self._moment = 0.0, 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -131,9 +137,7 @@ class Driver:
         self.started = True
         if self._host_health is not None:
             watch = _watch_health(weakref.ref(self), self._host_health)
-            self._health_task = self.loop.create_task(watch)
-            _watching.add(self._health_task)
-            self._health_task.add_done_callback(_watching.discard)
+            self._health_task = self.keep(watch)
         try:
             await self.dialer.first_connect()
         except BaseException:
@@ -151,9 +155,21 @@ class Driver:
                 return CloseReport()
             seconds = self.options.disconnect_timeout if timeout is None else timeout
             closing = close_session(self, self.now() + seconds, asyncio.current_task())
-            self._close_task = self.loop.create_task(closing)
+            self._close_task = self.keep(closing)
             self._close_task.add_done_callback(self._closed)
         return await asyncio.shield(self._close_task)
+
+    def keep(self, coroutine: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        """Run a coroutine as a task that lives until it is done, whoever is interested in it."""
+        task = self.loop.create_task(coroutine)
+        _kept.add(task)
+        task.add_done_callback(_kept.discard)
+        return task
+
+    @property
+    def closing(self) -> bool:
+        """Closing has begun and is not over."""
+        return self._close_task is not None and not self._close_task.done()
 
     def _closed(self, _: asyncio.Task[CloseReport]) -> None:
         # In a callback, because a task that is cancelled before its first step runs nothing of its coroutine.
@@ -204,15 +220,22 @@ class Driver:
         self._waiting.finish()
 
     def abandon(self) -> None:
-        """Drop the connection at once: nobody is left to close the session."""
-        if not self.started or self.loop.is_closed():
-            return
-        # Not here: garbage may be collected in any thread.
-        for leftover in (self._timer, self._health_task):
-            if leftover is not None:
-                self.loop.call_soon_threadsafe(leftover.cancel)
-        if self._channel is not None:
-            self.loop.call_soon_threadsafe(self._channel.abort)
+        """End the session at once: nobody is left to close it, but there may be futures of its posts."""
+        if self.started:
+            try:
+                # Not here: garbage may be collected in any thread.
+                self.loop.call_soon_threadsafe(self._abandoned)
+            except RuntimeError:
+                pass  # the event loop is closed: nobody can wait for anything any more
+
+    def _abandoned(self) -> None:
+        channel = self._channel
+        self.dialer.stop()
+        if self.core.state is not SessionState.CLOSED:
+            self.core.give_up("it was dropped without being closed", self.now())
+            self.pump()
+        if channel is not None:
+            channel.abort()
 
     # queues
 
@@ -276,7 +299,7 @@ class Driver:
 
         Both stand still in a turn of the event loop in which something waits to be sent.
         """
-        if self._flush_scheduled:
+        if self.flush_due:
             return self._moment
         return self.loop.time(), time.monotonic_ns() - self._epoch
 
@@ -295,10 +318,14 @@ class Driver:
             SessionClosed: it is closed or closing.
             UsageError: this is not the event loop it belongs to.
         """
+        try:
+            here = get_running_loop() is self.loop
+        except RuntimeError:
+            here = False
+        if not here:
+            raise _wrong_loop()
         if self.sealed or self.core.state is SessionState.CLOSED:
             raise SessionClosed("the session is closed")
-        if not self._flush_scheduled:  # else it was checked before, in this turn
-            self.check_loop()
 
     def check_loop(self) -> None:
         """Raise unless this is the event loop the session belongs to.
@@ -307,15 +334,11 @@ class Driver:
             UsageError: it is not.
         """
         try:
-            if asyncio.get_running_loop() is self.loop:
+            if get_running_loop() is self.loop:
                 return
         except RuntimeError:
             pass
-        raise UsageError(
-            "a session, its queues and messages belong to the event loop the session was started in: use "
-            "loop.call_soon_threadsafe() or asyncio.run_coroutine_threadsafe() in other threads, and "
-            "bmq.connect() again in another loop"
-        )
+        raise _wrong_loop()
 
     @property
     def has_room(self) -> bool:
@@ -375,22 +398,43 @@ class Driver:
                 self.event_stream.publish(
                     SlowConsumerRecovered(self._buffered_messages, self._buffered_bytes)
                 )
-        elif (
-            self._buffered_messages > options.max_buffered_messages
-            or self._buffered_bytes > options.max_buffered_bytes
-        ):
+            elif messages > 0 and self._holds_more_than(2):
+                self._set_reading(False)
+        elif self._holds_more_than(1):
             self._slow = True
-            if self.core.settled:  # else there are answers to wait for
+            # While queues are being reopened there are answers to wait for, behind messages: twice as much.
+            if self.core.settled or self._holds_more_than(2):
                 self._set_reading(False)
             self.publish(SlowConsumer(self._buffered_messages, self._buffered_bytes))
 
+    def _holds_more_than(self, times: int) -> bool:
+        options = self.options
+        return (
+            self._buffered_messages > times * options.max_buffered_messages
+            or self._buffered_bytes > times * options.max_buffered_bytes
+        )
+
     def wake(self) -> None:
         """Send what has gathered at the end of this turn of the event loop."""
-        if not self._flush_scheduled:
-            self.check_loop()
+        if not self.flush_due:
             self._moment = self.moment()
-            self._flush_scheduled = True
+            self.flush_due = True
             self.loop.call_soon(self._flush)
+
+    def wake_here(self) -> None:
+        """Check that this is the event loop the session belongs to, and :meth:`wake`.
+
+        Raises:
+            UsageError: it is not.
+        """
+        try:
+            here = get_running_loop() is self.loop
+        except RuntimeError:
+            here = False
+        if not here:
+            raise _wrong_loop()
+        if not self.flush_due:
+            self.wake()
 
     def set_health(self, healthy: bool) -> None:
         """Take what the host health monitor says."""
@@ -448,7 +492,7 @@ class Driver:
     # the pump
 
     def _flush(self) -> None:
-        self._flush_scheduled = False
+        self.flush_due = False
         self.pump()
 
     def pump(self) -> None:
@@ -582,6 +626,14 @@ class Driver:
         self.wake()
         if self._channel is not None:
             self._channel.set_reading(reading)
+
+
+def _wrong_loop() -> UsageError:
+    return UsageError(
+        "a session, its queues and messages belong to the event loop the session was started in: use "
+        "loop.call_soon_threadsafe() or asyncio.run_coroutine_threadsafe() in other threads, and "
+        "bmq.connect() again in another loop"
+    )
 
 
 def _tick(driver: weakref.ref[Driver]) -> None:

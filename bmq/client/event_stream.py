@@ -41,11 +41,16 @@ class _Subscriber(AsyncIterator[SessionEvent]):
         return self._waiting.popleft()
 
 
+def _raise(error: BaseException) -> None:
+    raise error
+
+
 class EventStream:
     """Hands every event to every subscriber that somebody still holds.
 
     Args:
-        callback: called with each event, in the event loop; what it raises is logged.
+        callback: called with each event, in the event loop; what it raises is logged. KeyboardInterrupt and
+            SystemExit end the event loop too, in its next turn.
     """
 
     def __init__(self, callback: Callable[[SessionEvent], None] | None) -> None:
@@ -74,7 +79,11 @@ class EventStream:
         if self._callback is not None:
             try:
                 self._callback(event)
-            except Exception:
+            except (KeyboardInterrupt, SystemExit) as error:
+                # As from every callback of the event loop, but not in the middle of the session's work.
+                asyncio.get_running_loop().call_soon(_raise, error)
+            except BaseException:
+                # Whatever it is: a CancelledError comes from the result() of something that was cancelled.
                 logger.exception("the session event callback failed on %r", event)
 
     def end(self) -> None:

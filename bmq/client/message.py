@@ -138,11 +138,13 @@ class Message:
         delivered again.
         """
         if not self.confirmed:
-            self.confirmed = True
             self._consumer.queue.confirm(self._push[2])
+            self.confirmed = True
 
     async def __aenter__(self) -> Message:
-        self._consumer.queue.handlers.enter()
+        queue = self._consumer.queue
+        queue.driver.check_loop()
+        queue.handlers.enter()
         return self
 
     async def __aexit__(
@@ -172,12 +174,11 @@ class MessageBatch(Sequence[Message]):
 
     def confirm(self) -> None:
         """Confirm every message of the batch that is not confirmed yet, as :meth:`Message.confirm` does."""
-        guids: list[bytes] = []
-        for message in self._messages:
-            if not message.confirmed:
-                message.confirmed = True
-                guids.append(message._push[2])
+        waiting = [message for message in self._messages if not message.confirmed]
+        guids = [message._push[2] for message in waiting]  # pyright: ignore[reportPrivateUsage]
         self._consumer.queue.confirm_many(guids)
+        for message in waiting:
+            message.confirmed = True
 
     @overload
     def __getitem__(self, index: int) -> Message: ...
@@ -193,7 +194,9 @@ class MessageBatch(Sequence[Message]):
         return iter(self._messages)
 
     async def __aenter__(self) -> MessageBatch:
-        self._consumer.queue.handlers.enter()
+        queue = self._consumer.queue
+        queue.driver.check_loop()
+        queue.handlers.enter()
         return self
 
     async def __aexit__(

@@ -147,7 +147,8 @@ class Poster:
         guid, data, flags, schema_id, compression = self._prepare(data, properties, guid, tick)
         future: PostFuture = driver.loop.create_future()
         driver.core.producer.post(self._core, guid, data, future, now, 0, flags, schema_id, compression)
-        driver.wake()
+        if not driver.flush_due:
+            driver.wake()
         return future
 
     async def post_many(self, items: Iterable[Any] | AsyncIterable[Any]) -> PostReport:

@@ -312,6 +312,7 @@ class Queue:
 
     async def activate(self, consumer: Consumer) -> None:
         """Add a consumer's subscription to the stream; see :meth:`bmq.Consumer.open`."""
+        self.driver.check_loop()
         if consumer in self._consumers:
             return
         self._check_open()
@@ -343,6 +344,7 @@ class Queue:
 
     async def deactivate(self, consumer: Consumer) -> None:
         """Take a consumer's subscription out of the stream; see :meth:`bmq.Consumer.close`."""
+        self.driver.check_loop()
         if consumer not in self._consumers:
             consumer.shut(None)
             return
@@ -466,18 +468,18 @@ class Queue:
 
     def confirm(self, guid: bytes) -> None:
         """Confirm a message."""
-        self.outstanding -= 1
         driver = self.driver
+        driver.wake_here()
+        self.outstanding -= 1
         driver.core.confirm(self.core, guid)
-        driver.wake()
         if self._stranded:
             self._hand_back()
 
     def confirm_many(self, guids: list[bytes]) -> None:
         """Confirm several messages."""
+        self.driver.wake_here()
         self.outstanding -= len(guids)
         self.driver.core.confirm_many(self.core, guids)
-        self.driver.wake()
         if self._stranded:
             self._hand_back()
 
@@ -541,11 +543,12 @@ class Queue:
 
         Cancelling it leaves the closing going on in the background.
         """
-        if self._close_task is None:
+        self.driver.check_loop()
+        if self._close_task is None or self._close_task.cancelled():
             if self.core.state is QueueState.CLOSED:
                 return
             closing = self.driver.close_queue(self, timeout, asyncio.current_task())
-            self._close_task = asyncio.ensure_future(closing)
+            self._close_task = self.driver.keep(closing)
         await asyncio.shield(self._close_task)
 
     def shut(self, error: Error | None) -> None:

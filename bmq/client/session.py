@@ -132,7 +132,7 @@ class Session:
 
     def __del__(self) -> None:
         driver = self._driver
-        if driver.state not in (SessionState.STOPPED, SessionState.CLOSED):
+        if driver.state not in (SessionState.STOPPED, SessionState.CLOSED) and not driver.closing:
             warnings.warn(
                 f"{self!r} was never closed: use 'async with bmq.connect(...)' or 'await session.close()'",
                 ResourceWarning,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 import bmq
 from bmq.events import ConnectionLost, SessionEvent, SlowConsumer, SlowConsumerRecovered
+from bmq.protocol.tables import QueueState
 from bmq.wire.constants import EventType
 from bmq.wire.event import pack_event_header
 from bmq.wire.options import encode_sub_queue_ids
@@ -26,8 +28,20 @@ async def writing(peer: Peer, **options: int) -> AsyncIterator[tuple[bmq.Session
     async with bmq.connect(peer.uri, **options) as session:
         queue = await session.open_queue(URI, write=True)
         peer.hold.add("PUT")
-        yield session, queue
-        peer.answer("PUT")
+        try:
+            yield session, queue
+        finally:
+            peer.answer("PUT")
+
+
+async def nothing_more_is_read(session: bmq.Session) -> None:
+    """Wait until a hundred turns of the loop, with what was ready in them, have read nothing."""
+    quiet, before = 0, -1
+    while quiet < 100:
+        received = session.stats().bytes_received
+        quiet = quiet + 1 if received == before else 0
+        before = received
+        await asyncio.sleep(0)
 
 
 async def test_a_full_window_makes_posts_wait_and_post_nowait_raise(peer: Peer) -> None:
@@ -39,7 +53,8 @@ async def test_a_full_window_makes_posts_wait_and_post_nowait_raise(peer: Peer) 
             queue.post_nowait(b"4")
         assert caught.value.retryable
         waiting = [asyncio.ensure_future(queue.post(b"%d" % n)) for n in range(4, 8)]
-        await asyncio.sleep(0.01)
+        for _ in range(5):  # they have tried
+            await asyncio.sleep(0)
         assert session.stats().unacked_messages == 4
         peer.answer("PUT")
         await asyncio.gather(*pending, *waiting)
@@ -109,20 +124,88 @@ async def test_post_many_does_not_keep_back_what_an_iterator_gave_while_it_waits
 
 
 async def test_a_peer_that_does_not_read_stops_the_posts_not_the_memory(peer: Peer) -> None:
-    async with bmq.connect(peer.uri, max_unacked_bytes=64 << 20) as session:
+    async with bmq.connect(peer.uri, max_unacked_bytes=256 << 20) as session:
         queue = await session.open_queue(URI, write=True)
         assert peer.connection.transport is not None
         peer.connection.transport.pause_reading()
-        items = [bytes(100_000)] * 300
-        posting = asyncio.ensure_future(queue.post_many(items))
-        for _ in range(200):
-            await asyncio.sleep(0)
+        taken = 0
+
+        def items() -> Iterator[bytes]:
+            nonlocal taken
+            for _ in range(2000):
+                taken += 1
+                yield bytes(100_000)
+
+        posting = asyncio.ensure_future(queue.post_many(items()))
+        # Whatever the operating system takes, at some time it takes no more, and then nobody goes on.
+        before = -1
+        while before != taken or not taken:
+            before = taken
+            for _ in range(50):
+                await asyncio.sleep(0)
         stats = session.stats()
         # What the transport holds is bounded by its own mark; the rest was not even taken from the iterator.
         assert stats.write_buffer_bytes <= 2 << 20
-        assert stats.unacked_bytes < 20 << 20
+        assert taken < 400
         peer.connection.transport.resume_reading()
-        assert (await posting).acknowledged == 300
+        assert (await posting).acknowledged == 2000
+
+
+async def test_posters_go_on_when_the_peer_reads_again_though_it_acknowledges_nothing(peer: Peer) -> None:
+    async with writing(peer, max_unacked_messages=100_000, max_unacked_bytes=1 << 30) as (session, queue):
+        transport = peer.connection.transport
+        assert transport is not None
+        transport.pause_reading()
+        posts: list[asyncio.Task[bmq.Ack]] = []
+        while session.stats().write_buffer_bytes < 1 << 20:  # the connection does not keep up
+            posts += [asyncio.ensure_future(queue.post(bytes(100_000))) for _ in range(10)]
+            await asyncio.sleep(0)
+        waiting = asyncio.ensure_future(queue.post(b"7"))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        script = peer.connection.script
+        transport.resume_reading()
+        await eventually(lambda: any(put.data == b"7" for put in script.puts))
+        peer.answer("PUT")
+        await asyncio.gather(*posts, waiting)
+
+
+async def test_flush_waits_for_every_post_of_one_moment(peer: Peer) -> None:
+    async with writing(peer) as (_, queue):
+        posts = [queue.post_nowait(b"1"), queue.post_nowait(b"2")]
+        flushing = asyncio.ensure_future(queue.flush())
+        script = peer.connection.script
+        await eventually(lambda: len(script.puts) == 2)
+        peer.connection.send(script.ack([script.puts.pop(0)]))
+        await posts[0]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not flushing.done()
+        peer.answer("PUT")
+        await flushing
+        assert posts[1].done()
+
+
+async def test_cancelled_posts_leave_nothing_behind(peer: Peer) -> None:
+    async def waiting_posts(count: int) -> None:
+        posts = [asyncio.ensure_future(queue.post(b"2")) for _ in range(count)]
+        await asyncio.sleep(0)
+        for post in posts:
+            post.cancel()
+        await asyncio.wait(posts)
+
+    def futures() -> int:
+        gc.collect()
+        return sum(isinstance(thing, asyncio.Future) for thing in gc.get_objects())
+
+    async with writing(peer, max_unacked_messages=1) as (_, queue):
+        post = queue.post_nowait(b"1")
+        await waiting_posts(10)
+        before = futures()
+        await waiting_posts(1000)
+        assert futures() < before + 100
+        peer.answer("PUT")
+        await post
 
 
 async def test_thousands_of_heartbeats_cost_no_memory(peer: Peer) -> None:
@@ -132,7 +215,7 @@ async def test_thousands_of_heartbeats_cost_no_memory(peer: Peer) -> None:
         for _ in range(50):
             peer.connection.send(b"\x00\x00\x00\x08\x4b\x02\x00\x00" * 10_000)
             await asyncio.sleep(0)
-        await asyncio.sleep(0.05)
+        await eventually(lambda: session.stats().bytes_received > 50 * 80_000)
         assert session.stats().write_buffer_bytes < 100_000
         peer.connection.transport.resume_reading()
 
@@ -147,7 +230,7 @@ async def test_an_application_that_does_not_keep_up_pauses_reading_and_loses_not
         for number in range(2000):
             peer.connection.push(number, size=10_000)
         await eventually(lambda: any(isinstance(event, SlowConsumer) for event in happened))
-        await asyncio.sleep(0.05)
+        await nothing_more_is_read(session)
         stats = session.stats()
         assert stats.buffered_messages == queue._default.buffered  # type: ignore[union-attr]
         # Reading has stopped: of 20 MB most is still with the operating systems.
@@ -159,6 +242,48 @@ async def test_an_application_that_does_not_keep_up_pauses_reading_and_loses_not
         assert got == list(range(2000))
         assert isinstance(happened[-1], SlowConsumerRecovered)
         assert session.stats().buffered_messages == session.stats().buffered_bytes == 0
+
+
+async def test_reading_pauses_though_the_broker_leaves_a_queue_unopened(peer: Peer) -> None:
+    limit = 1_000_000
+    async with bmq.connect(peer.uri, max_buffered_bytes=limit, open_timeout=30) as session:
+        queue = await session.open_queue(URI, read=True)
+        s_id = peer.connection.s_ids[0]
+        # The connection is restored, the queue is not: there is an answer to wait for.
+        peer.hold.add("OpenQueue")
+        peer.cut()
+        await eventually(lambda: session.stats().reconnects == 1 and "OpenQueue" in peer.log)
+        peer.connection.s_ids[0] = s_id
+        transport = peer.connection.transport
+        assert transport is not None
+        most, number = 0, 0
+        idle = 0
+        while idle < 200 and number < 400 * 20:
+            if transport.get_write_buffer_size() < 1 << 20:
+                peer.connection.push(*range(number, number + 20), size=10_000)
+                number += 20
+                idle = 0
+            idle += 1
+            await asyncio.sleep(0)
+            most = max(most, session.stats().buffered_bytes)
+        assert most < 2 * limit + (1 << 20)
+        assert number < 400 * 20, "the peer could send all it had"
+        # Whoever takes the messages gets the answer that comes behind them.
+        peer.answer("OpenQueue")
+        await asyncio.wait_for(_take_until_open(queue), 10)
+
+
+async def _take_until_open(queue: bmq.Queue) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        taking = tasks.create_task(_take_all(queue))
+        while queue.state is not QueueState.OPEN:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        taking.cancel()
+
+
+async def _take_all(queue: bmq.Queue) -> None:
+    async for _ in queue:
+        pass
 
 
 async def test_bytes_pause_reading_too(peer: Peer) -> None:
@@ -209,7 +334,7 @@ async def test_reconnecting_does_not_wait_for_an_application_that_does_not_keep_
         await eventually(lambda: session.stats().reconnects == 1)
         await eventually(lambda: peer.connection.s_ids)
         peer.connection.push(*range(10, 3000), size=1000)
-        await asyncio.sleep(0.05)
+        await nothing_more_is_read(session)
         assert session.stats().buffered_messages < 2000  # reading has stopped again
         got = [int((await queue.receive(timeout=5)).data) for _ in range(3000)]
         assert got == list(range(3000))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
 
@@ -238,6 +239,26 @@ async def test_cancelling_the_close_leaves_it_going_on(peer: Peer) -> None:
     assert session.state is bmq.SessionState.CLOSING
     peer.answer("Disconnect")
     assert (await session.close()).clean
+
+
+@pytest.mark.parametrize("held", ["CloseQueue", "Disconnect"])
+async def test_a_cancelled_close_goes_on_when_nobody_holds_the_session(peer: Peer, held: str) -> None:
+    async def close_and_be_cancelled() -> None:
+        session = await bmq.connect(peer.uri)
+        await session.open_queue(URI, write=True)
+        peer.hold.add(held)
+        closing = asyncio.ensure_future(session.close())
+        await eventually(lambda: held in peer.log)
+        closing.cancel()
+        await asyncio.wait([closing])
+
+    await close_and_be_cancelled()
+    for _ in range(3):
+        gc.collect()  # a session that was forgotten here would be warned of
+        await asyncio.sleep(0)
+    peer.answer(held)
+    await eventually(lambda: peer.connection.transport is None)
+    assert peer.log[-2:] == ["CloseQueue", "Disconnect"]
 
 
 async def test_the_loop_ending_in_the_middle_gives_everything_up(peer: Peer) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import subprocess
 import sys
 import textwrap
 import threading
+import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,6 +34,42 @@ async def test_a_session_nobody_holds_is_collected_warned_of_and_its_connection_
     with pytest.warns(ResourceWarning, match="never closed: use 'async with"):
         await eventually(lambda: gc.collect() >= 0 and gone() is None)
     await eventually(lambda: peer.connection.transport is None)
+
+
+async def test_posts_of_a_session_nobody_holds_end_all_the_same(peer: Peer) -> None:
+    session = await bmq.connect(peer.uri)
+    queue = await session.open_queue(URI, write=True)
+    peer.hold.add("PUT")
+    posts = [queue.post_nowait(b"%d" % n) for n in range(3)]
+    await eventually(lambda: peer.connection.script.puts)
+    posts += [queue.post_nowait(b"%d" % n) for n in range(3, 5)]  # these were never sent
+    gone = weakref.ref(session)
+    del session, queue
+    with pytest.warns(ResourceWarning, match="never closed"):
+        await eventually(lambda: gc.collect() >= 0 and gone() is None)
+    for post in posts:
+        with pytest.raises(bmq.PostError) as caught:
+            await asyncio.wait_for(post, 5)
+        assert caught.value.status is bmq.AckStatus.CANCELED
+
+
+async def test_posts_of_a_session_nobody_holds_end_while_it_reconnects(peer: Peer) -> None:
+    async def work() -> asyncio.Future[bmq.Ack]:
+        session = await bmq.connect(peer.uri)
+        queue = await session.open_queue(URI, write=True)
+        await peer.stop()
+        return queue.post_nowait(b"1")
+
+    post = await work()
+    with warnings.catch_warnings():
+        # Whether it is noticed during an attempt or between two of them depends on the event loop.
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+        await peer.start()
+        with contextlib.suppress(bmq.PostError):
+            await asyncio.wait_for(post, 10)
+        gc.collect()
+        await eventually(lambda: gc.collect() >= 0 and all(c.transport is None for c in peer.connections))
 
 
 async def test_a_queue_in_somebodys_hands_keeps_its_session(peer: Peer) -> None:
@@ -188,12 +226,31 @@ async def test_another_loop_is_refused_everywhere(peer: Peer) -> None:
             lambda: queue.configure(priority=1),
             lambda: queue.subscribe("x > 1").open(),
             lambda: queue.close(),
+            lambda: queue.receive(timeout=1),
+            lambda: queue.receive_many(timeout=1),
+            lambda: queue.receive_nowait(),
+            lambda: anext(aiter(queue)),
+            lambda: anext(queue.batches()),
+            lambda: queue.subscribe("x > 1").close(),
+            lambda: message.__aenter__(),
+            lambda: message.confirm(),
         ):
-            error = in_another_loop(call)
-            assert isinstance(error, bmq.UsageError), (call, error)
-            assert "belong to the event loop" in str(error)
-        await queue.post(b"1")
+            for busy in (False, True):
+                if busy:
+                    # Something is about to be sent in this turn, as most of the time in a busy program.
+                    pending = queue.post_nowait(b"2")
+                error = in_another_loop(call)
+                assert isinstance(error, bmq.UsageError), (call, error)
+                assert "belong to the event loop" in str(error)
+            await pending
+        # Nothing had happened: no post was stored, nothing was taken or confirmed, nothing is closed.
+        assert queue.unacked == 0
+        assert set(peer.posted) == {2}
+        assert peer.connection.script.confirms == []
+        peer.connection.push(2)
+        assert (await queue.receive(timeout=5)).data == b"2"
         message.confirm()
+        await eventually(lambda: len(peer.connection.script.confirms) == 1)
 
 
 async def test_a_thread_without_a_loop_is_refused_too(peer: Peer) -> None:
@@ -201,9 +258,16 @@ async def test_a_thread_without_a_loop_is_refused_too(peer: Peer) -> None:
         queue = await session.open_queue(URI, read=True, write=True)
         peer.connection.push(1)
         message = await queue.receive(timeout=5)
-        for call in (message.confirm, lambda: queue.post_nowait(b"1")):
+        calls = (message.confirm, lambda: queue.post_nowait(b"1"), queue.receive_nowait)
+        for call in calls:
             with pytest.raises(bmq.UsageError, match="call_soon_threadsafe"):
                 await asyncio.to_thread(call)
+        with ThreadPoolExecutor(1) as pool:
+            pending = queue.post_nowait(b"2")  # and while something is about to be sent
+            for call in calls:
+                assert isinstance(pool.submit(call).exception(5), bmq.UsageError)
+        await pending
+        assert peer.posted == [2]
 
 
 async def test_other_threads_can_hand_work_over(peer: Peer) -> None:

@@ -124,6 +124,28 @@ async def test_attempts_go_on_until_the_broker_is_back() -> None:
     await peer.stop()
 
 
+async def test_no_cut_while_posting_ends_the_session(peer: Peer) -> None:
+    async with bmq.connect(peer.uri, **AT_ONCE) as session:
+        queue = await session.open_queue(URI, write=True)
+        posts: list[asyncio.Future[bmq.Ack]] = []
+
+        async def post() -> None:
+            """In every turn of the loop: also between the end of the stream and that of the transport."""
+            while True:
+                if queue.unacked < 1000:
+                    posts.append(queue.post_nowait(b"1"))
+                await asyncio.sleep(0)
+
+        posting = asyncio.ensure_future(post())
+        for cut in range(1, 21):
+            transport = peer.connection.transport
+            assert transport is not None
+            transport.abort() if cut % 2 else transport.close()
+            await eventually(lambda cut=cut: session.stats().reconnects == cut and len(posts) > cut * 10)
+        posting.cancel()
+        assert len(await asyncio.gather(*posts)) == len(posts)
+
+
 async def test_another_address_takes_over() -> None:
     first, second = Peer(), Peer()
     await first.start()

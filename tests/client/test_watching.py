@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
@@ -66,6 +67,53 @@ async def test_a_failing_callback_is_logged_and_harms_nobody(
         queue = await session.open_queue(URI, write=True)
         await queue.post(b"1")
     assert "the session event callback failed on Connected" in caplog.text
+
+
+@pytest.mark.parametrize("event", ["ConnectionLost", "StateRestored", "Disconnected"])
+async def test_a_callback_may_raise_anything(
+    peer: Peer, caplog: pytest.LogCaptureFixture, event: str
+) -> None:
+    cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    cancelled.cancel()
+
+    def fail(happened: events.SessionEvent) -> None:
+        if type(happened).__name__ == event:
+            cancelled.result()
+
+    async with asyncio.timeout(10):
+        async with bmq.connect(peer.uri, on_event=fail) as session:
+            queue = await session.open_queue(URI, write=True)
+            peer.cut()
+            await queue.post(b"1")
+            await eventually(lambda: session.stats().reconnects == 1)
+    assert session.state is bmq.SessionState.CLOSED
+    assert f"the session event callback failed on {event}" in caplog.text
+
+
+async def test_a_callback_may_end_the_program(peer: Peer) -> None:
+    def leave(happened: events.SessionEvent) -> None:
+        if isinstance(happened, events.ConnectionLost):
+            raise SystemExit(3)
+
+    ended: list[object] = []
+
+    def work() -> None:
+        async def main() -> None:
+            async with bmq.connect(peer.uri, on_event=leave) as session:
+                queue = await session.open_queue(URI, write=True)
+                await queue.post(b"1")
+                await asyncio.Event().wait()
+
+        with pytest.raises(SystemExit) as caught:
+            asyncio.run(main())
+        ended.append(caught.value.code)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    await eventually(lambda: peer.posted)
+    peer.cut()
+    await eventually(lambda: ended == [3])
+    thread.join()
 
 
 async def test_a_mistake_in_the_library_ends_the_session_and_nobody_hangs(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import sys
 
 import pytest
 
@@ -51,7 +52,8 @@ async def test_nothing_is_lost_and_nothing_hangs(
     recovered = recoveries(faults, result.sessions.values())
     loop = type(asyncio.get_running_loop()).__module__.partition(".")[0]
     with capsys.disabled():
-        print(_report(loop, named or "the embedded broker", faults, result, recovered))
+        # The standard error: the output of a process of pytest-xdist goes nowhere.
+        print(_report(loop, named or "the embedded broker", faults, result, recovered), file=sys.stderr)
 
     replay = f"replay it with BMQ_CHAOS_SEED={SEED} BMQ_CHAOS_SECONDS={SECONDS * 2:g}"
     assert not result.lost, f"acknowledged and not delivered: {result.lost[:20]}; {replay}"

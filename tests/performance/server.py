@@ -127,7 +127,11 @@ class Server(asyncio.Protocol):
                 features="PROTOCOL_ENCODING:BER,JSON;MPS:MESSAGE_PROPERTIES_EX;SUBSCRIPTIONS:CONFIGURE_STREAM",
             )
             answer = BrokerResponse(
-                result=Status(), protocol_version=1, broker_version=999999, broker_identity=identity
+                result=Status(),
+                protocol_version=1,
+                broker_version=999999,
+                broker_identity=identity,
+                max_missed_heartbeats=0,  # none are sent: on a slow machine the silence between steps is long
             )
             self._transport.write(encode_event(answer, Codec.JSON))
             return

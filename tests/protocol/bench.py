@@ -25,7 +25,7 @@ from bmq.protocol.queue import QueueCore, SubscriptionCore, SubscriptionOptions
 from bmq.protocol.tables import QueueState, SessionState
 from bmq.wire.ack import encode_acks
 from bmq.wire.confirm import ConfirmMessage, decode_confirms
-from bmq.wire.constants import ACK_STATUS_TO_WIRE, EventType
+from bmq.wire.constants import ACK_STATUS_TO_WIRE, EventType, PutFlags
 from bmq.wire.control import (
     AuthenticationRequest,
     AuthenticationResponse,
@@ -343,6 +343,17 @@ class Bench:
         """Post messages whose GUID, payload and token are a number."""
         for number in numbers:
             self.core.producer.post(queue, guid(number), b"%d" % number, number, self.now)
+        self.pump()
+
+    def post_many(self, queue: QueueCore, *numbers: int) -> None:
+        """Post messages together: GUID and payload are a number, the token is all of them."""
+        messages = [(guid(n), b"%d" % n, int(PutFlags.ACK_REQUESTED), 0, 0) for n in numbers]
+        self.core.producer.post_many(queue, messages, numbers, self.now)
+        self.pump()
+
+    def confirm_many(self, queue: QueueCore, *numbers: int) -> None:
+        """Confirm messages together."""
+        self.core.confirm_many(queue, [guid(n) for n in numbers])
         self.pump()
 
     # the broker

@@ -28,7 +28,7 @@ from bmq.wire.control import (
     encode_event,
 )
 from bmq.wire.event import pack_event_header
-from tests.protocol.bench import Bench, ScriptedBroker
+from tests.protocol.bench import Bench, ScriptedBroker, connected
 
 BASIC = Credentials("BASIC", b"ann:secret")
 
@@ -452,3 +452,12 @@ def test_the_first_event_is_connected_and_it_names_the_broker() -> None:
     bench = Bench()
     bench.connect()
     assert bench.happened == [Connected("broker on unknown host")]
+
+
+def test_a_heartbeat_that_was_not_answered_in_time_is_not_answered_on_the_next_connection() -> None:
+    bench = connected()
+    # It arrives, and the connection is lost in the same turn.
+    bench.core.receive(bench.pulse(), bench.now)
+    bench.lose()
+    bench.open_channel()
+    assert bench.broker.log == ["clientIdentity"]

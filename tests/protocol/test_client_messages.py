@@ -182,3 +182,16 @@ def test_a_message_for_two_subscriptions_comes_once_to_each() -> None:
     s_ids = tuple(sorted(bench.core.queues.routes[queue.q_id])[-2:])
     bench.send(bench.broker.push(queue.q_id, [(guid(1), b"1")], s_ids * 1000))
     assert sorted(owner for owner, _ in bench.received) == ["x == 1", "y == 1"]
+
+
+def test_what_is_confirmed_together_without_a_connection_is_recognised_when_it_comes_again() -> None:
+    bench = connected()
+    queue = bench.open(URI, READ)
+    bench.push(queue, 1, 2, 3)
+    bench.lose()
+    bench.confirm_many(queue, 1, 3)
+    bench.connect()
+    bench.answer_all()
+    bench.push(queue, 1, 2, 3)
+    assert bench.numbers_received == [1, 2, 3, 2]
+    assert [confirm.guid for confirm in bench.broker.confirms] == [guid(1), guid(3)]

@@ -343,3 +343,30 @@ def test_without_deduplication_nothing_is_sent_twice() -> None:
     bench.connect()
     bench.answer_all(dedup_ms=0)
     assert sent(bench) == [2]
+
+
+def test_posts_made_together_that_stay_unanswered_are_timeouts_too() -> None:
+    bench = connected()
+    queue = bench.begin_open(URI, WRITE)
+    bench.answer_all(dedup_ms=10_000)
+    bench.post_many(queue, 1, 2, 3)
+    bench.wait(9.9)
+    assert bench.outcomes == {}
+    bench.wait(1.2)
+    assert bench.outcomes == {(1, 2, 3): [AckStatus.TIMEOUT] * 3}
+
+
+def test_a_post_that_was_never_sent_survives_a_second_loss_without_deduplication() -> None:
+    bench = connected()
+    queue = bench.begin_open(URI, WRITE)
+    bench.answer_all(dedup_ms=0)
+    bench.lose()
+    bench.post(queue, 1)  # there is no connection: it waits
+    bench.connect()
+    bench.lose()  # before the queue was open again
+    assert bench.outcomes == {}
+    bench.connect()
+    bench.answer_all(dedup_ms=0)
+    assert sent(bench) == [1]
+    bench.ack_all()
+    assert bench.outcomes == {1: [AckStatus.SUCCESS]}
