@@ -6,7 +6,7 @@ import zlib
 
 from bmq.errors import ProtocolError
 
-__all__ = ["compress", "decompress"]
+__all__ = ["compress", "decompress", "decompress_start"]
 
 # The parameters of the other clients: default level, 15 window bits, memory level 8, strategy "filtered".
 _PARAMETERS = (zlib.Z_DEFAULT_COMPRESSION, zlib.DEFLATED, 15, 8, zlib.Z_FILTERED)
@@ -44,3 +44,19 @@ def decompress(data: bytes, limit: int) -> bytes:
             f"{len(stream.unused_data)} bytes follow the zlib stream", field="application data"
         )
     return plain
+
+
+def decompress_start(data: bytes, size: int) -> bytes:
+    """Return the first bytes of what a zlib stream holds, and look at nothing behind them.
+
+    Args:
+        data: the stream.
+        size: how many bytes, 1 or more; fewer are returned if there are no more.
+
+    Raises:
+        ProtocolError: not a zlib stream.
+    """
+    try:
+        return zlib.decompressobj().decompress(data, size)
+    except zlib.error as error:
+        raise ProtocolError(f"not a zlib stream: {error}", field="application data") from error
