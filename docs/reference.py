@@ -18,14 +18,6 @@ __all__ = ["describe"]
 #: Methods that serve other parts of the package: public within it, of no use to an application.
 _INSIDE = {
     "Session": {"start"},
-    "Queue": {
-        *("activate", "attach", "confirm", "confirm_many", "deactivate", "forget_delivered"),
-        *("reconfigure", "reroute", "shut"),
-    },
-    "Consumer": {
-        *("arrival", "definition", "deliver", "in_use", "pop", "pop_many"),
-        *("redefine", "shut", "take_back", "takes"),
-    },
 }
 _ROLE = re.compile(r":(?:class|func|meth|mod|attr|data|exc):`~?([^`]+)`")
 _SECTIONS = ("Args", "Attributes", "Returns", "Raises", "Yields")

@@ -50,7 +50,7 @@ class Message:
                 has_properties=bool(flags & _HAS_PROPERTIES),
                 schema_id=schema_id,
                 compression=compression,
-                limit=self._consumer.max_message_size,
+                limit=self._consumer._max_message_size,
             )
         else:
             properties, self._payload = split_properties(data, schema_id != 0)
@@ -137,10 +137,10 @@ class Message:
         """
         if not self.confirmed:
             self.confirmed = True
-            self._consumer.queue.confirm(self._push[2])
+            self._consumer.queue._confirm(self._push[2])
 
     async def __aenter__(self) -> Message:
-        self._consumer.queue.handlers.enter()
+        self._consumer.queue._handlers.enter(self)
         return self
 
     async def __aexit__(
@@ -150,7 +150,7 @@ class Message:
             if exc_type is None:
                 self.confirm()
         finally:
-            self._consumer.queue.handlers.leave()
+            self._consumer.queue._handlers.leave(self)
 
     def __repr__(self) -> str:
         return f"<bmq.Message {self.guid} from {self.queue_uri}, {len(self._push[6])} bytes>"
@@ -174,8 +174,8 @@ class MessageBatch(Sequence[Message]):
         for message in self._messages:
             if not message.confirmed:
                 message.confirmed = True
-                guids.append(message._push[2])  # pyright: ignore[reportPrivateUsage]
-        self._consumer.queue.confirm_many(guids)
+                guids.append(message._push[2])
+        self._consumer.queue._confirm_many(guids)
 
     @overload
     def __getitem__(self, index: int) -> Message: ...
@@ -191,7 +191,7 @@ class MessageBatch(Sequence[Message]):
         return iter(self._messages)
 
     async def __aenter__(self) -> MessageBatch:
-        self._consumer.queue.handlers.enter()
+        self._consumer.queue._handlers.enter(self)
         return self
 
     async def __aexit__(
@@ -201,7 +201,7 @@ class MessageBatch(Sequence[Message]):
             if exc_type is None:
                 self.confirm()
         finally:
-            self._consumer.queue.handlers.leave()
+            self._consumer.queue._handlers.leave(self)
 
     def __repr__(self) -> str:
         return f"<bmq.MessageBatch of {len(self._messages)} from {self._consumer.queue.uri}>"
@@ -214,14 +214,15 @@ class PutMessage:
     Attributes:
         data: the payload, 1 byte to 64 MiB.
         properties: values by name.
-        guid: a GUID of 16 bytes to use instead of a generated one. The broker drops a second message with
-            the same GUID within its deduplication window, so equal GUIDs must mean equal messages.
+        guid: the GUID to use instead of a generated one: 32 upper-case hexadecimal digits, as
+            :attr:`Message.guid` has them. The broker drops a second message with the same GUID within its
+            deduplication window, so equal GUIDs must mean equal messages.
         tags: tags that a :class:`bmq.TagFilter` selects by; each becomes a property.
     """
 
     data: bytes | bytearray | memoryview
     properties: Mapping[str, PropertyInput] | None = None
-    guid: bytes | None = None
+    guid: str | None = None
     tags: Iterable[str] = ()
 
 
