@@ -1,4 +1,4 @@
-"""The house stands as CONTRIBUTING draws it: imports point one way, modules are small, importing is quiet."""
+"""The house stands as CONTRIBUTING draws it: imports point one way, importing is quiet."""
 
 from __future__ import annotations
 
@@ -154,9 +154,8 @@ def test_the_scan_lets_pass_what_is(module: str, source: str) -> None:
 
 
 @pytest.mark.parametrize("module", MODULES, ids=str)
-def test_modules_are_small_and_say_what_they_are(module: Path) -> None:
+def test_modules_say_what_they_are(module: Path) -> None:
     source = MODULES[module].read_text(encoding="utf-8")
-    assert source.count("\n") <= 600, "one idea a module: split it"
     if not module.stem.startswith("_") or module.stem == "__init__":
         assert ast.get_docstring(ast.parse(source)), "every public module starts with a docstring"
 
