@@ -125,18 +125,18 @@ def consuming() -> list[tuple[str, float]]:
     driver: Any = SimpleNamespace(
         options=SimpleNamespace(max_message_size=2**26), note_buffered=lambda messages, size: None
     )
-    queue: Any = SimpleNamespace(driver=driver, core=None, outstanding=0, uri="bmq://d/q")
+    queue: Any = SimpleNamespace(_driver=driver, _core=None, uri="bmq://d/q")
     consumer = Consumer(queue, None, [None], SubscriptionOptions(1000, 2**30, 0), None)
-    consumer.active = True
+    consumer._begun = True
 
     def line() -> deque[Any]:
-        consumer.messages.clear()
-        consumer.deliver(pushes)
-        return consumer.messages
+        consumer._clear()
+        consumer._deliver(pushes, [(0, 0)])
+        return consumer._messages
 
     def pop(messages: deque[Any]) -> None:
         while messages:
-            consumer.pop()
+            consumer._pop()
 
     received = [Message(consumer, push) for push in pushes]
     area = encode_properties(PROPERTIES, new=True)
@@ -160,7 +160,7 @@ def consuming() -> list[tuple[str, float]]:
     return [
         ("cut the stream into events", least(lambda _: Framer().feed(event))),
         ("read PUSH header and options, cut out the data", least(lambda _: decode_push_runs(event, 8))),
-        ("into the consumer's line", least(lambda _: consumer.deliver(pushes), line)),
+        ("into the consumer's line", least(lambda _: consumer._deliver(pushes, [(0, 0)]), line)),
         ("out of the line, as a Message", least(pop, line)),
         ("message.data", least(lambda _: [message.data for message in received])),
         ("encode the confirmation, one by one", least(one_by_one)),

@@ -16,6 +16,7 @@ from bmq.protocol.events import (
     SlowConsumer,
     SlowConsumerRecovered,
     StateRestored,
+    UnclaimedMessages,
 )
 
 __all__ = [
@@ -34,4 +35,5 @@ __all__ = [
     "SlowConsumer",
     "SlowConsumerRecovered",
     "StateRestored",
+    "UnclaimedMessages",
 ]

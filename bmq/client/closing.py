@@ -17,6 +17,9 @@ __all__ = ["CloseReport", "close_queue", "close_session"]
 
 logger = logging.getLogger("bmq.client")
 
+# Handlers and posts may take all the time there is: the broker still gets this much to answer, in seconds.
+_FOR_THE_ANSWER = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class CloseReport:
@@ -54,10 +57,10 @@ async def close_session(driver: Driver, deadline: float, closer: asyncio.Task[ob
     core = driver.core
     queues = driver.queues
     for queue in queues:
-        queue.shut(None)
+        queue._shut(None)
     await _drain(driver, queues, deadline, closer)
     driver.sealed = True
-    handlers = sum(queue.handlers.busy(closer) for queue in queues)
+    handlers = sum(queue._handlers.busy(closer) for queue in queues)
     posts = len(core.window)
     unclosed: list[str] = []
     if core.connected:
@@ -81,13 +84,14 @@ async def close_queue(
     driver: Driver, queue: Queue, deadline: float, closer: asyncio.Task[object] | None
 ) -> None:
     """Close one queue; see :meth:`bmq.Queue.close`."""
-    queue.shut(None)
+    queue._shut(None)
     await _drain(driver, [queue], deadline, closer)
-    handlers = queue.handlers.busy(closer)
+    handlers = queue._handlers.busy(closer)
     if queue.unacked or handlers:
         logger.warning(
             "closing %s, and the time is up: %s", queue.uri, CloseReport(queue.unacked, handlers, ())
         )
+        deadline = max(deadline, driver.now() + _FOR_THE_ANSWER)
     try:
         await driver.close_core(queue, deadline)
     except QueueClosed:
@@ -101,7 +105,7 @@ async def _drain(
     try:
         async with asyncio.timeout_at(deadline):
             for queue in queues:
-                await queue.handlers.idle(closer)
+                await queue._handlers.idle(closer)
             for queue in queues:
                 await driver.flushed(queue)
     except TimeoutError:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections import deque
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Iterator
+from operator import itemgetter
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from bmq.client._deadline import within
 from bmq.client.message import Message, MessageBatch
 from bmq.errors import Error, ProtocolError, QueueClosed
 from bmq.protocol.queue import SubscriptionCore, SubscriptionOptions
 from bmq.wire.constants import PushFlags
-from bmq.wire.message import split_application_data
+from bmq.wire.message import read_properties
 from bmq.wire.properties import Properties
 from bmq.wire.push import Push
 
@@ -21,9 +23,44 @@ if TYPE_CHECKING:
     from bmq.client.queue import Queue
     from bmq.subscriptions import Complement, Expression, Selector
 
-__all__ = ["Consumer", "Drain", "properties_of"]
+__all__ = ["Consumer", "Definition", "Drain", "Numbered", "Places", "numbered", "properties_of"]
 
 _COUNT_EVERY = 64
+
+#: A message and its delivery number: messages of a session are numbered as they arrive.
+Numbered = tuple[int, Push]
+#: Where messages that follow each other were delivered: (index of the first, its delivery number) each.
+Places = list[tuple[int, int]]
+
+_number = itemgetter(0)
+
+
+class Definition(NamedTuple):
+    """What a consumer receives, and how.
+
+    Attributes:
+        selector: what it was made from.
+        expressions: what the selector means.
+        options: limits and priority, all expressions together.
+        discard: how to get what the selector does not want, if that is to be discarded.
+        cores: the subscriptions.
+    """
+
+    selector: Selector
+    expressions: list[Expression | None]
+    options: SubscriptionOptions
+    discard: Complement | None
+    cores: list[SubscriptionCore]
+
+
+def numbered(messages: list[Push], places: Places) -> list[Numbered]:
+    """Return messages with their delivery numbers."""
+    ends = [*(first for first, _ in places[1:]), len(messages)]
+    return [
+        (number + index - first, messages[index])
+        for (first, number), end in zip(places, ends, strict=True)
+        for index in range(first, end)
+    ]
 
 
 class Consumer:
@@ -49,19 +86,19 @@ class Consumer:
         options: SubscriptionOptions,
         discard: Complement | None,
     ) -> None:
+        #: The queue it belongs to.
         self.queue = queue
-        self.max_message_size = queue.driver.options.max_message_size
-        #: The broker has, or is being told, this subscription.
-        self.active = False
-        #: How many loops over this consumer are going on.
-        self.iterations = 0
-        self._selector = selector
-        self._options = options
-        self._unwanted = discard
-        self._expressions = expressions
-        self.cores = self._make_cores()
-        #: What waits for the application.
-        self.messages: deque[Push] = deque()
+        self._max_message_size = queue._driver.options.max_message_size
+        # The queue counts it among those that are to have messages; and the task that tells the broker.
+        self._begun = False
+        self._opening: asyncio.Task[None] | None = None
+        # What it is to be, and what the broker has agreed to.
+        self._definition = self._agreed = self._define(selector, expressions, options, discard)
+        # What waits for the application, how many messages ever came into this line, and where their runs
+        # begin: (index among those, delivery number).
+        self._messages: deque[Push] = deque()
+        self._arrived = 0
+        self._runs: deque[tuple[int, int]] = deque()
         # The bytes the driver counts as waiting here, and what of them was taken out of the line and not
         # counted yet: counting costs as much as taking.
         self._counted_bytes = 0
@@ -76,27 +113,22 @@ class Consumer:
     @property
     def selector(self) -> Selector:
         """What the subscription was made from; None or "" for everything."""
-        return self._selector
+        return self._definition.selector
 
     @property
     def expressions(self) -> list[str]:
         """The expressions the broker evaluates; a filter too big for one has several. "" is everything."""
-        return [str(each or "") for each in self._expressions]
+        return [str(each or "") for each in self._definition.expressions]
 
     @property
     def options(self) -> SubscriptionOptions:
         """The limits and the priority, all expressions together."""
-        return self._options
+        return self._definition.options
 
     @property
     def buffered(self) -> int:
         """How many messages wait for the application."""
-        return len(self.messages)
-
-    @property
-    def in_use(self) -> bool:
-        """Whether a loop over it is going on, or a task is waiting for its messages."""
-        return self.iterations > 0 or bool(self._waiters)
+        return len(self._messages)
 
     @property
     def closed(self) -> bool:
@@ -105,7 +137,7 @@ class Consumer:
 
     def __repr__(self) -> str:
         what = " | ".join(filter(None, self.expressions)) or "everything"
-        return f"<bmq.Consumer of {what!r} on {self.queue.uri}, {len(self.messages)} waiting>"
+        return f"<bmq.Consumer of {what!r} on {self.queue.uri}, {len(self._messages)} waiting>"
 
     # receiving
 
@@ -128,13 +160,13 @@ class Consumer:
 
         Cancelling it loses nothing: a message that is not returned stays in line.
         """
-        self.queue.driver.check_loop()
-        if not self.messages:
+        self.queue._driver.check_loop()
+        if not self._messages:
             async with within(timeout, f"no message of {self.queue.uri} arrived"):
-                while not self.messages:
+                while not self._messages:
                     self._raise_if_closed()
-                    await self.arrival()
-        return self.pop()
+                    await self._arrival()
+        return self._pop()
 
     async def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> MessageBatch:
         """Wait until there is a message, then return all that are there, up to ``max_messages``.
@@ -149,39 +181,65 @@ class Consumer:
 
         Cancelling it loses nothing.
         """
-        self.queue.driver.check_loop()
-        if not self.messages:
+        self.queue._driver.check_loop()
+        if not self._messages:
             async with within(timeout, f"no message of {self.queue.uri} arrived"):
-                while not self.messages:
+                while not self._messages:
                     self._raise_if_closed()
-                    await self.arrival()
-        return self.pop_many(max_messages)
+                    await self._arrival()
+        return self._pop_many(max_messages)
 
     def receive_nowait(self) -> Message | None:
-        """Return the next message if one is there, else None."""
-        self.queue.driver.check_loop()
-        return self.pop() if self.messages else None
+        """Return the next message if one is there, else None.
+
+        It activates the consumer, as every way to receive does; the broker is told in the background.
+        """
+        self.queue._driver.check_loop()
+        if self._messages:
+            return self._pop()
+        if not self._begun and not self._closed and not self.queue.closed:
+            self._start()
+        return None
 
     # life
 
     async def open(self) -> Consumer:
         """Tell the broker about this subscription; ``async with`` and ``await`` do the same.
 
+        Messages of this queue that no consumer wanted so far (see :attr:`bmq.Queue.unclaimed`) and that match
+        come first.
+
         Raises:
             ConfigureQueueError: the broker refused; the other subscriptions stand as before.
             QueueClosed: the queue is closed.
+            RequestTimeout: no answer in time; the subscription is taken back.
 
         Cancelling it takes the subscription back.
         """
-        await self.queue.activate(self)
+        while not self._begun or self._opening is not None:
+            opening = self._start()
+            try:
+                await asyncio.wait((opening,))
+            except asyncio.CancelledError:
+                opening.cancel()
+                raise
+            if not opening.cancelled():
+                opening.result()
+                break
         return self
 
     async def close(self) -> None:
-        """Take the subscription back; messages that wait unseen are handed to others.
+        """Take the subscription back; receivers end.
+
+        Messages that wait unseen go to other consumers of this queue that want them, in front of what was
+        delivered later. Those that nobody here wants stay with the queue, see :attr:`bmq.Queue.unclaimed`.
 
         Idempotent. Cancelling it leaves the subscription taken back, at the latest when the queue is closed.
+
+        Raises:
+            RequestTimeout: no answer in time; the subscription is taken back in the background.
         """
-        await self.queue.deactivate(self)
+        await self.queue._deactivate(self)
 
     def __await__(self) -> Generator[object, None, Consumer]:
         return self.open().__await__()
@@ -210,82 +268,134 @@ class Consumer:
             InvalidExpression, UsageError: the new subscription is not legal.
             ConfigureQueueError: the broker refused; the previous subscription stands.
             QueueClosed: the queue is closed.
+            RequestTimeout: no answer in time; the previous subscription is asked for again.
 
         Cancelling it leaves the outcome open: the broker may or may not have the change.
         """
-        await self.queue.reconfigure(
+        await self.queue._reconfigure(
             self, selector, priority, max_unconfirmed_messages, max_unconfirmed_bytes
         )
 
     # what the queue and its messages call
 
-    def _make_cores(self) -> list[SubscriptionCore]:
-        """One subscription an expression, the limits divided among them, and those that discard."""
-        options, core = self._options, self.queue.core
-        share = len(self._expressions)
-        divided = SubscriptionOptions(
-            _share(options.max_unconfirmed_messages, share),
-            _share(options.max_unconfirmed_bytes, share),
-            options.priority,
-        )
-        cores = [SubscriptionCore(core, str(each or ""), divided, self) for each in self._expressions]
-        if self._unwanted is not None:
-            # A catch-all matches what is wanted too: it must not be asked before the filter.
-            below = SubscriptionOptions(
-                divided.max_unconfirmed_messages, divided.max_unconfirmed_bytes, options.priority - 1
-            )
-            limits = below if self._unwanted.catch_all else divided
-            drain = Drain(self, self._unwanted)
-            cores.extend(
-                SubscriptionCore(core, str(each or ""), limits, drain)
-                for each in self._unwanted.subscriptions()
-            )
-        return cores
-
-    @property
-    def definition(self) -> tuple[Selector, list[Expression | None], SubscriptionOptions, Complement | None]:
-        """All that :meth:`redefine` takes."""
-        return self._selector, self._expressions, self._options, self._unwanted
-
-    def redefine(
+    def _define(
         self,
         selector: Selector,
         expressions: list[Expression | None],
         options: SubscriptionOptions,
         discard: Complement | None,
-    ) -> None:
-        """Become another subscription, with the same messages."""
-        self._selector, self._expressions = selector, expressions
-        self._options, self._unwanted = options, discard
-        self.cores = self._make_cores()
+    ) -> Definition:
+        """One subscription an expression, the limits divided among them, and those that discard."""
+        core = self.queue._core
+        share = len(expressions)
+        divided = SubscriptionOptions(
+            _share(options.max_unconfirmed_messages, share),
+            _share(options.max_unconfirmed_bytes, share),
+            options.priority,
+        )
+        cores = [SubscriptionCore(core, str(each or ""), divided, self) for each in expressions]
+        if discard is not None:
+            # A catch-all matches what is wanted too: it must not be asked before the filter.
+            below = SubscriptionOptions(
+                divided.max_unconfirmed_messages, divided.max_unconfirmed_bytes, options.priority - 1
+            )
+            limits = below if discard.catch_all else divided
+            drain = Drain(self, discard)
+            cores.extend(
+                SubscriptionCore(core, str(each or ""), limits, drain) for each in discard.subscriptions()
+            )
+        return Definition(selector, expressions, options, discard, cores)
 
-    def takes(self, properties: Properties | None) -> bool:
+    def _takes(self, properties: Properties | None) -> bool:
         """Whether a message with these properties is for this consumer."""
-        return any(each is None or each.matches(properties) for each in self._expressions)
+        return any(each is None or each.matches(properties) for each in self._definition.expressions)
 
-    def deliver(self, messages: list[Push]) -> None:
-        """Take messages in."""
-        self.queue.outstanding += len(messages)
-        if self._closed or not self.active:
-            self.queue.reroute(messages)
+    def _discards(self, properties: Properties | None) -> bool:
+        """Whether a message with these properties is to be confirmed unseen."""
+        discard = self._definition.discard
+        return discard is not None and discard.may_discard(properties)
+
+    def _start(self) -> asyncio.Task[None]:
+        """Begin to have messages; return what tells when the broker has agreed, which goes on by itself."""
+        if self._opening is None:
+            asked = self.queue._begin(self)
+            self._opening = asyncio.get_running_loop().create_task(self.queue._begun(self, asked))
+            self._opening.add_done_callback(self._opened)
+        return self._opening
+
+    def _opened(self, opening: asyncio.Task[None]) -> None:
+        self._opening = None
+        if not opening.cancelled():
+            opening.exception()  # whoever waits for it is told; the next who receives tries again
+
+    def _deliver(self, messages: list[Push], places: Places) -> None:
+        """Take messages in that have just arrived."""
+        if not self._begun:
+            self.queue._deliver(messages, places)
             return
-        self.messages.extend(messages)
+        line, runs, arrived = self._messages, self._runs, self._arrived
+        if not line:
+            runs.clear()
+        else:
+            first = arrived - len(line)
+            while len(runs) > 1 and runs[1][0] <= first:
+                runs.popleft()
+        for index, number in places:
+            index += arrived
+            if not runs or number - index != runs[-1][1] - runs[-1][0]:
+                runs.append((index, number))
+        self._arrived = arrived + len(messages)
+        line.extend(messages)
+        self._count(messages)
+
+    def _merge(self, messages: list[Numbered]) -> None:
+        """Take in messages of others, each at its place by the order of delivery."""
+        waiting = list(self._numbered())
+        self._runs.clear()
+        self._messages.clear()
+        self._arrived = 0
+        for number, push in heapq.merge(waiting, messages, key=_number):
+            if not self._runs or number - self._arrived != self._runs[-1][1] - self._runs[-1][0]:
+                self._runs.append((self._arrived, number))
+            self._messages.append(push)
+            self._arrived += 1
+        self._count([push for _, push in messages])
+
+    def _numbered(self) -> Iterator[Numbered]:
+        """What waits, with its delivery numbers."""
+        index = self._arrived - len(self._messages)
+        runs = list(self._runs)
+        at = 0
+        for push in self._messages:
+            while at + 1 < len(runs) and runs[at + 1][0] <= index:
+                at += 1
+            first, number = runs[at]
+            yield number + index - first, push
+            index += 1
+
+    def _count(self, messages: list[Push]) -> None:
+        """Count messages that came into the line, and wake who waits for them."""
         size = sum([len(message[6]) for message in messages])
         self._counted_bytes += size
-        self.queue.driver.note_buffered(len(messages), size)
+        self.queue._driver.note_buffered(len(messages), size)
         if self._waiters:
             self._wake(len(messages))
 
-    def take_back(self) -> list[Push]:
+    def _take_back(self) -> list[Numbered]:
         """Give up the messages that wait unseen."""
-        messages = list(self.messages)
-        self.messages.clear()
-        self._taken += len(messages)
-        self._taken_bytes = self._counted_bytes
-        self._count_taken()
+        messages = list(self._numbered())
+        self._clear()
         return messages
 
-    def shut(self, error: Error | None) -> None:
+    def _clear(self) -> None:
+        """Drop the messages that wait unseen."""
+        self._taken += len(self._messages)
+        self._taken_bytes = self._counted_bytes
+        self._messages.clear()
+        self._runs.clear()
+        self._count_taken()
+
+    def _shut(self, error: Error | None) -> None:
         """No more messages will arrive; receivers end, with ``error`` if there is one."""
         if not self._closed:
             self._closed = True
@@ -294,9 +404,9 @@ class Consumer:
 
     # how messages are taken out
 
-    def pop(self) -> Message:
+    def _pop(self) -> Message:
         """Take the next message out of the line; there must be one."""
-        messages = self.messages
+        messages = self._messages
         push = messages.popleft()
         self._taken += 1
         self._taken_bytes += len(push[6])
@@ -304,11 +414,13 @@ class Consumer:
             self._count_taken()
         return Message(self, push)
 
-    def pop_many(self, limit: int) -> MessageBatch:
+    def _pop_many(self, limit: int) -> MessageBatch:
         """Take messages out of the line."""
-        messages = self.messages
+        messages = self._messages
         if len(messages) <= limit:
-            return MessageBatch(self, [Message(self, push) for push in self.take_back()])
+            batch = MessageBatch(self, [Message(self, push) for push in messages])
+            self._clear()
+            return batch
         pushes = [messages.popleft() for _ in range(limit)]
         self._taken += limit
         self._taken_bytes += sum([len(push[6]) for push in pushes])
@@ -318,7 +430,7 @@ class Consumer:
     def _count_taken(self) -> None:
         if self._taken:
             self._counted_bytes -= self._taken_bytes
-            self.queue.driver.note_buffered(-self._taken, -self._taken_bytes)
+            self.queue._driver.note_buffered(-self._taken, -self._taken_bytes)
             self._taken = self._taken_bytes = 0
 
     def _raise_if_closed(self) -> None:
@@ -335,10 +447,16 @@ class Consumer:
         if self._closed:
             raise self._error or StopAsyncIteration
 
-    async def arrival(self) -> None:
-        """Wait until there may be a message, or the consumer is closed; activate it first if need be."""
-        if not self.active:
-            await self.queue.activate(self)
+    async def _arrival(self) -> None:
+        """Wait until there may be a message, or the consumer is closed; activate it first if need be.
+
+        What was begun goes on when this is cancelled: others may wait for it, or come back for it.
+        """
+        if not self._begun or self._opening is not None:
+            opening = self._start()
+            await asyncio.wait((opening,))
+            if not opening.cancelled() and not self._closed:
+                opening.result()
             return  # messages may have come with the answer
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
@@ -346,7 +464,7 @@ class Consumer:
             await waiter
         except asyncio.CancelledError:
             # The message this waiter was woken for is still in line: wake somebody else for it.
-            if waiter.done() and not waiter.cancelled() and self.messages:
+            if waiter.done() and not waiter.cancelled() and self._messages:
                 self._wake(1)
             raise
         finally:
@@ -368,28 +486,23 @@ class Consumer:
 
 
 class _Messages:
-    """One loop over the messages of a consumer; alive as long as the loop is."""
+    """One loop over the messages of a consumer."""
 
     __slots__ = ("_consumer",)
 
     def __init__(self, consumer: Consumer) -> None:
-        consumer.queue.driver.check_loop()
+        consumer.queue._driver.check_loop()
         self._consumer = consumer
-        consumer.iterations += 1
-
-    def __del__(self) -> None:
-        if hasattr(self, "_consumer"):
-            self._consumer.iterations -= 1
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self
 
     async def __anext__(self) -> Message:
         consumer = self._consumer
-        while not consumer.messages:
-            consumer._stop_if_closed()  # pyright: ignore[reportPrivateUsage]
-            await consumer.arrival()
-        return consumer.pop()
+        while not consumer._messages:
+            consumer._stop_if_closed()
+            await consumer._arrival()
+        return consumer._pop()
 
 
 class _Batches:
@@ -398,24 +511,19 @@ class _Batches:
     __slots__ = ("_consumer", "_limit")
 
     def __init__(self, consumer: Consumer, limit: int) -> None:
-        consumer.queue.driver.check_loop()
+        consumer.queue._driver.check_loop()
         self._consumer = consumer
         self._limit = limit
-        consumer.iterations += 1
-
-    def __del__(self) -> None:
-        if hasattr(self, "_consumer"):
-            self._consumer.iterations -= 1
 
     def __aiter__(self) -> AsyncIterator[MessageBatch]:
         return self
 
     async def __anext__(self) -> MessageBatch:
         consumer = self._consumer
-        while not consumer.messages:
-            consumer._stop_if_closed()  # pyright: ignore[reportPrivateUsage]
-            await consumer.arrival()
-        return consumer.pop_many(self._limit)
+        while not consumer._messages:
+            consumer._stop_if_closed()
+            await consumer._arrival()
+        return consumer._pop_many(self._limit)
 
 
 class Drain:
@@ -429,21 +537,21 @@ class Drain:
         self._consumer = consumer
         self._complement = complement
 
-    def deliver(self, messages: list[Push]) -> None:
-        """Take messages in."""
+    def _deliver(self, messages: list[Push], places: Places) -> None:
+        """Take messages in that have just arrived."""
+        consumer = self._consumer
         unwanted: list[bytes] = []
-        wanted: list[Push] = []
-        for message in messages:
-            discard = self._complement.may_discard(properties_of(message, self._consumer.max_message_size))
-            if discard:
+        wanted: list[Numbered] = []
+        for number, message in numbered(messages, places):
+            if self._complement.may_discard(properties_of(message, consumer._max_message_size)):
                 unwanted.append(message[2])
             else:
-                wanted.append(message)
+                wanted.append((number, message))
         if wanted:
-            self._consumer.deliver(wanted)
+            pushes = [message for _, message in wanted]
+            consumer._deliver(pushes, [(index, number) for index, (number, _) in enumerate(wanted)])
         if unwanted:
-            self._consumer.queue.outstanding += len(unwanted)
-            self._consumer.queue.confirm_many(unwanted)
+            consumer.queue._confirm_many(unwanted)
 
 
 def properties_of(message: Push, limit: int) -> Properties | None:
@@ -452,9 +560,7 @@ def properties_of(message: Push, limit: int) -> Properties | None:
     if not flags & PushFlags.MESSAGE_PROPERTIES:
         return None
     try:
-        properties, _ = split_application_data(
-            data, has_properties=True, schema_id=schema_id, compression=compression, limit=limit
-        )
+        properties = read_properties(data, schema_id, compression, limit)
         len(properties)  # decodes them
     except ProtocolError:
         return None

@@ -19,6 +19,7 @@ from bmq.client._reporting import Reporter
 from bmq.client.address import Address
 from bmq.client.channel import Channel
 from bmq.client.closing import CloseReport, close_queue, close_session
+from bmq.client.consumer import Places
 from bmq.client.dialer import Dialer
 from bmq.client.event_stream import EventStream
 from bmq.client.health import HostHealthMonitor
@@ -99,6 +100,8 @@ class Driver:
         self._timer_at = 0.0
         self._writable = True
         self._waiting: Waiting
+        # How many messages have arrived: what they are numbered with.
+        self._delivered = 0
         self._buffered_messages = 0
         self._buffered_bytes = 0
         self._slow = False
@@ -201,11 +204,11 @@ class Driver:
         """Close a queue whose posts have been waited for."""
         done: asyncio.Future[None] = self.loop.create_future()
         try:
-            self.core.close_queue(queue.core, done, self.now(), deadline)
+            self.core.close_queue(queue._core, done, self.now(), deadline)
             self.wake()
             await done
         finally:
-            self._queues.pop(queue.core, None)
+            self._queues.pop(queue._core, None)
 
     def _finish(self) -> None:
         """The session is over: leave nothing behind in the event loop."""
@@ -254,7 +257,7 @@ class Driver:
         done: asyncio.Future[None] = self.loop.create_future()
         deadline = self.now() + (self.options.open_timeout if timeout is None else timeout)
         core = self.core.open_queue(uri, flags, queue, done, deadline, suspends=suspends)
-        queue.attach(core)
+        queue._attach(core)
         self._queues[core] = queue
         try:
             self.core.begin_open(core, self.now())
@@ -262,7 +265,7 @@ class Driver:
             await done
         except BaseException as error:
             self._queues.pop(core, None)
-            queue.shut(None)
+            queue._shut(None)
             if isinstance(error, asyncio.CancelledError) and self.core.state is not SessionState.CLOSED:
                 self.core.abandon_queue(core, self.now(), self.now() + self.options.close_timeout)
                 self.wake()
@@ -368,20 +371,14 @@ class Driver:
     async def flushed(self, queue: Queue) -> None:
         """Wait until everything posted to a queue so far has its outcome."""
         self.check_loop()
-        await self._waiting.outcomes(queue.core, self.now())
+        await self._waiting.outcomes(queue._core, self.now())
 
-    async def configure(self, core: QueueCore) -> None:
-        """Bring the broker up to a queue's desired subscriptions."""
+    def configure(self, core: QueueCore) -> asyncio.Future[None]:
+        """Have the broker brought up to what a queue's subscriptions are at the end of this turn."""
         done: asyncio.Future[None] = self.loop.create_future()
         self.core.configure_queue(core, done, self.now() + self.options.configure_timeout)
         self.wake()
-        await done
-
-    def release(self, core: QueueCore) -> bool:
-        """Hand unconfirmed messages back to the broker; False when that is not possible now."""
-        released = self.core.release_queue(core, self.now())
-        self.wake()
-        return released
+        return done
 
     def note_buffered(self, messages: int, size: int) -> None:
         """Count messages that wait for the application; pause reading when there are too many."""
@@ -565,12 +562,21 @@ class Driver:
             settle(event.outcomes)
             self._waiting.posts_left(self._writable)
         elif isinstance(event, Pushed):
-            # Subscriptions take turns: each consumer gets its share of an event at once, in its order.
-            shares: dict[Any, list[Push]] = {}
+            # Subscriptions take turns: each consumer gets its share of an event at once, in its order, and
+            # with it what it was among all: it may pass messages on.
+            shares: dict[Any, tuple[list[Push], Places]] = {}
+            number = self._delivered
             for sub, messages in event.deliveries:
-                shares.setdefault(sub.owner, []).extend(messages)
-            for consumer, messages in shares.items():
-                consumer.deliver(messages)
+                share = shares.get(sub.owner)
+                if share is None:
+                    shares[sub.owner] = messages[:], [(0, number)]
+                else:
+                    share[1].append((len(share[0]), number))
+                    share[0].extend(messages)
+                number += len(messages)
+            self._delivered = number
+            for owner, (messages, places) in shares.items():
+                owner._deliver(messages, places)
         elif isinstance(event, Completed):
             future: asyncio.Future[None] | None = event.token
             if future is not None and not future.done():
@@ -589,7 +595,7 @@ class Driver:
                 self._queue_failed(event)
             elif isinstance(event, ConnectionLost):
                 for queue in self._queues.values():
-                    queue.forget_delivered()
+                    queue._forget_delivered()
             elif isinstance(event, Disconnected):
                 self._ended(event)
             self.dialer.note(event)
@@ -610,14 +616,14 @@ class Driver:
 
     def _queue_failed(self, event: QueueReopenFailed) -> None:
         for core, queue in list(self._queues.items()):
-            if queue.uri == event.queue_uri:
+            if queue.uri == event.queue_uri and not core.in_use:  # reading and writing may be two queues
                 del self._queues[core]
-                queue.shut(event.error)
+                queue._shut(event.error)
 
     def _ended(self, event: Disconnected) -> None:
         error = SessionClosed(f"the session is over: {event.reason}") if event.reason else None
         for queue in self._queues.values():
-            queue.shut(error)
+            queue._shut(error)
         self._queues.clear()
         self._finish()
 

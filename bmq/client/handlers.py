@@ -3,53 +3,81 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
+from collections.abc import Iterator
+from typing import TypeAlias
 
 __all__ = ["Handlers"]
 
+_Task: TypeAlias = asyncio.Task[object]
+
+# Forgotten entries are looked for when there are more than these, and twice as many as the last time.
+_SOME = 64
+
 
 class Handlers:
-    """The tasks that handle messages of one queue.
+    """The messages of one queue that are being handled, and the tasks that do it.
 
     What is handled outside of ``async with`` is not known here: such a message is either confirmed in time,
-    or delivered again.
+    or delivered again. A task that has ended handles nothing any more, whatever it has left open.
     """
 
-    __slots__ = ("_tasks", "_waiters")
+    __slots__ = ("_held", "_many", "_waiters")
 
     def __init__(self) -> None:
-        self._tasks: dict[asyncio.Task[object] | None, int] = {}
+        self._held: dict[object, weakref.ref[_Task] | None] = {}
+        self._many = _SOME
         self._waiters: list[asyncio.Future[None]] = []
 
     def __len__(self) -> int:
-        return sum(self._tasks.values())
+        return sum(1 for _ in self._tasks())
 
-    def enter(self) -> None:
-        """The current task begins to handle a message."""
+    def enter(self, held: object) -> None:
+        """The current task begins to handle a message or a batch."""
         task = asyncio.current_task()
-        self._tasks[task] = self._tasks.get(task, 0) + 1
+        self._held[held] = weakref.ref(task) if task is not None else None
+        if len(self._held) > self._many:
+            self._held = {held: by for held, by in self._held.items() if _at_work(by)}
+            self._many = max(_SOME, 2 * len(self._held))
 
-    def leave(self) -> None:
-        """It is done with it."""
-        task = asyncio.current_task()
-        left = self._tasks.get(task, 1) - 1
-        if left:
-            self._tasks[task] = left
-            return
-        self._tasks.pop(task, None)
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+    def leave(self, held: object) -> None:
+        """It is done with it; whichever task says so: an abandoned generator is closed by another one."""
+        self._held.pop(held, None)
+        self._look()
 
-    def busy(self, closer: asyncio.Task[object] | None) -> int:
+    def busy(self, closer: _Task | None) -> int:
         """Return how many messages are being handled, not counting those of the task that closes."""
-        return sum(count for task, count in self._tasks.items() if task is not closer)
+        return sum(1 for task in self._tasks() if task is None or task is not closer)
 
-    async def idle(self, closer: asyncio.Task[object] | None) -> None:
+    async def idle(self, closer: _Task | None) -> None:
         """Wait until nobody but the task that closes handles a message."""
         while self.busy(closer):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
+            tasks = {task for task in self._tasks() if task is not None and task is not closer}
+            for task in tasks:
+                task.add_done_callback(self._look)
             try:
                 await waiter
             finally:
                 self._waiters.remove(waiter)
+                for task in tasks:
+                    task.remove_done_callback(self._look)
+
+    def _tasks(self) -> Iterator[_Task | None]:
+        """The task of each message that is being handled; None for one that no task does."""
+        for by in self._held.values():
+            if _at_work(by):
+                yield by() if by is not None else None
+
+    def _look(self, _: object = None) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+def _at_work(by: weakref.ref[_Task] | None) -> bool:
+    if by is None:
+        return True
+    task = by()
+    return task is not None and not task.done()

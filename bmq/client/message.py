@@ -52,7 +52,7 @@ class Message:
                 has_properties=bool(flags & _HAS_PROPERTIES),
                 schema_id=schema_id,
                 compression=compression,
-                limit=self._consumer.max_message_size,
+                limit=self._consumer._max_message_size,
             )
         else:
             properties, self._payload = split_properties(data, schema_id != 0)
@@ -138,13 +138,13 @@ class Message:
         delivered again.
         """
         if not self.confirmed:
-            self._consumer.queue.confirm(self._push[2])
+            self._consumer.queue._confirm(self._push[2])
             self.confirmed = True
 
     async def __aenter__(self) -> Message:
         queue = self._consumer.queue
-        queue.driver.check_loop()
-        queue.handlers.enter()
+        queue._driver.check_loop()
+        queue._handlers.enter(self)
         return self
 
     async def __aexit__(
@@ -154,7 +154,7 @@ class Message:
             if exc_type is None:
                 self.confirm()
         finally:
-            self._consumer.queue.handlers.leave()
+            self._consumer.queue._handlers.leave(self)
 
     def __repr__(self) -> str:
         return f"<bmq.Message {self.guid} from {self.queue_uri}, {len(self._push[6])} bytes>"
@@ -175,8 +175,7 @@ class MessageBatch(Sequence[Message]):
     def confirm(self) -> None:
         """Confirm every message of the batch that is not confirmed yet, as :meth:`Message.confirm` does."""
         waiting = [message for message in self._messages if not message.confirmed]
-        guids = [message._push[2] for message in waiting]  # pyright: ignore[reportPrivateUsage]
-        self._consumer.queue.confirm_many(guids)
+        self._consumer.queue._confirm_many([message._push[2] for message in waiting])
         for message in waiting:
             message.confirmed = True
 
@@ -195,8 +194,8 @@ class MessageBatch(Sequence[Message]):
 
     async def __aenter__(self) -> MessageBatch:
         queue = self._consumer.queue
-        queue.driver.check_loop()
-        queue.handlers.enter()
+        queue._driver.check_loop()
+        queue._handlers.enter(self)
         return self
 
     async def __aexit__(
@@ -206,7 +205,7 @@ class MessageBatch(Sequence[Message]):
             if exc_type is None:
                 self.confirm()
         finally:
-            self._consumer.queue.handlers.leave()
+            self._consumer.queue._handlers.leave(self)
 
     def __repr__(self) -> str:
         return f"<bmq.MessageBatch of {len(self._messages)} from {self._consumer.queue.uri}>"
@@ -219,14 +218,15 @@ class PutMessage:
     Attributes:
         data: the payload, 1 byte to 64 MiB.
         properties: values by name.
-        guid: a GUID of 16 bytes to use instead of a generated one. The broker drops a second message with
-            the same GUID within its deduplication window, so equal GUIDs must mean equal messages.
+        guid: the GUID to use instead of a generated one: 32 upper-case hexadecimal digits, as
+            :attr:`Message.guid` has them. The broker drops a second message with the same GUID within its
+            deduplication window, so equal GUIDs must mean equal messages.
         tags: tags that a :class:`bmq.TagFilter` selects by; each becomes a property.
     """
 
     data: bytes | bytearray | memoryview
     properties: Mapping[str, PropertyInput] | None = None
-    guid: bytes | None = None
+    guid: str | None = None
     tags: Iterable[str] = ()
 
 

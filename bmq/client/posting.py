@@ -11,8 +11,8 @@ from bmq.client.message import Ack, FailedPost, PostReport, PutMessage
 from bmq.errors import AckStatus, InvalidPayload, PostError, StateError, UsageError
 from bmq.protocol.events import Outcome
 from bmq.protocol.queue import QueueCore
-from bmq.wire.constants import MAX_APPLICATION_DATA, UNSET_GUID, PutFlags
-from bmq.wire.guid import guid_to_text
+from bmq.wire.constants import MAX_APPLICATION_DATA, PutFlags
+from bmq.wire.guid import guid_from_text, guid_to_text
 from bmq.wire.message import join_application_data
 from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.put import Outgoing
@@ -137,16 +137,16 @@ class Poster:
         self,
         payload: bytes | bytearray | memoryview,
         properties: Mapping[str, PropertyInput] | None,
-        guid: bytes | None,
+        guid: str | None,
     ) -> PostFuture:
         """Post one message; see :meth:`bmq.Queue.post_nowait`."""
         driver = self._driver
         self._check()
         now, tick = driver.moment()
         data = payload if isinstance(payload, bytes) else _as_bytes(payload)
-        guid, data, flags, schema_id, compression = self._prepare(data, properties, guid, tick)
+        raw, data, flags, schema_id, compression = self._prepare(data, properties, guid, tick)
         future: PostFuture = driver.loop.create_future()
-        driver.core.producer.post(self._core, guid, data, future, now, 0, flags, schema_id, compression)
+        driver.core.producer.post(self._core, raw, data, future, now, 0, flags, schema_id, compression)
         if not driver.flush_due:
             driver.wake()
         return future
@@ -230,25 +230,22 @@ class Poster:
             raise StateError(f"queue {core.uri} is suspended: the host is unhealthy")
 
     def _prepare(
-        self, data: bytes, properties: Mapping[str, PropertyInput] | None, guid: bytes | None, tick: int
+        self, data: bytes, properties: Mapping[str, PropertyInput] | None, guid: str | None, tick: int
     ) -> Outgoing:
         """Check a message and bring it into the form in which it travels."""
         if not 0 < len(data) <= MAX_APPLICATION_DATA:
             raise _wrong_size(len(data))
         driver = self._driver
-        if guid is None:
-            guid = driver.guids.next(tick)
-        elif len(guid) != 16 or guid == UNSET_GUID:
-            raise UsageError("a GUID is 16 bytes that are not all zero")
+        raw = driver.guids.next(tick) if guid is None else guid_from_text(guid)
         compression = self._compression
         if properties:
             new = driver.core.new_properties
             area = encode_properties(properties, new=new)
             data, compression = join_application_data(data, area, new=new, compression=compression)
-            return guid, data, _WITH_PROPERTIES, int(new), compression
+            return raw, data, _WITH_PROPERTIES, int(new), compression
         if compression:
             data, compression = join_application_data(data, compression=compression)
-        return guid, data, _PLAIN, 0, compression
+        return raw, data, _PLAIN, 0, compression
 
 
 def _wrong_size(size: int) -> InvalidPayload:

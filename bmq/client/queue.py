@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
+import logging
+import weakref
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from bmq.client._deadline import within
-from bmq.client.consumer import Consumer, properties_of
+from bmq.client.consumer import Consumer, Definition, Numbered, Places, numbered, properties_of
 from bmq.client.handlers import Handlers
 from bmq.client.message import Ack, Message, MessageBatch, PostReport, PutMessage
 from bmq.client.posting import Poster, PostFuture, tagged
-from bmq.errors import ConfigureQueueError, Error, QueueClosed, UsageError
+from bmq.errors import ConfigureQueueError, Error, QueueClosed, RequestTimeout, UsageError
+from bmq.protocol.events import UnclaimedMessages
 from bmq.protocol.queue import QueueCore, SubscriptionOptions
 from bmq.protocol.tables import QueueState
+from bmq.wire.guid import guid_from_text
 from bmq.wire.properties import PropertyInput
 from bmq.wire.push import Push
 from bmq.wire.uri import QueueUri
@@ -26,11 +32,18 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_MAX_UNCONFIRMED_BYTES", "DEFAULT_MAX_UNCONFIRMED_MESSAGES", "Queue"]
 
+logger = logging.getLogger("bmq.client")
+
 DEFAULT_MAX_UNCONFIRMED_MESSAGES = 1000
 DEFAULT_MAX_UNCONFIRMED_BYTES = 33_554_432
 # The SDKs' range: half of what the field holds, so that sums do not overflow.
 _MAX_PRIORITY = 2**30
 _MIN_PRIORITY = -(2**30)
+# Messages nobody here wants are mentioned once they have waited this long, in seconds: not while one consumer
+# makes way for the next, or everything is being closed.
+_MENTION_UNCLAIMED_AFTER = 3.0
+
+_number = itemgetter(0)
 
 
 def _compile(
@@ -65,8 +78,8 @@ def subscription_options(messages: int, size: int, priority: int) -> Subscriptio
 class Queue:
     """An open queue. Made by :meth:`bmq.Session.open_queue`.
 
-    Iterating over it receives everything, through its default subscription; :meth:`subscribe` makes
-    consumers that receive what their expression selects.
+    Iterating over it receives everything, through its default subscription, which begins then and stays until
+    the queue is closed; :meth:`subscribe` makes consumers that receive what their expression selects.
 
     Attributes:
         session: the session it was opened in.
@@ -79,10 +92,10 @@ class Queue:
         uri: QueueUri,
         options: SubscriptionOptions,
         *,
-        default_subscription: bool,
+        default_subscription: bool | None,
     ) -> None:
         self.session = session
-        self.driver = driver
+        self._driver = driver
         self._uri = uri
         self._options = options
         self._default_subscription = default_subscription
@@ -90,25 +103,23 @@ class Queue:
         self._default: Consumer | None = None
         self._close_task: asyncio.Task[None] | None = None
         self._syncing: set[asyncio.Future[None]] = set()
-        self._shut = False
-        #: Who is handling messages of this queue.
-        self.handlers = Handlers()
-        #: Messages delivered and neither confirmed nor handed back.
-        self.outstanding = 0
-        # Of those, the ones no consumer is left for.
-        self._stranded = 0
-        self.core: QueueCore
+        self._over = False
+        # Who is handling messages of this queue.
+        self._handlers = Handlers()
+        # Messages no consumer here wants, in the order of their delivery, and what mentions them.
+        self._unclaimed: list[Numbered] = []
+        self._mention: asyncio.TimerHandle | None = None
+        self._core: QueueCore
         self._poster: Poster
 
-    def attach(self, core: QueueCore) -> None:
+    def _attach(self, core: QueueCore) -> None:
         """Take the protocol's side of this queue."""
-        self.core = core
-        self._poster = Poster(self.driver, core)
-        if core.readable:
+        self._core = core
+        self._poster = Poster(self._driver, core)
+        if core.readable and self._default_subscription is not False:
             self._default = Consumer(self, None, [None], self._options, None)
             if self._default_subscription:
-                self._consumers.append(self._default)
-                self._set_desired()
+                self._add(self._default)
 
     # what it is
 
@@ -120,26 +131,45 @@ class Queue:
     @property
     def state(self) -> QueueState:
         """Where its state machine is."""
-        return self.core.state
+        return self._core.state
 
     @property
     def closed(self) -> bool:
         """Whether it is closed or closing."""
-        return self._shut or self.core.state is QueueState.CLOSED or self.core.closing is not None
+        return self._over or self._core.state is QueueState.CLOSED or self._core.closing is not None
 
     @property
     def unacked(self) -> int:
         """How many posts have no outcome yet."""
-        return self.core.unacked
+        return self._core.unacked
 
     @property
     def subscriptions(self) -> list[Consumer]:
         """The consumers whose subscriptions the broker has."""
-        applied = set(self.core.applied)
-        return [consumer for consumer in self._consumers if not applied.isdisjoint(consumer.cores)]
+        applied = set(self._core.applied)
+        return [each for each in self._consumers if not applied.isdisjoint(each._definition.cores)]
+
+    @property
+    def readable(self) -> bool:
+        """Whether it was opened for reading."""
+        return self._core.readable
+
+    @property
+    def writable(self) -> bool:
+        """Whether it was opened for writing."""
+        return self._core.writable
+
+    @property
+    def unclaimed(self) -> int:
+        """How many delivered messages no consumer here wants.
+
+        They were delivered to a consumer that has left since. The next one that wants them gets them, in
+        front of what comes later; else they are delivered to others once this queue is closed.
+        """
+        return len(self._unclaimed)
 
     def __repr__(self) -> str:
-        return f"<bmq.Queue {self.uri}, {self.core.state.value}>"
+        return f"<bmq.Queue {self.uri}, {self._core.state.value}>"
 
     # posting
 
@@ -149,7 +179,7 @@ class Queue:
         *,
         properties: Mapping[str, PropertyInput] | None = None,
         tags: Iterable[str] = (),
-        guid: bytes | None = None,
+        guid: str | None = None,
         timeout: float | None = None,
     ) -> Ack:
         """Post a message and wait for its acknowledgement.
@@ -161,8 +191,9 @@ class Queue:
             payload: 1 byte to 64 MiB.
             properties: values by name: bool, int, str, bytes, or :class:`bmq.Typed`.
             tags: tags that a :class:`bmq.TagFilter` selects by; each becomes a property.
-            guid: 16 bytes to use as the GUID instead of generated ones; the broker drops a second message
-                with the same GUID within its deduplication window.
+            guid: the GUID to use instead of a generated one, as :attr:`bmq.Message.guid` has them: 32
+                upper-case hexadecimal digits. The broker drops a second message with the same GUID within
+                its deduplication window.
             timeout: seconds to wait for the outcome; None leaves it to the queue's deduplication time, after
                 which a post that stayed unanswered fails.
 
@@ -178,7 +209,7 @@ class Queue:
         if timeout is not None:
             async with within(timeout, f"a post to {self.uri} had no outcome"):
                 return await self.post(payload, properties=properties, tags=tags, guid=guid)
-        driver = self.driver
+        driver = self._driver
         while not driver.takes_posts:
             await driver.room()
         return await self._poster.post(payload, tagged(properties, tags) if tags else properties, guid)
@@ -189,7 +220,7 @@ class Queue:
         *,
         properties: Mapping[str, PropertyInput] | None = None,
         tags: Iterable[str] = (),
-        guid: bytes | None = None,
+        guid: str | None = None,
     ) -> PostFuture:
         """Post a message without waiting.
 
@@ -203,8 +234,8 @@ class Queue:
             InvalidPayload, InvalidProperty: nothing was posted.
             QueueClosed, SessionClosed: nothing was posted.
         """
-        if not self.driver.has_room:
-            raise self.driver.buffer_full()
+        if not self._driver.has_room:
+            raise self._driver.buffer_full()
         return self._poster.post(payload, tagged(properties, tags) if tags else properties, guid)
 
     async def post_many(
@@ -240,7 +271,7 @@ class Queue:
         Cancelling it changes nothing.
         """
         async with within(timeout, f"posts to {self.uri} had no outcome"):
-            await self.driver.flushed(self)
+            await self._driver.flushed(self)
 
     # receiving
 
@@ -252,7 +283,10 @@ class Queue:
         return await self._default_consumer().receive(timeout)
 
     def receive_nowait(self) -> Message | None:
-        """Return the next message of the default subscription if one is there, else None."""
+        """Return the next message of the default subscription if one is there, else None.
+
+        The first call begins the default subscription, in the background.
+        """
         return self._default_consumer().receive_nowait()
 
     async def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> MessageBatch:
@@ -264,9 +298,13 @@ class Queue:
         return self._default_consumer().batches(max_messages)
 
     def _default_consumer(self) -> Consumer:
-        if not self.core.readable:
+        if not self._core.readable:
             raise UsageError(f"queue {self.uri} was not opened for reading: open_queue(..., read=True)")
-        assert self._default is not None
+        if self._default is None:
+            raise UsageError(
+                f"queue {self.uri} was opened with default_subscription=False: receive from the consumers "
+                "that queue.subscribe(...) makes, or leave default_subscription out"
+            )
         return self._default
 
     # subscriptions
@@ -283,9 +321,9 @@ class Queue:
     ) -> Consumer:
         """Make a consumer for the messages that match.
 
-        Nothing is sent before ``async with``, ``await`` or receiving activates it. While the queue itself is
-        not being iterated over, its default subscription steps aside for this one; iterating over the queue
-        brings it back, next to the others.
+        Nothing is sent before ``async with``, ``await`` or receiving activates it. It stands next to the
+        others of the queue, the default subscription among them if somebody has received from the queue
+        itself.
 
         Args:
             selector: what to receive: an expression as text or :class:`bmq.Expression`, a filter built with
@@ -304,61 +342,55 @@ class Queue:
             UsageError: the queue was not opened for reading, or a limit is out of its range.
             InvalidExpression: the expression is not legal.
         """
-        if not self.core.readable:
+        if not self._core.readable:
             raise UsageError(f"queue {self.uri} was not opened for reading: open_queue(..., read=True)")
         options = self._derive(self._options, priority, max_unconfirmed_messages, max_unconfirmed_bytes)
         selector, expressions, discard = _compile(selector, discard=discard_unmatched, strict=strict)
         return Consumer(self, selector, expressions, options, discard)
 
-    async def activate(self, consumer: Consumer) -> None:
-        """Add a consumer's subscription to the stream; see :meth:`bmq.Consumer.open`."""
-        self.driver.check_loop()
-        if consumer in self._consumers:
-            return
+    def _begin(self, consumer: Consumer) -> asyncio.Future[None]:
+        """Add a consumer's subscription to the stream; return what tells when the broker has agreed."""
         self._check_open()
         if consumer.closed:
             raise QueueClosed(f"{consumer!r} is closed; subscribe again")
-        aside = self._default if consumer is not self._default else None
-        if aside is not None and (aside.in_use or aside not in self._consumers):
-            aside = None
-        self._consumers.append(consumer)
-        if aside is not None:
-            self._consumers.remove(aside)
-        self._set_desired()
+        asked = self._driver.configure(self._core)
+        self._add(consumer)
+        self._place_unclaimed()
+        return asked
+
+    async def _begun(self, consumer: Consumer, asked: asyncio.Future[None]) -> None:
+        """Wait until the broker has agreed; else take the subscription back."""
         try:
-            await self._configure()
+            await asked
         except BaseException as error:
             if consumer in self._consumers:
-                self._consumers.remove(consumer)
-            if aside is not None and aside not in self._consumers:
-                self._consumers.append(aside)
-            consumer.active = False
-            self._set_desired()
+                self._remove(consumer)
             if not isinstance(error, ConfigureQueueError):
                 self._sync()
-            if not self.closed:  # it may have been given messages all the same
-                self.reroute(consumer.take_back())
+            self._place(consumer._take_back())  # it may have been given messages all the same
             raise
-        if aside is not None:
-            self.reroute(aside.take_back())
 
-    async def deactivate(self, consumer: Consumer) -> None:
+    async def _deactivate(self, consumer: Consumer) -> None:
         """Take a consumer's subscription out of the stream; see :meth:`bmq.Consumer.close`."""
-        self.driver.check_loop()
+        self._driver.check_loop()
+        consumer._shut(None)
         if consumer not in self._consumers:
-            consumer.shut(None)
             return
-        self._consumers.remove(consumer)
+        self._remove(consumer)
+        # At once: what still arrives for it was delivered later.
+        self._place(consumer._take_back())
         try:
             if not self.closed:
-                self._set_desired()
                 await self._configure()
-        except (QueueClosed, ConfigureQueueError):
-            pass  # closed, or refused: what the broker still sends for it is handed to others
-        finally:
-            self._retire(consumer)
+        except QueueClosed:
+            pass
+        except ConfigureQueueError:
+            self._sync()  # refused because of another change; this one has still to be made
+        except RequestTimeout:
+            self._sync()
+            raise
 
-    async def reconfigure(
+    async def _reconfigure(
         self,
         consumer: Consumer,
         selector: Selector,
@@ -368,23 +400,32 @@ class Queue:
     ) -> None:
         """Change a consumer's subscription; see :meth:`bmq.Consumer.configure`."""
         self._check_open()
-        before = consumer.definition
-        old_selector, old_expressions, old_options, old_discard = before
-        options = self._derive(old_options, priority, max_unconfirmed_messages, max_unconfirmed_bytes)
+        before = consumer._definition
+        options = self._derive(before.options, priority, max_unconfirmed_messages, max_unconfirmed_bytes)
+        expressions, complement = before.expressions, before.discard
         if selector is None:
-            consumer.redefine(old_selector, old_expressions, options, old_discard)
+            selector = before.selector
         else:
-            selector, expressions, discard = _compile(selector, discard=old_discard is not None)
-            consumer.redefine(selector, expressions, options, discard)
+            selector, expressions, complement = _compile(selector, discard=complement is not None)
+        await self._redefine(consumer, consumer._define(selector, expressions, options, complement))
+
+    async def _redefine(self, consumer: Consumer, definition: Definition) -> None:
+        """Make a consumer's subscription another one; it stays as the broker has it when that fails."""
+        consumer._definition = definition
         if consumer not in self._consumers:
+            consumer._agreed = definition
             return
-        self._set_desired()
+        self._want()
+        self._place_unclaimed()
         try:
             await self._configure()
-        except Exception:
-            consumer.redefine(*before)
-            self._sync()
+        except Exception as error:
+            consumer._definition = consumer._agreed
+            self._want()
+            if not isinstance(error, ConfigureQueueError):
+                self._sync()
             raise
+        consumer._agreed = definition
 
     def _derive(
         self, base: SubscriptionOptions, priority: int | None, messages: int | None, size: int | None
@@ -396,21 +437,26 @@ class Queue:
         )
 
     async def _configure(self) -> None:
-        await self.driver.configure(self.core)
-        if self._stranded:  # handing back had to wait for this
-            self._hand_back()
+        await self._driver.configure(self._core)
 
-    def _set_desired(self) -> None:
-        if self._default is not None:
-            self._default.active = False
-        for consumer in self._consumers:
-            consumer.active = True
-        self.core.desired = [core for consumer in self._consumers for core in consumer.cores]
+    def _add(self, consumer: Consumer) -> None:
+        consumer._begun = True
+        self._consumers.append(consumer)
+        self._want()
+
+    def _remove(self, consumer: Consumer) -> None:
+        consumer._begun = False
+        self._consumers.remove(consumer)
+        self._want()
+
+    def _want(self) -> None:
+        """The stream is to have what the consumers say."""
+        self._core.desired = [core for each in self._consumers for core in each._definition.cores]
 
     def _sync(self) -> None:
-        """The stream is to have what the consumers say, whatever became of the last attempt."""
+        """Have the stream be what the consumers say, whatever became of the last attempt."""
         if not self.closed:
-            self._set_desired()
+            self._want()
             syncing = asyncio.ensure_future(self._configure())
             self._syncing.add(syncing)
             syncing.add_done_callback(self._synced)
@@ -420,68 +466,112 @@ class Queue:
         if not syncing.cancelled():
             syncing.exception()  # nobody asked for it: the next change will tell
 
-    # messages whose consumer has left
+    # messages without a consumer of their own
 
-    def _retire(self, consumer: Consumer) -> None:
-        consumer.shut(None)
-        left = consumer.take_back()
-        if left and not self.closed:
-            self.reroute(left)
+    def _deliver(self, messages: list[Push], places: Places) -> None:
+        """Take messages that have just arrived, for a consumer that has left, or for one nobody knows."""
+        self._place(numbered(messages, places))
 
-    def reroute(self, messages: list[Push]) -> None:
-        """Hand messages of a consumer that has left to another one that wants them, or back to the broker.
+    def _place(self, messages: list[Numbered]) -> None:
+        """Hand messages to consumers that want them, where they belong in their lines; keep the others.
 
-        The protocol knows no other way to give a message back than to close the reading side and open it
-        again; that waits until the application holds no message of this queue. A queue that is being closed
-        hands everything back anyway.
+        The protocol has no way to give one message back. Closing the reading side gives all of them back, but
+        a broker delivers those first, and nothing else until somebody takes them: consumers that do not want
+        them would starve. So they stay here, unconfirmed, until one wants them or the queue closes.
         """
-        if self._shut:
+        if self._over or not messages:
             return
-        self.outstanding -= len(messages)
-        ranked = sorted(self._consumers, key=lambda consumer: -consumer.options.priority)
-        limit = self.driver.options.max_message_size
-        for message in messages:
-            properties = properties_of(message, limit)
+        ranked = sorted(self._consumers, key=lambda each: -each.options.priority)
+        limit = self._driver.options.max_message_size
+        shares: dict[Consumer, list[Numbered]] = {}
+        unwanted: list[bytes] = []
+        left: list[Numbered] = []
+        for each in messages:
+            properties = properties_of(each[1], limit)
             for consumer in ranked:
-                if not consumer.closed and consumer.takes(properties):
-                    consumer.deliver([message])
+                if consumer._takes(properties):
+                    shares.setdefault(consumer, []).append(each)
                     break
             else:
-                self.outstanding += 1
-                self._stranded += 1
-        self._hand_back()
+                if any(consumer._discards(properties) for consumer in ranked):
+                    unwanted.append(each[1][2])
+                else:
+                    left.append(each)
+        for consumer, share in shares.items():
+            consumer._merge(share)
+        if unwanted:
+            self._confirm_many(unwanted)
+        if left and not self._core.at_most_once:
+            self._unclaimed = list(heapq.merge(self._unclaimed, left, key=_number))
+        if not self._unclaimed:
+            self._mention_unclaimed(False)
+        elif self._mention is None:
+            self._mention_unclaimed(True)
 
-    def _hand_back(self) -> None:
-        if self._shut:
-            return
-        buffered = sum(consumer.buffered for consumer in self._consumers)
-        idle = self.outstanding - buffered <= self._stranded
-        if self._stranded and idle and not self.core.at_most_once and self.driver.release(self.core):
-            self.forget_delivered()
+    def _place_unclaimed(self) -> None:
+        """See whether somebody wants now what nobody wanted so far."""
+        messages, self._unclaimed = self._unclaimed, []
+        self._place(messages)
 
-    def forget_delivered(self) -> None:
+    def _mention_unclaimed(self, later: bool) -> None:
+        """Have the application told in a while that there are unclaimed messages; or not any more."""
+        if self._mention is not None:
+            self._mention.cancel()
+            self._mention = None
+        if later:
+            # The event loop does not keep the queue alive.
+            self._mention = self._driver.loop.call_later(
+                _MENTION_UNCLAIMED_AFTER, _mention, weakref.ref[Queue](self)
+            )
+
+    def _forget_delivered(self) -> None:
         """What was delivered and not seen by the application will be delivered again: drop it."""
-        self.outstanding = self._stranded = 0
-        if not self.core.at_most_once:
+        if not self._core.at_most_once:
             for consumer in self._consumers:
-                consumer.take_back()
+                consumer._clear()
+            self._unclaimed.clear()
+            self._mention_unclaimed(False)
 
-    def confirm(self, guid: bytes) -> None:
+    # confirming
+
+    def confirm(self, *messages: Message | str) -> None:
+        """Confirm messages, also ones that were delivered to another session.
+
+        A GUID is enough: what a program that died has noted as done can be confirmed by its successor. The
+        broker ignores a GUID that it does not know, or that was confirmed before.
+
+        Args:
+            messages: messages, or their GUIDs as :attr:`bmq.Message.guid` has them.
+
+        Raises:
+            UsageError: one is neither, or the queue was not opened for reading; nothing is confirmed.
+        """
+        if not self._core.readable:
+            raise UsageError(f"queue {self.uri} was not opened for reading: there is nothing to confirm")
+        guids: list[bytes] = []
+        for each in messages:
+            if isinstance(each, Message):
+                if each.subscription.queue is not self:
+                    raise UsageError(f"{each!r} is of another queue: message.confirm() knows which")
+                if not each.confirmed:
+                    guids.append(each._push[2])
+            else:
+                guids.append(guid_from_text(each))
+        for each in messages:
+            if isinstance(each, Message):
+                each.confirmed = True
+        self._confirm_many(guids)
+
+    def _confirm(self, guid: bytes) -> None:
         """Confirm a message."""
-        driver = self.driver
+        driver = self._driver
         driver.wake_here()
-        self.outstanding -= 1
-        driver.core.confirm(self.core, guid)
-        if self._stranded:
-            self._hand_back()
+        driver.core.confirm(self._core, guid)
 
-    def confirm_many(self, guids: list[bytes]) -> None:
+    def _confirm_many(self, guids: list[bytes]) -> None:
         """Confirm several messages."""
-        self.driver.wake_here()
-        self.outstanding -= len(guids)
-        self.driver.core.confirm_many(self.core, guids)
-        if self._stranded:
-            self._hand_back()
+        self._driver.wake_here()
+        self._driver.core.confirm_many(self._core, guids)
 
     async def configure(
         self,
@@ -502,7 +592,7 @@ class Queue:
 
         Cancelling it leaves the outcome open: the broker may or may not have the new options.
         """
-        if not self.core.readable:
+        if not self._core.readable:
             raise UsageError(f"queue {self.uri} was not opened for reading: there is nothing to configure")
         self._check_open()
         before = self._options
@@ -511,17 +601,10 @@ class Queue:
         default = self._default
         if default is None:
             return
-        definition = default.definition
-        default.redefine(None, [None], options, None)
-        if default not in self._consumers:
-            return
-        self._set_desired()
         try:
-            await self._configure()
+            await self._redefine(default, default._define(None, [None], options, None))
         except Exception:
-            self._options = before
-            default.redefine(*definition)
-            self._set_desired()
+            self._options = default.options
             raise
 
     # life
@@ -543,23 +626,25 @@ class Queue:
 
         Cancelling it leaves the closing going on in the background.
         """
-        self.driver.check_loop()
+        self._driver.check_loop()
         if self._close_task is None or self._close_task.cancelled():
-            if self.core.state is QueueState.CLOSED:
+            if self._core.state is QueueState.CLOSED:
                 return
-            closing = self.driver.close_queue(self, timeout, asyncio.current_task())
-            self._close_task = self.driver.keep(closing)
+            closing = self._driver.close_queue(self, timeout, asyncio.current_task())
+            self._close_task = self._driver.keep(closing)
         await asyncio.shield(self._close_task)
 
-    def shut(self, error: Error | None) -> None:
+    def _shut(self, error: Error | None) -> None:
         """The queue is closing or closed: end its consumers."""
-        self._shut = True
+        self._over = True
         consumers = set(self._consumers)
         if self._default is not None:
             consumers.add(self._default)
         for consumer in consumers:
-            consumer.shut(error)
-            consumer.take_back()
+            consumer._shut(error)
+            consumer._clear()
+        self._unclaimed.clear()
+        self._mention_unclaimed(False)
 
     async def __aenter__(self) -> Queue:
         return self
@@ -570,6 +655,17 @@ class Queue:
         await self.close()
 
     def _check_open(self) -> None:
-        self.driver.check_open()
+        self._driver.check_open()
         if self.closed:
             raise QueueClosed(f"queue {self.uri} is closed")
+
+
+def _mention(queue: weakref.ref[Queue]) -> None:
+    if (alive := queue()) is not None and alive.unclaimed:
+        logger.warning(
+            "%s holds %d messages that were delivered to a consumer which has left, and that no other "
+            "consumer here wants: they stay unconfirmed until one does, or the queue is closed",
+            alive.uri,
+            alive.unclaimed,
+        )
+        alive._driver.publish(UnclaimedMessages(alive.uri, alive.unclaimed))

@@ -156,10 +156,18 @@ class Session:
         max_unconfirmed_messages: int = DEFAULT_MAX_UNCONFIRMED_MESSAGES,
         max_unconfirmed_bytes: int = DEFAULT_MAX_UNCONFIRMED_BYTES,
         suspends_on_bad_host_health: bool = False,
-        default_subscription: bool = True,
+        default_subscription: bool | None = None,
         timeout: float | None = None,
     ) -> Queue:
-        """Open a queue (openQueue, and configureStream for readers).
+        """Open a queue.
+
+        Opening it for reading asks for no messages yet: they come once somebody receives from the queue
+        (iterates over it, or calls ``receive``, ``receive_many``, ``receive_nowait``, ``batches``), or from a
+        consumer that :meth:`Queue.subscribe` makes. On a broadcast queue, what is posted before that is
+        missed: see ``default_subscription``.
+
+        A session may open a queue for reading in one place and for writing in another: these are two queues
+        then, each with a life of its own.
 
         Args:
             uri: ``bmq://DOMAIN[.~TIER]/QUEUE[?id=APPID]``; readers of a fanout queue name their appId.
@@ -169,15 +177,17 @@ class Session:
             max_unconfirmed_messages: how many messages may be delivered and unconfirmed.
             max_unconfirmed_bytes: how many bytes of them.
             suspends_on_bad_host_health: take the queue out of service while the host is unhealthy.
-            default_subscription: receive everything by iterating over the queue, from now on. False delivers
-                nothing before :meth:`Queue.subscribe`.
+            default_subscription: when the queue begins to receive everything for those who receive from the
+                queue itself: None when the first of them does, True now, False never (they get a
+                ``UsageError``). Once begun, it stays until the queue is closed; a consumer of everything that
+                can be closed is ``queue.subscribe()``.
             timeout: seconds to wait; None for the session's ``open_timeout``.
 
         Raises:
             OpenQueueError: the broker refused; ``broker_message`` has its reason.
             RequestTimeout: the broker did not answer in time.
             InvalidURI, UsageError: the arguments are not legal.
-            StateError: the queue is already open in this session.
+            StateError: the queue is already open in this session for the same side.
             SessionClosed: the session is closed.
 
         Cancelling it closes the queue again as soon as the broker has opened it.

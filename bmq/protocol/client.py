@@ -324,10 +324,6 @@ class ClientCore:
         """
         self.queues.close(queue, Operation(token, deadline), now)
 
-    def release_queue(self, queue: QueueCore, now: float) -> bool:
-        """Hand every unconfirmed message of a queue back to the broker."""
-        return self.queues.release(queue, now)
-
     def host_health(self, healthy: bool) -> None:
         """Tell what the host health monitor says: queues that want it are suspended, or resume."""
         if self.state is not SessionState.CLOSED:

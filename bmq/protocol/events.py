@@ -30,6 +30,7 @@ __all__ = [
     "SlowConsumer",
     "SlowConsumerRecovered",
     "StateRestored",
+    "UnclaimedMessages",
 ]
 
 
@@ -141,6 +142,22 @@ class SlowConsumerRecovered(SessionEvent):
 
     messages: int
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnclaimedMessages(SessionEvent):
+    """A queue holds messages that were delivered to a consumer which has left, and that no other one wants.
+
+    They stay unconfirmed until a consumer of the queue wants them, or the queue is closed; see
+    :attr:`bmq.Queue.unclaimed`. Reported once, until there are none any more.
+
+    Attributes:
+        queue_uri: the queue.
+        messages: how many.
+    """
+
+    queue_uri: str
+    messages: int
 
 
 @dataclass(frozen=True, slots=True)

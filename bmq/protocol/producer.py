@@ -27,13 +27,12 @@ _ACCEPTING = frozenset(
     {
         QueueState.OPEN,
         QueueState.RECONFIGURING,
-        QueueState.RELEASING,
         QueueState.LOST,
         QueueState.REOPENING,
         QueueState.RESTORING,
     }
 )
-# which is when the queue is in one of these, or only its reading side is being closed and opened again.
+# which is when the queue is in one of these.
 _SENDABLE = frozenset({QueueState.OPEN, QueueState.RECONFIGURING})
 
 
@@ -195,9 +194,7 @@ class Producer:
     def resume(self, queues: Collection[QueueCore]) -> None:
         """Send again, in the order of posting, what has no outcome yet and belongs to these queues."""
         ready = {
-            queue
-            for queue in queues
-            if queue.writable and not queue.sending and (queue.state in _SENDABLE or queue.releasing)
+            queue for queue in queues if queue.writable and not queue.sending and queue.state in _SENDABLE
         }
         if not ready:
             return

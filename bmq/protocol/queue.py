@@ -44,6 +44,9 @@ class SubscriptionOptions:
         self.priority = priority
 
 
+_NO_OPTIONS = SubscriptionOptions(0, 0, 0)
+
+
 class SubscriptionCore:
     """One subscription of a queue.
 
@@ -116,6 +119,7 @@ class QueueCore:
         uri: what it was opened as.
         family: the queues that differ in their appId only.
         q_id: its number in this session; all applications of a queue share it.
+        sub_app_id: the application it reads for, "" for none.
         sub_id: the application's number within the queue, 0 without an application.
         flags: what it is open for.
         state: where its state machine is.
@@ -128,9 +132,11 @@ class QueueCore:
         deduplication_time: how long the broker recognises a GUID, in seconds.
         unacked: how many posts wait for their outcome.
         owner: the object of the I/O layer.
+        anybody: stands for whichever of its subscriptions a message is for.
     """
 
     __slots__ = (
+        "anybody",
         "applied",
         "at_most_once",
         "attached",
@@ -144,11 +150,11 @@ class QueueCore:
         "owner",
         "q_id",
         "readable",
-        "releasing",
         "reported_suspended",
         "request",
         "sending",
         "state",
+        "sub_app_id",
         "sub_id",
         "suspended",
         "suspends_on_bad_host_health",
@@ -166,11 +172,13 @@ class QueueCore:
         self.uri_text = str(uri)
         self.family = family
         self.q_id = family.q_id
+        self.sub_app_id = app_id
         self.sub_id = family.sub_id(app_id)
         self.flags = flags
         self.readable = bool(flags & QueueFlags.READ)
         self.writable = bool(flags & QueueFlags.WRITE)
         self.owner = owner
+        self.anybody = SubscriptionCore(self, "", _NO_OPTIONS, owner)
         self.state = QueueState.CLOSED
         self.desired: list[SubscriptionCore] = []
         self.applied: list[SubscriptionCore] = []
@@ -189,7 +197,6 @@ class QueueCore:
         self.waiting_configure: deque[Operation] = deque()
         # what is outstanding
         self.request: Request | None = None
-        self.releasing = False
 
     @property
     def app_id(self) -> str:
@@ -197,20 +204,25 @@ class QueueCore:
         return self.uri.app_id if self.sub_id else DEFAULT_APP_ID
 
     @property
+    def in_use(self) -> bool:
+        """Whether the application has it in its hands: it is open, or being reopened."""
+        return self.state in _IN_USE
+
+    @property
     def effective(self) -> list[SubscriptionCore]:
         """The subscriptions the stream is to have: none while the queue is suspended."""
         return [] if self.suspended else self.desired
 
-    def handle_parameters(self, flags: QueueFlags) -> QueueHandleParameters:
-        """What openQueue and closeQueue say of the queue, or of one side of it."""
+    def handle_parameters(self) -> QueueHandleParameters:
+        """What openQueue and closeQueue say of the queue."""
         info = SubQueueIdInfo(sub_id=self.sub_id, app_id=self.uri.app_id) if self.sub_id else None
         return QueueHandleParameters(
             uri=str(self.uri) if self.sub_id else self.uri.canonical,
             q_id=self.q_id,
             sub_id_info=info,
-            flags=int(flags),
-            read_count=int(bool(flags & QueueFlags.READ)),
-            write_count=int(bool(flags & QueueFlags.WRITE)),
+            flags=int(self.flags),
+            read_count=int(self.readable),
+            write_count=int(self.writable),
             admin_count=0,
         )
 
@@ -251,3 +263,12 @@ def consumer_info(options: SubscriptionOptions) -> ConsumerInfo:
 
 # The broker does not have a queue in these states open, or has already been asked to close it.
 _GONE = frozenset({QueueState.CLOSED, QueueState.WAITING, QueueState.LOST, QueueState.CLOSING})
+_IN_USE = frozenset(
+    {
+        QueueState.OPEN,
+        QueueState.RECONFIGURING,
+        QueueState.LOST,
+        QueueState.REOPENING,
+        QueueState.RESTORING,
+    }
+)

@@ -35,7 +35,6 @@ from bmq.wire.control import (
     ConfigureStream,
     ControlBody,
     OpenQueue,
-    QueueFlags,
     QueueStreamParameters,
     Status,
     SubQueueIdInfo,
@@ -157,8 +156,7 @@ class QueueSteps:
 
     def _send_open(self, queue: QueueCore, _request: Request | None, _refusal: Status | None) -> None:
         deadline = queue.opening.deadline if queue.opening else self._now + self._reopen_timeout
-        flags = QueueFlags.READ if queue.releasing else queue.flags
-        body = OpenQueue(handle_parameters=queue.handle_parameters(flags))
+        body = OpenQueue(handle_parameters=queue.handle_parameters())
         queue.request = self._link.request(RequestKind.OPEN, body, queue, deadline)
 
     def _wait_again(self, queue: QueueCore, _request: Request | None, _refusal: Status | None) -> None:
@@ -227,13 +225,11 @@ class QueueSteps:
     # reopening
 
     def _finish_reopen(self, queue: QueueCore, request: Request | None, refusal: Status | None) -> None:
-        released, queue.releasing = queue.releasing, False
         queue.attached = not queue.at_most_once  # such a queue takes no confirmations
         if request is None or request.kind is not RequestKind.CONFIGURE:
             queue.applied = []
         self._commit_configure(queue, request, refusal)
-        if not released:
-            self._link.emit(QueueReopened(str(queue.uri)))
+        self._link.emit(QueueReopened(str(queue.uri)))
         self._link.queue_settled(queue, self._now)
 
     def _fail_reopen(self, queue: QueueCore, _request: Request | None, refusal: Status | None) -> None:
@@ -258,32 +254,12 @@ class QueueSteps:
 
     def _let_go(self, queue: QueueCore, error: Error) -> None:
         """A queue that was being reopened is not wanted, or not to be had."""
-        queue.releasing = False
         queue.sending = False
         self.fail_operations(queue, error)
         self._link.give_up_posts(queue)
         self._link.queue_settled(queue, self._now)
 
     # closing
-
-    def _send_release(self, queue: QueueCore, _request: Request | None, _refusal: Status | None) -> None:
-        queue.releasing = True
-        self._request_close(queue, QueueFlags.READ, self._now + self._reopen_timeout)
-
-    def _drop_connection(self, queue: QueueCore, _request: Request | None, refusal: Status | None) -> None:
-        """The queue is open on one side only. A new connection brings it back whole, with its posts."""
-        error = _refused(OpenQueueError, "reopen", queue, refusal)
-        self._link.fail_channel(ConnectionFailed(f"could not hand messages back: {error}"))
-
-    def _close_rest(self, queue: QueueCore, _request: Request | None, _refusal: Status | None) -> None:
-        """The reading side is being closed already; that response ends it unless there is another side."""
-        queue.releasing = False
-        queue.sending = False
-        self.fail_operations(queue, _closed(queue))
-        if queue.writable:
-            self._request_close(queue, QueueFlags.WRITE, self._closing_deadline(queue))
-        elif queue.request is not None:
-            self._link.extend_request(queue.request, self._closing_deadline(queue))
 
     def _send_deconfigure(self, queue: QueueCore, _request: Request | None, _refusal: Status | None) -> None:
         queue.sending = False
@@ -292,7 +268,7 @@ class QueueSteps:
 
     def _send_close(self, queue: QueueCore, _request: Request | None, _refusal: Status | None) -> None:
         queue.sending = False
-        self._request_close(queue, queue.flags, self._closing_deadline(queue))
+        self._request_close(queue, self._closing_deadline(queue))
 
     def _finish_close(self, queue: QueueCore, _request: Request | None, _refusal: Status | None) -> None:
         self._end(queue, None)
@@ -303,7 +279,7 @@ class QueueSteps:
 
     def _close_unanswered(self, queue: QueueCore, request: Request | None, refusal: Status | None) -> None:
         # There is no time left to wait for the answer.
-        self._request_close(queue, queue.flags, self._now + self._reopen_timeout)
+        self._request_close(queue, self._now + self._reopen_timeout)
         self._fail_close(queue, request, refusal)
 
     def _stop(self, queue: QueueCore, _request: Request | None, _refusal: Status | None) -> None:
@@ -324,13 +300,10 @@ class QueueSteps:
         self.routes.add(queue, numbered)
         queue.request = self._link.request(RequestKind.CONFIGURE, body, queue, deadline, numbered)
 
-    def _request_close(self, queue: QueueCore, flags: QueueFlags, deadline: float) -> None:
-        if flags & QueueFlags.READ:
-            queue.attached = False
-        final = flags == queue.flags or not queue.releasing
+    def _request_close(self, queue: QueueCore, deadline: float) -> None:
+        queue.attached = False
         body = CloseQueue(
-            handle_parameters=queue.handle_parameters(flags),
-            is_final=final and not queue.family.others_open(queue),
+            handle_parameters=queue.handle_parameters(), is_final=not queue.family.others_open(queue)
         )
         queue.request = self._link.request(RequestKind.CLOSE, body, queue, deadline)
 

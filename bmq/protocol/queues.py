@@ -42,7 +42,7 @@ class Queues:
     def __init__(self, link: Link, reopen_timeout: float) -> None:
         self._link = link
         self._steps = QueueSteps(link, reopen_timeout)
-        self._queues: dict[tuple[str, str], QueueCore] = {}
+        self._queues: dict[tuple[str, str, QueueFlags], QueueCore] = {}
         self._families: dict[str, Family] = {}
         self._next_q_id = 0
         self.routes = self._steps.routes.by_queue
@@ -72,19 +72,18 @@ class Queues:
             StateError: it is open already, or an earlier open or close of it is still going on.
         """
         app_id = uri.app_id if flags & QueueFlags.READ else ""
-        key = (uri.canonical, app_id)
+        key = (uri.canonical, app_id, flags)
+        family = self._families.get(uri.canonical)
+        for other in family.members if family is not None else ():
+            waits = other.state is QueueState.ABANDONED and other.closing is None and other.flags == flags
+            if other.sub_app_id == app_id and other.flags & flags and not waits:
+                raise StateError(_is_taken(uri, other, flags))
         queue = self._queues.get(key)
         if queue is not None:
-            waits = queue.state is QueueState.ABANDONED and queue.closing is None
-            if not waits or queue.flags != flags:
-                is_open = queue.closing is None and queue.state in _IN_USE
-                state = "is already open in this session" if is_open else f"is busy ({queue.state.value})"
-                raise StateError(f"queue {uri} {state}; a session opens each queue once")
             # An openQueue nobody waited for any more is still unanswered: its answer is for this caller.
-            queue.owner = owner
+            queue.owner = queue.anybody.owner = owner
             queue.suspends_on_bad_host_health = suspends
         else:
-            family = self._families.get(uri.canonical)
             if family is None:
                 family = self._families[uri.canonical] = Family(self._next_q_id)
                 self._next_q_id += 1
@@ -138,18 +137,6 @@ class Queues:
         self._steps.watch(queue, operation)
         self._fire(queue, event, now)
 
-    def release(self, queue: QueueCore, now: float) -> bool:
-        """Hand every unconfirmed message back to the broker, by closing and opening the reading side.
-
-        Returns:
-            Whether that was begun; only an open queue with nothing outstanding can do it.
-        """
-        idle = queue.state is QueueState.OPEN and queue.closing is None
-        if not idle or not queue.readable or not self._link.connected:
-            return False
-        self._fire(queue, QueueInput.RELEASE, now)
-        return True
-
     def host_health(self, healthy: bool) -> None:
         """Take queues that want it out of service while the host is unhealthy, and back in afterwards."""
         if healthy is self.healthy:
@@ -167,7 +154,7 @@ class Queues:
             queue.suspended = not healthy
             if queue.state in _STREAMING and queue.desired:
                 self._steps.dirty[queue] = None
-            elif queue.state in _IN_USE:
+            elif queue.in_use:
                 self._steps.report_suspension(queue)
         self.check_health()
 
@@ -194,7 +181,7 @@ class Queues:
         """Nothing outstanding will be answered."""
         for queue in self:
             queue.request = None
-            queue.sending = queue.attached = queue.releasing = False
+            queue.sending = queue.attached = False
             queue.waiting_configure.extendleft(reversed(queue.configuring))
             queue.configuring.clear()
             self._fire(queue, QueueInput.CHANNEL_DOWN, now)
@@ -265,8 +252,7 @@ class Queues:
             return
         queue.request = None
         if refusal is not None:
-            event = QueueInput.RELEASE_FAILED if queue.releasing else QueueInput.REFUSED
-            self._fire(queue, event, now, request, refusal)
+            self._fire(queue, QueueInput.REFUSED, now, request, refusal)
             return
         if isinstance(body, OpenQueueResponse):
             queue.note_routing(body.routing_configuration.flags, body.deduplication_time_ms)
@@ -281,12 +267,15 @@ class Queues:
             return
         if request.kind is not RequestKind.OPEN:
             queue.request = None  # an openQueue is still waited for: what it opens has to be closed
-        self._fire(queue, QueueInput.RELEASE_FAILED if queue.releasing else QueueInput.TIMEOUT, now, request)
+        self._fire(queue, QueueInput.TIMEOUT, now, request)
 
     def fallback(self, q_id: int) -> SubscriptionCore | None:
         """Return whom a message without a known subscription id is for, when there is no doubt."""
-        readers = [q for q in self._queues.values() if q.q_id == q_id and q.applied]
-        return readers[0].applied[0] if len(readers) == 1 else None
+        readers = [q for q in self._queues.values() if q.q_id == q_id and q.readable and q.in_use]
+        if len(readers) != 1:
+            return None
+        applied = readers[0].applied
+        return applied[0] if len(applied) == 1 else readers[0].anybody
 
     # running the table
 
@@ -305,8 +294,7 @@ class Queues:
             self.check_health()
 
     def _remove(self, queue: QueueCore) -> None:
-        key = (queue.uri.canonical, queue.uri.app_id if queue.readable else "")
-        del self._queues[key]
+        del self._queues[queue.uri.canonical, queue.sub_app_id, queue.flags]
         self._steps.dirty.pop(queue, None)
         self._steps.routes.remove(queue)
         queue.applied = []
@@ -316,21 +304,25 @@ class Queues:
             del self._families[queue.uri.canonical]
 
 
+def _is_taken(uri: QueueUri, queue: QueueCore, flags: QueueFlags) -> str:
+    """Say why a queue cannot be opened once more."""
+    if queue.closing is not None or not queue.in_use:
+        return f"queue {uri} is busy ({queue.state.value}); wait until that is done"
+    sides = [name for side, name in _SIDES if queue.flags & flags & side]
+    return (
+        f"queue {uri} is already open in this session for {' and '.join(sides)}: use that bmq.Queue "
+        "(session.queues has it), or open the queue in another session. A session opens each side of a queue "
+        "once; reading here and writing there are two sides"
+    )
+
+
+_SIDES = ((QueueFlags.READ, "reading"), (QueueFlags.WRITE, "writing"))
+
+
 def _close_input(queue: QueueCore) -> QueueInput:
     return QueueInput.CLOSE if queue.readable else QueueInput.CLOSE_PLAIN
 
 
-# The application has the queue in its hands.
-_IN_USE = frozenset(
-    {
-        QueueState.OPEN,
-        QueueState.RECONFIGURING,
-        QueueState.LOST,
-        QueueState.REOPENING,
-        QueueState.RESTORING,
-        QueueState.RELEASING,
-    }
-)
 # The broker has, or is just being told, its subscriptions.
 _STREAMING = frozenset(
     {QueueState.OPEN, QueueState.RECONFIGURING, QueueState.RESTORING, QueueState.CONFIGURING}

@@ -145,7 +145,6 @@ class QueueState(Enum):
     LOST = "connection lost"
     REOPENING = "openQueue sent again"
     RESTORING = "configureStream sent again"
-    RELEASING = "closeQueue sent, to be opened again"
     DECONFIGURING = "empty configureStream sent"
     CLOSING = "closeQueue sent"
     ABANDONED = "nobody waits for the openQueueResponse any more"
@@ -162,8 +161,6 @@ class QueueInput(Enum):
     TIMEOUT = "no response in time"
     ABANDON = "the caller was cancelled"
     CONFIGURE = "subscriptions changed"
-    RELEASE = "hand back what was delivered"
-    RELEASE_FAILED = "failure or no response while handing back"
     CLOSE = "close a reader"
     CLOSE_PLAIN = "close a writer"
     CHANNEL_UP = "negotiated"
@@ -191,7 +188,6 @@ QUEUE_TRANSITIONS: dict[tuple[QueueState, QueueInput], Transition] = {
     (_Q.CONFIGURING, _QI.ABANDON): Transition("send_close", _Q.CLOSING),
     (_Q.CONFIGURING, _QI.CHANNEL_DOWN): Transition("", _Q.WAITING),
     (_Q.OPEN, _QI.CONFIGURE): Transition("send_configure", _Q.RECONFIGURING),
-    (_Q.OPEN, _QI.RELEASE): Transition("send_release", _Q.RELEASING),
     (_Q.OPEN, _QI.CLOSE): Transition("send_deconfigure", _Q.DECONFIGURING),
     (_Q.OPEN, _QI.CLOSE_PLAIN): Transition("send_close", _Q.CLOSING),
     (_Q.OPEN, _QI.CHANNEL_DOWN): Transition("", _Q.LOST),
@@ -209,7 +205,6 @@ QUEUE_TRANSITIONS: dict[tuple[QueueState, QueueInput], Transition] = {
     (_Q.REOPENING, _QI.ACCEPTED_PLAIN): Transition("finish_reopen", _Q.OPEN),
     (_Q.REOPENING, _QI.REFUSED): Transition("fail_reopen", _Q.CLOSED),
     (_Q.REOPENING, _QI.TIMEOUT): Transition("fail_reopen", _Q.ABANDONED),
-    (_Q.REOPENING, _QI.RELEASE_FAILED): Transition("drop_connection", _Q.REOPENING),
     (_Q.REOPENING, _QI.CONFIGURE): Transition("", _Q.REOPENING),
     (_Q.REOPENING, _QI.CLOSE): Transition("give_up_reopen", _Q.ABANDONED),
     (_Q.REOPENING, _QI.CLOSE_PLAIN): Transition("give_up_reopen", _Q.ABANDONED),
@@ -217,15 +212,9 @@ QUEUE_TRANSITIONS: dict[tuple[QueueState, QueueInput], Transition] = {
     (_Q.RESTORING, _QI.ACCEPTED): Transition("finish_reopen", _Q.OPEN),
     (_Q.RESTORING, _QI.REFUSED): Transition("fail_restoring", _Q.CLOSING),
     (_Q.RESTORING, _QI.TIMEOUT): Transition("fail_restoring", _Q.CLOSING),
-    (_Q.RESTORING, _QI.RELEASE_FAILED): Transition("drop_connection", _Q.RESTORING),
     (_Q.RESTORING, _QI.CONFIGURE): Transition("", _Q.RESTORING),
     (_Q.RESTORING, _QI.CLOSE): Transition("close_restoring", _Q.CLOSING),
     (_Q.RESTORING, _QI.CHANNEL_DOWN): Transition("", _Q.LOST),
-    (_Q.RELEASING, _QI.ACCEPTED): Transition("send_open", _Q.REOPENING),
-    (_Q.RELEASING, _QI.RELEASE_FAILED): Transition("drop_connection", _Q.RELEASING),
-    (_Q.RELEASING, _QI.CONFIGURE): Transition("", _Q.RELEASING),
-    (_Q.RELEASING, _QI.CLOSE): Transition("close_rest", _Q.CLOSING),
-    (_Q.RELEASING, _QI.CHANNEL_DOWN): Transition("", _Q.LOST),
     (_Q.DECONFIGURING, _QI.ACCEPTED): Transition("send_close", _Q.CLOSING),
     (_Q.DECONFIGURING, _QI.REFUSED): Transition("send_close", _Q.CLOSING),
     (_Q.DECONFIGURING, _QI.TIMEOUT): Transition("close_unanswered", _Q.CLOSED),

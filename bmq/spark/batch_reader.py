@@ -64,7 +64,7 @@ class BatchReader(DataSourceReader):
         limits = self._limits
         maker = RowMaker(self._schema)
         receiver = Receiver(self._settings)
-        guids: dict[Queue, list[bytes]] = {}
+        guids: dict[Queue, list[str]] = {}
         count = 0
         with portal() as here:
             try:
@@ -77,7 +77,7 @@ class BatchReader(DataSourceReader):
                     count += len(received)
                     for each in received:
                         message = each.message
-                        guids.setdefault(message.subscription.queue, []).append(bytes.fromhex(message.guid))
+                        guids.setdefault(message.subscription.queue, []).append(message.guid)
                     yield maker.make(received)
                 if limits.confirm:
                     here.run(receiver.confirm(guids))

@@ -205,7 +205,7 @@ class _Partition:
                     continue
                 payload = data.payloads[at]
                 size += len(payload)
-                posts.append(PutMessage(payload, data.properties[at], guid))
+                posts.append(PutMessage(payload, data.properties[at], guid.hex().upper()))
                 positions.append(first + at)
             messages[uri] = (posts, positions)
         return _Slice(messages, size)

@@ -134,11 +134,11 @@ class Receiver:
         at = time.time_ns() // 1000
         self._waiting.extend(Received(message, name, at) for message in messages)
 
-    async def confirm(self, guids: dict[Queue, list[bytes]]) -> None:
+    async def confirm(self, guids: dict[Queue, list[str]]) -> None:
         """Confirm messages."""
         for queue, each in guids.items():
             if not queue.closed:
-                queue.confirm_many(each)
+                queue.confirm(*each)
 
     async def close(self) -> None:
         """Send what is confirmed, give back what is not, disconnect."""

@@ -280,11 +280,11 @@ class Inlet:
                     self._log.remove(batch)
 
     def _confirm(self, keys: list[Key]) -> None:
-        guids: dict[Queue, list[bytes]] = {}
+        guids: dict[Queue, list[str]] = {}
         for key in keys:
             queue = self._delivered.pop(key, None)
             if queue is not None:  # otherwise it will be, when it is delivered again
-                guids.setdefault(queue, []).append(bytes.fromhex(key[1]))
+                guids.setdefault(queue, []).append(key[1])
         if guids:
             self._portal.run(self._receiver.confirm(guids))
 

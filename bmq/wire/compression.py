@@ -6,7 +6,7 @@ import zlib
 
 from bmq.errors import ProtocolError
 
-__all__ = ["TooLarge", "compress", "decompress"]
+__all__ = ["TooLarge", "compress", "decompress", "decompress_start"]
 
 
 class TooLarge(ProtocolError):
@@ -48,3 +48,19 @@ def decompress(data: bytes, limit: int) -> bytes:
             f"{len(stream.unused_data)} bytes follow the zlib stream", field="application data"
         )
     return plain
+
+
+def decompress_start(data: bytes, size: int) -> bytes:
+    """Return the first bytes of what a zlib stream holds, and look at nothing behind them.
+
+    Args:
+        data: the stream.
+        size: how many bytes, 1 or more; fewer are returned if there are no more.
+
+    Raises:
+        ProtocolError: not a zlib stream.
+    """
+    try:
+        return zlib.decompressobj().decompress(data, size)
+    except zlib.error as error:
+        raise ProtocolError(f"not a zlib stream: {error}", field="application data") from error

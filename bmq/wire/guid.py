@@ -82,14 +82,18 @@ def guid_to_text(guid: bytes) -> str:
     return guid.hex().upper()
 
 
-def guid_from_text(text: str) -> bytes:
+def guid_from_text(text: object) -> bytes:
     """Return the GUID that ``text`` spells.
 
     Raises:
         UsageError: the text is not 32 upper-case hexadecimal digits, or spells the unset GUID.
     """
-    if not _TEXT.match(text):
-        raise UsageError(f"a message GUID is 32 upper-case hexadecimal digits, not {text!r}")
+    if not isinstance(text, str) or not _TEXT.match(text):
+        hint = "; bytes are spelled guid.hex().upper()" if isinstance(text, bytes) else ""
+        raise UsageError(
+            "a message GUID is a str of 32 upper-case hexadecimal digits, as message.guid is, "
+            f"not {text!r:.60}{hint}"
+        )
     guid = bytes.fromhex(text)
     if guid == UNSET_GUID:
         raise UsageError("the message GUID of all zeros means 'unset' and cannot be used")

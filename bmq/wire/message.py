@@ -7,11 +7,17 @@ the new one only the payload, with the properties plain in front.
 from __future__ import annotations
 
 from bmq.errors import InvalidPayload, ProtocolError
-from bmq.wire.compression import compress, decompress
+from bmq.wire.compression import compress, decompress, decompress_start
 from bmq.wire.constants import COMPRESSION_THRESHOLD, MAX_APPLICATION_DATA, Compression
-from bmq.wire.properties import Properties, properties_length
+from bmq.wire.properties import AREA_HEADER, Properties, properties_length
 
-__all__ = ["NO_PROPERTIES", "join_application_data", "split_application_data", "split_properties"]
+__all__ = [
+    "NO_PROPERTIES",
+    "join_application_data",
+    "read_properties",
+    "split_application_data",
+    "split_properties",
+]
 
 NO_PROPERTIES = Properties()
 
@@ -88,3 +94,27 @@ def split_properties(data: bytes, new: bool) -> tuple[Properties, bytes]:
     """
     length = properties_length(data)
     return Properties(data, new, length), data[length:]
+
+
+def read_properties(
+    data: bytes, schema_id: int, compression: int, limit: int = MAX_APPLICATION_DATA
+) -> Properties:
+    """Return the properties of application data that has some, and leave the payload as it is.
+
+    Args:
+        data: the application data without its padding.
+        schema_id: the message's schema id: 0 is the old encoding, anything else the new one.
+        compression: the message's compression.
+        limit: how many bytes the decompressed data may have.
+
+    Raises:
+        ProtocolError: the compression is unknown, or the properties are malformed.
+    """
+    if compression > _ZLIB:
+        raise ProtocolError(f"{compression} is no compression", field="compressionAlgorithmType")
+    new = schema_id != 0
+    if compression and not new:
+        # The properties come first and say how long they are: what follows is not inflated.
+        length = properties_length(decompress_start(data, AREA_HEADER), limit=limit)
+        data = decompress_start(data, length)
+    return split_properties(data, new)[0]

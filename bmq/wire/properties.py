@@ -71,7 +71,7 @@ _unpack_area = PROPERTIES_HEADER.unpacker(
 )
 
 # The words of an area's header as they travel; the second one has the length.
-_AREA_HEADER = PROPERTIES_HEADER.size
+AREA_HEADER = PROPERTIES_HEADER.size
 _unpack_words = PROPERTIES_HEADER.struct.unpack_from
 _WORDS_SHIFT = PROPERTIES_HEADER.fields["areaWords"].shift
 
@@ -243,22 +243,27 @@ def _encode(properties: Mapping[str, PropertyInput], *, new: bool) -> bytes:
     return _pack_area((length >> 2) + 1, count) + packer.pack(*heads) + b"".join(parts)
 
 
-def properties_length(data: bytes, start: int = 0) -> int:
+def properties_length(data: bytes, start: int = 0, limit: int = 0) -> int:
     """Return how many bytes the properties area at ``start`` takes, padding included.
+
+    Args:
+        data: what has the area, or at least its header.
+        start: where it begins.
+        limit: how many bytes it may take, if they need not all be there.
 
     Raises:
         ProtocolError: the header is cut short or claims more bytes than there are.
     """
     available = len(data) - start
-    if available < _AREA_HEADER:
+    if available < AREA_HEADER:
         raise ProtocolError(
-            f"{available} bytes are too few for a header of {_AREA_HEADER}",
+            f"{available} bytes are too few for a header of {AREA_HEADER}",
             field="MessagePropertiesHeader",
             offset=start,
         )
     words: int = _unpack_words(data, start)[1]
     length = (words >> _WORDS_SHIFT) * 4
-    if not _AREA_HEADER < length <= available:
+    if not AREA_HEADER < length <= (limit or available):
         raise ProtocolError(
             f"claims {length} bytes, {available} are there",
             field="MessagePropertiesHeader.areaWords",

@@ -245,7 +245,7 @@ def _open_dead_letters(source: Queue | Consumer, retry: RetryPolicy) -> Queue | 
     origin = source if isinstance(source, Queue) else source.queue
     if QueueUri.parse(then.uri).canonical == QueueUri.parse(origin.uri).canonical:
         raise UsageError(f"dead letters of {origin.uri} would come back to it; name another queue for them")
-    if not then.queue.core.writable:
+    if not then.queue.writable:
         raise UsageError(f"queue {then.uri} is not open for writing: open_queue(..., write=True)")
     return then.queue
 

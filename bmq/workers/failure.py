@@ -89,7 +89,7 @@ class DeadLetter:
         """
         message = failure.message
         origin = f"{message.guid} {message.queue_uri} dead letter"
-        guid = hashlib.blake2b(origin.encode(), digest_size=16).digest()
+        guid = hashlib.blake2b(origin.encode(), digest_size=16).hexdigest().upper()
         data, properties = _letter(failure)
         seconds = _FIRST_PAUSE
         while True:

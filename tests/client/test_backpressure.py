@@ -226,7 +226,7 @@ async def test_thousands_of_heartbeats_cost_no_memory(peer: Peer) -> None:
 async def test_an_application_that_does_not_keep_up_pauses_reading_and_loses_nothing(peer: Peer) -> None:
     happened: list[SessionEvent] = []
     async with bmq.connect(peer.uri, max_buffered_messages=10, on_event=happened.append) as session:
-        queue = await session.open_queue(URI, read=True)
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
         for number in range(2000):
             peer.connection.push(number, size=10_000)
         await eventually(lambda: any(isinstance(event, SlowConsumer) for event in happened))
@@ -289,7 +289,7 @@ async def _take_all(queue: bmq.Queue) -> None:
 async def test_bytes_pause_reading_too(peer: Peer) -> None:
     happened: list[SessionEvent] = []
     async with bmq.connect(peer.uri, max_buffered_bytes=50_000, on_event=happened.append) as session:
-        queue = await session.open_queue(URI, read=True)
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
         peer.connection.push(*range(10), size=10_000)
         await eventually(lambda: any(isinstance(event, SlowConsumer) for event in happened))
         assert len(await queue.receive_many(100)) == 10
@@ -300,7 +300,7 @@ async def test_a_paused_connection_is_not_taken_for_dead(peer: Peer) -> None:
     peer.welcome = {"interval_ms": 10, "max_missed": 1}
     happened: list[SessionEvent] = []
     async with bmq.connect(peer.uri, max_buffered_messages=1, on_event=happened.append) as session:
-        queue = await session.open_queue(URI, read=True)
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
         peer.connection.push(1, 2, 3)
         await eventually(lambda: any(isinstance(event, SlowConsumer) for event in happened))
         # The broker hears from us although its own heartbeats go unread.
@@ -311,7 +311,7 @@ async def test_a_paused_connection_is_not_taken_for_dead(peer: Peer) -> None:
 
 async def test_a_connection_lost_while_reading_is_paused_is_noticed_by_the_next_write(peer: Peer) -> None:
     async with bmq.connect(peer.uri, max_buffered_messages=4) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
+        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
         peer.connection.push(*range(10))
         await eventually(lambda: session.stats().buffered_messages == 10)
         peer.cut()
@@ -327,7 +327,7 @@ async def test_a_connection_lost_while_reading_is_paused_is_noticed_by_the_next_
 async def test_reconnecting_does_not_wait_for_an_application_that_does_not_keep_up(peer: Peer) -> None:
     peer.open_options = {"routing": 7}  # at most once: what has come stays, for it does not come again
     async with bmq.connect(peer.uri, max_buffered_messages=4) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
+        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
         peer.connection.push(*range(10))
         await eventually(lambda: session.stats().buffered_messages == 10)
         peer.cut()
@@ -346,7 +346,7 @@ async def test_reconnecting_does_not_wait_for_an_application_that_does_not_keep_
 async def test_an_event_larger_than_allowed_closes_the_connection(peer: Peer) -> None:
     happened: list[SessionEvent] = []
     async with bmq.connect(peer.uri, max_event_size=10_000, on_event=happened.append) as session:
-        await session.open_queue(URI, read=True)
+        await session.open_queue(URI, read=True, default_subscription=True)
         peer.connection.push(1, size=20_000)
         lost = await eventually(lambda: next((e for e in happened if isinstance(e, ConnectionLost)), None))
         assert "exceeds the limit of 10,000" in lost.reason
@@ -354,7 +354,7 @@ async def test_an_event_larger_than_allowed_closes_the_connection(peer: Peer) ->
 
 async def test_a_decompression_bomb_is_refused_when_it_is_opened_and_harms_nobody(peer: Peer) -> None:
     async with bmq.connect(peer.uri, max_message_size=1 << 20) as session:
-        queue = await session.open_queue(URI, read=True)
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
         bomb = zlib.compress(bytes(64 << 20))
         assert len(bomb) < 100_000
         s_ids = encode_sub_queue_ids((peer.connection.s_ids[0],))

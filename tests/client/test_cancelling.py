@@ -34,14 +34,14 @@ async def check_usable(peer: Peer, session: bmq.Session, queue: bmq.Queue) -> No
     """A session is usable when all of this works."""
     peer.answer("OpenQueue", "ConfigureStream", "CloseQueue", "PUT")
     async with asyncio.timeout(5):
-        await eventually(lambda: queue.core.request is None)
+        await eventually(lambda: queue._core.request is None)
         ack = await queue.post(b"77")
         assert ack.status is bmq.AckStatus.SUCCESS
         for consumer in queue.subscriptions:
             if consumer is not queue._default:  # it was too late to cancel
                 await consumer.close()
         receiving = asyncio.ensure_future(queue.receive())
-        await eventually(lambda: queue.core.state is bmq.QueueState.OPEN and queue.core.applied)
+        await eventually(lambda: queue._core.state is bmq.QueueState.OPEN and queue._core.applied)
         peer.connection.push(88)
         assert (await receiving).data == b"88"
         await queue.configure(max_unconfirmed_messages=5)
@@ -56,7 +56,7 @@ async def check_usable(peer: Peer, session: bmq.Session, queue: bmq.Queue) -> No
 async def _open_again(session: bmq.Session, uri: str) -> bmq.Queue:
     while True:
         try:
-            return await session.open_queue(uri, read=True, write=True)
+            return await session.open_queue(uri, read=True, default_subscription=True, write=True)
         except bmq.StateError:  # the one that was cancelled is still being closed
             await asyncio.sleep(0.001)
 
@@ -71,8 +71,14 @@ Call = Callable[[bmq.Session, bmq.Queue], Awaitable[Any]]
 
 #: Every public coroutine that waits for something, with what has to be held for it to wait.
 CALLS: dict[str, tuple[str, Call]] = {
-    "open_queue, opening": ("OpenQueue", lambda s, _: s.open_queue(OTHER, read=True, write=True)),
-    "open_queue, configuring": ("ConfigureStream", lambda s, _: s.open_queue(OTHER, read=True, write=True)),
+    "open_queue, opening": (
+        "OpenQueue",
+        lambda s, _: s.open_queue(OTHER, read=True, default_subscription=True, write=True),
+    ),
+    "open_queue, configuring": (
+        "ConfigureStream",
+        lambda s, _: s.open_queue(OTHER, read=True, default_subscription=True, write=True),
+    ),
     "post": ("PUT", lambda _, q: q.post(b"1")),
     "post with a deadline": ("PUT", lambda _, q: q.post(b"1", timeout=60)),
     "post_nowait": ("PUT", lambda _, q: q.post_nowait(b"1")),
@@ -108,7 +114,7 @@ async def _open_and_close(queue: bmq.Queue) -> None:
 async def test_cancel_then_reuse(peer: Peer, name: str, turns: int) -> None:
     held, call = CALLS[name]
     async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
+        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
         peer.hold = {held} - {""}
         await cancel_after(turns, call(session, queue))
         await check_usable(peer, session, queue)
@@ -119,7 +125,7 @@ async def test_cancel_then_reuse(peer: Peer, name: str, turns: int) -> None:
 async def test_cancel_in_the_middle_of_the_answer(peer: Peer, name: str, turns: int) -> None:
     _, call = CALLS[name]
     async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
+        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
         await cancel_after(turns, call(session, queue))  # the answer comes in some of these turns
         await check_usable(peer, session, queue)
 
@@ -166,7 +172,7 @@ async def test_a_cancelled_post_is_posted_all_the_same_once_it_was_accepted(peer
 async def test_receives_are_atomic(peer: Peer, turns: int) -> None:
     """Whenever a receiver is cancelled, the message is either with it or still in line."""
     async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True)
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
         got: list[bytes] = []
 
         async def take() -> None:
@@ -192,7 +198,7 @@ async def test_receives_are_atomic(peer: Peer, turns: int) -> None:
 
 async def test_a_receive_that_times_out_loses_nothing(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True)
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
         for _ in range(20):
             with pytest.raises(TimeoutError):
                 await queue.receive(timeout=0)
@@ -205,7 +211,7 @@ async def test_a_receive_that_times_out_loses_nothing(peer: Peer) -> None:
 async def test_every_task_cancelled_from_outside_hangs_nobody(peer: Peer) -> None:
     """Some libraries cancel whatever asyncio.all_tasks() returns."""
     session = await bmq.connect(peer.uri)
-    queue = await session.open_queue(URI, read=True, write=True)
+    queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
     tasks = [asyncio.ensure_future(each) for each in (queue.receive(), queue.post(b"1"), queue.flush())]
     await asyncio.sleep(0)
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
@@ -217,7 +223,7 @@ async def test_every_task_cancelled_from_outside_hangs_nobody(peer: Peer) -> Non
 
 async def test_cancelling_is_never_turned_into_something_else(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
+        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
         peer.hold = {"PUT", "OpenQueue"}
         for call in (
             queue.receive(timeout=60),

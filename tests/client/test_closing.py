@@ -6,6 +6,9 @@ import asyncio
 import gc
 import logging
 import time
+import weakref
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -18,7 +21,7 @@ URI = "bmq://bmq.test.mem.priority/q"
 
 async def test_leaving_the_block_closes_in_order(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
+        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
         peer.connection.push(1)
         message = await queue.receive(timeout=5)
         message.confirm()
@@ -44,12 +47,12 @@ async def test_closing_waits_for_the_outcomes_of_posts(peer: Peer) -> None:
 
 async def test_what_is_left_at_the_deadline_is_reported(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
     session = await bmq.connect(peer.uri)
-    queue = await session.open_queue(URI, read=True, write=True)
+    queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
     peer.hold |= {"PUT", "ConfigureStream", "CloseQueue", "Disconnect"}
     pending = [queue.post_nowait(b"%d" % n) for n in range(3)]
     peer.connection.push(1)
     stuck = asyncio.ensure_future(_handle_for_ever(queue))
-    await eventually(lambda: len(queue.handlers))
+    await eventually(lambda: len(queue._handlers))
     began = time.perf_counter()
     with caplog.at_level(logging.WARNING, "bmq"):
         report = await session.close(timeout=0.1)
@@ -84,7 +87,7 @@ async def test_handlers_in_flight_finish_confirm_and_may_post(peer: Peer) -> Non
                 queue.post_nowait(b"99")
 
     session = await bmq.connect(peer.uri)
-    queue = await session.open_queue(URI, read=True, write=True)
+    queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
     handler = asyncio.ensure_future(handle())
     peer.connection.push(1, 2, 3)
     await entered.wait()
@@ -103,7 +106,7 @@ async def test_handlers_in_flight_finish_confirm_and_may_post(peer: Peer) -> Non
 
 async def test_a_handler_may_close_its_own_session(peer: Peer) -> None:
     session = await bmq.connect(peer.uri)
-    queue = await session.open_queue(URI, read=True)
+    queue = await session.open_queue(URI, read=True, default_subscription=True)
     peer.connection.push(1)
     async for message in queue:
         async with message:
@@ -115,7 +118,7 @@ async def test_a_handler_may_close_its_own_session(peer: Peer) -> None:
 
 async def test_a_handler_may_close_its_own_queue(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True)
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
         peer.connection.push(1)
         async for message in queue:
             async with message:
@@ -127,7 +130,7 @@ async def test_a_handler_may_close_its_own_queue(peer: Peer) -> None:
 @pytest.mark.parametrize("how", ["error", "cancel"])
 async def test_a_handler_that_fails_or_is_cancelled_confirms_nothing(peer: Peer, how: str) -> None:
     async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True)
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
         peer.connection.push(1)
 
         async def handle() -> None:
@@ -137,11 +140,11 @@ async def test_a_handler_that_fails_or_is_cancelled_confirms_nothing(peer: Peer,
                 await asyncio.Event().wait()
 
         task = asyncio.ensure_future(handle())
-        await eventually(lambda: len(queue.handlers) or task.done())
+        await eventually(lambda: len(queue._handlers) or task.done())
         task.cancel()
         with pytest.raises((ValueError, asyncio.CancelledError)):
             await task
-        assert len(queue.handlers) == 0
+        assert len(queue._handlers) == 0
     assert peer.connection.script.confirms == []
 
 
@@ -172,7 +175,7 @@ async def test_closing_while_disconnected_ends_at_once_without_posts() -> None:
     peer = Peer()
     await peer.start()
     session = await bmq.connect(peer.uri)
-    queue = await session.open_queue(URI, read=True, write=True)
+    queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
     await peer.stop()
     await eventually(lambda: session.state is bmq.SessionState.RECONNECTING)
     async with asyncio.timeout(1):
@@ -296,7 +299,7 @@ async def test_a_peer_that_takes_nothing_does_not_hold_up_closing(peer: Peer) ->
 
 async def test_everything_ends_with_the_session(peer: Peer) -> None:
     session = await bmq.connect(peer.uri, max_unacked_messages=1)
-    queue = await session.open_queue(URI, read=True, write=True)
+    queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
     consumer = await queue.subscribe("x > 1")
     peer.hold |= {"PUT", "OpenQueue"}
     events = session.events()
@@ -336,11 +339,11 @@ async def _drain(items: object) -> list[object]:
 
 async def test_a_closed_session_refuses_everything_and_says_so(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
+        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
         peer.connection.push(1)
         message = await queue.receive(5)
     with pytest.raises(bmq.SessionClosed):
-        await session.open_queue(URI, read=True)
+        await session.open_queue(URI, read=True, default_subscription=True)
     with pytest.raises(bmq.SessionClosed):
         await queue.post(b"1")
     with pytest.raises(bmq.SessionClosed):
@@ -367,7 +370,7 @@ async def test_a_closed_session_refuses_everything_and_says_so(peer: Peer) -> No
 
 async def test_closing_a_queue_delivers_no_more_and_leaves_the_session(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
+        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
         looping = asyncio.ensure_future(_drain(queue))
         await asyncio.sleep(0)
         await asyncio.gather(queue.close(), queue.close())
@@ -390,7 +393,7 @@ async def test_a_queue_that_the_broker_does_not_close_is_closed_all_the_same(pee
 
 async def test_messages_that_come_while_a_queue_waits_to_be_closed_are_left_alone(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
+        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
         peer.hold.add("PUT")
         pending = queue.post_nowait(b"1")
         closing = asyncio.ensure_future(queue.close())
@@ -408,9 +411,77 @@ async def test_messages_that_come_while_a_queue_waits_to_be_closed_are_left_alon
 
 async def test_closing_the_session_while_a_queue_is_closing(peer: Peer) -> None:
     session = await bmq.connect(peer.uri)
-    queue = await session.open_queue(URI, read=True)
+    queue = await session.open_queue(URI, read=True, default_subscription=True)
     peer.hold.add("ConfigureStream")
     closing = asyncio.ensure_future(queue.close())
     await eventually(lambda: peer.log.count("ConfigureStream") == 2)
     assert (await session.close()).clean
     await closing
+
+
+async def _receiving(queue: bmq.Queue) -> AsyncIterator[bytes]:
+    """What people write: a generator that confirms what the loop over it has handled."""
+    async for message in queue:
+        async with message:
+            yield message.data
+
+
+async def _break_out_of(queue: bmq.Queue) -> None:
+    async for _ in _receiving(queue):
+        break
+
+
+@pytest.mark.parametrize("kind", ["a generator broken out of", "a block never left"])
+async def test_a_message_left_in_a_task_that_has_ended_does_not_hold_up_closing(
+    peer: Peer, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
+        tasks: list[weakref.ref[asyncio.Task[Any]]] = []
+        for number in range(1, 200):
+            peer.connection.push(number)
+            if kind == "a generator broken out of":
+                task: asyncio.Task[Any] = asyncio.create_task(_break_out_of(queue))
+            else:
+                task = asyncio.create_task((await queue.receive()).__aenter__())
+            tasks.append(weakref.ref(task))
+            await task
+            del task
+        await asyncio.sleep(0)
+        gc.collect()
+        assert [each for each in tasks if each() is not None] == []
+        async with asyncio.timeout(5):
+            await queue.close()
+    assert peer.connection.script.confirms == []
+    assert caplog.records == []
+
+
+async def test_closing_goes_on_when_the_task_that_had_a_message_ends(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
+        peer.connection.push(1)
+        go = asyncio.Event()
+
+        async def careless() -> None:
+            await (await queue.receive()).__aenter__()
+            await go.wait()
+
+        task = asyncio.create_task(careless())
+        await eventually(lambda: len(queue._handlers))
+        closing = asyncio.create_task(queue.close())
+        await eventually(lambda: queue.closed)
+        assert not closing.done()
+        go.set()
+        await task
+        async with asyncio.timeout(5):
+            await closing
+
+
+async def test_a_handler_that_takes_all_the_time_leaves_the_broker_some(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
+        peer.connection.push(1)
+        stuck = asyncio.ensure_future(_handle_for_ever(queue))
+        await eventually(lambda: len(queue._handlers))
+        await queue.close(timeout=0.05)  # the broker has answered: no RequestTimeout
+        stuck.cancel()

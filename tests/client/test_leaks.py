@@ -112,7 +112,7 @@ async def test_opening_and_closing_a_queue(broker_uri: str) -> None:
 
         async def open_and_close(times: int) -> None:
             for _ in range(times):
-                queue = await session.open_queue(URI, read=True, write=True)
+                queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
                 await queue.close()
 
         await assert_flat(open_and_close, times=OPENED_AND_CLOSED, warm_up=500)
@@ -130,7 +130,7 @@ async def test_reconnecting(broker_uri: str, caplog: pytest.LogCaptureFixture) -
         FaultProxy(broker_uri) as proxy,
         bmq.connect(proxy.uri, reconnect_delays=lambda: itertools.repeat(0.0), on_event=note) as session,
     ):
-        queue = await session.open_queue(URI, read=True, write=True)
+        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
 
         async def lose() -> None:
             restored.clear()
@@ -157,7 +157,7 @@ async def test_reconnecting(broker_uri: str, caplog: pytest.LogCaptureFixture) -
 
 async def test_posting_and_consuming(broker_uri: str) -> None:
     async with bmq.connect(broker_uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
+        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
 
         async def work(times: int) -> None:
             await post_and_consume(queue, times)

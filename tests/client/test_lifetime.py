@@ -27,7 +27,7 @@ URI = "bmq://bmq.test.mem.priority/q"
 
 async def test_a_session_nobody_holds_is_collected_warned_of_and_its_connection_closed(peer: Peer) -> None:
     session = await bmq.connect(peer.uri, host_health=bmq.HostHealth())
-    queue = await session.open_queue(URI, read=True, write=True)
+    queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
     await queue.post(b"1")
     gone = weakref.ref(session)
     del session, queue
@@ -73,7 +73,9 @@ async def test_posts_of_a_session_nobody_holds_end_while_it_reconnects(peer: Pee
 
 
 async def test_a_queue_in_somebodys_hands_keeps_its_session(peer: Peer) -> None:
-    queue = await (await bmq.connect(peer.uri)).open_queue(URI, read=True, write=True)
+    queue = await (await bmq.connect(peer.uri)).open_queue(
+        URI, read=True, default_subscription=True, write=True
+    )
     gc.collect()
     await queue.post(b"1")
     peer.connection.push(1)
@@ -88,7 +90,7 @@ async def test_a_queue_in_somebodys_hands_keeps_its_session(peer: Peer) -> None:
 async def test_a_task_that_waits_keeps_its_session(peer: Peer) -> None:
     async def work() -> bytes:
         session = await bmq.connect(peer.uri)
-        queue = await session.open_queue(URI, read=True)
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
         data = (await queue.receive()).data
         await session.close()
         return data
@@ -102,7 +104,7 @@ async def test_a_task_that_waits_keeps_its_session(peer: Peer) -> None:
 
 async def test_a_closed_session_leaves_nothing_in_the_loop(peer: Peer) -> None:
     session = await bmq.connect(peer.uri)
-    queue = await session.open_queue(URI, read=True, write=True)
+    queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
     await queue.post(b"1")
     await session.close()
     driver = weakref.ref(session._driver)
@@ -137,7 +139,7 @@ def test_an_interpreter_with_an_open_session_ends_and_warns(runner: str) -> None
             peer = Peer()
             await peer.start()
             session = await bmq.connect(peer.uri)
-            queue = await session.open_queue(URI, read=True, write=True)
+            queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
             await queue.post(b"1")
 
         {runner}(main())
@@ -175,7 +177,7 @@ def test_an_exception_leaves_the_block_and_the_program(runner: str) -> None:
     done = run(f"""
         async def main():
             async with Peer() as peer, bmq.connect(peer.uri) as session:
-                queue = await session.open_queue(URI, read=True)
+                queue = await session.open_queue(URI, read=True, default_subscription=True)
                 raise SystemExit(3)
 
         {runner}(main())
@@ -213,11 +215,13 @@ def in_another_loop(call: object) -> BaseException | None:
 
 async def test_another_loop_is_refused_everywhere(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
+        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
         peer.connection.push(1)
         message = await queue.receive(timeout=5)
         for call in (
-            lambda: session.open_queue("bmq://bmq.test.mem.priority/other", read=True),
+            lambda: session.open_queue(
+                "bmq://bmq.test.mem.priority/other", read=True, default_subscription=True
+            ),
             lambda: session.close(),
             lambda: queue.post(b"1"),
             lambda: queue.post_nowait(b"1"),
@@ -255,7 +259,7 @@ async def test_another_loop_is_refused_everywhere(peer: Peer) -> None:
 
 async def test_a_thread_without_a_loop_is_refused_too(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
+        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
         peer.connection.push(1)
         message = await queue.receive(timeout=5)
         calls = (message.confirm, lambda: queue.post_nowait(b"1"), queue.receive_nowait)

@@ -45,7 +45,7 @@ async def _turns_until(condition: Callable[[], bool]) -> None:
 
 async def test_a_restored_session_goes_on_where_it_was(peer: Peer) -> None:
     async with session_with_events(peer) as (session, happened):
-        queue = await session.open_queue(URI, read=True, write=True)
+        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
         peer.hold.add("PUT")
         pending = [queue.post_nowait(b"%d" % n) for n in range(5)]
         await eventually(lambda: len(peer.connection.script.puts) == 5)
@@ -75,7 +75,7 @@ async def test_a_restored_session_goes_on_where_it_was(peer: Peer) -> None:
 async def test_the_median_reconnect_takes_less_than_150_milliseconds(broker: bmq.broker.Broker) -> None:
     took = []
     async with bmq.connect(broker.uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
+        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
         events = session.events()
         for _ in range(15):
             await queue.post(b"x")
@@ -183,7 +183,7 @@ async def test_a_deadline_ends_the_attempts() -> None:
     peer = Peer()
     await peer.start()
     async with session_with_events(peer, reconnect_timeout=0.1, **AT_ONCE) as (session, happened):
-        queue = await session.open_queue(URI, read=True, write=True)
+        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
         receiving = asyncio.ensure_future(queue.receive())
         peer.hold.add("PUT")
         pending = queue.post_nowait(b"1")
@@ -232,7 +232,7 @@ async def test_garbage_ends_a_connection_and_not_the_session(peer: Peer) -> None
 
 async def test_a_queue_that_cannot_be_reopened_tells_its_users_and_nobody_else(peer: Peer) -> None:
     async with session_with_events(peer, **AT_ONCE) as (session, happened):
-        gone = await session.open_queue(URI, read=True, write=True)
+        gone = await session.open_queue(URI, read=True, default_subscription=True, write=True)
         other = await session.open_queue("bmq://bmq.test.mem.priority/other", write=True)
         receiving = asyncio.ensure_future(gone.receive())
         looping = asyncio.ensure_future(_collect(gone))
@@ -258,7 +258,7 @@ async def test_a_queue_that_cannot_be_reopened_tells_its_users_and_nobody_else(p
         with pytest.raises(bmq.QueueClosed):
             await gone.post(b"3")
         await gone.close()
-        await session.open_queue(URI, read=True)
+        await session.open_queue(URI, read=True, default_subscription=True)
 
 
 async def _collect(queue: bmq.Queue) -> list[bytes]:
@@ -267,7 +267,7 @@ async def _collect(queue: bmq.Queue) -> list[bytes]:
 
 async def test_lost_again_while_being_restored(peer: Peer) -> None:
     async with session_with_events(peer, **AT_ONCE) as (session, happened):
-        queue = await session.open_queue(URI, read=True, write=True)
+        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
         for held in ("clientIdentity", "OpenQueue", "ConfigureStream", "PUT"):
             peer.hold = {held}
             connections = len(peer.connections)
@@ -293,7 +293,7 @@ async def test_closing_wins_over_reconnecting_at_every_stage() -> None:
     for held in ("", "clientIdentity", "OpenQueue", "ConfigureStream"):
         async with Peer() as peer:
             session = await bmq.connect(peer.uri, **AT_ONCE)
-            await session.open_queue(URI, read=True)
+            await session.open_queue(URI, read=True, default_subscription=True)
             if held:
                 peer.hold = {held}
             else:
@@ -324,7 +324,7 @@ async def test_whoever_cancels_every_task_ends_the_session_instead_of_hanging_it
     peer: Peer, turns: int
 ) -> None:
     session = await bmq.connect(peer.uri, reconnect_delays=lambda: iter([60.0]))
-    queue = await session.open_queue(URI, read=True, write=True)
+    queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
     peer.cut()
     await _turns_until(lambda: session.state is bmq.SessionState.RECONNECTING)
     for _ in range(turns):
@@ -355,3 +355,18 @@ async def test_whoever_cancels_every_task_while_the_session_closes_ends_it_at_on
             await closing
     assert session.state is bmq.SessionState.CLOSED
     await session.close()
+
+
+@pytest.mark.parametrize("drop", [True, False])
+async def test_confirmed_redeliveries_are_dropped_unless_they_are_wanted(peer: Peer, drop: bool) -> None:
+    async with session_with_events(peer, drop_confirmed_redeliveries=drop, **AT_ONCE) as (session, happened):
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
+        peer.connection.push(1)
+        message = await queue.receive(5)
+        peer.cut()
+        await eventually(lambda: any(isinstance(event, bmq.events.ConnectionLost) for event in happened))
+        message.confirm()
+        await eventually(lambda: any(isinstance(event, bmq.events.StateRestored) for event in happened))
+        peer.connection.push(1, 2)
+        found = [(await queue.receive(5)).data for _ in range(1 if drop else 2)]
+        assert found == ([b"2"] if drop else [b"1", b"2"])

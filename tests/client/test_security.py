@@ -187,7 +187,7 @@ async def test_tls_end_to_end(certificates: Certificates) -> None:
         assert peer.uri.startswith("tcps://")
         context = certificates.context(ssl.Purpose.SERVER_AUTH)
         async with bmq.connect(peer.uri, ssl=context) as session:
-            queue = await session.open_queue(URI, read=True, write=True)
+            queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
             report = await queue.post_many(bytes(10_000) for _ in range(500))
             assert report.acknowledged == 500
             peer.connection.push(*range(100), size=10_000)

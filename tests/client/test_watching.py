@@ -20,7 +20,7 @@ URI = "bmq://bmq.test.mem.priority/q"
 async def test_every_iterator_sees_every_event_from_where_it_began(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         first = session.events()
-        await session.open_queue(URI, read=True)
+        await session.open_queue(URI, read=True, default_subscription=True)
         peer.cut()
         assert isinstance(await anext(first), events.ConnectionLost)
         second = session.events()
@@ -120,7 +120,7 @@ async def test_a_mistake_in_the_library_ends_the_session_and_nobody_hangs(
     peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     session = await bmq.connect(peer.uri)
-    queue = await session.open_queue(URI, read=True, write=True)
+    queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
     peer.hold.add("PUT")
     pending = queue.post_nowait(b"1")
     receiving = asyncio.ensure_future(queue.receive())
@@ -147,8 +147,12 @@ async def test_an_unhealthy_host_suspends_the_queues_that_want_it(peer: Peer) ->
     async with bmq.connect(
         peer.uri, host_health=health, on_event=lambda event: happened.append(type(event).__name__)
     ) as session:
-        queue = await session.open_queue(URI, read=True, write=True, suspends_on_bad_host_health=True)
-        other = await session.open_queue("bmq://bmq.test.mem.priority/other", read=True, write=True)
+        queue = await session.open_queue(
+            URI, read=True, default_subscription=True, write=True, suspends_on_bad_host_health=True
+        )
+        other = await session.open_queue(
+            "bmq://bmq.test.mem.priority/other", read=True, default_subscription=True, write=True
+        )
         health.set(False)
         await eventually(lambda: "QueueSuspended" in happened)
         assert not health.healthy
@@ -165,7 +169,7 @@ async def test_an_unhealthy_host_suspends_the_queues_that_want_it(peer: Peer) ->
             "QueueResumed",
             "HostHealthRestored",
         ]
-        peer.connection.push(1, q_id=queue.core.q_id)
+        peer.connection.push(1, q_id=queue._core.q_id)
         assert (await queue.receive(timeout=5)).data == b"1"
 
 
@@ -173,7 +177,7 @@ async def test_a_host_that_is_unhealthy_from_the_start(peer: Peer) -> None:
     health = bmq.HostHealth(healthy=False)
     async with bmq.connect(peer.uri, host_health=health) as session:
         seen = session.events()
-        await session.open_queue(URI, read=True, suspends_on_bad_host_health=True)
+        await session.open_queue(URI, read=True, default_subscription=True, suspends_on_bad_host_health=True)
         assert await anext(seen) == events.QueueSuspended(URI)
         assert "ConfigureStream" not in peer.log
         health.set(True)

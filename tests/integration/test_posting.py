@@ -226,10 +226,10 @@ async def test_payloads_of_other_bytes_types(queue: bmq.Queue, convert: type) ->
 async def test_the_same_guid_is_stored_once(
     queue: bmq.Queue, bmq_connect: Connect, bmq_queue_uri: str
 ) -> None:
-    guid = Random(1).randbytes(15) + bmq_queue_uri.encode()[-1:]
+    guid = (Random(1).randbytes(15) + bmq_queue_uri.encode()[-1:]).hex().upper()
     first = await queue.post(b"first", guid=guid)
     again = await queue.post(b"again", guid=guid)
-    assert first.guid == again.guid == guid.hex().upper()
+    assert first.guid == again.guid == guid
     assert await payloads(queue, 1) == [b"first"]
     await queue.close()
     assert await left_in(bmq_connect, bmq_queue_uri) == []

@@ -115,8 +115,9 @@ class TestConfigure:
     async def test_equal_priorities_share(
         self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str
     ) -> None:
-        one = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
-        two = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
+        one = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True, default_subscription=True)
+        session = await bmq_connect()
+        two = await session.open_queue(bmq_queue_uri, read=True, default_subscription=True)
         for number in range(20):
             await one.post(b"%d" % number)
         found = await payloads(one, 10), await payloads(two, 10)

@@ -64,8 +64,9 @@ class TestFanout:
         self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
     ) -> None:
         uri = bmq_new_queue_uri(FANOUT)
-        one = await bmq_session.open_queue(f"{uri}?id=foo", read=True)
-        two = await (await bmq_connect()).open_queue(f"{uri}?id=foo", read=True)
+        one = await bmq_session.open_queue(f"{uri}?id=foo", read=True, default_subscription=True)
+        session = await bmq_connect()
+        two = await session.open_queue(f"{uri}?id=foo", read=True, default_subscription=True)
         writer = await bmq_session.open_queue(uri, write=True)
         for number in range(10):
             await writer.post(b"%d" % number)
@@ -91,11 +92,14 @@ class TestBroadcast:
         uri = bmq_new_queue_uri(BROADCAST)
         writer = await bmq_session.open_queue(uri, write=True)
         await writer.post(b"nobody there")
-        readers = [await (await bmq_connect()).open_queue(uri, read=True) for _ in range(3)]
+        sessions = [await bmq_connect() for _ in range(4)]
+        readers = [
+            await session.open_queue(uri, read=True, default_subscription=True) for session in sessions[:3]
+        ]
         await writer.post(b"hello")
         for reader in readers:
             assert [message.data for message in await take(reader, 1)] == [b"hello"]
-        late = await (await bmq_connect()).open_queue(uri, read=True)
+        late = await sessions[3].open_queue(uri, read=True, default_subscription=True)
         await writer.post(b"bye")
         for reader in (*readers, late):
             assert await payloads(reader, 1) == [b"bye"]
@@ -105,11 +109,12 @@ class TestBroadcast:
     ) -> None:
         uri = bmq_new_queue_uri(BROADCAST)
         writer = await bmq_session.open_queue(uri, write=True)
-        reader = await (await bmq_connect()).open_queue(uri, read=True)
+        session = await bmq_connect()
+        reader = await session.open_queue(uri, read=True, default_subscription=True)
         await writer.post(b"x")
         await take(reader, 1)
         await reader.close()
-        again = await (await bmq_connect()).open_queue(uri, read=True)
+        again = await session.open_queue(uri, read=True, default_subscription=True)
         await writer.post(b"y")
         assert await payloads(again, 1) == [b"y"]
 

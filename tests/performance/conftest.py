@@ -27,4 +27,6 @@ async def session(server: Server) -> AsyncIterator[bmq.Session]:
 
 @pytest_asyncio.fixture
 async def queue(session: bmq.Session) -> bmq.Queue:
-    return await session.open_queue("bmq://bmq.test.mem.priority/q", read=True, write=True)
+    return await session.open_queue(
+        "bmq://bmq.test.mem.priority/q", read=True, default_subscription=True, write=True
+    )

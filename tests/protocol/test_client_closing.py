@@ -13,7 +13,7 @@ from bmq.errors import (
 )
 from bmq.protocol.queue import QueueCore
 from bmq.protocol.tables import QueueState
-from bmq.wire.control import CloseQueue, ConfigureStream, OpenQueue
+from bmq.wire.control import CloseQueue, ConfigureStream
 from tests.protocol.bench import READ, WRITE, Bench, connected
 
 URI = "bmq://bmq.test.mem.priority/q"
@@ -180,7 +180,6 @@ def test_closing_twice_is_refused_as_is_anything_else_with_a_closing_queue() -> 
             call(queue)
     with pytest.raises(QueueClosed):
         bench.post(queue, 1)
-    assert not bench.core.release_queue(queue, bench.now)
     with pytest.raises(StateError):
         bench.begin_open(URI)
     bench.answer_all()
@@ -246,123 +245,9 @@ def _in_state(bench: Bench, state: QueueState) -> QueueCore:
                     bench.answer()
         elif state is QueueState.RECONFIGURING:
             bench.configure(queue, "a > 1")
-        elif state is QueueState.RELEASING:
-            assert bench.core.release_queue(queue, bench.now)
-            bench.pump()
         elif state in (QueueState.DECONFIGURING, QueueState.CLOSING):
             bench.close(queue)
             if state is QueueState.CLOSING:
                 bench.answer()
     assert queue.state is state
     return queue
-
-
-# handing messages back
-
-
-def test_a_release_closes_and_opens_the_reading_side_only() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    assert bench.core.release_queue(queue, bench.now)
-    bench.pump()
-    close = bench.answer()
-    assert isinstance(close, CloseQueue)
-    assert not close.is_final
-    assert (close.handle_parameters.read_count, close.handle_parameters.write_count) == (1, 0)
-    reopen = bench.answer()
-    assert isinstance(reopen, OpenQueue)
-    assert (reopen.handle_parameters.read_count, reopen.handle_parameters.write_count) == (1, 0)
-    assert bench.answer_all() == ["ConfigureStream"]
-    assert queue.state is QueueState.OPEN
-    assert "QueueReopened" not in bench.names  # the application has not noticed anything
-    bench.close(queue)
-    bench.answer()
-    body = bench.answer()
-    assert isinstance(body, CloseQueue)
-    assert body.is_final
-    assert (body.handle_parameters.read_count, body.handle_parameters.write_count) == (1, 1)
-
-
-def test_posts_go_on_during_a_release() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.core.release_queue(queue, bench.now)
-    bench.post(queue, 1)
-    bench.answer()
-    bench.post(queue, 2)
-    bench.answer()
-    bench.post(queue, 3)
-    assert bench.ack_all() == [1, 2, 3]
-
-
-@pytest.mark.parametrize("answered", [0, 1, 2])
-def test_closing_during_a_release_closes_both_sides(answered: int) -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.core.release_queue(queue, bench.now)
-    bench.pump()
-    counts = {"read": 1, "write": 1}
-
-    def count(body: object) -> None:
-        if isinstance(body, OpenQueue):
-            counts["read"] += body.handle_parameters.read_count
-            counts["write"] += body.handle_parameters.write_count
-        elif isinstance(body, CloseQueue):
-            counts["read"] -= body.handle_parameters.read_count
-            counts["write"] -= body.handle_parameters.write_count
-
-    for _ in range(answered):
-        count(bench.answer())
-    bench.close(queue)
-    while bench.broker.requests:
-        count(bench.answer())
-    assert counts == {"read": 0, "write": 0}
-    assert bench.completed["close"] == [None]
-    assert queue.state is QueueState.CLOSED
-
-
-@pytest.mark.parametrize("answered", [0, 1, 2])
-@pytest.mark.parametrize("silent", [True, False])
-def test_a_release_that_fails_starts_over_on_a_new_connection(answered: int, silent: bool) -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.core.release_queue(queue, bench.now)
-    bench.post(queue, 1)
-    for _ in range(answered):
-        bench.answer()
-    if silent:
-        bench.wait(60)
-    else:
-        bench.refuse()
-    assert "hand messages back" in str(bench.failures[0])
-    bench.lose()
-    bench.connect()
-    bench.answer_all()
-    assert bench.names[-2:] == ["QueueReopened", "StateRestored"]
-    assert bench.ack_all() == [1]
-
-
-def test_a_connection_lost_during_a_release_reopens_both_sides() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.core.release_queue(queue, bench.now)
-    bench.pump()
-    bench.lose()
-    bench.connect()
-    body = bench.answer()
-    assert isinstance(body, OpenQueue)
-    assert (body.handle_parameters.read_count, body.handle_parameters.write_count) == (1, 1)
-    bench.answer_all()
-    assert bench.names[-2:] == ["QueueReopened", "StateRestored"]
-
-
-def test_only_an_open_reader_can_release() -> None:
-    bench = connected()
-    writer = bench.open(URI, WRITE)
-    assert not bench.core.release_queue(writer, bench.now)
-    reader = bench.open("bmq://d/other", READ)
-    bench.configure(reader, "x > 1")
-    assert not bench.core.release_queue(reader, bench.now)
-    bench.answer_all()
-    bench.lose()
-    assert not bench.core.release_queue(reader, bench.now)

@@ -80,7 +80,6 @@ def test_whatever_waits_for_an_answer_can_be_answered_in_three_ways() -> None:
         QueueState.WAITING,
         QueueState.OPEN,
         QueueState.LOST,
-        QueueState.RELEASING,
     }
     for state in waiting:
         assert (state, QueueInput.ACCEPTED) in QUEUE_TRANSITIONS

@@ -132,12 +132,6 @@ class Walk:
         except QueueClosed:
             self.tokens.discard(token)
 
-    def do_release(self) -> None:
-        queue = self._queue()
-        if queue is not None:
-            self.bench.core.release_queue(queue, self.bench.now)
-            self.bench.pump()
-
     def do_post(self) -> None:
         queue = self._queue()
         if queue is None:
@@ -317,7 +311,7 @@ class Walk:
             if queue.sending:
                 assert core.connected or not self.bench.up
         assert len(window) == sum(open_.values())
-        assert len(core.queues) <= len(URIS)
+        assert len(core.queues) <= 2 * len(URIS)  # one for each side
         assert len(core._requests) <= 1000 + 2 * len(URIS)
         assert len(core.queues._families) <= len({uri.partition("?")[0] for uri in URIS})
         assert sum(map(len, core.queues.routes.values())) <= 5 * len(URIS) * len(EXPRESSIONS)
@@ -404,7 +398,6 @@ _ENDING = {SessionState.CLOSING, SessionState.CLOSED}
 _TAKES_POSTS = {
     QueueState.OPEN,
     QueueState.RECONFIGURING,
-    QueueState.RELEASING,
     QueueState.LOST,
     QueueState.REOPENING,
     QueueState.RESTORING,
@@ -414,7 +407,6 @@ _ACTIONS = {
     "abandon": 1,
     "configure": 3,
     "close": 2,
-    "release": 1,
     "post": 12,
     "confirm": 6,
     "health": 1,

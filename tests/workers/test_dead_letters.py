@@ -176,7 +176,7 @@ async def test_one_message_that_died_in_two_applications_is_two_dead_letters(
 async def test_messages_of_two_queues_with_one_guid_are_two_dead_letters(
     session: bmq.Session, fresh: Fresh, dead: bmq.Queue
 ) -> None:
-    guid = secrets.token_bytes(16)
+    guid = secrets.token_hex(16).upper()
     retry = bmq.NoRetry(bmq.DeadLetter(dead))
     origins: list[object] = []
     for uri in (fresh(), fresh()):

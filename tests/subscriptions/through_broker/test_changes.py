@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ class Counting:
 
     def __init__(self, queue: bmq.Queue) -> None:
         self.count = 0
-        core = queue.driver.core
+        core = queue._driver.core
         request = core.request
 
         def counting(kind: RequestKind, *args: object, **kwargs: object) -> object:
@@ -28,7 +29,7 @@ class Counting:
 
 def refuse(consumer: bmq.Consumer) -> None:
     """Make a subscription one that a broker refuses: its priority says that it is not configured."""
-    for core in consumer.cores:
+    for core in consumer._definition.cores:
         core.options.priority = -(2**31)
 
 
@@ -84,18 +85,21 @@ async def test_a_refused_change_rolls_back_to_what_the_broker_has(
 ) -> None:
     queue = await scene.reader()
     async with queue.subscribe("x == 1", priority=7) as consumer:
-        redefine = consumer.redefine
+        define = consumer._define
 
-        def broken(*definition: object) -> None:
-            redefine(*definition)  # type: ignore[arg-type]
-            monkeypatch.setattr(consumer, "redefine", redefine)
-            refuse(consumer)
+        def broken(*definition: Any) -> Any:
+            defined = define(*definition)
+            for core in defined.cores:
+                core.options.priority = -(2**31)
+            return defined
 
-        monkeypatch.setattr(consumer, "redefine", broken)
+        monkeypatch.setattr(consumer, "_define", broken)
         with pytest.raises(bmq.ConfigureQueueError):
             await consumer.configure("x == 2", priority=9)
         assert consumer.expressions == ["x == 1"]
         assert consumer.options.priority == 7
+        assert queue.subscriptions == [consumer]
+        monkeypatch.undo()
         await scene.post(b={"x": 2}, a={"x": 1})
         assert await names(consumer, 1) == ["a"]
         await consumer.configure("x == 2")
@@ -126,31 +130,62 @@ async def test_what_was_routed_by_the_previous_configuration_still_arrives(scene
         assert nothing(one, two)
 
 
-async def test_the_default_subscription_steps_aside_and_comes_back(scene: Scene) -> None:
-    queue = await scene.reader(default_subscription=True)
-    assert [each.expressions for each in queue.subscriptions] == [[""]]
-    await scene.post(before={"x": 2})
-    assert await names(queue, 1) == ["before"]
+async def test_opening_a_queue_asks_for_nothing_and_receiving_does(scene: Scene) -> None:
+    queue = await scene.reader(default_subscription=None)
+    await scene.post(first={"x": 2}, second={"x": 1})
+    await scene.round_trip(queue)
+    assert queue.subscriptions == []
+    assert scene.sessions[queue].stats().buffered_messages == 0
     async with queue.subscribe("x == 1") as consumer:
         assert queue.subscriptions == [consumer]
-        await scene.post(waits={"x": 2}, goes={"x": 1})
-        assert await names(consumer, 1) == ["goes"]
-        assert await names(queue, 1) == ["waits"]  # receiving from the queue itself brings it back
+        assert await names(consumer, 1) == ["second"]
+        assert await names(queue, 1) == ["first"]
         assert len(queue.subscriptions) == 2
-    await scene.post(after={"x": 2})
-    assert await names(queue, 1) == ["after"]
+    await scene.post(after={"x": 1})
+    assert await names(queue, 1) == ["after"]  # once begun, it stays
 
 
-async def test_the_default_subscription_stays_while_it_is_iterated_over(scene: Scene) -> None:
+@pytest.mark.parametrize("way", ["iterating", "receive", "receive_many", "batches", "receive_nowait"])
+async def test_every_way_to_receive_begins_the_default_subscription(scene: Scene, way: str) -> None:
+    queue = await scene.reader(default_subscription=None)
+    await scene.post(a={})
+    if way == "iterating":
+        message = await anext(aiter(queue))
+    elif way == "receive":
+        message = await queue.receive(20)
+    elif way == "receive_many":
+        message = (await queue.receive_many(timeout=20))[0]
+    elif way == "batches":
+        message = (await anext(aiter(queue.batches())))[0]
+    else:
+        async with asyncio.timeout(20):
+            while (found := queue.receive_nowait()) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        message = found
+    assert message.data == b"a"
+
+
+async def test_receiving_for_a_shorter_time_than_the_broker_takes_to_answer(scene: Scene) -> None:
+    """Whoever gives up waiting has begun the subscription all the same, for others and for later."""
+    queue = await scene.reader(default_subscription=None)
+    await scene.post(a={}, b={})
+    patient = asyncio.create_task(queue.receive(20))
+    with pytest.raises(TimeoutError):
+        await queue.receive(timeout=0)
+    assert (await patient).data == b"a"
+    assert (await queue.receive(20)).data == b"b"
+
+
+async def test_the_default_subscription_can_be_had_at_once_or_not_at_all(scene: Scene) -> None:
     queue = await scene.reader(default_subscription=True)
-    messages = aiter(queue)
-    async with queue.subscribe("x == 1", priority=1) as consumer:
+    assert [each.expressions for each in queue.subscriptions] == [[""]]
+    async with queue.subscribe("x == 1"):
         assert len(queue.subscriptions) == 2
-        await scene.post(a={"x": 1}, b={"x": 2})
-        assert await names(consumer, 1) == ["a"]
-        message = await anext(messages)
-        assert message.data == b"b"
-        message.confirm()
+    await queue.close()
+    without = await scene.reader(default_subscription=False)
+    for receive in (without.receive_nowait, without.batches, lambda: aiter(without)):
+        with pytest.raises(bmq.UsageError, match="default_subscription=False"):
+            receive()
 
 
 async def test_messages_of_a_consumer_that_leaves_go_to_another_that_wants_them(scene: Scene) -> None:
@@ -167,49 +202,84 @@ async def test_messages_of_a_consumer_that_leaves_go_to_another_that_wants_them(
     assert await scene.left() == []
 
 
-async def test_messages_nobody_else_wants_go_back_to_the_broker(scene: Scene) -> None:
-    queue = await scene.reader()
-    async with queue.subscribe("x == 2") as other:
-        leaving = await queue.subscribe("x == 1")
-        await scene.post(**{str(n): {"x": 1} for n in range(10)}, end={"x": 2})
-        held = await other.receive(20)
-        assert leaving.buffered == 10
-        await leaving.close()
-        elsewhere = await scene.reader()
-        async with elsewhere.subscribe("x == 1") as taking:
-            await scene.round_trip(queue, elsewhere)
-            assert nothing(taking)  # the application still holds a message of this queue
-            held.confirm()
-            assert await names(taking, 10) == [str(n) for n in range(10)]
-        await scene.post(again={"x": 2})
-        assert await names(other, 1) == ["again"]
-        assert nothing(other)
-
-
-async def test_going_back_waits_for_a_change_that_is_under_way(scene: Scene) -> None:
-    queue = await scene.reader()
-    async with queue.subscribe("x == 2") as other:
+async def test_messages_nobody_here_wants_stay_until_somebody_does(scene: Scene) -> None:
+    """They hold up neither the consumers that remain, here and elsewhere, nor those that come."""
+    queue, elsewhere = await scene.reader(), await scene.reader()
+    async with queue.subscribe("x == 2") as other, elsewhere.subscribe("x == 3") as far:
         leaving = await queue.subscribe("x == 1")
         await scene.post(**{str(n): {"x": 1} for n in range(10)}, end={"x": 2})
         assert await names(other, 1) == ["end"]
-        closing = asyncio.create_task(leaving.close())
-        while queue.state is not bmq.QueueState.RECONFIGURING:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        await asyncio.gather(closing, other.configure("x == 3"))
-        elsewhere = await scene.reader()
-        async with elsewhere.subscribe("x == 1") as taking:
-            assert await names(taking, 10) == [str(n) for n in range(10)]
+        assert await names(leaving, 2) == ["0", "1"]
+        await leaving.close()
+        assert queue.unclaimed == 8
+        await scene.post(two={"x": 2}, three={"x": 3}, four={"x": 4})
+        assert await names(other, 1) == ["two"]
+        assert await names(far, 1) == ["three"]
+        async with queue.subscribe("x == 4") as coming:
+            assert await names(coming, 1) == ["four"]
+        await scene.post(late={"x": 1})
+        async with queue.subscribe("x == 1") as again:
+            assert queue.unclaimed == 0
+            assert await names(again, 9) == [*map(str, range(2, 10)), "late"]
+    await queue.close()
+    await elsewhere.close()
+    assert await scene.left() == []
 
 
-async def test_handing_messages_back_shows_none_of_them_twice(scene: Scene) -> None:
-    """The broker goes on delivering while the reading side is closed and opened again."""
+async def test_what_nobody_claims_is_left_for_others_once_the_queue_closes(scene: Scene) -> None:
+    queue = await scene.reader()
+    leaving = await queue.subscribe("x == 1")
+    await scene.post(**{str(n): {"x": 1} for n in range(10)})
+    assert await names(leaving, 1) == ["0"]
+    await leaving.close()
+    await queue.close()
+    assert queue.unclaimed == 0
+    assert await scene.left() == [str(n) for n in range(1, 10)]
+
+
+async def test_a_changed_consumer_gets_what_nobody_wanted_before(scene: Scene) -> None:
+    queue = await scene.reader()
+    async with queue.subscribe("x == 2") as staying:
+        leaving = await queue.subscribe("x == 1")
+        await scene.post(a={"x": 1}, b={"x": 1}, end={"x": 2})
+        assert await names(staying, 1) == ["end"]
+        await leaving.close()
+        assert queue.unclaimed == 2
+        await scene.post(c={"x": 2})
+        await staying.configure("x <= 2")
+        assert sorted(await names(staying, 3)) == ["a", "b", "c"]
+
+
+async def test_unclaimed_messages_are_mentioned_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("bmq.client.queue._MENTION_UNCLAIMED_AFTER", 0)
+    queue = await scene.reader()
+    events = aiter(scene.sessions[queue].events())
+    for _ in range(2):
+        leaving = await queue.subscribe("x == 1")
+        await scene.post(a={"x": 1}, b={"x": 1})
+        async with asyncio.timeout(20):
+            while leaving.buffered < 2:
+                await scene.round_trip(queue)
+        await leaving.close()
+        assert await anext(events) == bmq.events.UnclaimedMessages(queue.uri, 2)
+        lines = [record.message for record in caplog.records if "unconfirmed" in record.message]
+        assert len(lines) == 1
+        assert queue.uri in lines[0]
+        caplog.clear()
+        async with queue.subscribe() as everything:
+            assert await names(everything, 2) == ["a", "b"]
+
+
+async def test_consumers_that_come_and_go_show_nothing_twice_and_lose_nothing(scene: Scene) -> None:
     queue, elsewhere = await scene.reader(), await scene.reader()
-    leaving_now = asyncio.Event()
+    done = asyncio.Event()
     posted = 0
 
     async def produce() -> None:
         nonlocal posted
-        while not leaving_now.is_set():
+        while not done.is_set():
             await scene.post(**{str(n): {"x": 2} for n in range(posted, posted + 20)})
             posted += 20
 
@@ -218,25 +288,23 @@ async def test_handing_messages_back_shows_none_of_them_twice(scene: Scene) -> N
             into.append(message.data.decode())
             message.confirm()
 
-    steady_found: list[str] = []
-    taken: list[str] = []
-    async with queue.subscribe("x == 2") as steady, elsewhere.subscribe("x == 1") as taking:
-        tasks = [
-            asyncio.create_task(consume(steady, steady_found)),
-            asyncio.create_task(consume(taking, taken)),
-        ]
+    found: list[str] = []
+    async with queue.subscribe("x == 2") as steady, elsewhere.subscribe("x == 3"):
+        consuming = asyncio.create_task(consume(steady, found))
         producing = asyncio.create_task(produce())
         for number in range(30):
             leaving = await queue.subscribe("x == 1", priority=9)
             await scene.post(**{f"l{number}": {"x": 1}})
             await leaving.close()
-        leaving_now.set()
+        done.set()
         await producing
-        while len(set(steady_found)) < posted or len(taken) < 30:
-            await scene.round_trip(queue, elsewhere)
-    await asyncio.gather(*tasks)
-    assert sorted(steady_found, key=int) == [str(n) for n in range(posted)]
-    assert sorted(taken) == sorted(f"l{number}" for number in range(30))
+        while len(found) < posted:
+            await scene.round_trip(queue)
+    await consuming
+    assert found == [str(n) for n in range(posted)]
+    await queue.close()
+    await elsewhere.close()
+    assert sorted(await scene.left()) == sorted(f"l{number}" for number in range(30))
 
 
 async def test_changes_that_share_a_request_share_its_refusal(scene: Scene) -> None:
@@ -266,9 +334,51 @@ async def test_cancelling_a_subscription_that_is_being_opened_takes_it_back(scen
         opening.cancel()
         await asyncio.wait([opening])
         assert opening.cancelled()
+        await scene.post(a={"x": 1})
+        assert await names(standing, 1) == ["a"]
+        assert queue.subscriptions == [standing]
+        await queue.close()
         elsewhere = await scene.reader()
         async with elsewhere.subscribe("x == 2") as taking:
             assert await names(taking, 10) == [str(n) for n in range(10)]
-        assert queue.subscriptions == [standing]
-        await scene.post(a={"x": 1})
-        assert await names(standing, 1) == ["a"]
+
+
+async def test_what_is_refused_leaves_the_default_subscription_as_it_was(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = await scene.reader(default_subscription=True, priority=3)
+    [default] = queue.subscriptions
+    define = default._define
+
+    def broken(*definition: Any) -> Any:
+        defined = define(*definition)
+        for core in defined.cores:
+            core.options.priority = -(2**31)
+        return defined
+
+    monkeypatch.setattr(default, "_define", broken)
+    with pytest.raises(bmq.ConfigureQueueError, match="invalid priority"):
+        await queue.configure(priority=4)
+    assert queue.subscriptions == [default]
+    assert default.options.priority == 3
+    monkeypatch.undo()
+    await scene.post(a={})
+    assert await names(queue, 1) == ["a"]
+    await queue.configure(max_unconfirmed_messages=7)
+    assert default.options.priority == 3
+
+
+async def test_a_drain_leaves_alone_what_its_full_filter_wants(scene: Scene) -> None:
+    """A filter too big to be negated drains with a catch-all, which is below it: nothing spills over."""
+    queue = await scene.reader()
+    wanted = bmq.TagFilter(any_of=[f"tag{n}" for n in range(12)])
+    async with queue.subscribe(wanted, max_unconfirmed_messages=3, discard_unmatched=True) as consumer:
+        await scene.producer.post(b"other", tags=["unwanted"])
+        for number in range(8):
+            await scene.producer.post(b"%d" % number, tags=["tag0"])
+        await scene.producer.post(b"other", tags=["unwanted"])
+        message = await consumer.receive(20)
+        await scene.round_trip(queue)
+        assert consumer.buffered == 0  # 3 messages, divided among the subscriptions the filter takes
+        message.confirm()
+        assert await names(consumer, 7) == [str(number) for number in range(1, 8)]

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.client.consumer import properties_of
+from bmq.client.consumer import Places, properties_of
 from bmq.wire.push import Push
 from tests.subscriptions.through_broker.scene import Scene
 
@@ -59,17 +59,17 @@ class Watched:
             priority=self.random.randrange(3),
             max_unconfirmed_messages=self.random.choice([1, 10, 100]),
         )
-        deliver: Callable[[list[Push]], None] = consumer.deliver
+        deliver: Callable[[list[Push], Places], None] = consumer._deliver
 
-        def watching(messages: list[Push]) -> None:
+        def watching(messages: list[Push], places: Places) -> None:
             if not consumer.closed:
                 for each in messages:
                     properties = properties_of(each, 1000)
                     if not any(expression.matches(properties) for expression in standing):
                         self.astray.append(f"{properties} arrived at {standing}")
-            deliver(messages)
+            deliver(messages, places)
 
-        consumer.deliver = watching  # type: ignore[method-assign]
+        consumer._deliver = watching  # type: ignore[method-assign]
 
     async def receive(self) -> None:
         """Handle messages until there is to be no other consumer any more."""

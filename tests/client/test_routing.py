@@ -1,0 +1,46 @@
+"""Where messages go that name a subscription which is not there any more, and what is public of it all."""
+
+from __future__ import annotations
+
+import bmq
+from tests.client.peer import Peer, eventually
+from tests.protocol.bench import guid
+
+URI = "bmq://bmq.test.mem.priority/q"
+
+
+async def test_a_message_of_a_forgotten_subscription_goes_to_whom_it_is_for(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True)
+        first = await queue.subscribe("exists(a)")
+        stale = peer.connection.s_ids[0]
+        anything = await queue.subscribe()
+        for number in range(5):
+            await anything.configure(priority=-number)
+        peer.connection.send(peer.connection.script.push(0, [(guid(1), b"plain")], (stale,)))
+        message = await anything.receive(5)
+        assert message.data == b"plain"
+        assert first.buffered == 0
+
+
+async def test_a_message_for_a_queue_without_subscriptions_waits_for_one(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True)
+        peer.connection.send(peer.connection.script.push(0, [(guid(1), b"early")], (7,)))
+        await eventually(lambda: queue.unclaimed == 1)
+        async with queue.subscribe() as consumer:
+            assert (await consumer.receive(5)).data == b"early"
+
+
+def test_the_public_names_of_a_queue_and_a_consumer() -> None:
+    def public(cls: type) -> set[str]:
+        return {name for name in dir(cls) if not name.startswith("_")}
+
+    receiving = {"receive", "receive_nowait", "receive_many", "batches"}
+    assert public(bmq.Consumer) == receiving | {
+        *("buffered", "close", "closed", "configure", "expressions", "open", "options", "selector")
+    }
+    assert public(bmq.Queue) == receiving | {
+        *("close", "closed", "configure", "confirm", "flush", "post", "post_many", "post_nowait", "readable"),
+        *("state", "subscribe", "subscriptions", "unacked", "unclaimed", "uri", "writable"),
+    }

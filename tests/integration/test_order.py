@@ -1,0 +1,226 @@
+"""Subscriptions that come and go under a steady flow: what matches arrives, in the order of its delivery.
+
+The broker is a process of its own here (or the one that BMQ_BROKER_URI names): what it sends arrives whenever
+it likes, not in step with what the client does. BMQ_ORDER_SEED repeats a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import secrets
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+import bmq
+from bmq.protocol.framing import Framer
+from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT, EventType
+from bmq.wire.message import split_properties
+from bmq.wire.push import decode_pushes
+from tests.integration.steps import TIMEOUT, NewUri
+
+KEYS = 4
+ROUNDS = 60
+
+
+@pytest_asyncio.fixture
+async def broker_uri(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+    if named := os.environ.get("BMQ_BROKER_URI"):
+        monkeypatch.delenv("BMQ_BROKER_URI")  # it would override the address of the tap, too
+        yield named
+        return
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "bmq", "broker", "--port", "0"), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(60):
+        ready = (await process.stdout.readline()).decode()
+    yield ready.rpartition(" on ")[2].strip()
+    process.terminate()
+    await process.wait()
+
+
+def messages(first: int, count: int, keys: int = 2) -> list[bmq.PutMessage]:
+    """Numbered messages, of which each key has its share."""
+    return [
+        bmq.PutMessage(b"%d" % number, properties={"k": number % keys})
+        for number in range(first, first + count)
+    ]
+
+
+async def take(consumer: bmq.Consumer | bmq.Queue, count: int) -> list[int]:
+    """Receive and confirm so many messages; return their numbers."""
+    found: list[int] = []
+    for _ in range(count):
+        message = await consumer.receive(TIMEOUT)
+        message.confirm()
+        found.append(int(message.data))
+    return found
+
+
+@pytest.mark.parametrize("default", [None, True, False])
+async def test_subscribing_while_messages_are_in_flight(
+    broker_uri: str, bmq_new_queue_uri: NewUri, default: bool | None
+) -> None:
+    for _ in range(5):
+        uri = bmq_new_queue_uri()
+        async with bmq.connect(broker_uri) as posting, bmq.connect(broker_uri) as session:
+            producer = await posting.open_queue(uri, write=True)
+            await producer.post_many(messages(0, 200))
+            queue = await session.open_queue(uri, read=True, default_subscription=default)
+            more = asyncio.create_task(producer.post_many(messages(200, 200)))
+            consumer = await queue.subscribe("k == 1", priority=1)
+            await more
+            await producer.post_many(messages(400, 20))
+            # Where everything was asked for at once, a part has come that way before.
+            left = queue._default.buffered if default else 0  # type: ignore[union-attr]
+            early = [number for number in await take(queue, left) if number % 2] if left else []
+            rest = await take(consumer, 210 - len(early))
+            assert rest == sorted(rest)
+            assert sorted(early + rest) == list(range(1, 420, 2))
+
+
+class Tap:
+    """Passes a connection on, and notes in which order the broker delivers.
+
+    A broker need not deliver in the order of posting: what had to wait for a subscription comes late.
+    """
+
+    def __init__(self, broker_uri: str) -> None:
+        self._host, _, port = broker_uri.removeprefix("tcp://").rpartition(":")
+        self._port = int(port)
+        self.delivered: list[int] = []
+
+    async def __aenter__(self) -> Tap:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.uri = f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from_broker, to_broker = await asyncio.open_connection(self._host, self._port)
+        await asyncio.gather(
+            self._pass(reader, to_broker, None),
+            self._pass(from_broker, writer, Framer(DEFAULT_MAX_INCOMING_EVENT)),
+        )
+
+    async def _pass(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, framer: Framer | None
+    ) -> None:
+        while data := await reader.read(65536):
+            for event in framer.feed(data)[0] if framer is not None else ():
+                if event.type == EventType.PUSH:
+                    for message in decode_pushes(event.data, event.body):
+                        payload = split_properties(message.data, message.schema_id != 0)[1]
+                        self.delivered.append(int(payload))
+            writer.write(data)
+        writer.close()
+
+
+class Flow:
+    """One queue under a steady flow, and a session in which its consumers come and go: one a key at most."""
+
+    def __init__(self, producer: bmq.Queue, queue: bmq.Queue, chance: random.Random) -> None:
+        self.producer = producer
+        self.queue = queue
+        self.chance = chance
+        self.posted = 0
+        self.ending = False
+        self.complete = asyncio.Event()
+        #: The keys and numbers of what was shown, in that order: by all consumers, and by each.
+        self.shown: list[tuple[int, int]] = []
+        self.by_consumer: dict[bmq.Consumer, list[tuple[int, int]]] = {}
+        self.here: dict[int, bmq.Consumer] = {}
+        self.tasks: dict[bmq.Consumer, asyncio.Task[None]] = {}
+
+    async def produce(self) -> None:
+        while not self.ending:
+            batch = messages(self.posted, self.chance.randrange(1, 40), KEYS)
+            self.posted += len(batch)
+            (await self.producer.post_many(batch)).raise_for_failures()
+
+    async def consume(self, consumer: bmq.Consumer) -> None:
+        async for message in consumer:
+            number = int(message.data)
+            assert message.properties["k"] == number % KEYS
+            self.shown.append((number % KEYS, number))
+            self.by_consumer[consumer].append((number % KEYS, number))
+            message.confirm()
+            if self.ending and len(self.shown) >= self.posted:
+                self.complete.set()
+            if not self.chance.randrange(20):
+                await asyncio.sleep(0)
+
+    def receive(self, consumer: bmq.Consumer) -> None:
+        if consumer not in self.tasks:
+            self.tasks[consumer] = asyncio.create_task(self.consume(consumer))
+
+    async def add(self, expression: str, key: int, priority: int) -> None:
+        """One more consumer; sometimes nobody receives from it, and what it is sent is for others."""
+        limit = self.chance.choice([20, 200, 1000])
+        consumer = self.queue.subscribe(expression, priority=priority, max_unconfirmed_messages=limit)
+        self.here[key] = consumer
+        self.by_consumer[consumer] = []
+        await consumer.open()
+        if self.chance.randrange(3):
+            self.receive(consumer)
+
+    async def change(self, key: int) -> None:
+        """Add, change or remove the consumer of a key."""
+        consumer = self.here.get(key)
+        if consumer is None:
+            await self.add(f"k == {key}", key, self.chance.randrange(1, 4))
+        elif self.chance.randrange(2):
+            await consumer.configure(
+                priority=self.chance.randrange(1, 4),
+                max_unconfirmed_messages=self.chance.choice([20, 200, 1000]),
+            )
+        else:
+            del self.here[key]
+            await consumer.close()
+
+
+@pytest.mark.parametrize("rest", [False, True], ids=["a consumer a key", "and one for the rest"])
+async def test_what_matches_arrives_and_in_order(
+    broker_uri: str, bmq_new_queue_uri: NewUri, rest: bool
+) -> None:
+    seed = int(os.environ.get("BMQ_ORDER_SEED", secrets.randbits(32)))
+    print(f"BMQ_ORDER_SEED={seed}")
+    uri = bmq_new_queue_uri()
+    async with Tap(broker_uri) as tap, bmq.connect(broker_uri) as posting, bmq.connect(tap.uri) as session:
+        queue = await session.open_queue(uri, read=True)
+        flow = Flow(await posting.open_queue(uri, write=True), queue, random.Random(seed))
+        if rest:
+            await flow.add("k >= 0", -1, 0)
+            flow.receive(flow.here[-1])
+        producing = asyncio.create_task(flow.produce())
+        for _ in range(ROUNDS):
+            keys = flow.chance.sample(range(KEYS), flow.chance.randrange(1, 3))
+            await asyncio.gather(*[flow.change(key) for key in keys])
+        flow.ending = True
+        await producing
+        # In the end somebody receives everything that is left, and one more for those that wait for it.
+        for key in range(KEYS):
+            if key not in flow.here:
+                await flow.change(key)
+        for consumer in flow.here.values():
+            flow.receive(consumer)
+        last = messages(flow.posted, KEYS, KEYS)
+        flow.posted += KEYS
+        await flow.producer.post_many(last)
+        async with asyncio.timeout(2 * TIMEOUT):
+            await flow.complete.wait()
+        assert queue.unclaimed == 0
+    assert sorted(number for _, number in flow.shown) == sorted(tap.delivered) == list(range(flow.posted))
+    place = {number: index for index, number in enumerate(tap.delivered)}
+    for shown in flow.by_consumer.values() if rest else [flow.shown]:
+        for key in range(KEYS):
+            places = [place[number] for k, number in shown if k == key]
+            assert places == sorted(places)
