@@ -181,7 +181,7 @@ class TestBrokerImage:
             assert connected
             connected[0].close()
         assert status == 1
-        assert complaint == f"tcp://127.0.0.1:{port} did not answer within 0.5 s\n"
+        assert complaint.startswith(f"tcp://127.0.0.1:{port} did not answer within 0.")
 
     async def test_one_that_is_not_there_is_not(self) -> None:
         async with Broker() as broker:
