@@ -131,10 +131,10 @@ class TestBrokerImage:
         dockerfile = (DOCKER / "bmq-broker" / "Dockerfile").read_text()
         patterns = (ROOT / ".dockerignore").read_text().splitlines()
         allowed = [pattern.removeprefix("!") for pattern in patterns if pattern.startswith("!")]
-        copied = re.findall(r"^COPY (\w\S+) ", dockerfile, re.MULTILINE)
-        project = ["pyproject.toml", "README.md", "LICENSE", "bmq/__init__.py", "pyspark_bmq/__init__.py"]
-        assert copied
-        for path in copied + project:
+        lines = re.findall(r"^COPY (\w.*) \S+$", dockerfile, re.MULTILINE)
+        copied = [path for line in lines for path in line.split()]
+        assert {"pyproject.toml", "README.md", "LICENSE", "bmq", "pyspark_bmq"} < set(copied)
+        for path in copied:
             assert (ROOT / path).exists()
             assert any(path == each or fnmatch.fnmatch(path, f"{each}/*") for each in allowed), path
 
