@@ -184,6 +184,7 @@ class Official:
         self.books = Books()
         self.moments: dict[str, list[Moment]] = {}
         self.posting = True
+        self.sessions: list[Any] = []
 
     def run(self) -> dict[str, Any]:
         """Post and consume until told to stop; then wait for what is under way."""
@@ -209,7 +210,7 @@ class Official:
                 break
             changed.wait(0.1)
             changed.clear()
-        # Not stopped: it would wait for a broker that it has lost. The process ends with its sockets.
+        # Not stopped: that could wait for a broker that it has lost. The process ends, and they with it.
         return books_as_json(self.books, self.moments, [])
 
     def consumed(self, app: str, name: str) -> str:
@@ -230,9 +231,11 @@ class Official:
             take(self.books, names[message.queue_uri], key_of(message.data), moments, redelivered=True)
             handle.confirm()
 
-        return self.blazingmq.Session(
+        session = self.blazingmq.Session(
             on_event, on_message=on_message, broker=self.broker, timeout=DEADLINE, num_processing_threads=1
         )
+        self.sessions.append(session)
+        return session
 
     def post(self, session: Any, name: str) -> None:
         """Post without waiting for outcomes."""
@@ -281,14 +284,11 @@ def worker(arguments: dict[str, Any]) -> None:
     """Be one of the clients."""
     broker, uris = arguments["broker"], arguments["uris"]
     if arguments["client"] == "official":
-        said = Official(broker, uris).run()
-    elif arguments["loop"] == "asyncio":
-        said = asyncio.run(Ours(broker, uris).run())
-    else:
-        said = bmq.run(Ours(broker, uris).run())
-    print(json.dumps(said), flush=True)
-    if arguments["client"] == "official":
-        os._exit(0)
+        official = Official(broker, uris)
+        print(json.dumps(official.run()), flush=True)
+        os._exit(0)  # the sessions are alive
+    run = asyncio.run if arguments["loop"] == "asyncio" else bmq.run
+    print(json.dumps(run(Ours(broker, uris).run())), flush=True)
 
 
 # ---- what is killed
@@ -325,8 +325,6 @@ class Lap:
     """One kill, and what one client made of it through one way."""
 
     killed_at: float
-    up_at: float
-    ended_at: float
     result: Result
     acknowledged_at: dict[str, list[float]]
     mishaps: list[str]
@@ -336,8 +334,8 @@ class Lap:
         found = {}
         for name, times in self.acknowledged_at.items():
             before = max((at for at in times if at <= self.killed_at), default=self.killed_at)
-            after = [at for at in sorted(times) if self.killed_at < at <= self.ended_at]
-            moments = [before, *after, self.ended_at]
+            after = [at for at in sorted(times) if at > self.killed_at]
+            moments = [before, *after, *([] if after else [float("inf")])]
             found[name] = max(b - a for a, b in itertools.pairwise(moments))
         return found
 
@@ -491,7 +489,6 @@ async def lap(
         await cluster.healthy()
         up_at = time.monotonic()
         await asyncio.sleep(options.traffic)
-        ended_at = time.monotonic()
         async with asyncio.timeout(4 * DEADLINE):
             said = await asyncio.gather(*(process.communicate(b"stop\n") for process in processes))
     laps = []
@@ -500,7 +497,7 @@ async def lap(
             raise SystemExit(f"{column.name} failed:\n{complaint.decode()[-4000:]}")
         books = json.loads(out.splitlines()[-1])
         result = Result.from_json(books["result"])
-        laps.append(Lap(killed_at, up_at, ended_at, result, books["acknowledged_at"], books["mishaps"]))
+        laps.append(Lap(killed_at, result, books["acknowledged_at"], books["mishaps"]))
     what = f"killed node {' and '.join(map(str, victims))}, primary {primary}, connected to {connected}"
     return laps, f"{what}; ended after {ended:.1f} s, all up after {up_at - killed_at:.1f} s"
 
