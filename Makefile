@@ -41,7 +41,7 @@ demo-spark: setup ## a Spark pipeline into a queue, and another one out of it
 test: setup ## all tests; choose with ARGS="-k name"
 	$(RUN) -m pytest -n 1 --max-worker-restart 20 $(ARGS)
 
-integration: setup ## the suites against a real broker, in Docker
+integration: setup ## the suites against a real broker, in Docker; PROFILE=cluster for three nodes
 	@./docker/integration "$(RUN)" $(ARGS)
 
 lint: setup ## ruff: rules and format

@@ -38,11 +38,61 @@ def test_the_comparison_with_the_official_client(tmp_path: Path) -> None:
     assert runs["ack, awake"][0]["p99_us"] >= runs["ack, awake"][0]["p50_us"] > 0
 
 
+def first_column(printed: str) -> dict[str, str]:
+    """What tables say of the first client, by what it is."""
+    cells = [[cell.strip() for cell in line.split("|")] for line in printed.splitlines()]
+    return {line[1]: line[2] for line in cells if len(line) > 3}
+
+
 def test_faults() -> None:
     printed = run("soak.py", "--only", "ours", "--seconds", "6", "--lap", "6", "--seed", "4")
-    cells = [[cell.strip() for cell in line.split("|")] for line in printed.splitlines()]
-    rows = {line[1]: line[2] for line in cells if len(line) == 4}
+    rows = first_column(printed)
     assert int(rows["posted"].replace(",", "")) > 0
     assert rows["acknowledged and lost"] == rows["without outcome"] == "0"
     assert int(rows["cuts measured"]) > 0
     assert rows["cut to restored, 90 %"].endswith(" s")
+
+
+def test_failover_with_an_embedded_broker_in_the_place_of_the_cluster() -> None:
+    rows = first_column(run("failover.py", "--only", "ours", "--down", "0.3", "--traffic", "0.5"))
+    posted = int(rows["posted"].replace(",", ""))
+    assert rows["acknowledged"] == f"{posted:,}"
+    # Half of the queues have two applications.
+    assert int(rows["received"].replace(",", "")) >= posted * 3 / 2
+    assert rows["acknowledged and lost"] == rows["without outcome"] == rows["other outcomes"] == "0"
+    assert rows["connections lost"] == "4"  # of two sessions, twice
+    for number in ("SIGKILL", "SIGTERM"):
+        for consistency in ("eventual", "strong"):
+            pause = rows[f"the primary, connected to, {number}; {consistency} consistency"]
+            assert float(pause.split("/")[-1]) >= 0.3
+
+
+#: Takes the arguments and the configuration of a real broker, and says like one which node is the primary.
+STAND_IN = """
+import asyncio, json, pathlib, signal, sys
+from bmq.broker import Broker
+
+async def main(configuration):
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    settings = json.loads((configuration / "bmqbrkrcfg.json").read_text())
+    port = settings["appConfig"]["networkInterfaces"]["tcpInterface"]["port"]
+    async with Broker(port=port, config_dir=configuration):
+        print("2026-01-01T00:00:00 Setting primary of Partition [0] to [[node1, 2]]", flush=True)
+        await ended.wait()
+
+asyncio.run(main(pathlib.Path(sys.argv[3])))
+"""
+
+
+def test_failover_of_processes(tmp_path: Path) -> None:
+    program = tmp_path / "broker"
+    program.write_text(f"#!{sys.executable}\n{STAND_IN}")
+    program.chmod(0o755)
+    short = ("--only", "ours", "--signals", "KILL", "--down", "0.3", "--traffic", "0.5")
+    printed = run("failover.py", "--broker", str(program), "--cases", "proxy", *short)
+    assert "killed node 3, primary 1, connected to 2" in printed
+    rows = first_column(printed)
+    assert rows["posted"] == rows["acknowledged"]
+    assert rows["connections lost"] == "0"
+    assert "the proxy, SIGKILL; strong consistency" in rows

@@ -12,7 +12,7 @@ _random = SystemRandom()
 
 
 def exponential_backoff(
-    first: float = 0.01, base: float = 0.1, factor: float = 2.0, cap: float = 10.0
+    first: float = 0.01, base: float = 0.1, factor: float = 2.0, cap: float = 1.0
 ) -> Iterator[float]:
     """Yield delays in seconds: the first almost nothing, then exponential with full jitter.
 
@@ -20,7 +20,7 @@ def exponential_backoff(
         first: the first delay is drawn from 0 to this: a restarted broker is not met by all clients at once.
         base: the second is drawn from 0 to this, and so on, times ``factor``,
         factor: the growth,
-        cap: up to this.
+        cap: up to this. By default no client stays away much longer than its broker did.
     """
     yield _random.uniform(0, first)
     limit = base

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import fnmatch
 import importlib.util
 import json
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +22,16 @@ from bmq.broker.server import Broker
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
-DOMAINS = DOCKER / "single-node" / "etc" / "domains"
 CONFIGURATIONS = ["single-node", "cluster"]
+#: Services that are a real broker.
+REAL = ["broker", "node1", "node2", "node3"]
 #: What a service may have, of the compose specification, as far as it is used here.
 SERVICE_KEYS = {
     "image": str, "platform": str, "build": dict, "init": bool, "stop_grace_period": str, "healthcheck": dict,
-    "profiles": list, "volumes": list, "hostname": str, "command": list, "ports": list,
+    "profiles": list, "volumes": list, "hostname": str, "command": list, "ports": list, "read_only": bool,
 }  # fmt: skip
+#: ``${NAME:-default}``, as both generations of Compose fill in.
+VARIABLE = re.compile(r"\$\{(\w+):-([^}]+)\}")
 
 
 @pytest.fixture(scope="module")
@@ -36,25 +43,40 @@ def services(compose: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return compose["services"]
 
 
+def real(compose: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {name: services(compose)[name] for name in REAL}
+
+
+def configuration_of(service: dict[str, Any]) -> Path:
+    """The directory that becomes the broker's configuration."""
+    (volume,) = service["volumes"]
+    source, target, mode = volume.split(":")
+    assert (target, mode) == ("/etc/local/bmq", "ro")
+    return ROOT / source
+
+
 class TestCompose:
-    def test_it_has_what_the_specification_knows(self, compose: dict[str, Any]) -> None:
-        assert {key for key in compose if not key.startswith("x-")} == {"name", "services"}
+    def test_it_has_what_every_compose_since_1_29_knows(self, compose: dict[str, Any]) -> None:
+        assert {key for key in compose if not key.startswith("x-")} == {"services"}
         for service in services(compose).values():
             assert set(service) <= set(SERVICE_KEYS)
             for key, value in service.items():
                 assert isinstance(value, SERVICE_KEYS[key]), key
+            assert all(isinstance(word, str) for word in service.get("command", []))
+        for service in real(compose).values():
             assert set(service["healthcheck"]) == {"test", "interval", "timeout", "retries", "start_period"}
             for key in ("interval", "timeout", "start_period"):
                 assert re.fullmatch(r"\d+s", service["healthcheck"][key])
-            assert all(isinstance(word, str) for word in service["healthcheck"]["test"] + service["command"])
+            assert all(isinstance(word, str) for word in service["healthcheck"]["test"])
 
-    def test_one_node_by_default_and_three_in_a_profile(self, compose: dict[str, Any]) -> None:
+    def test_one_node_by_default_and_the_others_in_profiles(self, compose: dict[str, Any]) -> None:
         profiles = {name: service.get("profiles", []) for name, service in services(compose).items()}
         assert profiles == {
             "broker": [],
             "node1": ["cluster"],
             "node2": ["cluster"],
             "node3": ["cluster"],
+            "embedded": ["embedded"],
         }
 
     def test_ports_are_loopback_only_and_different(self, compose: dict[str, Any]) -> None:
@@ -62,43 +84,119 @@ class TestCompose:
         assert all(re.fullmatch(r"127\.0\.0\.1:\d+:30114", port) for port in ports)
         assert len(set(ports)) == len(services(compose))
 
-    def test_the_broker_is_built_from_a_pinned_release(self, compose: dict[str, Any]) -> None:
-        for service in services(compose).values():
+    def test_the_broker_is_an_image_that_is_named_or_built_from_a_pinned_release(
+        self, compose: dict[str, Any]
+    ) -> None:
+        for service in real(compose).values():
             repository, _, tag = service["build"]["context"].partition("#")
             assert repository == "https://github.com/bloomberg/blazingmq.git"
             assert re.fullmatch(r"v\d+\.\d+\.\d+", tag)
-            assert service["image"].endswith(f":{tag}")
+            image = VARIABLE.fullmatch(service["image"])
+            assert image is not None
+            assert image[1] == "BMQ_BROKER_IMAGE"
+            assert image[2].endswith(f":{tag}")
 
-    def test_what_is_mounted_exists_and_is_read_only(self, compose: dict[str, Any]) -> None:
-        for service in services(compose).values():
-            mounted = {}
-            for volume in service["volumes"]:
-                source, target, mode = volume.split(":")
-                assert (ROOT / source).exists(), source
-                assert mode == "ro"
-                mounted[target] = ROOT / source
-            directory = mounted.get("/etc/local/bmq")
+    def test_the_configuration_of_each_is_there(self, compose: dict[str, Any]) -> None:
+        for service in real(compose).values():
             for name in ("bmqbrkrcfg.json", "clusters.json", "domains"):
-                assert (directory / name if directory else mounted[f"/etc/local/bmq/{name}"]).exists()
+                assert (configuration_of(service) / name).exists()
 
     def test_each_node_is_one_of_its_cluster(self, compose: dict[str, Any]) -> None:
-        hosts = {service["hostname"] for service in services(compose).values()}
-        nodes = {
-            node["name"]
-            for name in CONFIGURATIONS
-            for node in configuration(name, "clusters.json")["myClusters"][0]["nodes"]
-        }
-        assert hosts == nodes
+        for service in real(compose).values():
+            (cluster,) = json.loads((configuration_of(service) / "clusters.json").read_text())["myClusters"]
+            assert service["hostname"] in {node["name"] for node in cluster["nodes"]}
 
-    def test_the_health_check_opens_a_queue_there_is(self, compose: dict[str, Any]) -> None:
-        for service in services(compose).values():
+    def test_the_health_check_opens_a_queue_that_the_service_can_have(self, compose: dict[str, Any]) -> None:
+        for service in real(compose).values():
             test = service["healthcheck"]["test"]
             domain = test[test.index("--queueuri") + 1].removeprefix("bmq://").partition("/")[0]
-            assert (DOMAINS / f"{domain}.json").exists()
+            file = configuration_of(service) / "domains" / f"{domain}.json"
+            storage = json.loads(file.read_text())["definition"]["parameters"]["storage"]["config"]
+            assert storage == {"fileBacked": {}}
+
+    def test_the_embedded_broker_is_built_from_here(self, compose: dict[str, Any]) -> None:
+        build = services(compose)["embedded"]["build"]
+        assert (ROOT / build["context"]).resolve() == ROOT
+        dockerfile = (ROOT / build["dockerfile"]).read_text()
+        for argument in build["args"]:
+            assert f"ARG {argument}" in dockerfile
+
+
+class TestBrokerImage:
+    """The image of ``bmq broker``."""
+
+    HEALTHY = DOCKER / "bmq-broker" / "healthy.py"
+
+    def test_what_it_is_made_of_is_not_ignored(self) -> None:
+        dockerfile = (DOCKER / "bmq-broker" / "Dockerfile").read_text()
+        patterns = (ROOT / ".dockerignore").read_text().splitlines()
+        allowed = [pattern.removeprefix("!") for pattern in patterns if pattern.startswith("!")]
+        lines = re.findall(r"^COPY (\w.*) \S+$", dockerfile, re.MULTILINE)
+        copied = [path for line in lines for path in line.split()]
+        assert {"pyproject.toml", "README.md", "LICENSE", "bmq", "pyspark_bmq"} < set(copied)
+        for path in copied:
+            assert (ROOT / path).exists()
+            assert any(path == each or fnmatch.fnmatch(path, f"{each}/*") for each in allowed), path
+
+    def test_it_runs_as_nobody_in_particular_with_a_health_check(self) -> None:
+        dockerfile = (DOCKER / "bmq-broker" / "Dockerfile").read_text()
+        final = dockerfile.rpartition("\nFROM ")[2]
+        user = re.search(r"^USER (\d+):(\d+)$", final, re.MULTILINE)
+        assert user is not None
+        assert int(user[1]) > 0
+        assert "HEALTHCHECK" in final
+        assert json.loads(final[final.index("ENTRYPOINT") :].removeprefix("ENTRYPOINT"))[:2] == [
+            "bmq",
+            "broker",
+        ]
+
+    async def healthy(self, uri: str, *seconds: str) -> tuple[int | None, str]:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            str(self.HEALTHY),
+            uri,
+            *seconds,
+            stderr=asyncio.subprocess.PIPE,
+            # Which must not lead the check elsewhere.
+            env={**os.environ, "PYTHONPATH": str(ROOT), "BMQ_BROKER_URI": "tcp://127.0.0.1:1"},
+        )
+        _, complaint = await process.communicate()
+        return process.returncode, complaint.decode()
+
+    async def test_a_broker_that_answers_is_healthy(self) -> None:
+        async with Broker() as broker:
+            assert await self.healthy(broker.uri) == (0, "")
+
+    async def test_a_broker_that_wants_a_password_is_healthy(self) -> None:
+        async with Broker(auth={"alice": "secret"}) as broker:
+            status, _ = await self.healthy(broker.uri)
+        assert status == 0
+
+    async def test_one_that_accepts_and_says_nothing_is_not(self) -> None:
+        connected: list[asyncio.StreamWriter] = []
+        server = await asyncio.start_server(lambda _, writer: connected.append(writer), "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            status, complaint = await self.healthy(f"tcp://127.0.0.1:{port}", "0.5")
+            assert connected
+            connected[0].close()
+        assert status == 1
+        assert complaint.startswith(f"tcp://127.0.0.1:{port} did not answer within 0.")
+
+    async def test_one_that_is_not_there_is_not(self) -> None:
+        async with Broker() as broker:
+            uri = broker.uri
+        status, complaint = await self.healthy(uri)
+        assert status == 1
+        assert complaint.startswith(f"could not connect to {uri}")
 
 
 def configuration(name: str, file: str) -> dict[str, Any]:
     return json.loads((DOCKER / name / "etc" / file).read_text())
+
+
+def domains(name: str) -> list[Path]:
+    return sorted((DOCKER / name / "etc" / "domains").glob("*.json"))
 
 
 class TestConfiguration:
@@ -120,38 +218,120 @@ class TestConfiguration:
     @pytest.mark.parametrize("name", CONFIGURATIONS)
     def test_the_domains_are_of_that_cluster(self, name: str) -> None:
         (cluster,) = configuration(name, "clusters.json")["myClusters"]
-        for path in DOMAINS.glob("*.json"):
+        for path in domains(name):
             assert json.loads(path.read_text())["definition"]["location"] == cluster["name"]
 
     def test_the_domains_are_the_built_in_ones(self) -> None:
-        parsed = {path.stem: parse_domain(path.stem, path.read_bytes()) for path in DOMAINS.glob("*.json")}
+        parsed = {path.stem: parse_domain(path.stem, path.read_bytes()) for path in domains("single-node")}
         assert all(isinstance(domain, DomainConfig) for domain in parsed.values())
         assert parsed == builtin_domains()
 
-    def test_the_files_are_what_the_script_writes(self) -> None:
+    def test_those_of_the_cluster_differ_in_where_messages_are_kept_and_in_nothing_else(self) -> None:
+        assert {path.name for path in domains("cluster")} == {path.name for path in domains("single-node")}
+        for path in domains("cluster"):
+            here = json.loads(path.read_text())
+            there = configuration("single-node", f"domains/{path.name}")
+            parameters = here["definition"]["parameters"]
+            # A cluster keeps in memory nothing but broadcast messages: it refuses other queues, or crashes.
+            kept = "inMemory" if "broadcast" in parameters["mode"] else "fileBacked"
+            assert parameters["storage"]["config"] == {kept: {}}
+            there["definition"]["parameters"]["storage"]["config"] = {kept: {}}
+            assert here == there
+
+    @pytest.mark.parametrize("name", CONFIGURATIONS)
+    def test_the_files_are_what_the_script_writes(self, name: str) -> None:
         spec = importlib.util.spec_from_file_location("domains", DOCKER / "domains.py")
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        assert {path.name: path.read_text() for path in DOMAINS.glob("*.json")} == module.contents()
+        assert {path.name: path.read_text() for path in domains(name)} == module.contents(name)
 
     async def test_an_embedded_broker_reads_the_very_same_directory(self) -> None:
         async with Broker(config_dir=DOCKER / "single-node" / "etc") as broker:
             assert set(broker.source.names()) == set(builtin_domains())
 
 
-def test_without_docker_make_integration_says_what_to_do(tmp_path: Path) -> None:
-    for tool in ("dirname", "bash"):
+def path_with(directory: Path, **scripts: str) -> Path:
+    """A directory for PATH that has these programs, and what a script needs."""
+    for tool in ("dirname", "bash", "sleep"):
         found = subprocess.run(["which", tool], capture_output=True, text=True, check=True).stdout.strip()
-        (tmp_path / tool).symlink_to(found)
-    run = subprocess.run(
-        [str(tmp_path / "bash"), str(DOCKER / "integration"), "python"],
-        env={"PATH": str(tmp_path)},
+        (directory / tool).symlink_to(found)
+    for name, text in scripts.items():
+        program = directory / name.replace("_", "-")
+        program.write_text(f"#!/bin/bash\n{text}\n")
+        program.chmod(0o755)
+    return directory
+
+
+def integration(path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(path / "bash"), str(DOCKER / "integration"), str(path / "python"), "-k", "something"],
+        env={"PATH": str(path), **environment},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert run.returncode == 1
-    assert "make integration needs Docker with its compose plugin" in run.stderr
-    assert "BMQ_BROKER_URI=tcp://HOST:PORT" in run.stderr
+
+
+#: Answers as Docker does where every container runs and is healthy, and notes what it is told to do.
+ENGINE = """case "$*" in
+*Health*) echo healthy ;;
+*Running*) echo true ;;
+*ps\\ -q*) echo container ;;
+*version | info) ;;
+*) echo "$*" >>"$SAID" ;;
+esac"""
+PYTHON = 'echo "$BMQ_BROKER_URI: $*" >>"$SAID"'
+
+
+class TestMakeIntegration:
+    def test_without_docker_it_says_what_to_do(self, tmp_path: Path) -> None:
+        run = integration(path_with(tmp_path))
+        assert run.returncode == 1
+        assert "make integration needs Docker with Compose" in run.stderr
+        assert "BMQ_BROKER_URI=tcp://HOST:PORT" in run.stderr
+
+    def test_without_an_engine_it_says_so(self, tmp_path: Path) -> None:
+        run = integration(path_with(tmp_path, docker="[[ $1 == compose ]]"))
+        assert run.returncode == 1
+        assert "needs a running Docker engine" in run.stderr
+
+    def test_with_the_compose_plugin(self, tmp_path: Path) -> None:
+        path = path_with(tmp_path, docker=ENGINE, python=PYTHON)
+        run = integration(path, SAID=str(tmp_path / "said"))
+        assert run.returncode == 0, run.stderr
+        assert (tmp_path / "said").read_text().splitlines() == [
+            "compose up --detach broker",
+            "tcp://127.0.0.1:30114: -m pytest tests/integration tests/conformance -k something",
+            "compose down --volumes",
+        ]
+
+    def test_with_the_older_program(self, tmp_path: Path) -> None:
+        path = path_with(
+            tmp_path, docker=f"[[ $1 == compose ]] && exit 1\n{ENGINE}", docker_compose=ENGINE, python=PYTHON
+        )
+        run = integration(path, SAID=str(tmp_path / "said"), PROFILE="cluster")
+        assert run.returncode == 0, run.stderr
+        assert (tmp_path / "said").read_text().splitlines() == [
+            "--profile cluster up --detach node1 node2 node3",
+            "tcp://127.0.0.1:30124: -m pytest tests/integration tests/conformance -k something",
+            "--profile cluster down --volumes",
+        ]
+
+    def test_a_broker_that_ends_is_said_with_its_last_words(self, tmp_path: Path) -> None:
+        docker = """case "$*" in
+*Health*) echo unhealthy ;;
+*Running*) echo false ;;
+*logs*) echo "cannot open storage" ;;
+*ps\\ -q*) echo container ;;
+esac"""
+        run = integration(path_with(tmp_path, docker=docker, python="exit 0"))
+        assert run.returncode == 1
+        assert "cannot open storage" in run.stderr
+        assert "broker did not become healthy" in run.stderr
+
+    def test_an_unknown_profile_is_refused(self, tmp_path: Path) -> None:
+        run = integration(path_with(tmp_path, docker=ENGINE), PROFILE="large")
+        assert run.returncode == 1
+        assert "not 'large'" in run.stderr

@@ -1,0 +1,246 @@
+"""A cluster on loopback whose nodes are killed and started again, or an embedded broker in its place.
+
+The configuration is the one of ``docker/cluster`` with other addresses, folders and times: there it takes
+half a minute before a leader is believed to be gone, and another to find a new one; on loopback seconds do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any, Protocol
+
+import harness
+
+import bmq
+from bmq.broker import Broker
+
+CONFIGURATION = harness.HERE.parent / "docker" / "cluster" / "etc"
+NODES = 3
+PROXY = NODES
+#: Seconds in which a node comes up, or ends when it was asked to.
+PATIENCE = 60.0
+
+_ELECTOR = {
+    "initialWaitTimeoutMs": 1000,
+    "maxRandomWaitTimeoutMs": 500,
+    "electionResultTimeoutMs": 1000,
+    "heartbeatBroadcastPeriodMs": 500,
+    "heartbeatCheckPeriodMs": 250,
+    "heartbeatMissCount": 4,
+    "leaderSyncDelayMs": 1000,
+}
+_OPERATIONS = {"reopenRetryIntervalMs": 1000, "stopTimeoutMs": 5000, "shutdownTimeoutMs": 5000}
+_PRIMARY = re.compile(r"Setting primary of Partition \[0\] to \[\[?\w*?node(\d)")
+
+
+class Cluster(Protocol):
+    """What the benchmark needs of one.
+
+    Attributes:
+        ways: the addresses by which it is reached, by name.
+        nodes: how many nodes there are.
+    """
+
+    ways: dict[str, list[str]]
+    nodes: int
+
+    async def start(self) -> None:
+        """Bring everything up."""
+
+    async def primary(self) -> int:
+        """The node that has the queues, as far as is known."""
+        ...
+
+    async def kill(self, node: int, number: signal.Signals) -> None:
+        """End a node."""
+
+    async def revive(self, node: int) -> None:
+        """Start it again."""
+
+    async def stop(self) -> None:
+        """End everything."""
+
+
+class RealCluster:
+    """Three real nodes, and a proxy in front of them.
+
+    Args:
+        program: the broker's executable.
+        work: a folder for configurations, logs and storage.
+    """
+
+    nodes = NODES
+
+    def __init__(self, program: str, work: Path) -> None:
+        self._program = program
+        self._work = work
+        self._names = [f"node{number}" for number in range(NODES)] + ["proxy"]
+        self._ports = _free_ports(len(self._names))
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        addresses = [f"tcp://127.0.0.1:{port}" for port in self._ports]
+        self.ways = {"nodes": addresses[:NODES], "proxy": addresses[NODES:]}
+
+    async def start(self) -> None:
+        """Bring everything up."""
+        for number in range(len(self._names)):
+            self._configure(number)
+            await self.revive(number)
+        await self.healthy()
+
+    async def healthy(self) -> None:
+        """Wait until a message can be posted through every node and the proxy."""
+        async with asyncio.timeout(2 * PATIENCE):
+            for address in [address for way in self.ways.values() for address in way]:
+                async with bmq.connect(
+                    address, retry_first_connect=True, process_name="health check"
+                ) as session:
+                    queue = await session.open_queue("bmq://bmq.test.persistent.priority/health", write=True)
+                    await queue.post(b"well?")
+
+    async def primary(self) -> int:
+        """The node that the others' logs last name."""
+        last = ("", 0)
+        for name in self._names[:NODES]:
+            for line in self._log(name).read_text(errors="replace").splitlines():
+                found = _PRIMARY.search(line)
+                if found:
+                    last = max(last, (line.split()[0], int(found[1])))
+        return last[1]
+
+    async def kill(self, node: int, number: signal.Signals) -> None:
+        """End a node with a signal, and wait until it has ended."""
+        process = self._running.pop(node)
+        process.send_signal(number)
+        try:
+            await asyncio.to_thread(process.wait, PATIENCE)
+        except subprocess.TimeoutExpired:
+            print(f"{self._names[node]} did not end by {number.name}: killed", flush=True)
+            process.kill()
+            process.wait()
+
+    async def revive(self, node: int) -> None:
+        """Start a node with what it had stored."""
+        name = self._names[node]
+        self._running[node] = self._spawn(name)
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                if self._running[node].poll() is not None:
+                    raise SystemExit(f"{name} ended by itself; its log is {self._log(name)}")
+                try:
+                    _, writer = await asyncio.open_connection("127.0.0.1", self._ports[node])
+                except OSError:
+                    await asyncio.sleep(0.1)
+                else:
+                    writer.close()
+                    return
+
+    async def stop(self) -> None:
+        """End everything."""
+        for process in self._running.values():
+            process.kill()
+        for process in self._running.values():
+            process.wait()
+
+    def _spawn(self, name: str) -> subprocess.Popen[bytes]:
+        work = self._work / name
+        with self._log(name).open("ab") as log:
+            return subprocess.Popen(
+                [self._program, "-h", name, str(work / "etc")], cwd=work, stdout=log, stderr=log
+            )
+
+    def _log(self, name: str) -> Path:
+        return self._work / name / "stdout.log"
+
+    def _configure(self, number: int) -> None:
+        name, port = self._names[number], self._ports[number]
+        work = self._work / name
+        for folder in ("etc/domains", "logs", "storage/archive"):
+            (work / folder).mkdir(parents=True)
+        broker = _read("bmqbrkrcfg.json")
+        broker["appConfig"] |= {"hostName": name, "brokerInstanceName": name, "etcDir": str(work / "etc")}
+        broker["appConfig"]["networkInterfaces"]["tcpInterface"]["port"] = port
+        _write(work / "etc" / "bmqbrkrcfg.json", broker)
+        _write(work / "etc" / "clusters.json", self._clusters(proxy=number >= NODES))
+        write_domains(work / "etc" / "domains")
+
+    def _clusters(self, *, proxy: bool) -> dict[str, Any]:
+        (cluster,) = _read("clusters.json")["myClusters"]
+        for node, name, address in zip(cluster["nodes"], self._names, self.ways["nodes"], strict=False):
+            node |= {"name": name, "transport": {"tcp": {"endpoint": address}}}
+        cluster["queueOperations"] |= _OPERATIONS
+        cluster["elector"] |= _ELECTOR
+        if not proxy:
+            return {"myClusters": [cluster], "proxyClusters": []}
+        kept = ("name", "nodes", "queueOperations", "clusterMonitorConfig", "messageThrottleConfig")
+        return {"myClusters": [], "proxyClusters": [{key: cluster[key] for key in kept}]}
+
+
+class EmbeddedNode:
+    """An embedded broker that keeps what it stores when it is killed: to try this benchmark itself.
+
+    Args:
+        work: a folder for the domains.
+    """
+
+    nodes = 1
+
+    def __init__(self, work: Path) -> None:
+        (work / "domains").mkdir()
+        write_domains(work / "domains")
+        self._broker = Broker(config_dir=work)
+        self.ways: dict[str, list[str]] = {}
+
+    async def start(self) -> None:
+        """Bring it up."""
+        await self._broker.start()
+        self.ways = {"nodes": [self._broker.uri]}
+
+    async def healthy(self) -> None:
+        """It is as soon as it runs."""
+
+    async def primary(self) -> int:
+        """It is alone."""
+        return 0
+
+    async def kill(self, node: int, number: signal.Signals) -> None:
+        """Cut all connections, or close them in good order."""
+        await self._broker.stop(graceful=number is signal.SIGTERM)
+
+    async def revive(self, node: int) -> None:
+        """Listen again."""
+        await self._broker.start()
+
+    async def stop(self) -> None:
+        """End it."""
+        await self._broker.stop()
+
+
+def write_domains(folder: Path) -> None:
+    """Write the domain files, without the limit of consumers that one of them has."""
+    for path in (CONFIGURATION / "domains").glob("*.json"):
+        domain = json.loads(path.read_text())
+        domain["definition"]["parameters"]["maxConsumers"] = 0
+        _write(folder / path.name, domain)
+
+
+def _read(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((CONFIGURATION / name).read_text())
+    return content
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports

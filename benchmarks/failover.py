@@ -1,0 +1,620 @@
+"""A cluster whose nodes are killed while this client and the official one post and consume through it.
+
+    python benchmarks/failover.py --broker /usr/local/bin/bmqbrkr
+
+Starts three real nodes and a proxy on loopback. Each round kills something else, with SIGKILL and SIGTERM,
+starts it again, and balances the books: what was posted, what became of it, what arrived. Both clients have
+the same queues, of eventual and of strong consistency, priority and fanout; each connects twice, to the
+nodes (this client knows all their addresses, the official one takes one) and to the proxy, in a process of
+its own each time. Without --broker an embedded broker takes the cluster's place, which shows that the
+benchmark works, and no more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from cluster import PROXY, Cluster, EmbeddedNode, RealCluster
+
+import bmq
+from bmq import events
+from bmq.testing import fresh_queue_uri
+from tests.integration.accounts import SUCCESS, Accounts, Key, Moment, Result, key_of, payload
+
+#: The queues, by what they are.
+DOMAINS = {
+    "priority eventual": "bmq.test.persistent.priority",
+    "priority strong": "bmq.test.persistent.priority.sc",
+    "fanout eventual": "bmq.test.persistent.fanout",
+    "fanout strong": "bmq.test.persistent.fanout.sc",
+}
+APP_IDS = ("foo", "bar")
+#: Posts a second to each queue.
+RATE = 50
+TICK = 0.02
+#: Seconds that any one step may take.
+DEADLINE = 90.0
+
+
+def apps() -> dict[str, str]:
+    """Which application receives which queue's messages."""
+    found = {}
+    for name in DOMAINS:
+        for app_id in APP_IDS if name.startswith("fanout") else ("",):
+            found[f"{name}/{app_id}" if app_id else name] = name
+    return found
+
+
+class Books(Accounts):
+    """Accounts that note when posts were acknowledged, too."""
+
+    def __init__(self) -> None:
+        super().__init__(apps())
+        self.acknowledged_at: dict[str, list[float]] = {name: [] for name in DOMAINS}
+
+    def outcome(self, key: Key, status: str) -> None:
+        """A post has its outcome."""
+        super().outcome(key, status)
+        if status == SUCCESS:
+            self.acknowledged_at[key[0]].append(time.monotonic())
+
+
+# ---- one client, in a process of its own: says "ready", is told to stop, prints its books
+
+
+class Ours:
+    """This project's client: one session posts, one consumes."""
+
+    def __init__(self, broker: str, uris: dict[str, str]) -> None:
+        self.broker, self.uris = broker, uris
+        self.books = Books()
+        self.moments: dict[str, list[Moment]] = {}
+        self.mishaps: list[str] = []
+        self.posting = True
+
+    async def run(self) -> dict[str, Any]:
+        """Post and consume until told to stop; then wait for what is under way."""
+        loop = asyncio.get_running_loop()
+        async with self.session("producer") as producer, self.session("consumer") as consumer:
+            consumers = []
+            for app, name in apps().items():
+                app_id = app.partition("/")[2]
+                queue = await consumer.open_queue(
+                    self.uris[name] + (f"?id={app_id}" if app_id else ""), read=True
+                )
+                consumers.append(asyncio.create_task(self.consume(app, queue)))
+            written = {name: await producer.open_queue(uri, write=True) for name, uri in self.uris.items()}
+            posting = [asyncio.create_task(self.post(name, queue)) for name, queue in written.items()]
+            print("ready", flush=True)
+            await loop.run_in_executor(None, sys.stdin.readline)
+            self.posting = False
+            await asyncio.gather(*posting)
+            with contextlib.suppress(TimeoutError):  # what has no outcome is in the books
+                async with asyncio.timeout(DEADLINE):
+                    for queue in written.values():
+                        await queue.flush()
+            await self.arrival()
+            for task in consumers:
+                task.cancel()
+            return books_as_json(self.books, self.moments, self.mishaps)
+
+    def session(self, name: str) -> bmq.client.connect.connect:
+        moments = self.moments[name] = []
+
+        def note(event: events.SessionEvent) -> None:
+            if isinstance(event, events.Connected | events.ConnectionLost | events.StateRestored):
+                moments.append(Moment(time.monotonic(), type(event).__name__))
+            elif isinstance(event, events.QueueReopenFailed) or (
+                isinstance(event, events.Disconnected) and event.reason
+            ):
+                self.mishaps.append(f"{name}: {event}")
+
+        return bmq.connect(self.broker, process_name=f"failover {name}", on_event=note)
+
+    async def post(self, name: str, queue: bmq.Queue) -> None:
+        """Post without waiting for outcomes."""
+        number = 0
+        for due in beats():
+            await asyncio.sleep(due - time.monotonic())
+            if not self.posting:
+                return
+            key = (name, number)
+            self.books.posting(key)
+            try:
+                post = queue.post_nowait(payload(key))
+            except bmq.BufferFull:
+                self.books.refused(key)
+                continue
+            post.add_done_callback(lambda post, key=key: self.outcome(post, key))
+            number += 1
+
+    def outcome(self, post: Any, key: Key) -> None:
+        error = post.exception()
+        if error is None:
+            self.books.outcome(key, SUCCESS)
+        else:
+            self.books.outcome(
+                key, error.status.name if isinstance(error, bmq.PostError) else type(error).__name__
+            )
+
+    async def consume(self, app: str, queue: bmq.Queue) -> None:
+        """Confirm what comes."""
+        async for message in queue:
+            take(self.books, app, key_of(message.data), self.moments["consumer"], message.redelivered)
+            message.confirm()
+
+    async def arrival(self) -> None:
+        """Wait until everything acknowledged has arrived, or until the deadline."""
+        arrived = asyncio.Event()
+        self.books.on_complete = arrived.set
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DEADLINE):
+                while not self.books.complete:
+                    await arrived.wait()
+                    arrived.clear()
+
+
+class Official:
+    """The official client: it calls back from threads of its own."""
+
+    def __init__(self, broker: str, uris: dict[str, str]) -> None:
+        import blazingmq
+
+        self.blazingmq = blazingmq
+        self.broker, self.uris = broker, uris
+        self.books = Books()
+        self.moments: dict[str, list[Moment]] = {}
+        self.posting = True
+        self.sessions: list[Any] = []
+
+    def run(self) -> dict[str, Any]:
+        """Post and consume until told to stop; then wait for what is under way."""
+        producer, consumer = self.session("producer"), self.session("consumer")
+        for app, name in apps().items():
+            consumer.open_queue(self.consumed(app, name), read=True, timeout=DEADLINE)
+        for uri in self.uris.values():
+            producer.open_queue(uri, write=True, timeout=DEADLINE)
+        threads = [threading.Thread(target=self.post, args=(producer, name)) for name in self.uris]
+        for thread in threads:
+            thread.start()
+        print("ready", flush=True)
+        sys.stdin.readline()
+        self.posting = False
+        for thread in threads:
+            thread.join()
+        changed = threading.Event()
+        self.books.on_complete = changed.set
+        limit = time.monotonic() + DEADLINE
+        while time.monotonic() < limit:
+            result = self.books.result()
+            if not result.without_outcome and not result.lost:
+                break
+            changed.wait(0.1)
+            changed.clear()
+        # Not stopped: that could wait for a broker that it has lost. The process ends, and they with it.
+        return books_as_json(self.books, self.moments, [])
+
+    def consumed(self, app: str, name: str) -> str:
+        app_id = app.partition("/")[2]
+        return self.uris[name] + (f"?id={app_id}" if app_id else "")
+
+    def session(self, name: str) -> Any:
+        moments = self.moments[name] = []
+        names = {self.consumed(app, queue): app for app, queue in apps().items()}
+
+        def on_event(event: Any) -> None:
+            what = type(event).__name__
+            if what in ("Connected", "ConnectionLost", "StateRestored"):
+                moments.append(Moment(time.monotonic(), what))
+
+        def on_message(message: Any, handle: Any) -> None:
+            # It does not say which messages are delivered again: their order is not judged.
+            take(self.books, names[message.queue_uri], key_of(message.data), moments, redelivered=True)
+            handle.confirm()
+
+        session = self.blazingmq.Session(
+            on_event, on_message=on_message, broker=self.broker, timeout=DEADLINE, num_processing_threads=1
+        )
+        self.sessions.append(session)
+        return session
+
+    def post(self, session: Any, name: str) -> None:
+        """Post without waiting for outcomes."""
+        number = 0
+        for due in beats():
+            time.sleep(max(0.0, due - time.monotonic()))
+            if not self.posting:
+                return
+            key = (name, number)
+            self.books.posting(key)
+            try:
+                session.post(
+                    self.uris[name],
+                    payload(key),
+                    on_ack=lambda ack, key=key: self.books.outcome(key, ack.status.name),
+                )
+            except self.blazingmq.Error:
+                self.books.refused(key)
+                continue
+            number += 1
+
+
+def beats() -> Iterator[float]:
+    """When to post, by the monotonic clock; what was missed is not made up for."""
+    due = time.monotonic()
+    while True:
+        due = max(due + 1 / RATE, time.monotonic() - 1 / RATE)
+        yield due
+
+
+def take(books: Books, app: str, key: Key, moments: list[Moment], redelivered: bool) -> None:
+    """Enter a delivery that is confirmed at once."""
+    connection = sum(moment.what == "ConnectionLost" for moment in moments)
+    books.delivered(app, "consumer", connection, key, redelivered=redelivered)
+    books.confirmed(app, connection, key)
+
+
+def books_as_json(books: Books, moments: dict[str, list[Moment]], mishaps: list[str]) -> dict[str, Any]:
+    """Close the books."""
+    result = books.result()
+    result.sessions = moments
+    return {"result": result.as_json(), "acknowledged_at": books.acknowledged_at, "mishaps": mishaps}
+
+
+def worker(arguments: dict[str, Any]) -> None:
+    """Be one of the clients."""
+    broker, uris = arguments["broker"], arguments["uris"]
+    if arguments["client"] == "official":
+        official = Official(broker, uris)
+        print(json.dumps(official.run()), flush=True)
+        os._exit(0)  # the sessions are alive
+    run = asyncio.run if arguments["loop"] == "asyncio" else bmq.run
+    print(json.dumps(run(Ours(broker, uris).run())), flush=True)
+
+
+# ---- what is killed
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something to kill.
+
+    Attributes:
+        name: what it is, for people.
+        victims: of the primary's number and another node's, which to kill.
+        connected: the same for the node that clients connect to.
+    """
+
+    name: str
+    victims: Callable[[int, int, int], list[int]]
+    connected: Callable[[int, int, int], int]
+
+
+# Each is told the primary's number and those of the two others.
+CASES = {
+    "primary": Case("the primary", lambda p, a, b: [p], lambda p, a, b: a),
+    "connected": Case("the node connected to", lambda p, a, b: [a], lambda p, a, b: a),
+    "same": Case("the primary, connected to", lambda p, a, b: [p], lambda p, a, b: p),
+    "both": Case("the primary and the node connected to", lambda p, a, b: [p, a], lambda p, a, b: a),
+    "other": Case("the third node", lambda p, a, b: [b], lambda p, a, b: a),
+    "proxy": Case("the proxy", lambda p, a, b: [PROXY], lambda p, a, b: a),
+}
+
+
+@dataclass
+class Lap:
+    """One kill, and what one client made of it through one way."""
+
+    killed_at: float
+    result: Result
+    acknowledged_at: dict[str, list[float]]
+    mishaps: list[str]
+
+    def pauses(self) -> dict[str, float]:
+        """The longest time without an acknowledgement, by queue, from the kill on."""
+        found = {}
+        for name, times in self.acknowledged_at.items():
+            before = max((at for at in times if at <= self.killed_at), default=self.killed_at)
+            after = [at for at in sorted(times) if at > self.killed_at]
+            moments = [before, *after, *([] if after else [float("inf")])]
+            found[name] = max(b - a for a, b in itertools.pairwise(moments))
+        return found
+
+    def recoveries(self) -> list[float]:
+        """How long sessions took from losing their connection to having everything as before."""
+        found = []
+        for moments in self.result.sessions.values():
+            lost: float | None = None
+            for moment in moments:
+                if moment.what == "ConnectionLost" and lost is None:
+                    lost = moment.at
+                elif moment.what == "StateRestored" and lost is not None:
+                    found.append(moment.at - lost)
+                    lost = None
+            if lost is not None:
+                found.append(float("inf"))
+        return found
+
+
+@dataclass
+class Column:
+    """What one client did through one way, over all kills."""
+
+    client: str
+    way: str
+    laps: dict[str, list[Lap]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        who = {"ours": "bmq", "official": "official"}[self.client]
+        one = self.client == "official" and self.way == "nodes"
+        return f"{who}, {'one node' if one else self.way}"
+
+    @property
+    def all(self) -> list[Lap]:
+        return [lap for laps in self.laps.values() for lap in laps]
+
+    def total(self, number: Callable[[Result], int]) -> int:
+        return sum(number(lap.result) for lap in self.all)
+
+    @property
+    def well(self) -> bool:
+        """Whether nothing is missing."""
+        return not any(
+            lap.result.lost or lap.result.without_outcome or lap.result.more_than_one_outcome or lap.mishaps
+            for lap in self.all
+        )
+
+    def books(self) -> dict[str, str]:
+        other: Counter[str] = Counter()
+        kinds: Counter[str] = Counter()
+        for lap in self.all:
+            other.update({status: n for status, n in lap.result.outcomes.items() if status != SUCCESS})
+            kinds.update(lap.result.duplicates)
+        duplicates = sum(kinds.values())
+        return {
+            "posted": f"{self.total(lambda r: r.posts):,}",
+            "acknowledged": f"{self.total(lambda r: r.acknowledged):,}",
+            "other outcomes": ", ".join(f"{n} {status}" for status, n in other.items()) or "0",
+            "not taken, buffers full": f"{self.total(lambda r: r.refused):,}",
+            "without outcome": f"{self.total(lambda r: r.without_outcome):,}",
+            "with two outcomes": f"{self.total(lambda r: r.more_than_one_outcome):,}",
+            "acknowledged and lost": f"{self.total(lambda r: len(r.lost)):,}",
+            "received": f"{self.total(lambda r: r.deliveries):,}",
+            "of these duplicates": f"{duplicates:,}" + (f" ({_counts(kinds)})" if duplicates else ""),
+            "out of order": f"{self.total(lambda r: len(r.disorder)):,}" if self.client == "ours" else "-",
+            "connections lost": f"{sum(len(lap.recoveries()) for lap in self.all):,}",
+        }
+
+
+def _counts(counts: Counter[str]) -> str:
+    return ", ".join(f"{n} {what}" for what, n in counts.most_common())
+
+
+def _seconds(times: list[float]) -> str:
+    """The median and the longest."""
+    if not times:
+        return "-"
+    shown = [f"{at:.2f}" if at < float("inf") else "never" for at in (statistics.median(times), max(times))]
+    return " / ".join(dict.fromkeys(shown))
+
+
+def tables(columns: list[Column]) -> str:
+    """The books, the pauses and the recoveries, as Markdown."""
+    head = [column.name for column in columns]
+    books = [column.books() for column in columns]
+    parts = ["The books:", _table(["", *head], [[row, *(each[row] for each in books)] for row in books[0]])]
+    kinds = {"eventual": "eventual consistency", "strong": "strong consistency"}
+    rows = []
+    for case in columns[0].laps:
+        for kind, what in kinds.items():
+            cells = []
+            for column in columns:
+                pauses = [
+                    pause
+                    for lap in column.laps[case]
+                    for name, pause in lap.pauses().items()
+                    if name.endswith(kind)
+                ]
+                cells.append(_seconds(pauses))
+            rows.append([f"{case}; {what}", *cells])
+    parts += ["Seconds without an acknowledgement, median / longest:", _table(["killed", *head], rows)]
+    rows = []
+    for case in columns[0].laps:
+        cells = [_seconds([r for lap in column.laps[case] for r in lap.recoveries()]) for column in columns]
+        rows.append([case, *cells])
+    parts += [
+        "Seconds from a lost connection to state restored, median / longest:",
+        _table(["killed", *head], rows),
+    ]
+    return "\n\n".join(parts)
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
+
+
+# ---- the rounds
+
+
+async def lap(
+    cluster: Cluster, columns: list[Column], case: Case, number: signal.Signals, options: argparse.Namespace
+) -> tuple[list[Lap], str]:
+    """Kill something once; returns what the clients made of it, and what was killed, for people."""
+    primary = await cluster.primary()
+    first, second = [(primary + step) % cluster.nodes for step in (1, 2)]
+    connected = case.connected(primary, first, second)
+    victims = list(dict.fromkeys(case.victims(primary, first, second)))
+    async with contextlib.AsyncExitStack() as stack:
+        processes = []
+        for column in columns:
+            addresses = cluster.ways[column.way]
+            if column.way == "nodes":
+                addresses = addresses[connected:] + addresses[:connected]
+            if column.client == "official":
+                addresses = addresses[:1]
+            processes.append(await start(stack, column.client, ",".join(addresses), options.loop))
+        for process in processes:
+            assert process.stdout is not None
+            async with asyncio.timeout(DEADLINE):
+                said = await process.stdout.readline()
+            if said != b"ready\n":
+                raise SystemExit(f"a client did not start:\n{await complaints(process)}")
+        await asyncio.sleep(options.traffic)
+        killed_at = time.monotonic()
+        await asyncio.gather(*(cluster.kill(victim, number) for victim in victims))
+        ended = time.monotonic() - killed_at
+        await asyncio.sleep(options.down)
+        for victim in victims:
+            await cluster.revive(victim)
+        await cluster.healthy()
+        up_at = time.monotonic()
+        await asyncio.sleep(options.traffic)
+        async with asyncio.timeout(4 * DEADLINE):
+            said = await asyncio.gather(*(process.communicate(b"stop\n") for process in processes))
+    laps = []
+    for column, process, (out, complaint) in zip(columns, processes, said, strict=True):
+        if process.returncode:
+            raise SystemExit(f"{column.name} failed:\n{complaint.decode()[-4000:]}")
+        books = json.loads(out.splitlines()[-1])
+        result = Result.from_json(books["result"])
+        laps.append(Lap(killed_at, result, books["acknowledged_at"], books["mishaps"]))
+    what = f"killed node {' and '.join(map(str, victims))}, primary {primary}, connected to {connected}"
+    return laps, f"{what}; ended after {ended:.1f} s, all up after {up_at - killed_at:.1f} s"
+
+
+async def start(
+    stack: contextlib.AsyncExitStack, client: str, broker: str, loop: str
+) -> asyncio.subprocess.Process:
+    """Start one client in a process."""
+    uris = {name: fresh_queue_uri(domain, f"failover-{client}") for name, domain in DOMAINS.items()}
+    arguments = {"client": client, "broker": broker, "uris": uris, "loop": loop}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        __file__,
+        "--worker",
+        json.dumps(arguments),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        limit=2**26,
+        # It would lead the clients elsewhere.
+        env={name: value for name, value in os.environ.items() if name != "BMQ_BROKER_URI"},
+    )
+
+    async def end() -> None:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+    stack.push_async_callback(end)
+    return process
+
+
+async def complaints(process: asyncio.subprocess.Process) -> str:
+    """What a client that did not come up has said."""
+    _, said = await process.communicate()
+    return said.decode()[-4000:]
+
+
+async def failover(
+    cluster: Cluster,
+    clients: list[str],
+    cases: list[str],
+    signals: list[signal.Signals],
+    options: argparse.Namespace,
+) -> bool:
+    """Run the rounds; returns whether this client came through without loss."""
+    await cluster.start()
+    try:
+        columns = [Column(client, way) for client in clients for way in cluster.ways]
+        for turn in range(options.rounds):
+            for name in cases:
+                for number in signals:
+                    label = f"{CASES[name].name}, {number.name}"
+                    laps, what = await lap(cluster, columns, CASES[name], number, options)
+                    print(f"round {turn + 1}, {label}: {what}", flush=True)
+                    for column, each in zip(columns, laps, strict=True):
+                        column.laps.setdefault(label, []).append(each)
+                        tell(column, each)
+    finally:
+        await cluster.stop()
+    print(f"\n{tables(columns)}")
+    return all(column.well for column in columns if column.client == "ours")
+
+
+def tell(column: Column, done: Lap) -> None:
+    """Say how one client came through one kill."""
+    result = done.result
+    recovered = _seconds(done.recoveries())
+    print(
+        f"  {column.name}: {result.posts:,} posts, {result.posts - result.acknowledged:,} not acknowledged, "
+        f"{len(result.lost)} lost, {sum(result.duplicates.values())} duplicates; pause "
+        f"{max(done.pauses().values()):.2f} s; restored {recovered}",
+        *done.mishaps,
+        flush=True,
+    )
+    if result.lost or result.disorder:
+        print(f"    lost {result.lost[:5]}, out of order {result.disorder[:5]}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--broker", help="the real broker's executable")
+    parser.add_argument("--rounds", type=int, default=1, help="how often to go through the cases (1)")
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), help="what to kill (everything)")
+    parser.add_argument(
+        "--signals", nargs="+", choices=["KILL", "TERM"], default=["KILL", "TERM"], help="how (both)"
+    )
+    parser.add_argument("--down", type=float, default=8.0, help="seconds until it is started again (8)")
+    parser.add_argument(
+        "--traffic",
+        type=float,
+        default=3.0,
+        help="seconds before a kill, and after everything is up again (3)",
+    )
+    parser.add_argument("--only", choices=["ours", "official"], help="one client alone")
+    parser.add_argument("--loop", choices=["uvloop", "asyncio"], default="uvloop", help="of this client")
+    parser.add_argument("--keep", help="a folder for configurations, logs and storage that is kept")
+    parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        worker(options.worker)
+        return
+    clients = [options.only] if options.only else ["ours", "official"]
+    signals = [signal.Signals[f"SIG{name}"] for name in options.signals]
+    work = Path(options.keep or tempfile.mkdtemp(prefix="bmq-failover-"))
+    work.mkdir(parents=True, exist_ok=True)
+    try:
+        cluster: Cluster = RealCluster(options.broker, work) if options.broker else EmbeddedNode(work)
+        cases = options.cases or (list(CASES) if options.broker else ["same"])
+        well = asyncio.run(failover(cluster, clients, cases, signals, options))
+    finally:
+        if not options.keep:
+            shutil.rmtree(work, ignore_errors=True)
+    sys.exit(0 if well else 1)
+
+
+if __name__ == "__main__":
+    main()
