@@ -47,10 +47,10 @@ class ManualClock:
         for listener in list(self._listeners):
             listener()
 
-    def subscribe(self, listener: Callable[[], None]) -> None:
+    def _subscribe(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` after each move."""
         self._listeners.append(listener)
 
-    def unsubscribe(self, listener: Callable[[], None]) -> None:
+    def _unsubscribe(self, listener: Callable[[], None]) -> None:
         """Call it no more."""
         self._listeners.remove(listener)

@@ -27,7 +27,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.output = BrokerOutput(broker.settings.high_water, self._wake)
+        self.output = BrokerOutput(broker._settings.high_water, self._wake)
         self.session: BrokerSession | None = None
         self.transport: asyncio.Transport | None = None
         self.peer = ""
@@ -44,11 +44,11 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin a session."""
         self.transport = cast("asyncio.Transport", transport)
-        high = self.broker.settings.high_water
+        high = self.broker._settings.high_water
         self.transport.set_write_buffer_limits(high=high, low=high // 4)
         address = transport.get_extra_info("peername")
         self.peer = f"{address[0]}:{address[1]}" if address else "a client"
-        self.session = self.broker.begin(self)
+        self.session = self.broker._begin(self)
         self.broker.faults.apply_to(self)
         _log.info("%s connected", self.peer)
 
@@ -61,7 +61,7 @@ class Connection(asyncio.Protocol):
             return
         if self.broker.faults.negotiation_delay and session.negotiating:
             self._held = [data]
-            self.broker.later(self.broker.faults.negotiation_delay, self._release)
+            self.broker._do_later(self.broker.faults.negotiation_delay, self._release)
             self._update_reading()
             return
         session.receive(data, self.broker.clock())
@@ -74,7 +74,7 @@ class Connection(asyncio.Protocol):
             self.cut()
         elif session.waiting:
             self._update_reading()
-            self.broker.soon(self._go_on)
+            self.broker._soon(self._go_on)
 
     def _go_on(self) -> None:
         """Do more of what came, when others have had their turn and the client has taken the answers."""
@@ -106,14 +106,14 @@ class Connection(asyncio.Protocol):
         self._listening = True
         self._update_reading()
         if self.session is not None and self.session.waiting:
-            self.broker.soon(self._go_on)
+            self.broker._soon(self._go_on)
         self.output.accept(True)
-        self.broker.node.deliver(self.broker.clock())
+        self.broker._node.deliver(self.broker.clock())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the session."""
         _log.info("%s disconnected%s", self.peer, f": {exc}" if exc else "")
-        self.broker.end(self)
+        self.broker._end(self)
         if self.session is not None:
             self.session.channel_down(self.broker.clock())
         self.output.discard()
@@ -144,7 +144,7 @@ class Connection(asyncio.Protocol):
     # ---- output
 
     def _wake(self) -> None:
-        self.broker.schedule_flush(self)
+        self.broker._schedule_flush(self)
 
     def flush(self) -> None:
         """Write what there is to write."""
@@ -155,7 +155,7 @@ class Connection(asyncio.Protocol):
             transport.write(data)
         if not output.accepting and self._listening and transport.get_write_buffer_size() < output.high_water:
             output.accept(True)
-            self.broker.node.deliver(self.broker.clock())
+            self.broker._node.deliver(self.broker.clock())
 
     def cut(self) -> None:
         """Break the connection without a word."""

@@ -139,7 +139,7 @@ class Faults:
 
     def disconnect(self) -> None:
         """Cut all connections now, as a crash would."""
-        for connection in list(self._broker.connections):
+        for connection in list(self._broker._connections):
             connection.cut()
 
     def stop_reading(self) -> None:
@@ -169,7 +169,7 @@ class Faults:
 
     def attach(self) -> None:
         """Make the broker's node behave as told."""
-        node = self._broker.node
+        node = self._broker._node
         node.intercept_post = self._intercept_post if self._nacks[0].left != 0 else None
         node.intercept_open = self._intercept_open if self._opens[0].left != 0 else None
 
@@ -189,7 +189,7 @@ class Faults:
         connection.read(not self._deaf)
 
     def _apply(self) -> None:
-        for connection in list(self._broker.connections):
+        for connection in list(self._broker._connections):
             self.apply_to(connection)
 
     def _ack_through(self, connection: Connection) -> Callable[[int, int, bytes, int], None]:
@@ -199,7 +199,7 @@ class Faults:
             if self._lost_acks:
                 return
             if self._ack_delay:
-                self._broker.later(self._ack_delay, lambda: add(status, correlation_id, guid, queue_id))
+                self._broker._do_later(self._ack_delay, lambda: add(status, correlation_id, guid, queue_id))
             else:
                 add(status, correlation_id, guid, queue_id)
 

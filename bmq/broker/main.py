@@ -195,11 +195,11 @@ async def _tidy(broker: Broker) -> None:
     most, before = [0, 0, 0], [0, 0, 0]
     while True:
         await asyncio.sleep(1)
-        stores = [queue.store for queue in broker.node.queues.values()]
+        stores = [queue.store for queue in broker._node.queues.values()]
         present = [
             sum(map(len, stores)),
             sum(len(store.history) for store in stores),
-            len(broker.connections) * _MANY // _MANY_CONNECTIONS,
+            len(broker._connections) * _MANY // _MANY_CONNECTIONS,
         ]
         most = list(map(max, most, present))
         gone = [peak >= _MANY and now * 10 <= peak for peak, now in zip(most, present, strict=True)]

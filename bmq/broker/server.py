@@ -122,8 +122,8 @@ class Broker:
         directory = Path(config_dir) if config_dir is not None else None
         if directory is not None and not (directory / "domains").is_dir():
             raise FileNotFoundError(f"{directory} has no directory 'domains'")
-        self.source = DomainSource(configured, directory)
-        self.settings = BrokerSettings(
+        self._source = DomainSource(configured, directory)
+        self._settings = BrokerSettings(
             process_name="bmq broker",
             pid=os.getpid(),
             heartbeat_interval_ms=heartbeat_interval_ms,
@@ -146,9 +146,9 @@ class Broker:
             subscriptions=max_subscriptions,
             listed=max_listed,
         )
-        self.node = self._new_node()
+        self._node = self._new_node()
         self.faults = Faults(self)
-        self.connections: set[Connection] = set()
+        self._connections: set[Connection] = set()
         # Those that are not established yet: with TLS that takes a while.
         self._arriving: set[Connection] = set()
         self._listener: Listener | None = None
@@ -165,7 +165,7 @@ class Broker:
         self._all_gone = asyncio.Event()
 
     def _new_node(self) -> Node:
-        return Node(self.source, history_limit=self._history, bounds=self._bounds)
+        return Node(self._source, history_limit=self._history, bounds=self._bounds)
 
     def add_domain(self, config: DomainConfig) -> None:
         """Add a domain, or change one: what is posted and opened from now on follows the new configuration.
@@ -175,19 +175,19 @@ class Broker:
                 mode or kind of storage would change.
         """
         check_subscriptions(config)
-        loaded = self.node.domains.get(config.name)
+        loaded = self._node.domains.get(config.name)
         if loaded is not None:
             loaded.configure(config)
-        self.source.configured[config.name] = config
+        self._source.configured[config.name] = config
 
     def admin(self, command: str) -> str:
         """Carry out an admin command, such as ``DOMAINS DOMAIN bmq.test.mem.priority INFOS``; see HELP."""
-        return self.node.admin(command, self.clock())
+        return self._node.admin(command, self.clock())
 
     @property
     def queues(self) -> QueuesView:
         """What the queues store, by URI."""
-        return QueuesView(self.node)
+        return QueuesView(self._node)
 
     # ---- life
 
@@ -230,7 +230,7 @@ class Broker:
         self._port = listener.port
         note_listener(self, self._port)
         if isinstance(self.clock, ManualClock):
-            self.clock.subscribe(self._tick)
+            self.clock._subscribe(self._tick)
         else:
             self._timer = loop.call_later(_TICK, self._tick_again)
         _log.info("listening on %s", self.uri)
@@ -250,30 +250,30 @@ class Broker:
         listener, self._listener = self._listener, None
         if listener is None:
             return
-        self.node.stopping = True
+        self._node.stopping = True
         if isinstance(self.clock, ManualClock):
-            self.clock.unsubscribe(self._tick)
+            self.clock._unsubscribe(self._tick)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         await listener.stop()
         self._all_gone.clear()
-        for connection in list(self.connections):
+        for connection in list(self._connections):
             if connection.session is not None:
                 connection.session.shut_down(self.clock())
             if graceful:
                 connection.close()
             elif connection.transport is not None:
                 connection.transport.abort()
-        if self.connections:
+        if self._connections:
             try:
                 await asyncio.wait_for(self._all_gone.wait(), _PATIENCE)
             except TimeoutError:
                 # Clients that do not read what they are sent would keep their connections for ever.
-                for connection in list(self.connections):
+                for connection in list(self._connections):
                     connection.cut()
                 await self._all_gone.wait()
-        self.node.recover()
+        self._node.recover()
         _log.info("stopped")
 
     async def restart(self, *, keep: bool = True, graceful: bool = True) -> None:
@@ -286,7 +286,7 @@ class Broker:
         """
         await self.stop(graceful=graceful)
         if not keep:
-            self.node = self._new_node()
+            self._node = self._new_node()
             self.faults.attach()
         await self.start()
 
@@ -307,7 +307,7 @@ class Broker:
     async def _welcome(self, sock: socket.socket) -> None:
         """Make a connection of a socket that was accepted."""
         assert self._loop is not None
-        if len(self.connections) + len(self._arriving) >= self._bounds.connections:
+        if len(self._connections) + len(self._arriving) >= self._bounds.connections:
             if not self._crowded:
                 self._crowded = True
                 _log.warning(
@@ -319,7 +319,7 @@ class Broker:
         self._crowded = False
         connection = Connection(self)
         self._arriving.add(connection)
-        timeout = self.settings.handshake_timeout if self._ssl is not None else None
+        timeout = self._settings.handshake_timeout if self._ssl is not None else None
         try:
             await self._loop.connect_accepted_socket(
                 lambda: connection, sock, ssl=self._ssl, ssl_handshake_timeout=timeout
@@ -329,14 +329,14 @@ class Broker:
         finally:
             self._arriving.discard(connection)
 
-    def begin(self, connection: Connection) -> BrokerSession:
+    def _begin(self, connection: Connection) -> BrokerSession:
         """Make the session of a new connection."""
         self._sessions += 1
         self._arriving.discard(connection)
-        self.connections.add(connection)
+        self._connections.add(connection)
         return BrokerSession(
-            self.settings,
-            self.node,
+            self._settings,
+            self._node,
             connection.output,
             session_id=self._sessions,
             peer=connection.peer,
@@ -344,13 +344,13 @@ class Broker:
             guids=self._guids,
         )
 
-    def end(self, connection: Connection) -> None:
+    def _end(self, connection: Connection) -> None:
         """Note that a connection is gone."""
-        self.connections.discard(connection)
-        if not self.connections:
+        self._connections.discard(connection)
+        if not self._connections:
             self._all_gone.set()
 
-    def later(self, seconds: float, action: Callable[[], None]) -> None:
+    def _do_later(self, seconds: float, action: Callable[[], None]) -> None:
         """Do something when so many seconds of the broker's clock have passed, if it is still running."""
         if isinstance(self.clock, ManualClock):
             heapq.heappush(self._later, (self.clock() + seconds, next(self._counter), action))
@@ -361,7 +361,7 @@ class Broker:
         if self.running:
             action()
 
-    def soon(self, action: Callable[[], None]) -> None:
+    def _soon(self, action: Callable[[], None]) -> None:
         """Do something when others have had their turn: one such thing in each turn of the event loop."""
         if not self._postponed and self._loop is not None:
             self._loop.call_soon(self._do_postponed)
@@ -375,7 +375,7 @@ class Broker:
             self._loop.call_soon(self._do_postponed)
         action()
 
-    def schedule_flush(self, connection: Connection) -> None:
+    def _schedule_flush(self, connection: Connection) -> None:
         """Write a connection's output when this turn of the event loop is over."""
         if not self._dirty and self._loop is not None:
             self._loop.call_soon(self._flush)
@@ -392,8 +392,8 @@ class Broker:
         now = self.clock()
         while self._later and self._later[0][0] <= now:
             heapq.heappop(self._later)[2]()
-        self.node.tick(now)
-        for connection in list(self.connections):
+        self._node.tick(now)
+        for connection in list(self._connections):
             session = connection.session
             if session is None:
                 continue

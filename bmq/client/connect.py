@@ -89,7 +89,7 @@ class connect:
 
     async def _start(self) -> Session:
         try:
-            return await self._session.start()
+            return await self._session._start()
         except ConnectionFailed as error:
             if self._note:
                 error.args = (f"{error} ({self._note})",)

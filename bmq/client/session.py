@@ -82,7 +82,7 @@ class Session:
 
     # life
 
-    async def start(self) -> Session:
+    async def _start(self) -> Session:
         """Connect for the first time; :func:`bmq.connect` does it.
 
         Raises:

@@ -193,7 +193,7 @@ def bmq_domain(bmq_broker: Broker | NamedBroker) -> Callable[..., str]:
     from bmq.testing.names import domain_like
 
     def make(mode: str = "priority", **settings: Any) -> str:
-        config = domain_like(mode, len(broker.source.configured), settings)
+        config = domain_like(mode, len(broker._source.configured), settings)
         broker.add_domain(config)
         return config.name
 

@@ -109,7 +109,7 @@ class Line(ABC):
         else:
             masks = bytes([0xFF if xor is None else xor]) if not isinstance(xor, bytes) else xor
             changes = [_flipper(mask) for mask in masks]
-        self._each(lambda connection: connection.pipe(direction).edit(offset, changes))
+        self._each(lambda connection: connection._pipe(direction).edit(offset, changes))
 
     def when(
         self,
@@ -125,7 +125,7 @@ class Line(ABC):
         """
 
         def arm(connection: ProxiedConnection) -> None:
-            pipe = connection.pipe(direction)
+            pipe = connection._pipe(direction)
             pipe.arm(lambda: action(connection), nbytes=nbytes, events=events)
 
         self._each(arm)
@@ -182,7 +182,7 @@ class ProxiedConnection(Line):
         self.to_broker, self.to_client = (
             Pipe(
                 direction,
-                proxy.conditions[direction].copy(),
+                proxy._settings[direction].copy(),
                 Random(f"{proxy.seed}/{number}/{direction.value}"),
             )
             for direction in Direction
@@ -191,14 +191,14 @@ class ProxiedConnection(Line):
         self._tasks: dict[Direction, asyncio.Task[None]] = {}
         self._whole = True
         #: Runs until the connection is over and its sockets are closed.
-        self.task = asyncio.get_running_loop().create_task(self._run())
+        self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def pipe(self, direction: Direction) -> Pipe:
+    def _pipe(self, direction: Direction) -> Pipe:
         """Return one direction of it."""
         return self.to_broker if direction is Direction.TO_BROKER else self.to_client
 
     @property
-    def whole(self) -> bool:
+    def _is_whole(self) -> bool:
         """Whether neither side was cut."""
         return self._whole and not self.closed.is_set()
 
@@ -214,18 +214,18 @@ class ProxiedConnection(Line):
         if side is None or self._broker is None:
             for endpoint in (self._client, self._broker):
                 _drop(endpoint, reset=reset)
-            self.task.cancel()
+            self._task.cancel()
             self._over()
             return
         gone = Direction.TO_BROKER if side is Side.CLIENT else Direction.TO_CLIENT
         left = Direction.TO_CLIENT if side is Side.CLIENT else Direction.TO_BROKER
-        self.pipe(gone).stopped = True
+        self._pipe(gone).stopped = True
         self._tasks[gone].cancel()
-        self.pipe(left).sink_gone = True
+        self._pipe(left).sink_gone = True
         _drop(self._client if side is Side.CLIENT else self._broker, reset=reset)
 
     def _conditions(self, direction: Direction | None) -> Iterable[Conditions]:
-        return [self.pipe(each).conditions for each in Direction if direction in (None, each)]
+        return [self._pipe(each).conditions for each in Direction if direction in (None, each)]
 
     def _armable(self) -> list[ProxiedConnection]:
         return [self]
@@ -258,12 +258,12 @@ class ProxiedConnection(Line):
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def _over(self) -> None:
-        self._proxy.forget(self)
+        self._proxy._forget(self)
         self.closed.set()
 
     async def wait(self) -> None:
         """Wait until it is over and its sockets are closed; unbounded."""
-        await asyncio.wait([self.task])
+        await asyncio.wait([self._task])
 
     def __repr__(self) -> str:
         state = "closed" if self.closed.is_set() else "open" if self._whole else "cut on one side"
@@ -328,7 +328,7 @@ class FaultProxy(Line):
         self._postponed: list[Callable[[ProxiedConnection], None]] = []
         self._news: set[asyncio.Future[None]] = set()
         self._past = dict.fromkeys(Direction, 0)
-        self.conditions = {direction: Conditions() for direction in Direction}
+        self._settings = {direction: Conditions() for direction in Direction}
         self.connections: list[ProxiedConnection] = []
         self.accepted = 0
 
@@ -400,7 +400,7 @@ class FaultProxy(Line):
         return self._total(Direction.TO_CLIENT)
 
     def _total(self, direction: Direction) -> int:
-        return self._past[direction] + sum(c.pipe(direction).forwarded for c in self.connections)
+        return self._past[direction] + sum(c._pipe(direction).forwarded for c in self.connections)
 
     def retarget(self, target: str) -> None:
         """Lead new connections to another broker."""
@@ -445,8 +445,8 @@ class FaultProxy(Line):
         _no_delay(client)
         connection = ProxiedConnection(self, next(self._numbers), client)
         self.connections.append(connection)
-        self._tasks.add(connection.task)
-        connection.task.add_done_callback(self._tasks.discard)
+        self._tasks.add(connection._task)
+        connection._task.add_done_callback(self._tasks.discard)
         postponed, self._postponed = self._postponed, []
         for action in postponed:
             action(connection)
@@ -455,17 +455,17 @@ class FaultProxy(Line):
             if not news.done():
                 news.set_result(None)
 
-    def forget(self, connection: ProxiedConnection) -> None:
+    def _forget(self, connection: ProxiedConnection) -> None:
         """Note that a connection is over."""
         if connection in self.connections:
             self.connections.remove(connection)
             for direction in Direction:
-                self._past[direction] += connection.pipe(direction).forwarded
+                self._past[direction] += connection._pipe(direction).forwarded
 
     def _conditions(self, direction: Direction | None) -> Iterable[Conditions]:
         for each in Direction:
             if direction in (None, each):
-                yield self.conditions[each]
+                yield self._settings[each]
         for connection in self.connections:
             yield from connection._conditions(direction)
 

@@ -172,7 +172,7 @@ async def test_a_reader_that_does_not_read_holds_little_memory(broker: Broker) -
         for _ in range(40):
             sender.put(*[b"x" * 50_000] * 10)
             await sender.acks(10)
-        (connection,) = [c for c in small.connections if not c.output.accepting]
+        (connection,) = [c for c in small._connections if not c.output.accepting]
         assert connection.transport is not None
         held = connection.transport.get_write_buffer_size() + connection.output.size
         assert held < 1_000_000
@@ -234,7 +234,7 @@ async def test_credentials_expire_by_the_broker_s_clock() -> None:
         await peer.authenticate(AuthenticationRequest(mechanism="BASIC", data=b"user:secret"))
         await peer.negotiate()
         clock.advance(59)
-        assert broker.connections
+        assert broker._connections
         clock.advance(2)
         await peer.closed()
 
@@ -274,7 +274,7 @@ async def test_domains_of_the_program(broker: Broker) -> None:
     assert isinstance(await peer.open("bmq://my.domain/q", write=True), OpenQueueResponse)
     with pytest.raises(InvalidDomain, match="mode"):
         broker.add_domain(DomainConfig("my.domain", Mode.PRIORITY))
-    assert broker.source.load("my.domain").mode is Mode.FANOUT
+    assert broker._source.load("my.domain").mode is Mode.FANOUT
 
 
 async def test_domains_as_dictionaries() -> None:
@@ -326,7 +326,7 @@ async def test_late_acks_by_the_broker_s_clock() -> None:
         (second,) = peer.put(b"prompt")
         assert [ack.guid for ack in await peer.acks(1)] == [second]
         clock.advance(4)
-        assert not any(connection.output.take() for connection in broker.connections)
+        assert not any(connection.output.take() for connection in broker._connections)
         clock.advance(1)
         assert len(await peer.acks(1)) == 1
 
@@ -389,7 +389,7 @@ async def test_slow_negotiations_by_the_broker_s_clock() -> None:
         broker.faults.delay_negotiation(30)
         peer = await Wire.connect(broker.port)
         waiting = asyncio.create_task(peer.negotiate())
-        await until(lambda: any(connection.waiting for connection in broker.connections))
+        await until(lambda: any(connection.waiting for connection in broker._connections))
         assert not waiting.done()
         clock.advance(30)
         assert (await waiting).result == Status()
@@ -449,7 +449,7 @@ async def test_it_logs_who_comes_and_goes(broker: Broker, caplog: pytest.LogCapt
     with caplog.at_level(logging.INFO, logger="bmq.broker"):
         peer = await client(broker.port)
         await peer.close()
-        await until(lambda: not broker.connections)
+        await until(lambda: not broker._connections)
     text = " ".join(caplog.messages)
     assert "connected" in text
     assert "disconnected" in text
@@ -492,7 +492,7 @@ async def test_more_connections_than_wanted_are_closed_at_once(caplog: pytest.Lo
         (line,) = [each for each in caplog.messages if "most this broker takes" in each]
         assert "3 connections" in line
         await peers.pop().close()
-        await until(lambda: len(broker.connections) == 2)
+        await until(lambda: len(broker._connections) == 2)
         assert isinstance(await (await client(broker.port)).open(PRIORITY, write=True), OpenQueueResponse)
 
 
@@ -500,9 +500,9 @@ async def test_a_stranger_is_shut_out_soon() -> None:
     clock = ManualClock()
     async with Broker(clock=clock) as broker:
         silent = await Wire.connect(broker.port)
-        await until(lambda: broker.connections)
+        await until(lambda: broker._connections)
         clock.advance(9)
-        assert broker.connections
+        assert broker._connections
         clock.advance(1.5)
         await silent.closed()
 

@@ -79,7 +79,7 @@ async def test_the_median_reconnect_takes_less_than_150_milliseconds(broker: bmq
         events = session.events()
         for _ in range(15):
             await queue.post(b"x")
-            for connection in broker.connections:
+            for connection in broker._connections:
                 assert connection.transport is not None
                 connection.transport.abort()
             began = time.perf_counter()

@@ -93,7 +93,7 @@ async def inject(
         proxy.heal()
         await proxy.accept()
         for connection in proxy.connections[:]:
-            if not connection.whole:
+            if not connection._is_whole:
                 connection.cut()  # as the operating system would, at last
     return done
 

@@ -289,7 +289,7 @@ class Query:
 
     def die(self, broker: BrokerThread) -> None:
         """As by SIGKILL: the connection is gone, and nobody calls stop."""
-        for connection in broker.call(lambda b: list(b.connections)):
+        for connection in broker.call(lambda b: list(b._connections)):
             broker.call(lambda b, c=connection: c.transport.abort())
         self.runner.stop()
 
@@ -371,7 +371,7 @@ def test_a_lost_connection_neither_loses_nor_doubles(
     query = Query(broker, queue, tmp_path)
     post_numbers(broker, queue, 0, 10)
     rows = query.batch(6)
-    for connection in broker.call(lambda b: list(b.connections)):
+    for connection in broker.call(lambda b: list(b._connections)):
         broker.call(lambda b, c=connection: c.transport.abort())
     post_numbers(broker, queue, 10, 20)
     while batch := query.batch(7):
