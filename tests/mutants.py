@@ -24,7 +24,7 @@ import sys
 import time
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,7 +96,7 @@ class Mutant:
     everywhere: bool
     """It is executed when its module is imported, so that any test may find it."""
     place: str
-    new: str
+    change: str
     node: cst.CSTNode = field(repr=False, compare=False)
     replacement: cst.CSTNode | cst.RemovalSentinel = field(repr=False, compare=False)
     module: cst.Module = field(repr=False, compare=False)
@@ -104,7 +104,7 @@ class Mutant:
     @property
     def name(self) -> str:
         """The same as long as its line is."""
-        return hashlib.sha256(f"{self.place}\n{self.new}".encode()).hexdigest()[:10]
+        return hashlib.sha256(self.change.encode()).hexdigest()[:10]
 
     def source(self) -> str:
         changed = self.module.deep_replace(self.node, self.replacement)  # type: ignore[arg-type]
@@ -194,7 +194,10 @@ class _Planter(cst.CSTVisitor):
             self._places[line] = f"{self.path} {self._seen[text]} {text}"
         lines, inside = self.statements[line]
         code = self.module.code_for_node
-        change = f"{code(node)} -> {code(new)}"
+        change = f"{self._places[line]}\n{code(node)} -> {code(new)}"
+        self._seen[change] += 1
+        if self._seen[change] > 1:
+            change += f" {self._seen[change]}"
         self.mutants.append(
             Mutant(self.path, lines, not inside, self._places[line], change, node, new, self.module)
         )
@@ -276,17 +279,20 @@ class Recorder:
 
 
 class Selection:
-    """A pytest plugin: only these tests, in this order; it writes down the test that found the bug."""
+    """A pytest plugin: these tests alone, in this order; it writes down the test that found the bug.
 
-    def __init__(self, tests: Sequence[str], found: Path) -> None:
+    Tests that are newer than the recording come first.
+    """
+
+    def __init__(self, tests: Sequence[str], known: Container[str], found: Path) -> None:
         self._order = {test: number for number, test in enumerate(tests)}
+        self._known = known
         self._found = found
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = sorted(
-            (item for item in items if item.nodeid in self._order), key=lambda item: self._order[item.nodeid]
-        )
+        chosen = [item for item in items if item.nodeid in self._order or item.nodeid not in self._known]
+        items[:] = sorted(chosen, key=lambda item: self._order.get(item.nodeid, -1))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -346,11 +352,11 @@ class Record:
 
     def tests(self, mutant: Mutant) -> list[str]:
         """Those that can find a bug: the fastest first, and a minute's worth at most."""
-        if mutant.everywhere:
+        lines = self.executed.get(mutant.path, {})
+        tests = {test for line in mutant.lines for test in lines.get(line, [])}
+        if mutant.everywhere or "" in tests:  # importing executes it
             tests = set(self.seconds)
-        else:
-            lines = self.executed.get(mutant.path, {})
-            tests = {test for line in mutant.lines for test in lines.get(line, [])} & set(self.seconds)
+        tests &= set(self.seconds)
         ordered = sorted(tests, key=lambda test: self.seconds[test])
         taken = itertools.accumulate(self.seconds[test] for test in ordered)
         return [test for test, sum_ in zip(ordered, taken, strict=True) if sum_ < 60 or test == ordered[0]]
@@ -364,7 +370,7 @@ def test_files(area: str) -> list[str]:
 
 def record(area: str) -> None:
     """Run the tests of an area as they are, and write down what `recorded` reads."""
-    copy = copy_tree("recorded")
+    copy = copy_tree(f"{area}-recorded")
     tracer = coverage.Coverage(data_file=None, include=[f"{copy}/bmq/*"])
     recorder = Recorder(tracer)
     answer = HOME / f"{area}.json"
@@ -425,9 +431,9 @@ class Trial:
         elif found.exists():
             test = found.read_text()
         else:
-            test = (
-                "" if status == 0 else f"the import, or the run's end ({os.waitstatus_to_exitcode(status)})"
-            )
+            status = os.waitstatus_to_exitcode(status)
+            fine = status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+            test = "" if fine else f"the import, or the run's end ({status})"
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         if not pid:
@@ -435,7 +441,7 @@ class Trial:
         return test
 
 
-def look_for(mutant: Mutant, tests: Sequence[str], known: Record, copy: Path) -> Trial:
+def look_for(mutant: Mutant, tests: Sequence[str], files: Sequence[str], known: Record, copy: Path) -> Trial:
     """Plant a bug and start the tests."""
     for stale in (copy / "bmq").rglob("*.py.kept"):
         stale.replace(stale.with_suffix(""))
@@ -443,39 +449,39 @@ def look_for(mutant: Mutant, tests: Sequence[str], known: Record, copy: Path) ->
     target = copy / mutant.path
     target.rename(f"{target}.kept")
     target.write_text(mutant.source(), encoding="utf-8")
-    files = sorted({test.partition("::")[0] for test in tests})
-    pid = in_a_child(copy, files, Selection(tests, copy / "found.txt"))
+    pid = in_a_child(copy, files, Selection(tests, known.seconds, copy / "found.txt"))
     return Trial(mutant, copy, pid, time.monotonic() + 60 + 5 * sum(known.seconds[test] for test in tests))
 
 
-def run(area: str, mutants: Sequence[Mutant], jobs: int) -> list[Mutant]:
+def run(area: str, mutants: Sequence[Mutant], jobs: int, every_file: bool) -> list[Mutant]:
     """Look for the bugs of an area; those that no test found."""
     known = recorded(area)
     print(f"{area}: {len(known.seconds)} tests, {len(mutants)} bugs", flush=True)
-    free = [copy_tree(str(number)) for number in range(jobs)]
+    free = [copy_tree(f"{area}-{number}") for number in range(jobs)]
     waiting = list(mutants)
     trials: list[Trial] = []
     survivors: list[Mutant] = []
+
+    def ended(mutant: Mutant, how: str) -> None:
+        print(f"  {mutant.name} {mutant.path}:{mutant.lines[0]} {how}", flush=True)
+
     while waiting or trials:
         while waiting and free:
             mutant = waiting.pop()
             tests = known.tests(mutant)
-            if tests:
-                trials.append(look_for(mutant, tests, known, free.pop()))
+            files = test_files(area) if every_file else sorted({test.partition("::")[0] for test in tests})
+            if files:
+                trials.append(look_for(mutant, tests, files, known, free.pop()))
             else:
                 survivors.append(mutant)
-                print(
-                    f"  {mutant.name} NOT FOUND (no test executes it) {mutant.path}:{mutant.lines[0]}",
-                    flush=True,
-                )
+                ended(mutant, "NOT FOUND: no test executes it")
         for trial in [*trials]:
             test = trial.end()
             if test is None:
                 continue
             trials.remove(trial)
             free.append(trial.copy)
-            where = f"{trial.mutant.path}:{trial.mutant.lines[0]}"
-            print(f"  {trial.mutant.name} {f'found by {test}' if test else 'NOT FOUND'} {where}", flush=True)
+            ended(trial.mutant, f"found by {test}" if test else "NOT FOUND")
             if not test:
                 survivors.append(trial.mutant)
         time.sleep(0.05)
@@ -511,7 +517,9 @@ def main() -> None:
     for area, mutants in drawn.items():
         if mutants and not options.recorded:
             record(area)
-    survivors = {area: run(area, mutants, options.jobs) for area, mutants in drawn.items() if mutants}
+    survivors = {
+        area: run(area, mutants, options.jobs, options.recorded) for area, mutants in drawn.items() if mutants
+    }
     for mutant in itertools.chain.from_iterable(survivors.values()):
         print(f"\n{mutant.name} {mutant.path}:{mutant.lines[0]}\n{mutant.diff()}")
     print(f"\n{'area':<14} {'bugs':>5} {'found':>5}")
