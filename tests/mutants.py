@@ -41,17 +41,36 @@ ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".mutants"
 COPIED = ("bmq", "pyspark_bmq", "tests", "docs", "examples", "docker", "pyproject.toml", "README.md")
 
-#: What each area's bugs are planted in, and the tests that should find them.
+#: Tests that belong together, without those that start a JVM or a cluster, or go on for long.
+SUITES: dict[str, Sequence[str]] = {
+    "wire": ["tests/wire"],
+    "subscriptions": ["tests/subscriptions"],
+    "protocol": ["tests/protocol"],
+    "client": ["tests/client"],
+    "calls": ["tests/performance/test_calls.py"],
+    "integration": ["tests/integration"],
+    "workers": ["tests/workers"],
+    "broker": ["tests/broker"],
+    "spark": ["tests/spark"],
+}
+LEFT_OUT = {
+    "test_chaos.py",
+    "test_cluster.py",
+    "test_local.py",
+    "test_datasource.py",
+    "test_packaging.py",
+    "official",
+}
+
+#: What the bugs of each area are planted in, and the suites that should find them: its own comes first.
 AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
-    "wire": (["bmq/wire/*.py"], ["tests/wire", "tests/performance/test_calls.py"]),
-    "subscriptions": (["bmq/subscriptions/*.py"], ["tests/subscriptions"]),
-    "protocol": (
-        ["bmq/protocol/**/*.py"],
-        ["tests/protocol", "tests/broker", "tests/performance/test_calls.py"],
-    ),
+    "wire": (["wire/*"], ["wire", "calls"]),
+    "subscriptions": (["subscriptions/*"], ["subscriptions"]),
+    "protocol": (["protocol/**/*"], ["protocol", "broker", "client", "calls"]),
+    # Without what does nothing but I/O: the driver, its channel and the session on top.
     "client": (
         [
-            f"bmq/client/{name}.py"
+            f"client/{name}"
             for name in (
                 "address",
                 "closing",
@@ -63,36 +82,23 @@ AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
                 "options",
             )
         ]
-        + [f"bmq/client/{name}.py" for name in ("posting", "queue", "retry", "waiting")],
-        [
-            "tests/client",
-            "tests/integration",
-            "tests/subscriptions/through_broker",
-            "tests/performance/test_calls.py",
-        ],
+        + [f"client/{name}" for name in ("posting", "queue", "retry", "waiting")],
+        ["client", "integration", "subscriptions", "calls"],
     ),
-    "workers": (["bmq/workers/*.py"], ["tests/workers"]),
+    "workers": (["workers/*"], ["workers"]),
     "broker": (
-        [f"bmq/broker/{name}.py" for name in ("backlog", "domain", "handle", "queue", "routing", "storage")],
-        ["tests/broker"],
+        [f"broker/{name}" for name in ("backlog", "domain", "handle", "queue", "routing", "storage")],
+        ["broker", "integration"],
     ),
+    # Without what talks to a JVM.
     "spark": (
         [
-            f"bmq/spark/{name}.py"
+            f"spark/{name}"
             for name in ("columns", "guids", "ledger", "log", "options", "partition", "posting", "rows")
         ],
-        ["tests/spark"],
+        ["spark"],
     ),
 }
-#: Tests that start a JVM, a cluster or a long chaos: they would take hours here.
-LEFT_OUT = (
-    "test_chaos.py",
-    "test_cluster.py",
-    "test_local.py",
-    "test_datasource.py",
-    "test_packaging.py",
-    "official",
-)
 
 
 @dataclass(frozen=True)
@@ -235,7 +241,7 @@ def _statements(source: str) -> dict[int, tuple[range, bool]]:
 
 def sources(area: str) -> list[Path]:
     """The modules of an area."""
-    return [path for pattern in AREAS[area][0] for path in sorted(ROOT.glob(pattern))]
+    return [path for pattern in AREAS[area][0] for path in sorted(ROOT.glob(f"bmq/{pattern}.py"))]
 
 
 def plant(area: str) -> list[Mutant]:
@@ -353,8 +359,9 @@ def copy_tree(name: str) -> Path:
 
 @dataclass
 class Record:
-    """What the tests of an area do without a bug."""
+    """What the tests of a suite do without a bug."""
 
+    suite: str
     seconds: dict[str, float]
     executed: dict[str, dict[int, list[str]]]
     """Tests by file and line."""
@@ -371,20 +378,20 @@ class Record:
         return [test for test, sum_ in zip(ordered, taken, strict=True) if sum_ < 60 or test == ordered[0]]
 
 
-def test_files(area: str) -> list[str]:
-    """The modules with the tests of an area, without those that would take hours here."""
+def test_files(suite: str) -> list[str]:
+    """The modules with the tests of a suite."""
     found: list[Path] = []
-    for where in AREAS[area][1]:
+    for where in SUITES[suite]:
         found += [ROOT / where] if where.endswith(".py") else sorted((ROOT / where).rglob("test_*.py"))
-    return [str(path.relative_to(ROOT)) for path in found if not {*LEFT_OUT} & {*path.parts}]
+    return [str(path.relative_to(ROOT)) for path in found if not LEFT_OUT & {*path.parts}]
 
 
-def record(area: str) -> None:
-    """Run the tests of an area as they are, and write down what `recorded` reads."""
-    copy = copy_tree(f"{area}-recorded")
+def record(suite: str) -> None:
+    """Run the tests of a suite as they are, and write down what `recorded` reads."""
+    copy = copy_tree(f"{suite}-recorded")
     tracer = coverage.Coverage(data_file=None, include=[f"{copy}/bmq/*"])
     recorder = Recorder(tracer)
-    answer = HOME / f"{area}.json"
+    answer = HOME / f"{suite}.json"
     answer.unlink(missing_ok=True)
 
     class Writer:
@@ -404,22 +411,22 @@ def record(area: str) -> None:
             )
 
     started = time.monotonic()
-    pid = in_a_child(copy, ["--maxfail=1000000", *test_files(area)], recorder, Writer())
+    pid = in_a_child(copy, ["--maxfail=1000000", *test_files(suite)], recorder, Writer())
     status = os.waitpid(pid, 0)[1]
     if not answer.exists():
-        sys.exit(f"the tests of {area} did not run ({status}): see {copy}/output.txt")
-    print(f"{area}: recorded in {time.monotonic() - started:.0f} s", flush=True)
+        sys.exit(f"the tests of {suite} did not run ({status}): see {copy}/output.txt")
+    print(f"{suite}: recorded in {time.monotonic() - started:.0f} s", flush=True)
 
 
-def recorded(area: str) -> Record:
-    """What the tests of an area do without a bug."""
-    read = json.loads((HOME / f"{area}.json").read_text())
+def recorded(suite: str) -> Record:
+    """What the tests of a suite do without a bug."""
+    read = json.loads((HOME / f"{suite}.json").read_text())
     for test in read["failed"]:
         print(f"  fails without any bug, and is left out: {test}")
     executed = {
         file: {int(line): tests for line, tests in lines.items()} for file, lines in read["executed"].items()
     }
-    return Record(read["seconds"], executed)
+    return Record(suite, read["seconds"], executed)
 
 
 @dataclass
@@ -427,6 +434,8 @@ class Trial:
     """A bug that is being looked for, in a child."""
 
     mutant: Mutant
+    suites: Sequence[Record]
+    """Those that are left, when these tests find nothing."""
     copy: Path
     pid: int
     deadline: float
@@ -452,8 +461,19 @@ class Trial:
         return test
 
 
-def look_for(mutant: Mutant, tests: Sequence[str], files: Sequence[str], known: Record, copy: Path) -> Trial:
-    """Plant a bug and start the tests."""
+def look_for(mutant: Mutant, suites: Sequence[Record], copy: Path, every_file: bool) -> Trial | None:
+    """Plant a bug and start the tests of the first suite that can find it."""
+    left = [*suites]
+    while left:
+        known = left.pop(0)
+        tests = known.tests(mutant)
+        files = sorted({test.partition("::")[0] for test in tests})
+        if every_file:
+            files = test_files(known.suite)
+        if files:
+            break
+    else:
+        return None
     for stale in (copy / "bmq").rglob("*.py.kept"):
         stale.replace(stale.with_suffix(""))
     (copy / "found.txt").unlink(missing_ok=True)
@@ -461,40 +481,44 @@ def look_for(mutant: Mutant, tests: Sequence[str], files: Sequence[str], known: 
     target.rename(f"{target}.kept")
     target.write_text(mutant.source(), encoding="utf-8")
     pid = in_a_child(copy, files, Selection(tests, known.seconds, copy / "found.txt"))
-    return Trial(mutant, copy, pid, time.monotonic() + 60 + 5 * sum(known.seconds[test] for test in tests))
+    deadline = time.monotonic() + 60 + 5 * sum(known.seconds[test] for test in tests)
+    return Trial(mutant, left, copy, pid, deadline)
 
 
 def run(area: str, mutants: Sequence[Mutant], jobs: int, every_file: bool) -> list[Mutant]:
     """Look for the bugs of an area; those that no test found."""
-    known = recorded(area)
-    print(f"{area}: {len(known.seconds)} tests, {len(mutants)} bugs", flush=True)
+    suites = [recorded(suite) for suite in AREAS[area][1]]
+    print(f"{area}: {len(mutants)} bugs, {sum(len(known.seconds) for known in suites)} tests", flush=True)
     free = [copy_tree(f"{area}-{number}") for number in range(jobs)]
-    waiting = list(mutants)
+    waiting: list[tuple[Mutant, Sequence[Record]]] = [(mutant, suites) for mutant in mutants]
     trials: list[Trial] = []
     survivors: list[Mutant] = []
 
-    def ended(mutant: Mutant, how: str) -> None:
+    def ended(mutant: Mutant, found_by: str) -> None:
+        how = f"found by {found_by}" if found_by else "NOT FOUND"
         print(f"  {mutant.name} {mutant.path}:{mutant.lines[0]} {how}", flush=True)
+        if not found_by:
+            survivors.append(mutant)
 
     while waiting or trials:
         while waiting and free:
-            mutant = waiting.pop()
-            tests = known.tests(mutant)
-            files = test_files(area) if every_file else sorted({test.partition("::")[0] for test in tests})
-            if files:
-                trials.append(look_for(mutant, tests, files, known, free.pop()))
+            mutant, left = waiting.pop()
+            trial = look_for(mutant, left, free[-1], every_file)
+            if trial is None:
+                ended(mutant, "")
             else:
-                survivors.append(mutant)
-                ended(mutant, "NOT FOUND: no test executes it")
+                trials.append(trial)
+                free.pop()
         for trial in [*trials]:
             test = trial.end()
             if test is None:
                 continue
             trials.remove(trial)
             free.append(trial.copy)
-            ended(trial.mutant, f"found by {test}" if test else "NOT FOUND")
-            if not test:
-                survivors.append(trial.mutant)
+            if test:
+                ended(trial.mutant, test)
+            else:
+                waiting.append((trial.mutant, trial.suites))
         time.sleep(0.05)
     return survivors
 
@@ -525,9 +549,10 @@ def main() -> None:
     print(f"seed {options.seed}:", ", ".join(f"{len(mutants)} in {area}" for area, mutants in drawn.items()))
     gc.collect()
     gc.freeze()
-    for area, mutants in drawn.items():
-        if mutants and not options.recorded:
-            record(area)
+    suites = dict.fromkeys(suite for area, mutants in drawn.items() if mutants for suite in AREAS[area][1])
+    for suite in suites:
+        if not (options.recorded and (HOME / f"{suite}.json").exists()):
+            record(suite)
     survivors = {
         area: run(area, mutants, options.jobs, options.recorded) for area, mutants in drawn.items() if mutants
     }
