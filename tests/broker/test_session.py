@@ -382,11 +382,12 @@ def test_mistakes_are_ignored_and_the_connection_stays(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 4, 0x80000008, 0xFFFFFFFF, 0x7FFFFFFF])
-def test_lengths_that_cannot_be_close(length: int) -> None:
+def test_lengths_that_cannot_be_close(length: int, caplog: pytest.LogCaptureFixture) -> None:
     core, peer = serving()
     peer.send(length.to_bytes(4, "big"))
     assert peer.session.closed
     assert not core.node.clients
+    assert "EventHeader.length: " in caplog.text
 
 
 def test_memory_of_an_unfinished_event_is_bounded() -> None:
@@ -409,13 +410,15 @@ def test_a_malformed_message_loses_the_rest_of_its_event() -> None:
     assert len(peer.acks) == 1
 
 
-@pytest.mark.parametrize("change", ["zero data", "compression", "schema", "words"])
+@pytest.mark.parametrize("change", ["zero data", "only padding", "compression", "schema", "words"])
 def test_what_makes_a_message_malformed(change: str) -> None:
     _core, peer = serving()
     put = bytearray(encode_put(0, b"a" * 16, b"good"))
     match change:
         case "zero data":
             put[2:4] = (9).to_bytes(2, "big")
+        case "only padding":
+            put = bytearray(encode_put(0, b"a" * 16, b""))
         case "compression":
             put[7] |= 0b0100_0000
         case "schema":

@@ -337,6 +337,21 @@ def test_a_refused_configuration_leaves_the_one_before() -> None:
     assert bench.numbers_received == [1]
 
 
+def test_a_refused_configuration_takes_no_time_from_the_next_connection() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.configure(queue, "x > 1", timeout=5)
+    bench.refuse()
+    bench.wait(10)
+    bench.lose()
+    bench.connect()
+    bench.answer()  # openQueue
+    bench.wait(1)
+    assert bench.answer_all() == ["ConfigureStream"]
+    assert queue.state is QueueState.OPEN
+    assert len(bench.completed[("x > 1",)]) == 1
+
+
 def test_a_configuration_that_comes_late_is_brought_back_in_line() -> None:
     bench = connected()
     queue = bench.open(URI)
