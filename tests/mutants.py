@@ -18,6 +18,7 @@ import hashlib
 import itertools
 import json
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -315,14 +316,15 @@ class Selection:
             self._found.write_text(report.nodeid)
 
 
-def in_a_child(copy: Path, arguments: Sequence[str], *plugins: object) -> int:
-    """Fork; the child runs pytest in a copy of the tree, and answers for it with its exit status."""
+def in_a_child(copy: Path, arguments: Sequence[str], *plugins: object, cpu: int) -> int:
+    """Fork; the child runs pytest in a copy of the tree, for so many seconds of work at most."""
     pid = os.fork()
     if pid:
         return pid
     status = 70
     try:
         os.setsid()
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
         os.chdir(copy)
         output = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(output, 1)
@@ -412,7 +414,7 @@ def record(suite: str) -> None:
             )
 
     started = time.monotonic()
-    pid = in_a_child(copy, ["--maxfail=1000000", *test_files(suite)], recorder, Writer())
+    pid = in_a_child(copy, ["--maxfail=1000000", *test_files(suite)], recorder, Writer(), cpu=3600)
     status = os.waitpid(pid, 0)[1]
     if not answer.exists():
         sys.exit(f"the tests of {suite} did not run ({status}): see {copy}/output.txt")
@@ -439,27 +441,21 @@ class Trial:
     """Those that are left, when these tests find nothing."""
     copy: Path
     pid: int
-    deadline: float
 
     def end(self) -> str | None:
         """What found it, an empty text when nothing did, None as long as the tests run."""
         pid, status = os.waitpid(self.pid, os.WNOHANG)
-        found = self.copy / "found.txt"
         if not pid:
-            if time.monotonic() < self.deadline:
-                return None
-            test = found.read_text() if found.exists() else "the deadline"
-        elif found.exists():
-            test = found.read_text()
-        else:
-            status = os.waitstatus_to_exitcode(status)
-            fine = status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-            test = "" if fine else f"the import, or the run's end ({status})"
+            return None
         with suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        if not pid:
-            os.waitpid(self.pid, 0)
-        return test
+            os.killpg(self.pid, signal.SIGKILL)  # what the tests started
+        found = self.copy / "found.txt"
+        if found.exists():
+            return found.read_text()
+        status = os.waitstatus_to_exitcode(status)
+        if status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            return ""
+        return "the deadline" if status < 0 else f"the import, or the run's end ({status})"
 
 
 def look_for(mutant: Mutant, suites: Sequence[Record], copy: Path, every_file: bool) -> Trial | None:
@@ -481,9 +477,14 @@ def look_for(mutant: Mutant, suites: Sequence[Record], copy: Path, every_file: b
     target = copy / mutant.path
     target.rename(f"{target}.kept")
     target.write_text(mutant.source(), encoding="utf-8")
-    pid = in_a_child(copy, files, Selection(tests, known.seconds, copy / "found.txt"))
-    deadline = time.monotonic() + 60 + 5 * sum(known.seconds[test] for test in tests)
-    return Trial(mutant, left, copy, pid, deadline)
+    seconds = [known.seconds[test] for test in tests]
+    pid = in_a_child(
+        copy,
+        [f"--timeout={60 + 5 * max(seconds, default=0):.0f}", *files],
+        Selection(tests, known.seconds, copy / "found.txt"),
+        cpu=int(60 + 5 * sum(seconds)),
+    )
+    return Trial(mutant, left, copy, pid)
 
 
 def run(area: str, mutants: Sequence[Mutant], jobs: int, every_file: bool) -> list[Mutant]:
