@@ -12,6 +12,7 @@ from bmq.wire.confirm import encode_confirms
 from bmq.wire.constants import Compression, EventType, PushFlags
 from bmq.wire.control import Codec, encode_event
 from bmq.wire.control_messages import (
+    AdminCommand,
     AuthenticationRequest,
     AuthenticationResponse,
     BrokerResponse,
@@ -379,6 +380,13 @@ def test_mistakes_are_ignored_and_the_connection_stays(data: bytes) -> None:
     assert not peer.session.closed
     peer.put(b"fine")
     assert [ack.status for ack in peer.acks] == [0]
+
+
+def test_an_admin_command_from_a_client_is_logged_with_its_name(caplog: pytest.LogCaptureFixture) -> None:
+    core, peer = serving()
+    peer.send(encode_event(ControlMessage(r_id=1, body=AdminCommand("HELP")), Codec.JSON))
+    assert peer.receive() == []
+    assert f"peer-{core.sessions}: AdminCommand is not for clients; ignored" in caplog.messages
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 4, 0x80000008, 0xFFFFFFFF, 0x7FFFFFFF])

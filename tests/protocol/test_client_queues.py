@@ -79,6 +79,16 @@ def test_an_old_broker_gets_the_old_request() -> None:
     assert bench.numbers_received == [1]
 
 
+def test_an_old_broker_hears_of_no_application_where_there_is_none() -> None:
+    bench = Bench()
+    bench.connect(features="PROTOCOL_ENCODING:JSON")
+    bench.begin_open(URI, READ)
+    bench.answer()
+    body = bench.broker.requests[0].body
+    assert isinstance(body, ConfigureQueueStream)
+    assert body.stream_parameters.sub_id_info is None
+
+
 def test_applications_of_one_queue_share_its_id() -> None:
     bench = connected()
     foo = bench.open("bmq://d/q?id=foo", READ)
