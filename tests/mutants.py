@@ -25,7 +25,7 @@ import sys
 import time
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -298,10 +298,10 @@ class Recorder:
 class Selection:
     """A pytest plugin: these tests alone, in this order; it writes down the test that found the bug.
 
-    Tests that are newer than the recording come first.
+    Tests that are newer than the recording come first. None has much more time than it took without a bug.
     """
 
-    def __init__(self, tests: Sequence[str], known: Container[str], found: Path) -> None:
+    def __init__(self, tests: Sequence[str], known: Mapping[str, float], found: Path) -> None:
         self._order = {test: number for number, test in enumerate(tests)}
         self._known = known
         self._found = found
@@ -309,6 +309,8 @@ class Selection:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         chosen = [item for item in items if item.nodeid in self._order or item.nodeid not in self._known]
+        for item in chosen:
+            item.add_marker(pytest.mark.timeout(15 + 5 * self._known.get(item.nodeid, 1)), append=False)
         items[:] = sorted(chosen, key=lambda item: self._order.get(item.nodeid, -1))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -480,7 +482,7 @@ def look_for(mutant: Mutant, suites: Sequence[Record], copy: Path, every_file: b
     seconds = [known.seconds[test] for test in tests]
     pid = in_a_child(
         copy,
-        [f"--timeout={60 + 5 * max(seconds, default=0):.0f}", *files],
+        files,
         Selection(tests, known.seconds, copy / "found.txt"),
         cpu=int(60 + 5 * sum(seconds)),
     )
