@@ -67,7 +67,7 @@ bench: setup ## this client, the official one and the broker's limit, side by si
 mutants: setup ## bugs planted at random: do the tests find them? takes an hour or two
 	@$(RUN) -c 'import mutmut' 2>/dev/null || \
 	    $(RUN) -m pip install --quiet --quiet --disable-pip-version-check --editable '.[dev,mutants]'
-	$(RUN) tests/mutants.py $(ARGS)
+	$(RUN) -P tests/mutants.py $(ARGS)
 
 check: ## everything continuous integration runs
 	@VENV="$(VENV)" PYTHON="$(PYTHON)" ./.ci/run

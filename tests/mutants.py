@@ -5,7 +5,8 @@ operators, and by three of our own: a statement left out, a condition turned rou
 own command leaves out all that has a decorator and all that is not in a function: every property and every
 state table.
 
-Nothing in the working tree is touched: the tests run in copies of it, in `.mutants`.
+Nothing in the working tree is touched: the tests run in copies of it, in `.mutants`. Start it with `python -P`:
+beside it lies a folder `typing`.
 """
 
 from __future__ import annotations
@@ -72,23 +73,20 @@ AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "client": (
         [
             f"client/{name}"
-            for name in (
-                "address",
-                "closing",
-                "consumer",
-                "dialer",
-                "health",
-                "identity",
-                "message",
-                "options",
-            )
+            for name in ("_reporting", "address", "closing", "consumer", "dialer", "handlers", "health")
         ]
-        + [f"client/{name}" for name in ("posting", "queue", "retry", "waiting")],
+        + [
+            f"client/{name}"
+            for name in ("identity", "message", "options", "posting", "queue", "retry", "waiting")
+        ],
         ["client", "integration", "subscriptions", "calls"],
     ),
     "workers": (["workers/*"], ["workers"]),
     "broker": (
-        [f"broker/{name}" for name in ("backlog", "domain", "handle", "queue", "routing", "storage")],
+        [
+            f"broker/{name}"
+            for name in ("backlog", "bounds", "domain", "handle", "queue", "routing", "storage")
+        ],
         ["broker", "integration"],
     ),
     # Without what talks to a JVM.
@@ -332,7 +330,7 @@ def in_a_child(copy: Path, arguments: Sequence[str], *plugins: object, cpu: int)
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.environ |= {"PYTHONPATH": str(copy), "HYPOTHESIS_PROFILE": "mutants"}
-        sys.path[0] = str(copy)
+        sys.path.insert(0, str(copy))
         common = [
             "-x",
             "-q",
