@@ -5,8 +5,8 @@ operators, and by three of our own: a statement left out, a condition turned rou
 own command leaves out all that has a decorator and all that is not in a function: every property and every
 state table.
 
-Nothing in the working tree is touched: the tests run in copies of it, in `.mutants`. Start it with `python -P`:
-beside it lies a folder `typing`.
+Nothing in the working tree is touched: the tests run in copies of it, in `.mutants`. It is started with
+`python -P`, because a folder called typing lies beside it.
 """
 
 from __future__ import annotations
