@@ -13,8 +13,8 @@ from bmq.wire.control_messages import (
     QueueStreamParameters,
     Status,
     StatusCategory,
-    Subscription,
     SubQueueIdInfo,
+    Subscription,
 )
 from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, Peer, subscription
 from tests.transcripts import probes
