@@ -13,7 +13,7 @@ CODE  := $(wildcard bmq pyspark_bmq tests examples benchmarks docs docker)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo demo-spark test lint format types docs bench check clean
+.PHONY: help setup demo demo-spark test lint format types docs bench mutants check clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,9 +64,14 @@ bench: setup ## this client, the official one and the broker's limit, side by si
 	    $(RUN) -m pip install --quiet --quiet --disable-pip-version-check --editable '.[dev,bench]'
 	$(RUN) benchmarks/run.py $(ARGS)
 
+mutants: setup ## bugs planted at random: do the tests find them? takes an hour or two
+	@$(RUN) -c 'import mutmut' 2>/dev/null || \
+	    $(RUN) -m pip install --quiet --quiet --disable-pip-version-check --editable '.[dev,mutants]'
+	$(RUN) -P tests/mutants.py $(ARGS)
+
 check: ## everything continuous integration runs
 	@VENV="$(VENV)" PYTHON="$(PYTHON)" ./.ci/run
 
 clean: ## remove what the targets made, .venv too
-	rm -rf $(VENV) site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .mutants
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 _COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
 
@@ -12,4 +12,6 @@ _COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [Healt
 settings.register_profile("ci", max_examples=100, derandomize=True, **_COMMON)
 # HYPOTHESIS_PROFILE=thorough: other examples every time, and many more of them.
 settings.register_profile("thorough", max_examples=5000, **_COMMON)
+# For tests/mutants.py: a failure is enough, nobody reads its smallest example.
+settings.register_profile("mutants", derandomize=True, phases=[Phase.explicit, Phase.generate], **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

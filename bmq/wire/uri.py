@@ -49,7 +49,7 @@ class QueueUri:
             raise InvalidURI(f"a queue URI is a str, not {type(text).__name__}")
         if not text.startswith(_SCHEME):
             raise wrong('it must start with "bmq://"')
-        authority, slash, path = text[len(_SCHEME) :].partition("/")
+        authority, _, path = text[len(_SCHEME) :].partition("/")
         domain, has_tier, tier = authority.partition(".~")
         if not _DOMAIN.match(domain):
             raise wrong(
@@ -59,8 +59,6 @@ class QueueUri:
             )
         if has_tier and not _TIER.match(tier):
             raise wrong(f"the tier {tier!r} must be letters, digits or '-'")
-        if not slash:
-            raise wrong("the queue name is missing")
         queue, question, query = path.partition("?")
         if not queue:
             raise wrong("the queue name is missing")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bmq.wire.push import decode_pushes
 from tests.broker.core import PRIORITY, Core, Peer, subscription
 from tests.transcripts import probes
 
@@ -56,6 +57,16 @@ def test_bytes_may_be_overshot_by_one_message() -> None:
     assert len(reader.pushes) == 2
     reader.confirm(guids[0])
     assert len(reader.pushes) == 1, "60 of 100 bytes left: below 80 %"
+
+
+def test_much_at_once_goes_out_in_events_of_a_megabyte() -> None:
+    reader, writer = pair()
+    payloads = [bytes([number]) * 100_000 for number in range(25)]
+    writer.put(*payloads)
+    events = reader.receive()
+    assert [len(event.data) // 100_000 for event in events] == [11, 11, 3]
+    arrived = [push.data for event in events for push in decode_pushes(event.data, event.body)]
+    assert [data[:100_000] for data in arrived] == payloads
 
 
 def test_a_message_larger_than_the_limit_is_delivered_alone() -> None:

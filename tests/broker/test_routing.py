@@ -13,6 +13,7 @@ from bmq.wire.control_messages import (
     QueueStreamParameters,
     Status,
     StatusCategory,
+    SubQueueIdInfo,
     Subscription,
 )
 from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, Peer, subscription
@@ -345,6 +346,25 @@ def test_the_older_configure_request_makes_one_subscription_numbered_like_the_su
     assert peer.ask(request) == ConfigureQueueStreamResponse(request=request)
     producer(core).put(b"m")
     assert [push.sub_ids for push in peer.pushes] == [(0,)]
+
+
+def test_the_older_configure_request_names_the_application() -> None:
+    core = Core()
+    peer = core.client()
+    peer.open(f"{FANOUT}?id=foo", read=True, sub_id=3)
+    request = ConfigureQueueStream(
+        q_id=0,
+        stream_parameters=QueueStreamParameters(
+            sub_id_info=SubQueueIdInfo(sub_id=3, app_id="foo"),
+            max_unconfirmed_messages=10,
+            max_unconfirmed_bytes=1000,
+            consumer_priority=0,
+            consumer_priority_count=1,
+        ),
+    )
+    assert peer.ask(request) == ConfigureQueueStreamResponse(request=request)
+    producer(core, FANOUT).put(b"m")
+    assert [push.sub_ids for push in peer.pushes] == [(3,)]
 
 
 @pytest.mark.parametrize(("priority", "count"), [(-(2**31), 1), (0, 0), (5, -1)])

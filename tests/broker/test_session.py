@@ -12,6 +12,7 @@ from bmq.wire.confirm import encode_confirms
 from bmq.wire.constants import Compression, EventType, PushFlags
 from bmq.wire.control import Codec, encode_event
 from bmq.wire.control_messages import (
+    AdminCommand,
     AuthenticationRequest,
     AuthenticationResponse,
     BrokerResponse,
@@ -381,12 +382,20 @@ def test_mistakes_are_ignored_and_the_connection_stays(data: bytes) -> None:
     assert [ack.status for ack in peer.acks] == [0]
 
 
+def test_an_admin_command_from_a_client_is_logged_with_its_name(caplog: pytest.LogCaptureFixture) -> None:
+    core, peer = serving()
+    peer.send(encode_event(ControlMessage(r_id=1, body=AdminCommand("HELP")), Codec.JSON))
+    assert peer.receive() == []
+    assert f"peer-{core.sessions}: AdminCommand is not for clients; ignored" in caplog.messages
+
+
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 4, 0x80000008, 0xFFFFFFFF, 0x7FFFFFFF])
-def test_lengths_that_cannot_be_close(length: int) -> None:
+def test_lengths_that_cannot_be_close(length: int, caplog: pytest.LogCaptureFixture) -> None:
     core, peer = serving()
     peer.send(length.to_bytes(4, "big"))
     assert peer.session.closed
     assert not core.node.clients
+    assert "EventHeader.length: " in caplog.text
 
 
 def test_memory_of_an_unfinished_event_is_bounded() -> None:
@@ -409,13 +418,15 @@ def test_a_malformed_message_loses_the_rest_of_its_event() -> None:
     assert len(peer.acks) == 1
 
 
-@pytest.mark.parametrize("change", ["zero data", "compression", "schema", "words"])
+@pytest.mark.parametrize("change", ["zero data", "only padding", "compression", "schema", "words"])
 def test_what_makes_a_message_malformed(change: str) -> None:
     _core, peer = serving()
     put = bytearray(encode_put(0, b"a" * 16, b"good"))
     match change:
         case "zero data":
             put[2:4] = (9).to_bytes(2, "big")
+        case "only padding":
+            put = bytearray(encode_put(0, b"a" * 16, b""))
         case "compression":
             put[7] |= 0b0100_0000
         case "schema":

@@ -79,6 +79,16 @@ def test_an_old_broker_gets_the_old_request() -> None:
     assert bench.numbers_received == [1]
 
 
+def test_an_old_broker_hears_of_no_application_where_there_is_none() -> None:
+    bench = Bench()
+    bench.connect(features="PROTOCOL_ENCODING:JSON")
+    bench.begin_open(URI, READ)
+    bench.answer()
+    body = bench.broker.requests[0].body
+    assert isinstance(body, ConfigureQueueStream)
+    assert body.stream_parameters.sub_id_info is None
+
+
 def test_applications_of_one_queue_share_its_id() -> None:
     bench = connected()
     foo = bench.open("bmq://d/q?id=foo", READ)
@@ -335,6 +345,21 @@ def test_a_refused_configuration_leaves_the_one_before() -> None:
     assert queue.state is QueueState.OPEN
     bench.push(queue, 1, s_id=old)
     assert bench.numbers_received == [1]
+
+
+def test_a_refused_configuration_takes_no_time_from_the_next_connection() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.configure(queue, "x > 1", timeout=5)
+    bench.refuse()
+    bench.wait(10)
+    bench.lose()
+    bench.connect()
+    bench.answer()  # openQueue
+    bench.wait(1)
+    assert bench.answer_all() == ["ConfigureStream"]
+    assert queue.state is QueueState.OPEN
+    assert len(bench.completed[("x > 1",)]) == 1
 
 
 def test_a_configuration_that_comes_late_is_brought_back_in_line() -> None:

@@ -205,6 +205,8 @@ def test_what_can_never_fit_is_refused_at_once() -> None:
     assert str(nested(2))
     with pytest.raises(InvalidExpression, match="nested 33 deep"):
         nested(100)
+    with pytest.raises(InvalidExpression, match="nested 33 deep"):
+        reduce(lambda inner, _: ~~((inner | (P.y == 1)) & (P.z == 2)), range(100), P.x == 1)
     assert str(~~~~(P.x == 1)) == "x==1"
 
 

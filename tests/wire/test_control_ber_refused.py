@@ -120,6 +120,12 @@ def test_negotiation_and_authentication_need_their_selection(body: bytes, kind: 
         decode_ber(body, kind)
 
 
+def test_a_wrong_wrapper_is_pointed_at():
+    with pytest.raises(ProtocolError) as caught:
+        decode_ber(NOT_NEGOTIATION["another wrapper"], MessageKind.NEGOTIATION)
+    assert caught.value.offset == 8 + 2
+
+
 @pytest.mark.parametrize(
     "flood",
     [
@@ -187,6 +193,19 @@ def test_our_own_values_are_checked_before_they_are_sent(message: ControlMessage
         encode_event(message, codec)
     assert str(caught.value).startswith(f"{path}: expected ")
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("message", "got"),
+    [
+        (opened(q_id="seven"), "got str 'seven'"),
+        (AuthenticationRequest("BASIC", "secret"), "got str"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_came_instead_is_said(message: ControlMessage, got: str):
+    with pytest.raises(UsageError) as caught:
+        encode_event(message, Codec.BER)
+    assert str(caught.value).endswith(got)
 
 
 def test_a_body_alone_is_no_message():

@@ -265,6 +265,12 @@ def test_errors_never_show_credentials(body: str):
         error = error.__cause__ or error.__context__
 
 
+def test_the_error_points_at_where_it_stops_being_json():
+    with pytest.raises(ProtocolError) as caught:
+        decode_json(b'{"rId":x}', CONTROL)
+    assert caught.value.offset == 8 + len(b'{"rId":')
+
+
 def test_bytes_are_base64():
     request = AuthenticationRequest("BASIC", bytes(range(256)))
     assert decode_json(encode_json(request), MessageKind.AUTHENTICATION) == request

@@ -91,6 +91,10 @@ def test_a_uri_is_text(value: Any) -> None:
         QueueUri.parse(value)
 
 
+def test_tier_and_app_id_are_optional() -> None:
+    assert str(QueueUri("d", "q")) == "bmq://d/q"
+
+
 def test_another_app_id() -> None:
     uri = QueueUri.parse("bmq://d.~t/q?id=foo")
     assert str(uri.with_app_id("bar")) == "bmq://d.~t/q?id=bar"

@@ -1,0 +1,573 @@
+"""Can the tests fail? Plants small bugs drawn at random, one at a time, and runs the tests that reach them.
+
+`make mutants ARGS="..."`; CONTRIBUTING.md says how to read what it prints. The bugs are made by mutmut's
+operators, and by three of our own: a statement left out, a condition turned round, a result dropped. mutmut's
+own command leaves out all that has a decorator and all that is not in a function: every property and every
+state table.
+
+Nothing in the working tree is touched: the tests run in copies of it, in `.mutants`. It is started with
+`python -P`, because a folder called typing lies beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import gc
+import hashlib
+import itertools
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import coverage
+import hypothesis  # noqa: F401  here so that no child has to import it
+import libcst as cst
+import libcst.matchers as m
+import pytest
+from libcst.metadata import MetadataWrapper, PositionProvider
+from mutmut.mutation.mutators import mutation_operators
+
+ROOT = Path(__file__).resolve().parent.parent
+HOME = ROOT / ".mutants"
+COPIED = ("bmq", "pyspark_bmq", "tests", "docs", "examples", "docker", "pyproject.toml", "README.md")
+
+#: Tests that belong together, without those that start a JVM or a cluster, or go on for long.
+SUITES: dict[str, Sequence[str]] = {
+    "wire": ["tests/wire"],
+    "subscriptions": ["tests/subscriptions"],
+    "protocol": ["tests/protocol"],
+    "client": ["tests/client"],
+    "calls": ["tests/performance/test_calls.py"],
+    "integration": ["tests/integration"],
+    "workers": ["tests/workers"],
+    "broker": ["tests/broker"],
+    "spark": ["tests/spark"],
+}
+LEFT_OUT = {
+    "test_chaos.py",
+    "test_cluster.py",
+    "test_local.py",
+    "test_datasource.py",
+    "test_packaging.py",
+    "official",
+}
+
+#: What the bugs of each area are planted in, and the suites that should find them: its own comes first.
+AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
+    "wire": (["wire/*"], ["wire", "calls"]),
+    "subscriptions": (["subscriptions/*"], ["subscriptions"]),
+    "protocol": (["protocol/**/*"], ["protocol", "broker", "client", "calls"]),
+    # Without what does nothing but I/O: the driver, its channel and the session on top.
+    "client": (
+        [
+            f"client/{name}"
+            for name in ("_reporting", "address", "closing", "consumer", "dialer", "handlers", "health")
+        ]
+        + [
+            f"client/{name}"
+            for name in ("identity", "message", "options", "posting", "queue", "retry", "waiting")
+        ],
+        ["client", "integration", "subscriptions", "calls"],
+    ),
+    "workers": (["workers/*"], ["workers"]),
+    "broker": (
+        [
+            f"broker/{name}"
+            for name in ("backlog", "bounds", "domain", "handle", "queue", "routing", "storage")
+        ],
+        ["broker", "integration"],
+    ),
+    # Without what talks to a JVM.
+    "spark": (
+        [
+            f"spark/{name}"
+            for name in ("columns", "guids", "ledger", "log", "options", "partition", "posting", "rows")
+        ],
+        ["spark"],
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One bug: what to write instead of a node."""
+
+    path: str
+    lines: range
+    everywhere: bool
+    """It is executed when its module is imported, so that any test may find it."""
+    place: str
+    change: str
+    node: cst.CSTNode = field(repr=False, compare=False)
+    replacement: cst.CSTNode | cst.RemovalSentinel = field(repr=False, compare=False)
+    module: cst.Module = field(repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The same as long as its line is."""
+        return hashlib.sha256(self.change.encode()).hexdigest()[:10]
+
+    def source(self) -> str:
+        changed = self.module.deep_replace(self.node, self.replacement)  # type: ignore[arg-type]
+        assert isinstance(changed, cst.Module)
+        return changed.code
+
+    def diff(self) -> str:
+        lines = difflib.unified_diff(
+            self.module.code.splitlines(), self.source().splitlines(), self.path, self.path, lineterm="", n=2
+        )
+        return "\n".join(lines)
+
+
+#: What has no bugs of interest: types, imports, docstrings, lists of names, what only type checkers read.
+_NEVER = (
+    m.Annotation()
+    | m.Decorator()
+    | m.Import()
+    | m.ImportFrom()
+    | m.If(test=m.Name("TYPE_CHECKING"))
+    | m.FunctionDef(decorators=[m.ZeroOrMore(), m.Decorator(m.Name("overload")), m.ZeroOrMore()])
+    | m.SimpleStatementLine(body=[m.Expr(m.SimpleString() | m.ConcatenatedString())])
+    | m.SimpleStatementLine(
+        body=[m.Assign(targets=[m.AssignTarget(m.Name("__all__") | m.Name("__slots__"))])]
+    )
+    | m.Assign(value=m.Call(m.Name("TypeVar")))
+    | m.AnnAssign(annotation=m.Annotation(m.Name("TypeAlias")))
+    | m.Assert()  # for type checkers and readers: it never fails
+    | m.ConcatenatedString()  # a text for people
+)
+_LEFT_OUT_STATEMENT = m.SimpleStatementLine(
+    body=[m.OneOf(m.Expr(m.Call() | m.Await()), m.AugAssign(), m.Del(), m.Raise())]
+) | m.SimpleStatementLine(body=[m.Assign(targets=[m.AssignTarget(m.Attribute() | m.Subscript())])])
+
+
+def _own_operators(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    if m.matches(node, _LEFT_OUT_STATEMENT):
+        yield cst.SimpleStatementLine(body=[cst.Pass()])
+    elif isinstance(node, (cst.If, cst.CompIf)):
+        parenthesised = node.test.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        yield node.with_changes(test=cst.UnaryOperation(cst.Not(), parenthesised))
+    elif (
+        isinstance(node, cst.Return) and node.value is not None and not m.matches(node.value, m.Name("None"))
+    ):
+        yield node.with_changes(value=cst.Name("None"))
+
+
+def _prose(node: cst.CSTNode) -> list[str]:
+    """Texts for people in a node: what is said is promised, its wording is not."""
+    strings = m.findall(node, m.SimpleString() | m.FormattedStringText())
+    return [string.value for string in strings if " " in string.value]  # type: ignore[attr-defined]
+
+
+def _mutations(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    for kind, operator in mutation_operators:
+        if isinstance(node, kind):
+            yield from (new for new in operator(node) if _prose(new) == _prose(node))
+    yield from _own_operators(node)
+
+
+class _Planter(cst.CSTVisitor):
+    """Every bug that can be planted in a module."""
+
+    METADATA_DEPENDENCIES = (PositionProvider,)
+
+    def __init__(self, path: str, module: cst.Module) -> None:
+        super().__init__()
+        self.path = path
+        self.module = module
+        self.statements = _statements(module.code)
+        self.mutants: list[Mutant] = []
+        self._texts = module.code.splitlines()
+        self._seen = Counter[str]()
+        self._places: dict[int, str] = {}
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        if m.matches(node, _NEVER):
+            return False
+        position = self.get_metadata(PositionProvider, node, None)
+        if position is not None and position.start.line in self.statements:
+            for new in _mutations(node):
+                self._plant(position.start.line, node, new)
+        return True
+
+    def _plant(self, line: int, node: cst.CSTNode, new: cst.CSTNode) -> None:
+        if line not in self._places:
+            text = self._texts[line - 1].strip()
+            self._seen[text] += 1
+            self._places[line] = f"{self.path} {self._seen[text]} {text}"
+        lines, inside = self.statements[line]
+        code = self.module.code_for_node
+        change = f"{self._places[line]}\n{code(node)} -> {code(new)}"
+        self._seen[change] += 1
+        if self._seen[change] > 1:
+            change += f" {self._seen[change]}"
+        self.mutants.append(
+            Mutant(self.path, lines, not inside, self._places[line], change, node, new, self.module)
+        )
+
+
+def _statements(source: str) -> dict[int, tuple[range, bool]]:
+    """By line: the lines of its statement, or of its head where it has a body; whether a function runs it."""
+    found: dict[int, tuple[range, bool]] = {}
+
+    def walk(statements: Iterable[ast.AST], inside: bool) -> None:
+        for statement in statements:
+            if isinstance(statement, (ast.stmt, ast.ExceptHandler, ast.match_case)):
+                body = getattr(statement, "body", None)
+                start = (
+                    statement.pattern.lineno if isinstance(statement, ast.match_case) else statement.lineno
+                )
+                end = body[0].lineno - 1 if body else statement.end_lineno
+                lines = range(start, max(start, end) + 1)
+                found.update((line, (lines, inside)) for line in lines if line not in found)
+                function = isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef))
+                walk(ast.iter_child_nodes(statement), inside or function)
+
+    walk(ast.parse(source).body, False)
+    return found
+
+
+def sources(area: str) -> list[Path]:
+    """The modules of an area."""
+    return [path for pattern in AREAS[area][0] for path in sorted(ROOT.glob(f"bmq/{pattern}.py"))]
+
+
+def plant(area: str) -> list[Mutant]:
+    """Every bug of an area."""
+    mutants: list[Mutant] = []
+    for path in sources(area):
+        module = MetadataWrapper(cst.parse_module(path.read_text(encoding="utf-8")), unsafe_skip_copy=True)
+        planter = _Planter(str(path.relative_to(ROOT)), module.module)
+        module.visit(planter)
+        mutants += planter.mutants
+    return mutants
+
+
+def draw(mutants: Sequence[Mutant], count: int, seed: str) -> list[Mutant]:
+    """Lines at random, and one bug for each: what was drawn stays drawn when other lines change."""
+
+    def chance(what: str) -> bytes:
+        return hashlib.sha256(f"{seed} {what}".encode()).digest()
+
+    by_place: dict[str, list[Mutant]] = defaultdict(list)
+    for mutant in mutants:
+        by_place[mutant.place].append(mutant)
+    places = sorted(by_place, key=chance)[:count]
+    return [min(by_place[place], key=lambda mutant: chance(mutant.name)) for place in places]
+
+
+def shares(count: int) -> dict[str, int]:
+    """How many of `count` bugs each area gets: by its lines of code."""
+    lines = {area: sum(len(_statements(path.read_text())) for path in sources(area)) for area in AREAS}
+    return {area: round(count * number / sum(lines.values())) for area, number in lines.items()}
+
+
+class Recorder:
+    """A pytest plugin: how long each test takes, and which lines it executes."""
+
+    def __init__(self, coverage_: coverage.Coverage) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.failed: set[str] = set()
+        self._coverage = coverage_
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self._coverage.switch_context(item.nodeid)
+        return (yield)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] += report.duration
+        if report.failed:
+            self.failed.add(report.nodeid)
+
+
+class Selection:
+    """A pytest plugin: these tests alone, in this order; it writes down the test that found the bug.
+
+    Tests that are newer than the recording come first. None has much more time than it took without a bug.
+    """
+
+    def __init__(self, tests: Sequence[str], known: Mapping[str, float], found: Path) -> None:
+        self._order = {test: number for number, test in enumerate(tests)}
+        self._known = known
+        self._found = found
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        chosen = [item for item in items if item.nodeid in self._order or item.nodeid not in self._known]
+        for item in chosen:
+            item.add_marker(pytest.mark.timeout(15 + 5 * self._known.get(item.nodeid, 1)), append=False)
+        items[:] = sorted(chosen, key=lambda item: self._order.get(item.nodeid, -1))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._found.write_text(report.nodeid)
+
+
+def in_a_child(copy: Path, arguments: Sequence[str], *plugins: object, cpu: int) -> int:
+    """Fork; the child runs pytest in a copy of the tree, for so many seconds of work at most."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 70
+    try:
+        os.setsid()
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
+        os.chdir(copy)
+        output = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.environ |= {"PYTHONPATH": str(copy), "HYPOTHESIS_PROFILE": "mutants"}
+        sys.path.insert(0, str(copy))
+        common = [
+            "-x",
+            "-q",
+            "--no-header",
+            "-pno:cacheprovider",
+            "-Wignore::pytest.PytestAssertRewriteWarning",
+        ]
+        status = pytest.main([*common, *arguments], list(plugins))
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(int(status))
+
+
+def copy_tree(name: str) -> Path:
+    """A copy of what the tests need."""
+    copy = HOME / name
+    shutil.rmtree(copy, ignore_errors=True)
+    copy.mkdir(parents=True)
+    for entry in COPIED:
+        if (ROOT / entry).is_dir():
+            shutil.copytree(ROOT / entry, copy / entry, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(ROOT / entry, copy / entry)
+    return copy
+
+
+@dataclass
+class Record:
+    """What the tests of a suite do without a bug."""
+
+    suite: str
+    seconds: dict[str, float]
+    executed: dict[str, dict[int, list[str]]]
+    """Tests by file and line."""
+
+    def tests(self, mutant: Mutant) -> list[str]:
+        """Those that can find a bug: the fastest first, and a minute's worth at most."""
+        lines = self.executed.get(mutant.path, {})
+        tests = {test for line in mutant.lines for test in lines.get(line, [])}
+        if mutant.everywhere or "" in tests:  # importing executes it
+            tests = set(self.seconds)
+        tests &= set(self.seconds)
+        ordered = sorted(tests, key=lambda test: self.seconds[test])
+        taken = itertools.accumulate(self.seconds[test] for test in ordered)
+        return [test for test, sum_ in zip(ordered, taken, strict=True) if sum_ < 60 or test == ordered[0]]
+
+
+def test_files(suite: str) -> list[str]:
+    """The modules with the tests of a suite."""
+    found: list[Path] = []
+    for where in SUITES[suite]:
+        found += [ROOT / where] if where.endswith(".py") else sorted((ROOT / where).rglob("test_*.py"))
+    return [str(path.relative_to(ROOT)) for path in found if not LEFT_OUT & {*path.parts}]
+
+
+def record(suite: str) -> None:
+    """Run the tests of a suite as they are, and write down what `recorded` reads."""
+    copy = copy_tree(f"{suite}-recorded")
+    tracer = coverage.Coverage(data_file=None, include=[f"{copy}/bmq/*"])
+    recorder = Recorder(tracer)
+    answer = HOME / f"{suite}.json"
+    answer.unlink(missing_ok=True)
+
+    class Writer:
+        def pytest_sessionstart(self) -> None:
+            tracer.start()
+
+        def pytest_sessionfinish(self) -> None:
+            tracer.stop()
+            data = tracer.get_data()
+            executed = {
+                str(Path(file).relative_to(copy)): data.contexts_by_lineno(file)
+                for file in data.measured_files()
+            }
+            seconds = {test: took for test, took in recorder.seconds.items() if test not in recorder.failed}
+            answer.write_text(
+                json.dumps({"seconds": seconds, "executed": executed, "failed": [*recorder.failed]})
+            )
+
+    started = time.monotonic()
+    pid = in_a_child(copy, ["--maxfail=1000000", *test_files(suite)], recorder, Writer(), cpu=3600)
+    status = os.waitpid(pid, 0)[1]
+    if not answer.exists():
+        sys.exit(f"the tests of {suite} did not run ({status}): see {copy}/output.txt")
+    print(f"{suite}: recorded in {time.monotonic() - started:.0f} s", flush=True)
+
+
+def recorded(suite: str) -> Record:
+    """What the tests of a suite do without a bug."""
+    read = json.loads((HOME / f"{suite}.json").read_text())
+    for test in read["failed"]:
+        print(f"  fails without any bug, and is left out: {test}")
+    executed = {
+        file: {int(line): tests for line, tests in lines.items()} for file, lines in read["executed"].items()
+    }
+    return Record(suite, read["seconds"], executed)
+
+
+@dataclass
+class Trial:
+    """A bug that is being looked for, in a child."""
+
+    mutant: Mutant
+    suites: Sequence[Record]
+    """Those that are left, when these tests find nothing."""
+    copy: Path
+    pid: int
+
+    def end(self) -> str | None:
+        """What found it, an empty text when nothing did, None as long as the tests run."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        if not pid:
+            return None
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)  # what the tests started
+        found = self.copy / "found.txt"
+        if found.exists():
+            return found.read_text()
+        status = os.waitstatus_to_exitcode(status)
+        if status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            return ""
+        return "the deadline" if status < 0 else f"the import, or the run's end ({status})"
+
+
+def look_for(mutant: Mutant, suites: Sequence[Record], copy: Path, every_file: bool) -> Trial | None:
+    """Plant a bug and start the tests of the first suite that can find it."""
+    left = [*suites]
+    while left:
+        known = left.pop(0)
+        tests = known.tests(mutant)
+        files = sorted({test.partition("::")[0] for test in tests})
+        if every_file:
+            files = test_files(known.suite)
+        if files:
+            break
+    else:
+        return None
+    for stale in (copy / "bmq").rglob("*.py.kept"):
+        stale.replace(stale.with_suffix(""))
+    (copy / "found.txt").unlink(missing_ok=True)
+    target = copy / mutant.path
+    target.rename(f"{target}.kept")
+    target.write_text(mutant.source(), encoding="utf-8")
+    seconds = [known.seconds[test] for test in tests]
+    pid = in_a_child(
+        copy,
+        files,
+        Selection(tests, known.seconds, copy / "found.txt"),
+        cpu=int(60 + 5 * sum(seconds)),
+    )
+    return Trial(mutant, left, copy, pid)
+
+
+def run(area: str, mutants: Sequence[Mutant], jobs: int, every_file: bool) -> list[Mutant]:
+    """Look for the bugs of an area; those that no test found."""
+    suites = [recorded(suite) for suite in AREAS[area][1]]
+    print(f"{area}: {len(mutants)} bugs, {sum(len(known.seconds) for known in suites)} tests", flush=True)
+    free = [copy_tree(f"{area}-{number}") for number in range(jobs)]
+    waiting: list[tuple[Mutant, Sequence[Record]]] = [(mutant, suites) for mutant in mutants]
+    trials: list[Trial] = []
+    survivors: list[Mutant] = []
+
+    def ended(mutant: Mutant, found_by: str) -> None:
+        how = f"found by {found_by}" if found_by else "NOT FOUND"
+        print(f"  {mutant.name} {mutant.path}:{mutant.lines[0]} {how}", flush=True)
+        if not found_by:
+            survivors.append(mutant)
+
+    while waiting or trials:
+        while waiting and free:
+            mutant, left = waiting.pop()
+            trial = look_for(mutant, left, free[-1], every_file)
+            if trial is None:
+                ended(mutant, "")
+            else:
+                trials.append(trial)
+                free.pop()
+        for trial in [*trials]:
+            test = trial.end()
+            if test is None:
+                continue
+            trials.remove(trial)
+            free.append(trial.copy)
+            if test:
+                ended(trial.mutant, test)
+            else:
+                waiting.append((trial.mutant, trial.suites))
+        time.sleep(0.05)
+    return survivors
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("names", nargs="*", help="only these bugs, by the names that an earlier run printed")
+    parser.add_argument("--count", type=int, default=500, help="bugs in all the areas together (default 500)")
+    parser.add_argument("--seed", default="1", help="what is drawn depends on it (default 1)")
+    parser.add_argument("--area", action="append", choices=AREAS, help="only this one; may be given again")
+    parser.add_argument("--jobs", type=int, default=1, help="bugs looked for at the same time (default 1)")
+    parser.add_argument(
+        "--recorded",
+        action="store_true",
+        help="what the tests execute is known from an earlier run, and still true",
+    )
+    options = parser.parse_args()
+    share = shares(options.count)
+    drawn: dict[str, list[Mutant]] = {}
+    for area in options.area or AREAS:
+        planted = plant(area)
+        drawn[area] = (
+            [mutant for mutant in planted if mutant.name in options.names]
+            if options.names
+            else draw(planted, share[area], options.seed)
+        )
+    print(f"seed {options.seed}:", ", ".join(f"{len(mutants)} in {area}" for area, mutants in drawn.items()))
+    gc.collect()
+    gc.freeze()
+    suites = dict.fromkeys(suite for area, mutants in drawn.items() if mutants for suite in AREAS[area][1])
+    for suite in suites:
+        if not (options.recorded and (HOME / f"{suite}.json").exists()):
+            record(suite)
+    survivors = {
+        area: run(area, mutants, options.jobs, options.recorded) for area, mutants in drawn.items() if mutants
+    }
+    for mutant in itertools.chain.from_iterable(survivors.values()):
+        print(f"\n{mutant.name} {mutant.path}:{mutant.lines[0]}\n{mutant.diff()}")
+    print(f"\n{'area':<14} {'bugs':>5} {'found':>5}")
+    for area in survivors:
+        number = len(drawn[area])
+        print(f"{area:<14} {number:>5} {number - len(survivors[area]):>5}")
+    number = sum(len(drawn[area]) for area in survivors)
+    found = number - sum(map(len, survivors.values()))
+    print(f"{'in all':<14} {number:>5} {found:>5}  {found / max(number, 1):.1%}")
+
+
+if __name__ == "__main__":
+    main()
