@@ -49,27 +49,25 @@ async def test_credentials(broker: bmq.broker.Broker) -> None:
 async def test_a_lost_connection_fails_its_commands_and_the_next_one_connects_again(
     broker: bmq.broker.Broker,
 ) -> None:
-    async with FaultProxy(broker.uri) as proxy:
-        async with bmq.admin.connect(proxy.uri, credentials=OPERATOR) as admin:
-            proxy.stall(Direction.TO_CLIENT)
-            waiting = asyncio.ensure_future(admin.clusters())
-            proxy.when(Direction.TO_BROKER, lambda connection: connection.cut(), events=1)
-            with pytest.raises(bmq.ConnectionFailed):
-                await waiting
-            proxy.heal()
-            assert await admin.clusters()
-            assert proxy.accepted == 2
+    async with FaultProxy(broker.uri) as proxy, bmq.admin.connect(proxy.uri, credentials=OPERATOR) as admin:
+        proxy.stall(Direction.TO_CLIENT)
+        waiting = asyncio.ensure_future(admin.clusters())
+        proxy.when(Direction.TO_BROKER, lambda connection: connection.cut(), events=1)
+        with pytest.raises(bmq.ConnectionFailed):
+            await waiting
+        proxy.heal()
+        assert await admin.clusters()
+        assert proxy.accepted == 2
 
 
 async def test_no_answer_in_time(broker: bmq.broker.Broker) -> None:
-    async with FaultProxy(broker.uri) as proxy:
-        async with bmq.admin.connect(proxy.uri, credentials=OPERATOR) as admin:
-            proxy.stall(Direction.TO_CLIENT)
-            with pytest.raises(bmq.RequestTimeout, match="HELP"):
-                await admin.command("HELP", timeout=0.05)
-            proxy.heal()
-            # What comes late is the answer to nothing any more.
-            assert "domainInfo" in await admin.query("DOMAINS DOMAIN bmq.test.mem.priority INFOS")
+    async with FaultProxy(broker.uri) as proxy, bmq.admin.connect(proxy.uri, credentials=OPERATOR) as admin:
+        proxy.stall(Direction.TO_CLIENT)
+        with pytest.raises(bmq.RequestTimeout, match="HELP"):
+            await admin.command("HELP", timeout=0.05)
+        proxy.heal()
+        # What comes late is the answer to nothing any more.
+        assert "domainInfo" in await admin.query("DOMAINS DOMAIN bmq.test.mem.priority INFOS")
 
 
 async def test_commands_at_the_same_time_get_their_own_answers(broker: bmq.broker.Broker) -> None:
@@ -111,13 +109,16 @@ async def test_the_peer_is_no_broker() -> None:
 
 
 async def test_heartbeats_are_answered() -> None:
-    async with bmq.broker.Broker(heartbeat_interval_ms=20, max_missed_heartbeats=1) as broker:
-        async with FaultProxy(broker.uri) as proxy, bmq.admin.connect(proxy.uri) as admin:
-            heard = asyncio.Event()
-            proxy.when(Direction.TO_BROKER, lambda _: heard.set(), events=10)
-            await asyncio.wait_for(heard.wait(), 20)
-            assert await admin.clusters()
-            assert proxy.accepted == 1
+    async with (
+        bmq.broker.Broker(heartbeat_interval_ms=20, max_missed_heartbeats=1) as broker,
+        FaultProxy(broker.uri) as proxy,
+        bmq.admin.connect(proxy.uri) as admin,
+    ):
+        heard = asyncio.Event()
+        proxy.when(Direction.TO_BROKER, lambda _: heard.set(), events=10)
+        await asyncio.wait_for(heard.wait(), 20)
+        assert await admin.clusters()
+        assert proxy.accepted == 1
 
 
 @pytest.mark.parametrize("text", ["", "  ", "HELP\nSTAT SHOW", "HELP\r"])
