@@ -254,6 +254,8 @@ def internals(content: Any) -> Internals:
     ]
     virtual = storage.get("virtualStorages", ())
     messages, size = storage.get("numMessages", 0), storage.get("numBytes", 0)
+    if not virtual and fanout.get("mode") != "fanout":
+        virtual = [{"appId": DEFAULT_APP_ID, "numMessages": messages}]
     only = size if len(virtual) == 1 and virtual[0]["numMessages"] == messages else None
     return Internals(
         uri=state["uri"],
