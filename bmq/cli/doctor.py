@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl as ssl_module
+import time
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -49,17 +50,16 @@ class _Steps:
         Raises:
             _Stopped: it failed.
         """
-        loop = asyncio.get_running_loop()
-        started = loop.time()
+        started = time.perf_counter()
         try:
             result = await step
         except (bmq.Error, OSError, TimeoutError) as error:
             reason = str(error) or type(error).__name__
-            self._show(name, loop.time() - started, reason, ok=False)
+            self._show(name, time.perf_counter() - started, reason, ok=False)
             self._advise(advice)
             status = status_of(error)
             raise _Stopped(Status.UNREACHABLE if status is Status.USAGE else status) from None
-        self._show(name, loop.time() - started, tell(result), ok=True)
+        self._show(name, time.perf_counter() - started, tell(result), ok=True)
         return result
 
     def _show(self, name: str, seconds: float, what: str, *, ok: bool) -> None:
@@ -168,8 +168,8 @@ async def _negotiate(steps: _Steps, target: Target, stack: AsyncExitStack) -> bm
         "negotiate",
         connect(),
         lambda _: f"the broker took the session, {who}",
-        "Somebody answers, but takes no session: is it a BlazingMQ broker, does it want TLS (tcps://), and if "
-        "it wants credentials (--user), are these right?",
+        "Somebody answers, but takes no session: is it a BlazingMQ broker, does it want TLS (tcps://), and "
+        "if it wants credentials (--user), are these right?",
     )
 
 

@@ -263,7 +263,7 @@ _SHARED: dict[str, tuple[Any, Any]] = {
 }
 
 Async = Callable[..., Coroutine[Any, Any, int | None]]
-Plain = Callable[..., "int | None"]
+Plain = Callable[..., int | Coroutine[Any, Any, int | None] | None]
 
 
 def verb(name: str) -> Callable[[Async], Callable[..., None]]:
@@ -308,7 +308,7 @@ def offline(name: str) -> Callable[[Plain], Callable[..., None]]:
         def command(**arguments: Any) -> None:
             def run() -> int | None:
                 done = function(**arguments)
-                return _run(done) if inspect.iscoroutine(done) else done
+                return done if done is None or isinstance(done, int) else _run(done)
 
             _guarded(name, run)
 
