@@ -101,6 +101,10 @@ async def command(
     async with target.admin() as admin:
         asked = admin.queue(queue)
         internals = await asked.internals()
+        chosen = [app for app in internals.depth.apps if asked.app_id in ("", app.app_id)]
+        if asked.app_id and not chosen:
+            known = ", ".join(app.app_id for app in internals.depth.apps)
+            raise BadInput(f"{asked.uri} has no application {asked.app_id!r}; there are: {known}")
         domain = await admin.domain(asked.domain)
         oldest = (await asked.messages(0, 1)).messages
         found: dict[str, _Found] = {}
@@ -109,10 +113,6 @@ async def command(
                 hit = await _find(asked, app.app_id, guid.upper())
                 if hit is not None:
                     found[app.app_id] = hit
-    chosen = [app for app in internals.depth.apps if asked.app_id in ("", app.app_id)]
-    if asked.app_id and not chosen:
-        known = ", ".join(app.app_id for app in internals.depth.apps)
-        raise BadInput(f"{asked.uri} has no application {asked.app_id!r}; there are: {known}")
     gone = guid is not None and not found
     explanation = _Explanation(internals, domain, message)
     if json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -37,7 +38,10 @@ def emit(line: str) -> None:
 
 def emit_json(value: Any) -> None:
     """Print a value as one line of JSON."""
-    emit(orjson.dumps(value, default=_jsonable).decode())
+    try:
+        emit(orjson.dumps(value, default=_jsonable).decode())
+    except TypeError:  # a text with what is not UTF-8: JSON has an escape for it, and orjson does not
+        emit(json.dumps(value, default=_jsonable))
 
 
 def _jsonable(value: Any) -> Any:
