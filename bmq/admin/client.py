@@ -47,6 +47,9 @@ _ALL = "*"
 _UNLIMITED = "UNLIMITED"
 # Credentials are shown again when this part of their life has passed.
 _RENEW = 0.8
+# How a broker says that it has made statistics just now.
+_TOO_OFTEN = "too often"
+_PAUSE = 0.1
 
 
 class connect:
@@ -335,8 +338,23 @@ class Admin:
         return QueueAdmin(self, QueueUri.parse(uri))
 
     async def statistics(self) -> Statistics:
-        """Return the broker's statistics, by queue. A broker renews them at intervals of its own."""
-        return parsing.statistics(await self._ask("STAT SHOW", "stats"))
+        """Return the broker's statistics, by queue.
+
+        A broker makes them anew for this, but not at any rate: it is asked again until it does.
+        """
+        try:
+            async with asyncio.timeout(self._timeout):
+                while True:
+                    try:
+                        return parsing.statistics(await self._ask("STAT SHOW", "stats"))
+                    except AdminError as error:
+                        if _TOO_OFTEN not in error.broker_message:
+                            raise
+                    await asyncio.sleep(_PAUSE)
+        except TimeoutError as error:
+            if isinstance(error, ConnectionFailed | RequestTimeout):
+                raise
+            raise RequestTimeout(f"{self.broker} made no statistics within {self._timeout:.2g} s") from None
 
 
 class QueueAdmin:

@@ -146,7 +146,8 @@ class Connection(asyncio.Protocol):
         """Called by the event loop."""
         self._transport = None
         why = f": {exc}" if exc else ""
-        self._fail(ConnectionFailed(f"the broker closed the admin connection{why}"))
+        what = "admin connection" if self._done else "connection during the handshake"
+        self._fail(ConnectionFailed(f"the broker closed the {what}{why}"))
         if not self._gone.done():
             self._gone.set_result(None)
 

@@ -312,11 +312,17 @@ def _stream(content: Any) -> Stream:
 def _with_window(
     subscription: Subscription, all_of_them: list[Subscription], windows: tuple[Window, ...]
 ) -> Subscription:
-    """Find a subscription's window by its limits, where that tells."""
+    """Find a subscription's window by its limits, where that tells.
+
+    A broker lists the windows in no order, and those of subscriptions that were taken back with them; these
+    are empty when what they had delivered is confirmed.
+    """
     limits = (subscription.max_messages, subscription.max_bytes)
-    rivals = [each for each in all_of_them if (each.max_messages, each.max_bytes) == limits]
+    rivals = sum(1 for each in all_of_them if (each.max_messages, each.max_bytes) == limits)
     candidates = [each for each in windows if (each.max_messages, each.max_bytes) == limits]
-    if len(candidates) != len(rivals) or len(set(candidates)) != 1:
+    candidates.sort(key=lambda window: window.messages, reverse=True)
+    chosen, rest = candidates[:rivals], candidates[rivals:]
+    if len(set(chosen)) != 1 or any(each.messages for each in rest):
         return subscription
     return Subscription(
         subscription.id,
@@ -324,7 +330,7 @@ def _with_window(
         subscription.priority,
         subscription.count,
         *limits,
-        candidates[0],
+        chosen[0],
     )
 
 

@@ -306,7 +306,8 @@ class Stream:
         app_id: the application; ``__default`` where there are none.
         unconfirmed: messages delivered and not confirmed; None where the client does not read.
         subscriptions: what it reads.
-        windows: the use of their limits, in the broker's order.
+        windows: the use of their limits, in no order; a broker goes on telling those of subscriptions that
+            were taken back.
     """
 
     app_id: str

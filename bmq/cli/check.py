@@ -142,5 +142,7 @@ def show_decision(decision: bmq.subscriptions.Decision) -> None:
             (str(route.priority), text, route.name, f"never: {step.priority} is higher")
             for route in step.dormant
         )
-    out().print(table(["priority>", "expression", "subscription", "verdict"], rows))
-    emit(str(decision).splitlines()[-1])
+    console = out()
+    if rows:
+        console.print(table(["priority>", "expression", "subscription", "verdict"], rows))
+    console.print(Text(str(decision).splitlines()[-1]))

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 import bmq
 from bmq.admin import (
@@ -57,7 +58,12 @@ class _Reader:
         window = self.subscription.window
         if window is not None:
             return window.full
-        return bool(self.stream.windows) and all(each.full for each in self.stream.windows)
+        # Which window is whose is not known: are there as many full ones with these limits as subscriptions?
+        limits = (self.subscription.max_messages, self.subscription.max_bytes)
+        rivals = sum(1 for each in self.stream.subscriptions if (each.max_messages, each.max_bytes) == limits)
+        return rivals <= sum(
+            1 for each in self.stream.windows if each.full and (each.max_messages, each.max_bytes) == limits
+        )
 
 
 @verb("explain")
@@ -131,12 +137,13 @@ async def command(
             }
         )
         return Status.FAILED if gone else Status.OK
+    console = out()
     for line in (*explanation.head(oldest), *_about(guid, found)):
-        emit(line)
+        console.print(Text(line))
     for app in chosen:
         emit("")
         for line in explanation.words(app):
-            emit(line)
+            console.print(Text(line))
         explanation.show_readers(app)
         decision = explanation.decide(app)
         if decision is not None:

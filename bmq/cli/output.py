@@ -18,6 +18,8 @@ __all__ = ["age", "emit", "emit_json", "note", "number", "out", "size", "stderr"
 
 #: A pipe has no width: tables are as wide as what is in them.
 _NO_TERMINAL = 10_000
+#: However narrow a terminal is, so much of it is for the names of queues.
+_NAME_WIDTH = 24
 
 
 def out() -> Console:
@@ -73,6 +75,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
             justify="right" if right else "left",
             no_wrap=right,
             overflow="fold",
+            min_width=_NAME_WIDTH if name == "queue" else None,
             header_style="bold",
         )
     for row in rows:

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
+from bmq.admin import QueueStatistics
 from bmq.cli.output import emit_json, number, out, size, table
 from bmq.cli.target import Target, verb
 
 __all__ = ["command"]
+
+#: What is shown; a name that ends in ``>`` is of a number.
+_COLUMNS: dict[str, Callable[[QueueStatistics], str]] = {
+    "queue": lambda each: each.uri,
+    "msgs>": lambda each: number(each.messages),
+    "bytes>": lambda each: size(each.bytes),
+    "writers>": lambda each: number(each.producers),
+    "readers>": lambda each: number(each.consumers),
+    "posted>": lambda each: number(each.posted),
+    "refused>": lambda each: number(each.refused),
+    "pushed>": lambda each: number(each.pushed),
+    "confirmed>": lambda each: number(each.confirmed),
+    "expired>": lambda each: number(each.expired),
+    "rejected>": lambda each: number(each.rejected),
+}
+#: What needs a terminal of so many columns.
+_WIDE = dict.fromkeys(("bytes>", "writers>", "readers>", "refused>", "expired>", "rejected>"), 130) | {
+    "pushed>": 70
+}
 
 
 @verb("stat")
@@ -30,7 +51,8 @@ async def command(
 ) -> int:
     """Show the broker's statistics by queue: what was posted, delivered and confirmed since it started.
 
-    A broker renews them at intervals of its own. [bold]bmq top[/] shows them as they change.
+    A narrow terminal shows some of them, --json all.
+    [bold]bmq top[/] shows them as they change.
 
     [bold]Examples[/]
 
@@ -49,32 +71,7 @@ async def command(
         for each in queues:
             emit_json(asdict(each))
         return 0
-    rows = [
-        (
-            each.uri,
-            number(each.messages),
-            size(each.bytes),
-            number(each.producers),
-            number(each.consumers),
-            number(each.posted),
-            number(each.refused),
-            number(each.pushed),
-            number(each.confirmed),
-            number(each.expired),
-            number(each.rejected),
-        )
-        for each in queues
-    ]
-    columns = [
-        "queue",
-        "msgs>",
-        "bytes>",
-        "writers>",
-        "readers>",
-        "posted>",
-        "refused>",
-        "pushed>",
-        "confirmed>",
-    ]
-    out().print(table([*columns, "expired>", "rejected>"], rows))
+    console = out()
+    columns = {name: cell for name, cell in _COLUMNS.items() if console.width >= _WIDE.get(name, 0)}
+    console.print(table(list(columns), [[cell(each) for cell in columns.values()] for each in queues]))
     return 0

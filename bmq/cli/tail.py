@@ -87,7 +87,7 @@ async def command(
 
     if expression and tags:
         raise BadInput("give an expression or tags, not both")
-    selector: Any = bmq.TagFilter(*tags) if tags else expression or None
+    selector: Any = bmq.TagFilter(any_of=tags) if tags else expression or None
     names = [name.strip() for name in fields.split(",")] if fields else []
     limit = min(max_unconfirmed, count) if count is not None else max_unconfirmed
     wait = idle if idle is not None else None if follow else _IDLE

@@ -27,7 +27,7 @@ from bmq.cli.target import Target, verb
 __all__ = ["command"]
 
 _HISTORY = 60
-_SPARK = 16
+_SPARK = 12
 _SORTS: dict[str, Callable[[_Line], float]] = {}
 
 
@@ -75,6 +75,23 @@ _SORTS.update(
 )
 
 
+#: What is shown of a queue; a name that ends in ``>`` is of a number, one of ``~`` and spaces has no title.
+_COLUMNS: dict[str, Callable[[_Line], str | Text]] = {
+    "queue": lambda line: line.statistics.uri,
+    "depth>": lambda line: number(line.statistics.messages),
+    "~": lambda line: Text(sparkline(line.rates.depth, _SPARK), style="blue", no_wrap=True),
+    "bytes>": lambda line: size(line.statistics.bytes),
+    "post/s>": lambda line: number(line.posting),
+    "~ ": lambda line: Text(sparkline(line.rates.posted, _SPARK), style="green", no_wrap=True),
+    "conf/s>": lambda line: number(line.confirming),
+    "writers>": lambda line: number(line.statistics.producers),
+    "readers>": lambda line: number(line.statistics.consumers),
+    "unconf>": lambda line: number(line.unconfirmed),
+}
+#: What needs a terminal of so many columns.
+_WIDE = {"~": 90, "~ ": 90, "bytes>": 120, "writers>": 120, "readers>": 100}
+
+
 @verb("top")
 async def command(
     target: Target,
@@ -100,8 +117,8 @@ async def command(
 ) -> int:
     """Watch the queues of a broker: depth, rates, consumers, and what is not confirmed.
 
-    Rates are differences between two looks; a broker renews its figures at intervals of its own. It goes on
-    until Ctrl-C. Where there is no terminal each look is printed below the other.
+    Rates are differences between two looks. It goes on until Ctrl-C. Where there is no
+    terminal each look is printed below the other.
 
     [bold]Examples[/]
 
@@ -196,23 +213,14 @@ def _view(lines: list[_Line], broker: str, watch: _Watch, *, clients: bool) -> R
         f"  {watch.statistics.time:%T} UTC  {number(len(lines))} queues  {number(held)} messages  ",
         f"{number(posting)} posted/s  {number(confirming)} confirmed/s",
     )
-    rows = [
-        (
-            line.statistics.uri,
-            number(line.statistics.messages),
-            Text(sparkline(line.rates.depth, _SPARK), style="blue"),
-            size(line.statistics.bytes),
-            number(line.posting),
-            Text(sparkline(line.rates.posted, _SPARK), style="green"),
-            number(line.confirming),
-            number(line.statistics.producers),
-            number(line.statistics.consumers),
-            number(line.unconfirmed),
-        )
-        for line in lines
+    rows = [[cell(line) for cell in _COLUMNS.values()] for line in lines]
+    width = out().width
+    shown = [index for index, name in enumerate(_COLUMNS) if width >= _WIDE.get(name, 0)]
+    names = [name.strip("~ ") for name in _COLUMNS]
+    parts: list[RenderableType] = [
+        head,
+        table([names[index] for index in shown], [[row[index] for index in shown] for row in rows]),
     ]
-    columns = ["queue", "depth>", "", "bytes>", "posted/s>", "", "confirmed/s>", "writers>", "readers>"]
-    parts: list[RenderableType] = [head, table([*columns, "unconfirmed>"], rows)]
     if clients:
         parts.extend(_clients(line.internals) for line in lines if line.internals is not None)
     return Group(*parts)

@@ -165,7 +165,7 @@ async def test_statistics(admin: Admin, bmq_session: bmq.Session, bmq_new_queue_
     uri = bmq_new_queue_uri(FANOUT)
     queue = await _posted(bmq_session, uri, 5)
     async with asyncio.timeout(60):
-        while True:  # a broker renews them at intervals
+        while True:
             found = await admin.queue(uri).statistics()
             if found is not None and found.posted == 5 and found.acknowledged == 5:
                 break
