@@ -58,6 +58,28 @@ class _Line:
         """Messages confirmed a second."""
         return self.rates.confirmed[-1] if self.rates.confirmed else 0.0
 
+    # A broker counts a new queue only after a while; what it holds, and who has it open, it tells at once.
+
+    @property
+    def messages(self) -> int:
+        """What the queue holds."""
+        return self.statistics.messages if self.internals is None else self.internals.depth.messages
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes these are."""
+        return self.statistics.bytes if self.internals is None else self.internals.depth.bytes
+
+    @property
+    def writers(self) -> int:
+        """How often it is open for writing."""
+        return sum(client.writers for client in self.internals.clients) if self.internals is not None else 0
+
+    @property
+    def readers(self) -> int:
+        """How often it is open for reading."""
+        return sum(client.readers for client in self.internals.clients) if self.internals is not None else 0
+
     @property
     def unconfirmed(self) -> int:
         """Messages delivered and not confirmed."""
@@ -68,8 +90,8 @@ class _Line:
 _SORTS.update(
     {
         "rate": lambda line: line.posting + line.confirming,
-        "depth": lambda line: line.statistics.messages,
-        "bytes": lambda line: line.statistics.bytes,
+        "depth": lambda line: line.messages,
+        "bytes": lambda line: line.bytes,
         "unconfirmed": lambda line: line.unconfirmed,
     }
 )
@@ -78,14 +100,14 @@ _SORTS.update(
 #: What is shown of a queue; a name that ends in ``>`` is of a number, one of ``~`` and spaces has no title.
 _COLUMNS: dict[str, Callable[[_Line], str | Text]] = {
     "queue": lambda line: line.statistics.uri,
-    "depth>": lambda line: number(line.statistics.messages),
+    "depth>": lambda line: number(line.messages),
     "~": lambda line: Text(sparkline(line.rates.depth, _SPARK), style="blue", no_wrap=True),
-    "bytes>": lambda line: size(line.statistics.bytes),
+    "bytes>": lambda line: size(line.bytes),
     "post/s>": lambda line: number(line.posting),
     "~ ": lambda line: Text(sparkline(line.rates.posted, _SPARK), style="green", no_wrap=True),
     "conf/s>": lambda line: number(line.confirming),
-    "writers>": lambda line: number(line.statistics.producers),
-    "readers>": lambda line: number(line.statistics.consumers),
+    "writers>": lambda line: number(line.writers),
+    "readers>": lambda line: number(line.readers),
     "unconf>": lambda line: number(line.unconfirmed),
 }
 #: What needs a terminal of so many columns.
@@ -186,8 +208,9 @@ class _Watch:
             if before is not None and seconds > 0:
                 rates.posted.append(max(0, each.posted - before.posted) / seconds)
                 rates.confirmed.append(max(0, each.confirmed - before.confirmed) / seconds)
-            rates.depth.append(each.messages)
-            lines.append(_Line(each, await _internals(admin, each.uri), rates))
+            line = _Line(each, await _internals(admin, each.uri), rates)
+            rates.depth.append(line.messages)
+            lines.append(line)
         self._before = {each.uri: each for each in wanted}
         self._rates = {uri: rates for uri, rates in self._rates.items() if uri in self._before}
         self._at = now
@@ -207,7 +230,7 @@ async def _internals(admin: Admin, uri: str) -> Internals | None:
 def _view(lines: list[_Line], broker: str, watch: _Watch, *, clients: bool) -> RenderableType:
     assert watch.statistics is not None
     posting, confirming = sum(line.posting for line in lines), sum(line.confirming for line in lines)
-    held = sum(line.statistics.messages for line in lines)
+    held = sum(line.messages for line in lines)
     head = Text.assemble(
         (broker, "bold"),
         f"  {watch.statistics.time:%T} UTC  {number(len(lines))} queues  {number(held)} messages  ",
@@ -247,13 +270,13 @@ def _object(line: _Line) -> dict[str, object]:
     return {
         "time": time.time(),
         "uri": each.uri,
-        "messages": each.messages,
-        "bytes": each.bytes,
+        "messages": line.messages,
+        "bytes": line.bytes,
         "posted": each.posted,
         "confirmed": each.confirmed,
         "posted_per_second": round(line.posting, 1),
         "confirmed_per_second": round(line.confirming, 1),
-        "writers": each.producers,
-        "readers": each.consumers,
+        "writers": line.writers,
+        "readers": line.readers,
         "unconfirmed": line.unconfirmed,
     }
