@@ -340,8 +340,9 @@ class Admin:
     async def statistics(self) -> Statistics:
         """Return the broker's statistics, by queue.
 
-        A broker makes them anew for this, but not at any rate: it is asked again until it does. What
-        happens to a new queue it may count only after half a minute; :meth:`QueueAdmin.depth` is true at once.
+        A broker makes them anew for this, but not at any rate: it is asked again until it does.
+        What happens to a new queue it may count only after half a minute; :meth:`QueueAdmin.depth` is true at
+        once.
         """
         try:
             async with asyncio.timeout(self._timeout):

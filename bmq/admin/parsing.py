@@ -252,7 +252,7 @@ def internals(content: Any) -> Internals:
         _app(each, "alive" if each["numConsumers"] else "registered", None)
         for each in relay.get("appStates", ())
     ]
-    virtual = storage.get("virtualStorages", ())
+    virtual: Any = storage.get("virtualStorages", ())
     messages, size = storage.get("numMessages", 0), storage.get("numBytes", 0)
     if not virtual and fanout.get("mode") != "fanout":
         virtual = [{"appId": DEFAULT_APP_ID, "numMessages": messages}]

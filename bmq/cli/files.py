@@ -50,13 +50,13 @@ async def chunks(name: str) -> AsyncIterator[bytes]:
 
     threading.Thread(target=read, daemon=True, name="bmq-stdin").start()
     while True:
-        data = await came.get()
+        received = await came.get()
         room.release()
-        if isinstance(data, OSError):
-            raise data
-        if not data:
+        if isinstance(received, OSError):
+            raise received
+        if not received:
             return
-        yield data
+        yield received
 
 
 async def lines(name: str) -> AsyncIterator[bytes]:

@@ -13,7 +13,7 @@ from bmq.cli.output import printable
 
 if TYPE_CHECKING:
     import bmq
-    from bmq.wire.properties import PropertyInput
+    from bmq.wire.properties import PropertyInput, PropertyValue
 
 __all__ = [
     "BadInput",
@@ -69,6 +69,7 @@ def _typed(name: str, kind: str, value: Any) -> PropertyInput:
     if kind.lower() not in _TYPES:
         raise BadInput(f"property {name!r}: there is no type {kind!r}; there are {', '.join(_TYPES)}")
     wanted = bmq.PropertyType[kind.upper()]
+    made: PropertyValue
     try:
         match wanted:
             case bmq.PropertyType.BOOL:
@@ -164,11 +165,10 @@ def from_json(line: bytes) -> bmq.PutMessage:
                 f"property {name!r}: a value is true, false, a whole number or a string, not {value!r}"
             )
     tags: Any = entry.get("tags") or []
-    if not isinstance(tags, list):
+    if type(tags) is not list:
         raise BadInput("tags are a list of strings")
-    return bmq.PutMessage(
-        _payload(entry), properties or None, tags=[str(tag) for tag in cast("list[Any]", tags)]
-    )
+    named_tags: list[Any] = tags
+    return bmq.PutMessage(_payload(entry), properties or None, tags=[str(tag) for tag in named_tags])
 
 
 def _payload(entry: dict[str, Any]) -> bytes:
