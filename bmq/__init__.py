@@ -1,7 +1,7 @@
 """The asyncio client for BlazingMQ, in pure Python.
 
 ``bmq.connect`` starts everything. :mod:`bmq.events` has the session events, :mod:`bmq.errors` the errors,
-:mod:`bmq.broker` an embedded broker for tests.
+:mod:`bmq.broker` an embedded broker for tests, :mod:`bmq.admin` a broker's admin commands.
 """
 
 from typing import TYPE_CHECKING
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from bmq._version import __version__
 
 if TYPE_CHECKING:
+    from bmq import admin as admin
     from bmq import broker as broker
     from bmq import errors, events
     from bmq import spark as spark
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from bmq.client.session import Session, SessionStats
     from bmq.errors import (
         AckStatus,
+        AdminError,
         AuthenticationError,
         BufferFull,
         CloseQueueError,
@@ -71,6 +73,7 @@ __all__ = [
     "Ack",
     "AckPolicy",
     "AckStatus",
+    "AdminError",
     "App",
     "AuthenticationError",
     "Backoff",
@@ -150,6 +153,7 @@ _NAMES = {
     "bmq.client.session": ["Session", "SessionStats"],
     "bmq.errors": [
         "AckStatus",
+        "AdminError",
         "AuthenticationError",
         "BufferFull",
         "CloseQueueError",
@@ -192,7 +196,7 @@ _NAMES = {
     ],
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = ("broker", "errors", "events", "spark", "subscriptions", "testing", "workers")
+_MODULES = ("admin", "broker", "errors", "events", "spark", "subscriptions", "testing", "workers")
 
 # Type checkers take the imports above; to them a name that is not there is a mistake.
 if not TYPE_CHECKING:

@@ -21,6 +21,7 @@
     │   ├── OpenQueueError
     │   ├── ConfigureQueueError
     │   └── CloseQueueError
+    ├── AdminError                  the broker did not carry out an admin command
     ├── TimedOut                    what was waited for did not come within the timeout (retryable)
     │   └── RequestTimeout          no answer of the broker within the deadline
     └── PostError                   a message was not accepted: negatively acknowledged or given up
@@ -35,6 +36,7 @@ from enum import IntEnum
 
 __all__ = [
     "AckStatus",
+    "AdminError",
     "AuthenticationError",
     "BufferFull",
     "CloseQueueError",
@@ -262,6 +264,23 @@ class ConfigureQueueError(RequestError):
 
 class CloseQueueError(RequestError):
     """The broker refused to close a queue."""
+
+
+class AdminError(Error):
+    """The broker did not carry out an admin command.
+
+    Attributes:
+        command: the command.
+        broker_message: the broker's own words.
+    """
+
+    def __init__(self, message: str, *, command: str = "", broker_message: str = "") -> None:
+        super().__init__(message)
+        self.command = command
+        self.broker_message = broker_message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), self.args, dict(self.__dict__))
 
 
 class TimedOut(Error, TimeoutError):

@@ -24,6 +24,7 @@ from diagram import Edge, state_diagram
 from reference import describe
 
 import bmq
+import bmq.admin
 import bmq.errors
 import bmq.events
 from bmq.errors import AckStatus, StatusCategory
@@ -289,6 +290,13 @@ def session_events() -> str:
     return describe(bmq.events.__all__, bmq.events)
 
 
+def admin() -> str:
+    """The names of the admin client: what is called, then what it returns."""
+    calls = ["connect", "Admin", "QueueAdmin"]
+    results = [name for name in bmq.admin.__all__ if name not in calls]
+    return describe(calls, bmq.admin) + "\n\n## Results\n\n" + describe(results, bmq.admin, level=3)
+
+
 GENERATED: dict[str, Callable[[], str]] = {
     "layouts": layouts,
     "enumerations": enumerations,
@@ -299,6 +307,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "api-workers": lambda: _api_of(bmq.workers),
     "api-broker": lambda: _api_of(bmq.broker),
     "api-testing": lambda: _api_of(bmq.testing),
+    "admin": admin,
     "session-events": session_events,
 }
 

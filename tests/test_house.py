@@ -28,10 +28,11 @@ MAY_IMPORT = {
     "protocol": {"wire"},
     "client": {"wire", "protocol", "subscriptions"},
     "broker": {"wire", "protocol", "subscriptions"},
+    "admin": {"wire", "protocol", "client"},
     "workers": {"wire", "protocol", "subscriptions", "client"},
     "testing": {"wire", "protocol", "subscriptions", "client", "broker"},
     "spark": {"wire", "protocol", "subscriptions", "client", "broker"},
-    "cli": {"wire", "protocol", "subscriptions", "client", "broker", "testing"},
+    "cli": {"wire", "protocol", "subscriptions", "client", "broker", "testing", "admin"},
 }
 FREE = {"errors", "_local", "_version"}
 

@@ -14,6 +14,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
+from bmq.broker.admin_cluster import (
+    CLUSTER,
+    CLUSTER_COMMANDS,
+    cluster_list,
+    cluster_status,
+    print_subscriptions,
+    queue_helper,
+)
 from bmq.broker.admin_text import render
 from bmq.broker.domain import InvalidDomain
 from bmq.broker.domains import Domain, Unavailable
@@ -42,13 +50,13 @@ COMMANDS: dict[str, str] = {
     "DOMAINS DOMAIN <name> QUEUE <queue_name> LIST [<appId>] <offset> <count>": "List messages. A negative "
     "offset counts from the end; a negative count lists messages before the offset; UNLIMITED lists all",
     "DOMAINS RECONFIGURE <domain>": "Load a domain's configuration anew",
+    **CLUSTER_COMMANDS,
     "CLUSTERS CLUSTER <name> FORCE_GC_QUEUES": "Forget empty queues that nobody has open",
     "STAT SHOW": "Show what was posted, pushed and confirmed",
 }
 _ENCODINGS = ("TEXT", "JSON_COMPACT", "JSON_PRETTY")
 _KEY_BYTES = 5
 _NO_KEY = "0" * (2 * _KEY_BYTES)
-_CLUSTER = "local"
 _INT64 = 2**63
 _LONGEST_COMMAND = 64 * 1024
 
@@ -123,6 +131,14 @@ class _Commands:
                 return self._list(words[2], words[4], None, offset, count)
             case ["DOMAINS", "DOMAIN", _, "QUEUE", _, "LIST", _, offset, count]:
                 return self._list(words[2], words[4], words[6], offset, count)
+            case ["CLUSTERS", "LIST"]:
+                return cluster_list()
+            case ["CLUSTERS", "CLUSTER", _, *_] if len(words) > 3 and words[2] != CLUSTER:
+                raise _Failure(f"cluster '{words[2]}' not found !")
+            case ["CLUSTERS", "CLUSTER", _, "STATUS"]:
+                return cluster_status(self._node, self._keys())
+            case ["CLUSTERS", "CLUSTER", _, "QUEUEHELPER"]:
+                return queue_helper(self._node, self._keys())
             case ["CLUSTERS", "CLUSTER", _, "FORCE_GC_QUEUES"]:
                 self._node.forget_idle(self._now, keepalive=0)
                 return {"success": {}}
@@ -149,6 +165,9 @@ class _Commands:
             raise _Failure(f"Queue was not found in a storage '{uri}'")
         return queue
 
+    def _keys(self) -> dict[str, str]:
+        return {uri: _key(uri) for uri in self._node.queues}
+
     # ---- commands
 
     def _help(self) -> Result:
@@ -173,7 +192,7 @@ class _Commands:
             "domainInfo": {
                 "name": domain.config.name,
                 "configJson": orjson.dumps(parameters, option=orjson.OPT_INDENT_2).decode() + "\n",
-                "clusterName": _CLUSTER,
+                "clusterName": CLUSTER,
                 "capacityMeter": _meter(f"domain [bmq://{domain.config.name}]", domain.usage),
                 "queueUris": sorted(domain.queues),
                 "storageContent": {
@@ -361,17 +380,10 @@ def _handle(handle: Handle) -> Result:
 
 
 def _sub_stream(stream: Stream) -> Result:
-    app_id = printable(stream.app_id)
-    subscriptions = [
-        f'[ sId = {s.s_id} expression = "{printable(s.expression.text)}" '
-        + " ".join(f"consumerPriority = {c.consumer_priority}" for c in s.consumers)
-        + " ]"
-        for s in stream.subscriptions
-    ]
     return {
         "subId": stream.sub_id,
-        "appId": app_id,
-        "parametersJson": f'[ appId = "{app_id}" subscriptions = [ {" ".join(subscriptions)} ] ]',
+        "appId": printable(stream.app_id),
+        "parametersJson": print_subscriptions(stream.app_id, stream.subscriptions),
         "unconfirmedMonitors": [_monitor(subscriber) for subscriber in stream.subscribers()],
         "numUnconfirmedMessages": len(stream.unconfirmed),
     }

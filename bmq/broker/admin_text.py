@@ -8,6 +8,8 @@ from typing import Any
 
 import orjson
 
+from bmq.broker.admin_cluster import CLUSTER_RENDERERS
+
 __all__ = ["render"]
 
 Result = dict[str, Any]
@@ -228,6 +230,7 @@ def _stats(content: str) -> Iterator[str]:
 
 
 _RENDERERS: dict[str, Callable[[Any], Iterator[str]]] = {
+    **CLUSTER_RENDERERS,
     "error": _error,
     "success": _success,
     "help": _help,

@@ -1,14 +1,39 @@
-"""The ``bmq`` command."""
+"""The ``bmq`` command: one module a verb, imported when the verb is used.
+
+Data goes to stdout, everything else to stderr; colours and bars appear on terminals only. The exit statuses
+are those of :class:`bmq.cli.status.Status`.
+"""
 
 from __future__ import annotations
 
-import argparse
+import os
 import sys
 from collections.abc import Sequence
 
-from bmq._version import __version__
+__all__ = ["VERBS", "main"]
 
-__all__ = ["main"]
+#: The verbs, in the order of the help: the module of each, and what it is for. A module has a function
+#: ``command``.
+VERBS: dict[str, tuple[str, str]] = {
+    "post": ("bmq.cli.post", "Post messages: arguments, files, lines, NDJSON."),
+    "tail": ("bmq.cli.tail", "Print messages as they come; take them only when told to."),
+    "peek": ("bmq.cli.peek", "List what waits in a queue without taking it."),
+    "purge": ("bmq.cli.purge", "Delete what waits in a queue or a domain."),
+    "queues": ("bmq.cli.queues", "List queues with what they hold."),
+    "stat": ("bmq.cli.stat", "Show what was posted, delivered and confirmed."),
+    "top": ("bmq.cli.top", "Watch queues, rates, consumers and clients."),
+    "explain": ("bmq.cli.explain", "Say why a message is still in its queue."),
+    "check": ("bmq.cli.check", "Check subscription expressions, and try them on properties."),
+    "doctor": ("bmq.cli.doctor", "Try everything between here and a queue, step by step."),
+    "bench": ("bmq.cli.bench", "Measure a broker: producing, consuming, round trips."),
+    "admin": ("bmq.cli.admin", "Send a command in the broker's own language."),
+    "decode": ("bmq.cli.decode", "Take apart recorded bytes, field by field."),
+    "record": ("bmq.cli.record", "Write down what a client and a broker say to each other."),
+    "replay": ("bmq.cli.replay", "Play one half of a recorded conversation."),
+    "broker": ("bmq.cli.broker", "Run the embedded broker, for development and tests."),
+}
+
+_NEEDS_EXTRA = "bmq: the command line needs an extra: pip install 'bmq[cli]' (bmq broker runs without it)\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,12 +46,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         The process's exit status.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(prog="bmq", description="Tools for BlazingMQ.")
-    parser.add_argument("--version", action="version", version=f"bmq {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    commands.add_parser("broker", help="run the embedded broker, for development and tests", add_help=False)
-    chosen, rest = parser.parse_known_args(arguments)
-    assert chosen.command == "broker"
-    from bmq.broker.main import run
+    if arguments[:1] == ["--version"]:
+        from bmq._version import __version__
 
-    return run(rest)
+        print(f"bmq {__version__}")
+        return 0
+    if arguments[:1] == ["broker"]:
+        from bmq.broker.main import run
+
+        return run(arguments[1:])
+    try:
+        from bmq.cli.app import run_app
+    except ModuleNotFoundError as error:
+        if error.name not in ("typer", "rich"):
+            raise
+        sys.stderr.write(_NEEDS_EXTRA)
+        return 2
+    completing = "_BMQ_COMPLETE" in os.environ
+    return run_app(arguments, VERBS if completing else {})

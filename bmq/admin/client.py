@@ -1,0 +1,461 @@
+"""The admin client: a broker's admin commands as calls."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import ssl as ssl_module
+from collections.abc import AsyncIterator, Generator
+from types import TracebackType
+from typing import Any, cast
+
+import orjson
+
+from bmq.admin import parsing
+from bmq.admin.connection import Connection
+from bmq.admin.results import (
+    Cluster,
+    ClusterStatus,
+    ClusterTopology,
+    Depth,
+    DomainInfo,
+    DomainSummary,
+    Internals,
+    MessagePage,
+    Purged,
+    QueueStatistics,
+    Statistics,
+    StoredMessage,
+)
+from bmq.client.address import parse_addresses, resolve_broker
+from bmq.client.options import Credentials, CredentialsSource
+from bmq.errors import (
+    AdminError,
+    ConnectionFailed,
+    InvalidURI,
+    ProtocolError,
+    RequestTimeout,
+    StateError,
+    UsageError,
+)
+from bmq.wire.uri import QueueUri
+
+__all__ = ["Admin", "QueueAdmin", "connect"]
+
+_JSON = "ENCODING JSON_COMPACT"
+_ALL = "*"
+_UNLIMITED = "UNLIMITED"
+# Credentials are shown again when this part of their life has passed.
+_RENEW = 0.8
+# How a broker says that it has made statistics just now.
+_TOO_OFTEN = "too often"
+_PAUSE = 0.1
+
+
+class connect:
+    """Connect to a broker to ask it about itself.
+
+    ``async with bmq.admin.connect(uri) as admin`` or ``admin = await bmq.admin.connect(uri)``.
+
+    Args:
+        broker: as for :class:`bmq.connect`; of several addresses the first that answers is asked. The
+            environment variable BMQ_BROKER_URI, if set, is used instead.
+        credentials: as for :class:`bmq.connect`.
+        ssl: a context for TLS; ``tcps://`` without one uses the system's defaults.
+        server_hostname: the name to verify the broker's certificate against, if not the address's host.
+        timeout: seconds that connecting may take, and each command.
+        process_name: how the broker's log names this process.
+
+    Raises:
+        ConnectionFailed: no address answered.
+        NegotiationError, AuthenticationError: the broker refused.
+        InvalidURI: the address is not legal.
+
+    Cancelling it closes whatever was opened.
+    """
+
+    def __init__(
+        self,
+        broker: str = "tcp://localhost:30114",
+        *,
+        credentials: CredentialsSource | None = None,
+        ssl: ssl_module.SSLContext | None = None,
+        server_hostname: str | None = None,
+        timeout: float = 30.0,
+        process_name: str = "bmq admin",
+    ) -> None:
+        if not timeout > 0:
+            raise UsageError(f"timeout is {timeout!r}; it must be more than 0")
+        self._admin = Admin(resolve_broker(broker), credentials, ssl, server_hostname, timeout, process_name)
+
+    def __await__(self) -> Generator[Any, None, Admin]:
+        return self._admin._start().__await__()  # pyright: ignore[reportPrivateUsage]
+
+    async def __aenter__(self) -> Admin:
+        return await self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self._admin.close()
+
+
+class Admin:
+    """A broker's admin commands. Made by :class:`bmq.admin.connect`.
+
+    Every method asks the broker anew. All of them raise:
+
+    - :class:`bmq.AdminError`: the broker did not carry the command out; the error has its words.
+    - :class:`bmq.RequestTimeout`: it did not answer in time.
+    - :class:`bmq.ConnectionFailed`: the connection was lost. The command may have been carried out and is not
+      repeated; the next one connects again.
+    - :class:`bmq.ProtocolError`: the answer cannot be understood.
+
+    Cancelling one leaves the command to the broker and drops what it answers.
+    """
+
+    def __init__(
+        self,
+        broker: str,
+        credentials: CredentialsSource | None,
+        ssl: ssl_module.SSLContext | None,
+        server_hostname: str | None,
+        timeout: float,
+        process_name: str,
+    ) -> None:
+        self._addresses = parse_addresses(broker)
+        self._credentials = credentials
+        self._ssl = ssl
+        self._server_hostname = server_hostname
+        self._timeout = timeout
+        self._process_name = process_name
+        self._connection: Connection | None = None
+        self._connecting = asyncio.Lock()
+        self._closed = False
+        #: The broker that was asked last.
+        self.broker = str(self._addresses[0])
+
+    # life
+
+    async def _start(self) -> Admin:
+        await self._connected()
+        return self
+
+    async def close(self) -> None:
+        """End the connection; idempotent."""
+        self._closed = True
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def __aenter__(self) -> Admin:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _connected(self) -> Connection:
+        async with self._connecting:
+            if self._closed:
+                raise StateError("the admin client is closed")
+            present = self._connection
+            if present is not None and present.lost is None:
+                now = asyncio.get_running_loop().time()
+                if present.expires is None or now < present.expires:
+                    return present
+                await present.close()
+            self._connection = await self._connect()
+            return self._connection
+
+    async def _connect(self) -> Connection:
+        failures: list[ConnectionFailed] = []
+        for address in self._addresses:
+            try:
+                connection = await Connection.open(
+                    address,
+                    process_name=self._process_name,
+                    credentials=await self._get_credentials(),
+                    ssl=self._ssl,
+                    server_hostname=self._server_hostname,
+                    timeout=self._timeout,
+                )
+            except ConnectionFailed as error:
+                if not error.retryable or len(self._addresses) == 1:
+                    raise
+                failures.append(error)
+            else:
+                self.broker = str(address)
+                if connection.expires is not None:
+                    now = asyncio.get_running_loop().time()
+                    connection.expires = now + (connection.expires - now) * _RENEW
+                return connection
+        raise ConnectionFailed("; ".join(map(str, failures))) from failures[-1]
+
+    async def _get_credentials(self) -> Credentials | None:
+        source = self._credentials
+        if source is None or isinstance(source, Credentials):
+            return source
+        credentials = source()
+        return await credentials if inspect.isawaitable(credentials) else credentials
+
+    # commands
+
+    async def command(self, text: str, *, timeout: float | None = None) -> str:
+        """Have the broker carry out any command, and return what it prints.
+
+        Nothing is made of the answer: a command that fails is not told from one that does not, except by what
+        is printed. ``HELP`` lists what the broker knows.
+
+        Args:
+            text: one line in the broker's own language.
+            timeout: seconds to wait; None for the client's.
+
+        Raises:
+            UsageError: the text is empty, or has several lines.
+        """
+        if not text.strip() or "\n" in text or "\r" in text:
+            raise UsageError(f"an admin command is one line of text, not {text!r}")
+        seconds = self._timeout if timeout is None else timeout
+        try:
+            async with asyncio.timeout(seconds):
+                connection = await self._connected()
+                return await connection.ask(text)
+        except TimeoutError as error:
+            if isinstance(error, ConnectionFailed | RequestTimeout):
+                raise
+            raise RequestTimeout(f"{self.broker} did not answer {text!r} within {seconds:.2g} s") from None
+
+    async def query(self, text: str, *, timeout: float | None = None) -> dict[str, Any]:
+        """Have the broker carry out any command, and return its answer decoded from JSON.
+
+        Args:
+            text: the command, without ``ENCODING``.
+            timeout: seconds to wait; None for the client's.
+
+        Returns:
+            The answer, by the names of the broker's command schema: an object with one member, what kind of
+            result it is.
+
+        Raises:
+            AdminError: the broker did not carry it out.
+            UsageError: the text is empty, or has several lines.
+        """
+        printed = await self.command(f"{_JSON} {text}", timeout=timeout)
+        try:
+            answer = orjson.loads(printed)
+        except ValueError:
+            # What is not a command is answered in words, whatever encoding was asked for.
+            raise _refused(text, printed.strip()) from None
+        if not isinstance(answer, dict) or not answer:
+            raise ProtocolError(f"{text!r} was answered with {printed[:80]!r}", field="adminCommandResponse")
+        result = cast("dict[str, Any]", answer)
+        if "error" in result:
+            raise _refused(text, str(result["error"].get("message", "")))
+        return result
+
+    async def _ask(self, text: str, kind: str) -> Any:
+        answer = await self.query(text)
+        if kind not in answer:
+            raise ProtocolError(
+                f"{text!r} was answered with {', '.join(answer)}", field=kind or "adminCommandResponse"
+            )
+        return answer[kind]
+
+    # clusters
+
+    async def clusters(self) -> tuple[Cluster, ...]:
+        """Return the clusters that the broker knows, with their nodes."""
+        return parsing.clusters(await self._ask("CLUSTERS LIST", "clusterList"))
+
+    async def cluster_status(self, name: str) -> ClusterStatus:
+        """Return how a cluster is: its nodes, its leader, its partitions."""
+        answer = await self.query(f"CLUSTERS CLUSTER {_word(name, 'cluster')} STATUS")
+        return parsing.cluster_status(answer.get("clusterStatus") or answer.get("clusterProxyStatus") or {})
+
+    async def topology(self, name: str) -> ClusterTopology:
+        """Return the domains and queues of a cluster."""
+        command = f"CLUSTERS CLUSTER {_word(name, 'cluster')} QUEUEHELPER"
+        return parsing.topology(await self._ask(command, "clusterQueueHelper"))
+
+    async def collect_queues(self, name: str) -> None:
+        """Have a cluster forget empty queues that nobody has open."""
+        await self._ask(f"CLUSTERS CLUSTER {_word(name, 'cluster')} FORCE_GC_QUEUES", "success")
+
+    # domains
+
+    async def domains(self) -> tuple[DomainSummary, ...]:
+        """Return the domains that have had queues, of all clusters, by name."""
+        found = [
+            domain
+            for cluster in await self.clusters()
+            for domain in (await self.topology(cluster.name)).domains
+        ]
+        return tuple(sorted(found, key=lambda domain: domain.name))
+
+    async def domain(self, name: str) -> DomainInfo:
+        """Return a domain's configuration, the use of its quota, and its queues."""
+        command = f"DOMAINS DOMAIN {_word(name, 'domain')} INFOS"
+        return parsing.domain_info(await self._ask(command, "domainInfo"))
+
+    async def reconfigure(self, name: str) -> None:
+        """Have the broker read a domain's configuration anew."""
+        await self._ask(f"DOMAINS RECONFIGURE {_word(name, 'domain')}", "success")
+
+    async def purge_domain(self, name: str) -> tuple[Purged, ...]:
+        """Delete all messages of all queues of a domain, and return what there was, by queue.
+
+        Raises:
+            AdminError: a queue was not purged; the others were.
+        """
+        return await self._purge(f"DOMAINS DOMAIN {_word(name, 'domain')} PURGE")
+
+    async def _purge(self, command: str) -> tuple[Purged, ...]:
+        done, failures = parsing.purged(await self._ask(command, "purgedQueues"))
+        if failures:
+            raise _refused(command, "; ".join(failures))
+        return tuple(done)
+
+    # queues
+
+    async def queues(self) -> tuple[str, ...]:
+        """Return the URIs of all queues, of all clusters, sorted."""
+        found = [
+            uri for cluster in await self.clusters() for uri in (await self.topology(cluster.name)).queues
+        ]
+        return tuple(sorted(set(found)))
+
+    def queue(self, uri: str) -> QueueAdmin:
+        """Return what can be asked about one queue; nothing is sent yet.
+
+        Args:
+            uri: the queue; with ``?id=`` one application of it is the default of the calls that take one.
+
+        Raises:
+            InvalidURI: it is not a queue's URI.
+        """
+        return QueueAdmin(self, QueueUri.parse(uri))
+
+    async def statistics(self) -> Statistics:
+        """Return the broker's statistics, by queue.
+
+        A broker makes them anew for this, but not at any rate: it is asked again until it does.
+        What happens to a new queue it may count only after half a minute; :meth:`QueueAdmin.depth` is true at
+        once.
+        """
+        try:
+            async with asyncio.timeout(self._timeout):
+                while True:
+                    try:
+                        return parsing.statistics(await self._ask("STAT SHOW", "stats"))
+                    except AdminError as error:
+                        if _TOO_OFTEN not in error.broker_message:
+                            raise
+                    await asyncio.sleep(_PAUSE)
+        except TimeoutError as error:
+            if isinstance(error, ConnectionFailed | RequestTimeout):
+                raise
+            raise RequestTimeout(f"{self.broker} made no statistics within {self._timeout:.2g} s") from None
+
+
+class QueueAdmin:
+    """The admin commands about one queue. Made by :meth:`Admin.queue`.
+
+    Its methods raise what :class:`Admin` says.
+
+    Attributes:
+        uri: the queue, without an application.
+        app_id: the application that the URI named; empty for none.
+    """
+
+    def __init__(self, admin: Admin, uri: QueueUri) -> None:
+        self._admin = admin
+        domain = f"{uri.domain}.~{uri.tier}" if uri.tier else uri.domain
+        self._prefix = f"DOMAINS DOMAIN {domain} QUEUE {uri.queue}"
+        self.domain = domain
+        self.uri = f"bmq://{domain}/{uri.queue}"
+        self.app_id = uri.app_id
+
+    async def internals(self) -> Internals:
+        """Return who has the queue open, their subscriptions, and what is unconfirmed."""
+        return parsing.internals(
+            await self._admin._ask(f"{self._prefix} INTERNALS", "queueInternals")  # pyright: ignore[reportPrivateUsage]
+        )
+
+    async def depth(self) -> Depth:
+        """Return how many messages and bytes the queue holds, by application too."""
+        return (await self.internals()).depth
+
+    async def statistics(self) -> QueueStatistics | None:
+        """Return the queue's statistics; None when the broker has none of it."""
+        for each in (await self._admin.statistics()).queues:
+            if each.uri == self.uri:
+                return each
+        return None
+
+    async def messages(self, offset: int = 0, count: int = 100, *, app_id: str | None = None) -> MessagePage:
+        """Return a page of the messages there are, without taking them.
+
+        Args:
+            offset: how many to pass over; negative counts from the end.
+            count: how many to return at most.
+            app_id: only what waits for this application; None for the URI's, or all.
+
+        Raises:
+            UsageError: the count is not positive.
+        """
+        if count < 1:
+            raise UsageError(f"count is {count}; a page has at least one message")
+        app = self._app(app_id)
+        command = f"{self._prefix} LIST {app + ' ' if app else ''}{offset} {count}"
+        return parsing.message_page(
+            await self._admin._ask(command, "queueContents")  # pyright: ignore[reportPrivateUsage]
+        )
+
+    async def all_messages(
+        self, *, page: int = 1000, app_id: str | None = None
+    ) -> AsyncIterator[StoredMessage]:
+        """Iterate over all messages there are, a page at a time.
+
+        The queue lives meanwhile: messages that go away while it is read move others to where they are passed
+        over.
+        """
+        offset = 0
+        while True:
+            found = await self.messages(offset, page, app_id=app_id)
+            for message in found.messages:
+                yield message
+            offset += len(found.messages)
+            if not found.messages or offset >= found.total:
+                return
+
+    async def purge(self, app_id: str | None = None) -> tuple[Purged, ...]:
+        """Delete messages, and return how many.
+
+        Args:
+            app_id: of this application; None for that of the URI, or all of them.
+        """
+        command = f"{self._prefix} PURGE {self._app(app_id) or _ALL}"
+        return await self._admin._purge(command)  # pyright: ignore[reportPrivateUsage]
+
+    def _app(self, app_id: str | None) -> str:
+        chosen = self.app_id if app_id is None else app_id
+        return _word(chosen, "appId") if chosen else ""
+
+
+def _word(text: str, what: str) -> str:
+    """Return a word of a command.
+
+    Raises:
+        InvalidURI: it would be several words, or none.
+    """
+    if not text or text.split() != [text]:
+        raise InvalidURI(f"{text!r} cannot be the name of a {what}: it is empty or has spaces")
+    return text
+
+
+def _refused(command: str, message: str) -> AdminError:
+    return AdminError(
+        f"the broker did not carry out {command!r}: {message}", command=command, broker_message=message
+    )

@@ -1,0 +1,210 @@
+"""One admin connection: the handshake, then commands and what the broker prints in answer."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import ssl as ssl_module
+from dataclasses import replace
+from typing import Any, cast
+
+from bmq.client.address import Address
+from bmq.client.identity import introduce
+from bmq.errors import ConnectionFailed, ProtocolError
+from bmq.protocol.framing import Framer
+from bmq.protocol.handshake import Credentials, Handshake
+from bmq.protocol.tables import HandshakeState
+from bmq.wire.constants import EventType
+from bmq.wire.control import (
+    AdminCommand,
+    AdminCommandResponse,
+    ClientType,
+    Codec,
+    ControlMessage,
+    MessageKind,
+    Status,
+    decode_event,
+    encode_event,
+)
+from bmq.wire.event import HEARTBEAT_RSP, Event
+
+__all__ = ["Connection"]
+
+
+class Connection(asyncio.Protocol):
+    """A connection that was negotiated as an admin's.
+
+    Attributes:
+        lost: why it is gone; None while it is there.
+        expires: when, in the loop's time, the broker wants to see credentials again; None for never.
+    """
+
+    def __init__(self, process_name: str) -> None:
+        identity, _ = introduce(process_name)
+        self._loop = asyncio.get_running_loop()
+        self._handshake = Handshake(replace(identity, client_type=ClientType.E_TCPADMIN))
+        self._framer = Framer()
+        self._transport: asyncio.Transport | None = None
+        self._negotiated: asyncio.Future[None] = self._loop.create_future()
+        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[str]] = {}
+        self.lost: ConnectionFailed | None = None
+        self.expires: float | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        address: Address,
+        *,
+        process_name: str,
+        credentials: Credentials | None,
+        ssl: ssl_module.SSLContext | None,
+        server_hostname: str | None,
+        timeout: float,
+    ) -> Connection:
+        """Connect and negotiate.
+
+        Raises:
+            ConnectionFailed: nobody answers there, or no broker does, or not in time.
+            NegotiationError, AuthenticationError: the broker refused.
+        """
+        loop = asyncio.get_running_loop()
+        connection = cls(process_name)
+        if ssl is None and address.tls:
+            ssl = ssl_module.create_default_context()
+        try:
+            async with asyncio.timeout(timeout):
+                await loop.create_connection(
+                    lambda: connection,
+                    address.host,
+                    address.port,
+                    ssl=ssl,
+                    server_hostname=(server_hostname or address.host) if ssl is not None else None,
+                )
+                connection._send(connection._handshake.connected(credentials, loop.time() + timeout))
+                await connection._negotiated
+        except BaseException as error:
+            await connection.close()
+            if isinstance(error, ConnectionFailed):
+                raise type(error)(f"{address}: {error}") from error
+            if isinstance(error, TimeoutError):
+                raise ConnectionFailed(f"{address} did not answer within {timeout:.2g} s") from None
+            if isinstance(error, OSError):
+                reason = error.strerror or str(error) or type(error).__name__
+                raise ConnectionFailed(f"could not connect to {address}: {reason}") from error
+            raise
+        return connection
+
+    async def ask(self, command: str) -> str:
+        """Send a command and wait for what the broker prints; unbounded.
+
+        Raises:
+            ConnectionFailed: the connection was lost meanwhile; the command may have been carried out.
+
+        Cancelling it leaves the command to the broker; what it answers is dropped.
+        """
+        if self.lost is not None:
+            raise self.lost
+        number = next(self._numbers)
+        answer: asyncio.Future[str] = self._loop.create_future()
+        self._waiting[number] = answer
+        try:
+            body = AdminCommand(command=command)
+            self._send(encode_event(ControlMessage(r_id=number, body=body), Codec.JSON))
+            return await answer
+        finally:
+            self._waiting.pop(number, None)
+
+    async def close(self) -> None:
+        """End it; idempotent."""
+        self._fail(ConnectionFailed("the admin connection was closed"))
+        if self._transport is not None:
+            self._transport.abort()
+            await self._gone
+
+    # what the event loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the event loop."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the event loop."""
+        events, error = self._framer.feed(data)
+        try:
+            for event in events:
+                self._take(event)
+            if error is not None:
+                raise error
+        except (ProtocolError, ConnectionFailed) as failure:
+            self._fail(failure if isinstance(failure, ConnectionFailed) else _misbehaves(failure))
+            if self._transport is not None:
+                self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the event loop."""
+        self._transport = None
+        why = f": {exc}" if exc else ""
+        what = "admin connection" if self._done else "connection during the handshake"
+        self._fail(ConnectionFailed(f"the broker closed the {what}{why}"))
+        if not self._gone.done():
+            self._gone.set_result(None)
+
+    # inside
+
+    def _send(self, data: bytes) -> None:
+        if self._transport is not None and data:
+            self._transport.write(data)
+
+    def _take(self, event: Event) -> None:
+        if event.type == EventType.HEARTBEAT_REQ:
+            self._send(HEARTBEAT_RSP)
+        elif not self._done:
+            self._shake_hands(event)
+        elif event.type == EventType.CONTROL:
+            self._answered(event)
+
+    @property
+    def _done(self) -> bool:
+        return self._handshake.state is HandshakeState.DONE
+
+    def _shake_hands(self, event: Event) -> None:
+        handshake = self._handshake
+        self._send(handshake.receive(event))
+        if handshake.error is not None:
+            assert isinstance(handshake.error, ConnectionFailed)
+            raise handshake.error
+        if self._done and not self._negotiated.done():
+            if handshake.lifetime is not None:
+                self.expires = self._loop.time() + handshake.lifetime
+            self._negotiated.set_result(None)
+
+    def _answered(self, event: Event) -> None:
+        message = decode_event(event, MessageKind.CONTROL)
+        if message.r_id is None:
+            return
+        answer = self._waiting.get(message.r_id)
+        if answer is None or answer.done():
+            return
+        if isinstance(message.body, AdminCommandResponse):
+            answer.set_result(message.body.text)
+        elif isinstance(message.body, Status):
+            answer.set_result(message.body.message)
+        else:
+            raise ProtocolError(
+                "an admin command was answered with something else", field="adminCommandResponse"
+            )
+
+    def _fail(self, error: ConnectionFailed) -> None:
+        if self.lost is None:
+            self.lost = error
+        futures: list[asyncio.Future[Any]] = [self._negotiated, *self._waiting.values()]
+        for waiting in futures:
+            if not waiting.done():
+                waiting.set_exception(error)
+                waiting.exception()  # somebody may have gone: then nobody is to be told
+
+
+def _misbehaves(error: ProtocolError) -> ConnectionFailed:
+    return ConnectionFailed(f"the peer does not behave like a BlazingMQ broker: {error}")

@@ -1,0 +1,392 @@
+"""From the JSON that brokers print to :mod:`bmq.admin.results`.
+
+The names are those of the broker's command schema (``mqbcmd.xsd``). An answer that does not have what it must
+have is a :class:`bmq.ProtocolError`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+import orjson
+
+from bmq.admin.results import (
+    AppDepth,
+    AppState,
+    AppStatistics,
+    Client,
+    Cluster,
+    ClusterNode,
+    ClusterStatus,
+    ClusterTopology,
+    Depth,
+    DomainInfo,
+    DomainSummary,
+    Internals,
+    MessagePage,
+    NodeStatus,
+    PartitionStatus,
+    Purged,
+    QueueStatistics,
+    Statistics,
+    StoredMessage,
+    StoredQueue,
+    Stream,
+    Subscription,
+    Usage,
+    Window,
+)
+from bmq.errors import ProtocolError
+from bmq.wire.control_messages import DEFAULT_APP_ID
+
+__all__ = [
+    "cluster_status",
+    "clusters",
+    "domain_info",
+    "internals",
+    "message_page",
+    "purged",
+    "statistics",
+    "topology",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_NOTHING: Any = {}
+_NO_NODE = "** NA **"
+_TIME = "%d%b%Y_%H:%M:%S.%f"
+
+# What a broker prints of a subscription. A text ends where what follows it begins: quotes in it are printed
+# as they are.
+_SUBSCRIPTION = re.compile(
+    r"\[ sId = (?P<id>\d+) expression = \[ version = (?P<version>\w+) text = \"(?P<text>.*?)\" \] "
+    r"consumers = \[ (?P<consumers>(?:\[ [^\[\]]* \] ?)*)\] \]",
+    re.DOTALL,
+)
+_CONSUMER = re.compile(
+    r"\[ maxUnconfirmedMessages = (-?\d+) maxUnconfirmedBytes = (-?\d+) consumerPriority = (-?\d+) "
+    r"consumerPriorityCount = (-?\d+) \]"
+)
+_COUNT = re.compile(r"\b(readCount|writeCount) = (\d+)")
+_HANDLE_ADDRESS = re.compile(r"^(?:0x)?[0-9a-fA-F]+\s+~ ")
+
+
+def _strict(parse: Callable[P, R]) -> Callable[P, R]:
+    """Say it well when an answer lacks something."""
+
+    @wraps(parse)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return parse(*args, **kwargs)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise ProtocolError(
+                f"the broker's answer cannot be understood: {what}", field=parse.__name__
+            ) from error
+
+    return checked
+
+
+def _chosen(choice: Any) -> tuple[str, Any]:
+    """Return the name and the content of a choice; of none, nothing."""
+    if not choice:
+        return "", _NOTHING
+    name, content = next(iter(choice.items()))
+    return name, content or _NOTHING
+
+
+def _usage(meter: Any) -> Usage:
+    return Usage(meter["numMessages"], meter["messageCapacity"], meter["numBytes"], meter["byteCapacity"])
+
+
+def _stored(storages: Iterable[dict[str, Any]]) -> tuple[StoredQueue, ...]:
+    return tuple(
+        StoredQueue(
+            each["queueUri"], each["numMessages"], each["numBytes"], each["isPersistent"], each["partitionId"]
+        )
+        for each in storages
+    )
+
+
+# ---- clusters
+
+
+@_strict
+def clusters(content: Any) -> tuple[Cluster, ...]:
+    """CLUSTERS LIST."""
+    return tuple(
+        Cluster(
+            each["name"],
+            each["locality"],
+            tuple(
+                ClusterNode(node["hostName"], node["nodeId"], node["dataCenter"])
+                for node in each.get("nodes", ())
+            ),
+        )
+        for each in content.get("clusters", ())
+    )
+
+
+@_strict
+def cluster_status(content: Any) -> ClusterStatus:
+    """CLUSTERS CLUSTER <name> STATUS."""
+    elector = content.get("electorInfo", _NOTHING)
+    leader = elector.get("leaderNode", _NO_NODE)
+    return ClusterStatus(
+        name=content.get("name") or content["description"],
+        healthy=content["isHealthy"],
+        self_node=content.get("selfNodeDescription", ""),
+        leader=None if _NO_NODE in leader else leader,
+        elector_state=elector.get("electorState", ""),
+        nodes=tuple(
+            NodeStatus(
+                node["description"],
+                node["status"].removeprefix("E_"),
+                node.get("isAvailable"),
+                tuple(node.get("primaryForPartitionIds", ())),
+            )
+            for node in content["nodeStatuses"].get("nodes", ())
+        ),
+        partitions=tuple(
+            PartitionStatus(
+                number,
+                each.get("primaryNode"),
+                each["primaryStatus"],
+                each["numQueuesMapped"],
+                each["numActiveQueues"],
+            )
+            for number, each in enumerate(content.get("partitionsInfo", _NOTHING).get("partitions", ()))
+        ),
+    )
+
+
+@_strict
+def topology(content: Any) -> ClusterTopology:
+    """CLUSTERS CLUSTER <name> QUEUEHELPER."""
+    domains = [
+        DomainSummary(each["name"], each["numAssignedQueues"], each["loaded"])
+        for each in content.get("domains", ())
+    ]
+    return ClusterTopology(
+        tuple(sorted(domains, key=lambda domain: domain.name)),
+        tuple(sorted(each["uri"] for each in content.get("queues", ()))),
+    )
+
+
+# ---- domains
+
+
+@_strict
+def domain_info(content: Any) -> DomainInfo:
+    """DOMAINS DOMAIN <name> INFOS."""
+    configuration = orjson.loads(content["configJson"])
+    mode, details = _chosen(configuration.get("mode"))
+    return DomainInfo(
+        name=content["name"],
+        cluster=content["clusterName"],
+        mode=mode,
+        app_ids=tuple(details.get("appIDs", ())),
+        configuration=configuration,
+        usage=_usage(content["capacityMeter"]),
+        queues=_stored(content["storageContent"].get("storages", ())),
+    )
+
+
+# ---- queues
+
+
+@_strict
+def message_page(content: Any) -> MessagePage:
+    """DOMAINS DOMAIN <name> QUEUE <name> LIST."""
+    return MessagePage(
+        tuple(
+            StoredMessage(
+                each["guid"], each["sizeBytes"], _utc(datetime.fromisoformat(each["arrivalTimestamp"]))
+            )
+            for each in content.get("messages", ())
+        ),
+        content["offset"],
+        content["totalQueueMessages"],
+    )
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+@_strict
+def purged(content: Any) -> tuple[list[Purged], list[str]]:
+    """DOMAINS DOMAIN <name> PURGE, and QUEUE <name> PURGE <appId>: what was purged, and what was not."""
+    done: list[Purged] = []
+    failures: list[str] = []
+    for entry in content.get("queues", ()):
+        if "error" in entry:
+            failures.append(entry["error"]["message"])
+        else:
+            queue = entry["queue"]
+            done.append(
+                Purged(queue["queueUri"], queue["appId"], queue["numMessagesPurged"], queue["numBytesPurged"])
+            )
+    return done, failures
+
+
+@_strict
+def internals(content: Any) -> Internals:
+    """DOMAINS DOMAIN <name> QUEUE <name> INTERNALS."""
+    state = content["state"]
+    kind, queue = _chosen(content["queue"])
+    engine = queue.get("queueEngine", _NOTHING)
+    fanout = engine.get("fanout", _NOTHING)
+    relay = engine.get("relay", _NOTHING)
+    storage = state.get("storage", _NOTHING)
+    apps = [
+        _app(each["appState"], each["status"], each.get("isAtEndOfStorage"))
+        for each in fanout.get("consumerStates", ())
+    ]
+    apps += [
+        _app(each, "alive" if each["numConsumers"] else "registered", None)
+        for each in relay.get("appStates", ())
+    ]
+    virtual: Any = storage.get("virtualStorages", ())
+    messages, size = storage.get("numMessages", 0), storage.get("numBytes", 0)
+    if not virtual and fanout.get("mode") != "fanout":
+        virtual = [{"appId": DEFAULT_APP_ID, "numMessages": messages}]
+    only = size if len(virtual) == 1 and virtual[0]["numMessages"] == messages else None
+    return Internals(
+        uri=state["uri"],
+        mode=fanout.get("mode", "") if kind == "localQueue" else "",
+        depth=Depth(
+            state["uri"],
+            messages,
+            size,
+            tuple(AppDepth(each["appId"], each["numMessages"], only) for each in virtual),
+        ),
+        usage=_usage(state["capacityMeter"]) if state.get("capacityMeter") else None,
+        clients=tuple(_client(handle) for handle in state.get("handles", ())),
+        apps=tuple(apps),
+    )
+
+
+def _app(state: Any, status: str, at_end: bool | None) -> AppState:
+    return AppState(state["appId"], status, state["numConsumers"], state["redeliveryListLength"], at_end)
+
+
+def _client(handle: Any) -> Client:
+    counts = {name: int(number) for name, number in _COUNT.findall(handle["parametersJson"])}
+    return Client(
+        description=_HANDLE_ADDRESS.sub("", handle["clientDescription"]),
+        readers=counts.get("readCount", 0),
+        writers=counts.get("writeCount", 0),
+        streams=tuple(_stream(each) for each in handle.get("subStreams", ())),
+    )
+
+
+def _stream(content: Any) -> Stream:
+    windows = tuple(_window(each) for each in content.get("unconfirmedMonitors", ()))
+    subscriptions = [
+        Subscription(
+            id=int(found["id"]),
+            expression=found["text"] if found["version"] != "E_UNDEFINED" else "",
+            priority=int(priority),
+            count=int(count),
+            max_messages=int(messages),
+            max_bytes=int(size),
+            window=None,
+        )
+        for found in _SUBSCRIPTION.finditer(content["parametersJson"])
+        for messages, size, priority, count in _CONSUMER.findall(found["consumers"])
+    ]
+    return Stream(
+        app_id=content.get("appId") or DEFAULT_APP_ID,
+        unconfirmed=content.get("numUnconfirmedMessages"),
+        subscriptions=tuple(_with_window(each, subscriptions, windows) for each in subscriptions),
+        windows=windows,
+    )
+
+
+def _with_window(
+    subscription: Subscription, all_of_them: list[Subscription], windows: tuple[Window, ...]
+) -> Subscription:
+    """Find a subscription's window by its limits, where that tells.
+
+    A broker lists the windows in no order, and those of subscriptions that were taken back with them; these
+    are empty when what they had delivered is confirmed.
+    """
+    limits = (subscription.max_messages, subscription.max_bytes)
+    rivals = sum(1 for each in all_of_them if (each.max_messages, each.max_bytes) == limits)
+    candidates = [each for each in windows if (each.max_messages, each.max_bytes) == limits]
+    candidates.sort(key=lambda window: window.messages, reverse=True)
+    chosen, rest = candidates[:rivals], candidates[rivals:]
+    if len(set(chosen)) != 1 or any(each.messages for each in rest):
+        return subscription
+    return Subscription(
+        subscription.id,
+        subscription.expression,
+        subscription.priority,
+        subscription.count,
+        *limits,
+        chosen[0],
+    )
+
+
+def _window(monitor: Any) -> Window:
+    return Window(
+        monitor["numMessages"],
+        monitor["messagesCapacity"],
+        monitor["numBytes"],
+        monitor["bytesCapacity"],
+        monitor["state"] == "STATE_FULL",
+    )
+
+
+# ---- statistics
+
+
+@_strict
+def statistics(content: str) -> Statistics:
+    """STAT SHOW."""
+    decoded = orjson.loads(content)
+    queues = [
+        _queue_statistics(domain, uri, entry)
+        for domain, by_uri in decoded["domainQueues"]["domains"].items()
+        for uri, entry in by_uri.items()
+    ]
+    return Statistics(
+        datetime.strptime(decoded["_timestamp"], _TIME).replace(tzinfo=UTC),
+        tuple(sorted(queues, key=lambda queue: queue.uri)),
+    )
+
+
+def _queue_statistics(domain: str, uri: str, entry: Any) -> QueueStatistics:
+    values: dict[str, int] = entry.get("values", {})
+    return QueueStatistics(
+        uri=uri,
+        domain=domain,
+        producers=values.get("queue_producers_count", 0),
+        consumers=values.get("queue_consumers_count", 0),
+        messages=values.get("queue_content_msgs", 0),
+        bytes=values.get("queue_content_bytes", 0),
+        posted=values.get("queue_put_msgs_abs", 0),
+        posted_bytes=values.get("queue_put_bytes_abs", 0),
+        pushed=values.get("queue_push_msgs_abs", 0),
+        acknowledged=values.get("queue_ack_msgs_abs", 0),
+        refused=values.get("queue_nack_msgs_abs", 0),
+        confirmed=values.get("queue_confirm_msgs_abs", 0),
+        rejected=values.get("queue_reject_msgs_abs", 0),
+        expired=values.get("queue_gc_msgs_abs", 0),
+        apps=tuple(
+            AppStatistics(
+                app_id,
+                each.get("values", _NOTHING).get("queue_content_msgs", 0),
+                each.get("values", _NOTHING).get("queue_content_bytes"),
+                each.get("values", _NOTHING),
+            )
+            for app_id, each in entry.get("appIds", {}).items()
+        ),
+        values=values,
+    )

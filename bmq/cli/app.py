@@ -1,0 +1,89 @@
+"""The application behind :func:`bmq.cli.main`: its verbs, of which only the one that is used is imported."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from bmq._version import __version__
+from bmq.cli import VERBS
+
+__all__ = ["run_app"]
+
+_DESCRIPTION = """Tools for BlazingMQ.
+
+[bold]Which broker[/]: [cyan]--broker[/] takes a URI or a name from the configuration; without it
+BMQ_BROKER_URI, then the configuration's default, then tcp://localhost:30114 is used.
+
+[bold]Exit status[/]: 0 done; 1 not all of it, or a check that says no; 2 asked wrongly; 3 no broker or
+no answer; 4 the broker said no; 130 and 143 interrupted; 141 nobody reads the output.
+"""
+
+
+def _flowing(text: str) -> str:
+    """Return help in which only paragraphs and examples have lines of their own."""
+    lines: list[str] = []
+    for line in inspect.cleandoc(text).splitlines():
+        if lines and lines[-1] and line and not line.startswith("$ ") and not lines[-1].startswith("$ "):
+            lines[-1] += " " + line
+        else:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def _stub() -> None:
+    """Stand for a verb that is not used now."""
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"bmq {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and end.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+def _chosen(arguments: list[str]) -> str | None:
+    return next((word for word in arguments if word in VERBS), None)
+
+
+def run_app(arguments: list[str], load: Mapping[str, object]) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: without the program's name.
+        load: verbs that are imported although they are not the one that is used.
+
+    Returns:
+        The exit status.
+    """
+    app = typer.Typer(
+        name="bmq",
+        help=_flowing(_DESCRIPTION),
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    app.callback()(_root)
+    chosen = _chosen(arguments)
+    for verb, (module, summary) in VERBS.items():
+        function: Callable[..., Any] = _stub
+        if (verb == chosen or verb in load) and verb != "broker":
+            function = importlib.import_module(module).command
+        app.command(verb, short_help=summary, help=_flowing(function.__doc__ or ""))(function)
+    try:
+        app(args=arguments, prog_name="bmq")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0

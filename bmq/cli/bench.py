@@ -1,0 +1,225 @@
+"""``bmq bench``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn
+
+import bmq
+from bmq.cli.figures import bars, percentiles
+from bmq.cli.messages import BadInput
+from bmq.cli.output import emit, emit_json, note, number, size, stderr
+from bmq.cli.status import Status
+from bmq.cli.target import Target, verb
+
+__all__ = ["command"]
+
+_DOMAIN = "bmq.test.mem.priority"
+_PHASES = ("produce", "consume", "roundtrip")
+_WINDOW = 10_000
+_WINDOW_BYTES = 256 * 1024 * 1024
+_TURN = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Rate:
+    """How much was done, and how fast."""
+
+    messages: int
+    seconds: float
+    messages_per_second: float
+    bytes_per_second: float
+    cpu_seconds: float
+
+
+@verb("bench")
+async def command(
+    target: Target,
+    queue: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[QUEUE]",
+            help=f"An empty priority queue that nobody else uses; by default a new one of {_DOMAIN}.",
+            show_default=False,
+        ),
+    ] = None,
+    messages: Annotated[
+        int, typer.Option("--messages", "-n", min=1, help="How many to produce and consume.")
+    ] = 100_000,
+    payload: Annotated[int, typer.Option("--size", "-s", min=1, help="Bytes of each payload.")] = 256,
+    properties: Annotated[
+        int, typer.Option("--properties", min=0, max=255, help="Properties of each message.")
+    ] = 0,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Round trips, one after the other.")] = 2000,
+    phases: Annotated[
+        list[str] | None,
+        typer.Option("--phase", metavar="PHASE", help="Only produce, consume or roundtrip. Repeatable."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", "-j", help="As one JSON object.")] = False,
+) -> int:
+    """Measure a broker with this client.
+
+    produce: from the first post until every acknowledgement is in. consume: the same messages, until each is
+    confirmed and the queue closed. roundtrip: one message at a time, from its post to its acknowledgement and
+    to its own delivery.
+
+    [bold]Examples[/]
+
+    $ bmq bench
+    $ bmq bench --size 1024 --properties 2 --json | jq .produce.messages_per_second
+    $ bmq bench bmq://bmq.test.mmap.priority/bench --phase produce --phase consume
+    """
+    chosen = phases or list(_PHASES)
+    if unknown := set(chosen) - set(_PHASES):
+        raise BadInput(f"there is no phase {', '.join(sorted(unknown))}; there are {', '.join(_PHASES)}")
+    if ("produce" in chosen) is not ("consume" in chosen) and chosen != ["produce"]:
+        raise BadInput(
+            "consume takes the messages of produce, and a round trip needs an empty queue: give both"
+        )
+    uri = queue or f"bmq://{_DOMAIN}/bench-{os.getpid()}-{time.time_ns()}"
+    message = bmq.PutMessage(
+        os.urandom(payload), {f"property{index}": index for index in range(properties)} or None
+    )
+    results: dict[str, object] = {
+        "broker": target.uri,
+        "queue": uri,
+        "size": payload,
+        "properties": properties,
+        "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
+        "python": sys.version.split()[0],
+        "bmq": bmq.__version__,
+    }
+    rates: dict[str, _Rate] = {}
+    acks: list[float] = []
+    pushes: list[float] = []
+    with _progress() as progress:
+        if "produce" in chosen:
+            rates["produce"] = await _produce(target, uri, message, messages, progress)
+        if "consume" in chosen:
+            rates["consume"] = await _consume(target, uri, payload, messages, progress)
+        if "roundtrip" in chosen:
+            acks, pushes = await _round_trips(target, uri, message, rounds, progress)
+    results.update({phase: asdict(rate) for phase, rate in rates.items()})
+    if "roundtrip" in chosen:
+        results["ack_seconds"] = percentiles(acks)
+        results["push_seconds"] = percentiles(pushes)
+    if json:
+        emit_json(results)
+        return Status.OK
+    for phase, rate in rates.items():
+        _show_rate(phase, rate)
+    if "roundtrip" in chosen:
+        _show_latency("post to acknowledgement", acks)
+        _show_latency("post to delivery", pushes)
+    what = f"{number(messages)} messages of {size(payload)}, {properties} properties"
+    note(f"{target.uri}, {what}, {results['loop']}")
+    return Status.OK
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description:<10}"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f}"),
+        console=stderr(),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+        # Drawing takes time from what is measured.
+        refresh_per_second=2,
+    )
+
+
+def _rate(messages: int, payload: int, seconds: float, cpu: float) -> _Rate:
+    return _Rate(messages, seconds, messages / seconds, messages * payload / seconds, cpu)
+
+
+async def _produce(
+    target: Target, uri: str, message: bmq.PutMessage, count: int, progress: Progress
+) -> _Rate:
+    task = progress.add_task("produce", total=count)
+
+    def items() -> Iterator[bmq.PutMessage]:
+        for start in range(0, count, _TURN):
+            turn = min(_TURN, count - start)
+            yield from [message] * turn
+            progress.update(task, completed=start + turn)
+
+    async with target.connect() as session:
+        opened = await session.open_queue(uri, write=True)
+        started, cpu = time.perf_counter(), time.process_time()
+        report = await opened.post_many(items())
+        seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+    report.raise_for_failures()
+    return _rate(count, len(message.data), seconds, cpu)
+
+
+async def _consume(target: Target, uri: str, payload: int, count: int, progress: Progress) -> _Rate:
+    task = progress.add_task("consume", total=count)
+    async with target.connect() as session:
+        opened = await session.open_queue(
+            uri, read=True, max_unconfirmed_messages=_WINDOW, max_unconfirmed_bytes=_WINDOW_BYTES
+        )
+        started, cpu = time.perf_counter(), time.process_time()
+        left = count
+        while left > 0:
+            batch = await opened.receive_many(_TURN, target.timeout)
+            batch.confirm()
+            left -= len(batch)
+            progress.update(task, completed=count - left)
+        await opened.close()
+        seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+    return _rate(count, payload, seconds, cpu)
+
+
+async def _round_trips(
+    target: Target, uri: str, message: bmq.PutMessage, rounds: int, progress: Progress
+) -> tuple[list[float], list[float]]:
+    """Return the seconds from each post to its acknowledgement, and to its delivery."""
+    task = progress.add_task("roundtrip", total=rounds)
+    acks: list[float] = []
+    pushes: list[float] = []
+    clock = time.perf_counter
+    async with target.connect() as session:
+        opened = await session.open_queue(uri, read=True, write=True)
+
+        def acknowledged(_: asyncio.Future[bmq.Ack]) -> None:
+            acks.append(clock() - started)
+
+        for index in range(rounds):
+            started = clock()
+            posted = opened.post_nowait(message.data, properties=message.properties)
+            posted.add_done_callback(acknowledged)
+            received = await opened.receive(target.timeout)
+            pushes.append(clock() - started)
+            received.confirm()
+            if received.guid != (await posted).guid:
+                raise BadInput(
+                    f"{uri} has other messages, or other consumers: round trips cannot be measured"
+                )
+            if not index % 100:
+                progress.update(task, completed=index)
+    return acks, pushes
+
+
+def _show_rate(phase: str, rate: _Rate) -> None:
+    emit(
+        f"{phase:<8}  {number(rate.messages_per_second):>9} messages/s  {size(rate.bytes_per_second):>10}/s  "
+        f"{rate.seconds:7.2f} s, {rate.cpu_seconds:.2f} s of CPU"
+    )
+
+
+def _show_latency(what: str, seconds: list[float]) -> None:
+    found = percentiles(seconds)
+    told = "  ".join(f"{name} {value * 1e6:,.0f}" for name, value in found.items())
+    emit("")
+    emit(f"{what}, microseconds: {told}")
+    for low, high, count, bar in bars(seconds):
+        emit(f"{low * 1e6:>10,.0f} - {high * 1e6:<9,.0f} {count:>7,} {bar}")

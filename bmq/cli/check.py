@@ -1,0 +1,148 @@
+"""``bmq check``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+import bmq
+from bmq.cli.messages import BadInput, parse_properties
+from bmq.cli.output import emit, emit_json, out, table
+from bmq.cli.status import Status
+from bmq.cli.target import offline
+from bmq.subscriptions.syntax import MAX_LENGTH, MAX_OPERATORS
+from bmq.wire.properties import PropertyInput
+
+__all__ = ["command", "show_decision"]
+
+
+@offline("check")
+def command(
+    expressions: Annotated[
+        list[str],
+        typer.Argument(metavar="EXPRESSION...", help="Subscription expressions; '' takes everything."),
+    ],
+    properties: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--property", "-p", metavar="NAME[:TYPE]=VALUE", help="A property of a message to try them on."
+        ),
+    ] = None,
+    empty: Annotated[bool, typer.Option("--empty", help="Try them on a message without properties.")] = False,
+    priorities: Annotated[
+        list[int] | None,
+        typer.Option("--priority", "-P", help="Of the first expression, of the second, and so on; else 0."),
+    ] = None,
+    full: Annotated[
+        list[int] | None,
+        typer.Option("--full", metavar="N", help="The consumer of the N-th expression is at its limit."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object an expression.")] = False,
+) -> int:
+    """Check subscription expressions without a broker: legal or not, what they cost, and what matches.
+
+    A broker accepts an expression that it cannot compile without a word, and then delivers everything.
+    Several expressions are several subscriptions of one queue: what becomes of the message is shown as the
+    broker decides it. The exit status is 1 when an expression is not legal, or when nothing matches.
+
+    [bold]Examples[/]
+
+    $ bmq check 'CustomerId >= 1000 && exists(OrderType)'
+    $ bmq check 'x == 1' -p x=1
+    $ bmq check 'x > 0' 'x == 1' --priority 5 --priority 10 -p x=1 --full 2
+    """
+    message = parse_properties(properties)
+    tries = bool(message) or empty
+    if priorities and len(priorities) > len(expressions):
+        raise BadInput("there are more priorities than expressions")
+    if full and not all(1 <= place <= len(expressions) for place in full):
+        raise BadInput(f"--full takes the place of an expression, 1 to {len(expressions)}")
+    legal: list[bmq.Expression | None] = []
+    failed = False
+    for text in expressions:
+        try:
+            legal.append(bmq.Expression(text) if text else None)
+        except bmq.InvalidExpression as error:
+            failed = True
+            _show_error(text, error, json=json)
+        else:
+            _show(legal[-1], message if tries else None, json=json)
+    if failed or not tries:
+        return Status.FAILED if failed else Status.OK
+    ranks = [*(priorities or ()), *[0] * len(legal)]
+    routes = [
+        bmq.subscriptions.Route(each, ranks[index], f"#{index + 1}", full=index + 1 in (full or ()))
+        for index, each in enumerate(legal)
+    ]
+    decision = bmq.RoutingTable(routes).route(message)
+    if not json and len(legal) > 1:
+        emit("")
+        show_decision(decision)
+    return Status.OK if decision.candidates or decision.waits else Status.FAILED
+
+
+def _show(expression: bmq.Expression | None, message: dict[str, PropertyInput] | None, *, json: bool) -> None:
+    evaluation = None
+    if message is not None:
+        evaluation = expression.evaluate(message) if expression else bmq.subscriptions.Evaluation(True)
+    if json:
+        emit_json(
+            {
+                "expression": expression.text if expression else "",
+                "legal": True,
+                "operators": expression.operators if expression else 0,
+                "length": len(expression.text) if expression else 0,
+                "properties": expression.properties if expression else (),
+                "matches": None if evaluation is None else bool(evaluation),
+                "error": evaluation.reason if evaluation is not None else "",
+            }
+        )
+        return
+    if expression is None:
+        emit("(everything)\n  legal: no expression takes every message")
+    else:
+        emit(expression.text)
+        emit(
+            f"  legal: {expression.operators} of {MAX_OPERATORS} operators, {len(expression.text)} of "
+            f"{MAX_LENGTH} characters; reads {', '.join(expression.properties)}"
+        )
+    if evaluation is not None:
+        if evaluation:
+            verdict = "matches"
+        elif evaluation.error is None:
+            verdict = "does not match"
+        else:
+            verdict = f"does not match: {evaluation.error.name} error, {evaluation.reason}"
+        emit(f"  {verdict}")
+
+
+def _show_error(text: str, error: bmq.InvalidExpression, *, json: bool) -> None:
+    if json:
+        first = str(error).partition("\n")[0]
+        emit_json(
+            {"expression": text, "legal": False, "code": error.code, "offset": error.offset, "error": first}
+        )
+        return
+    emit(text)
+    for line in str(error).splitlines():
+        emit(f"  {line}")
+
+
+def show_decision(decision: bmq.subscriptions.Decision) -> None:
+    """Print which subscriptions are asked in which order, and what each says; then what becomes of it."""
+    rows: list[tuple[object, ...]] = []
+    for step in decision.steps:
+        text = "(everything)" if step.expression is None else step.expression.text
+        who = ", ".join(route.name + (" (full)" if route.full else "") for route in step.active)
+        style = "bold" if step.evaluation else ""
+        rows.append((str(step.priority), text, who, Text(step.verdict, style=style)))
+        rows.extend(
+            (str(route.priority), text, route.name, f"never: {step.priority} is higher")
+            for route in step.dormant
+        )
+    console = out()
+    if rows:
+        console.print(table(["priority>", "expression", "subscription", "verdict"], rows))
+    console.print(Text(str(decision).splitlines()[-1]))

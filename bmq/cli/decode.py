@@ -1,0 +1,182 @@
+"""``bmq decode``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from bmq.cli import files
+from bmq.cli.anatomy import Part, dissect, summary
+from bmq.cli.capture import is_capture, tcp_streams
+from bmq.cli.messages import BadInput
+from bmq.cli.output import emit_json, note, out, printable
+from bmq.cli.recording import TO_BROKER, Recorded, read_recording
+from bmq.cli.status import Status
+from bmq.cli.target import offline
+
+__all__ = ["command"]
+
+_HEXADECIMAL = set(b"0123456789abcdefABCDEF \t\r\n")
+_HEADER = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """Bytes that one side sent, cut into events or not."""
+
+    title: str
+    events: tuple[bytes, ...] = ()
+    data: bytes = b""
+
+
+@offline("decode")
+async def command(
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[HEX]...", help="Events as hexadecimal digits.", show_default=False),
+    ] = None,
+    file: Annotated[
+        str | None,
+        typer.Option(
+            "--file",
+            "-f",
+            metavar="FILE",
+            help="Bytes as they travelled, hexadecimal digits, what bmq record wrote, or a packet capture "
+            "(pcap, pcapng). - is standard input.",
+        ),
+    ] = None,
+    brief: Annotated[bool, typer.Option("--brief", "-s", help="One line an event.")] = False,
+    json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object an event.")] = False,
+) -> int:
+    """Take bytes of the protocol apart, field by field: offset, name, value.
+
+    What is wrong is said where it stands, and the exit status is 1.
+
+    [bold]Examples[/]
+
+    $ bmq decode 00000008410b0200
+    $ bmq decode --file conversation.ndjson --brief
+    $ tcpdump -i lo -w - port 30114 | bmq decode --file - --brief
+    """
+    if bool(texts) is (file is not None):
+        raise BadInput("give hexadecimal digits, or a file")
+    wrong = False
+    async for stream in _streams(texts or [], file):
+        if stream.title and not json:
+            out().print(Text(printable(stream.title), style="bold"))
+        events, complaint = _cut(stream)
+        for number, event in enumerate(events, 1):
+            parts = list(dissect(event))
+            wrong = wrong or any(part.error for part in parts)
+            if json:
+                emit_json(
+                    {"stream": stream.title, "event": number, "parts": [asdict(part) for part in parts]}
+                )
+            elif brief:
+                out().print(Text(printable(f"{number:>5}  {summary(event)}")), soft_wrap=True)
+            else:
+                _show(number, parts)
+        if complaint:
+            wrong = True
+            note(f"bmq decode: {stream.title or 'the input'}: {complaint}")
+    return Status.FAILED if wrong else Status.OK
+
+
+async def _streams(texts: list[str], file: str | None) -> AsyncIterator[_Stream]:
+    if file is None:
+        yield _Stream("", data=_unhex("".join(texts), "the argument"))
+        return
+    data = await files.whole(file)
+    if is_capture(data):
+        found = False
+        for stream in tcp_streams(data):
+            title = f"{stream.source} to {stream.target}"
+            if not _looks_right(bytes(stream.data)):
+                continue
+            found = True
+            if stream.missing:
+                note(
+                    f"bmq decode: {title}: the capture lacks {stream.missing} bytes; what follows is left out"
+                )
+            yield _Stream(title, data=bytes(stream.data))
+        if not found:
+            raise BadInput(f"{file} has no connection that begins with an event of the protocol")
+    elif data[:1] == b"{" and file != files.STDIN:
+        events, complaint = read_recording(file)
+        if complaint:
+            note(f"bmq decode: {complaint}")
+        for title, chosen in _turns(events):
+            yield _Stream(title, events=chosen)
+    elif data and set(data) <= _HEXADECIMAL:
+        yield _Stream("", data=_unhex(data.decode(), file))
+    else:
+        yield _Stream("", data=data)
+
+
+def _turns(events: list[Recorded]) -> Iterator[tuple[str, tuple[bytes, ...]]]:
+    """Events that one side sent one after the other belong together."""
+    for (connection, direction), group in groupby(events, key=lambda each: (each.connection, each.direction)):
+        chosen = tuple(group)
+        arrow = "client to broker" if direction == TO_BROKER else "broker to client"
+        end = "" if chosen[-1].data else ", which ends here"
+        yield (
+            f"connection {connection}, {chosen[0].seconds:.4f} s, {arrow}{end}",
+            tuple(event.data for event in chosen if event.data),
+        )
+
+
+def _unhex(text: str, where: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError as error:
+        raise BadInput(f"{where}: no hexadecimal digits: {error}") from None
+
+
+def _looks_right(data: bytes) -> bool:
+    return len(data) >= _HEADER and not data[0] & 0xF0 and data[4] >> 6 == 1
+
+
+def _cut(stream: _Stream) -> tuple[list[bytes], str]:
+    """Return the events of a stream, and what is wrong with the rest."""
+    if stream.events:
+        return list(stream.events), ""
+    events: list[bytes] = []
+    data, start = stream.data, 0
+    while start < len(data):
+        length = int.from_bytes(data[start : start + 4], "big") & 0x7FFFFFFF
+        if len(data) - start < 4:
+            return events, f"ends in the middle of a length, after {len(data) - start} of 4 bytes"
+        if length < _HEADER:
+            return (
+                events,
+                f"the event at byte {start} says that it has {length} bytes: this is not the protocol",
+            )
+        if start + length > len(data):
+            rest = len(data) - start
+            return [*events, data[start:]], f"ends in the middle of an event, after {rest} of {length} bytes"
+        events.append(data[start : start + length])
+        start += length
+    return events, ""
+
+
+def _show(number: int, parts: list[Part]) -> None:
+    console = out()
+    console.print(Text(f"event {number}", style="bold"))
+    width = max((len(part.name) + 2 * part.depth for part in parts), default=0)
+    for part in parts:
+        line = Text(f"{part.offset:>6}  ", style="dim")
+        name = "  " * part.depth + part.name
+        if part.error:
+            line.append(f"{name:<{width}}  !! {printable(part.value)}", style="not dim bold red")
+        elif part.value:
+            line.append(f"{name:<{width}}  ", style="not dim").append(
+                printable(part.value), style="not dim cyan"
+            )
+        else:
+            line.append(name, style="not dim bold")
+        console.print(line, soft_wrap=True)

@@ -1,0 +1,75 @@
+"""Input from files and from standard input, without holding up the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+__all__ = ["STDIN", "chunks", "lines", "whole"]
+
+STDIN = "-"
+_CHUNK = 64 * 1024
+#: How many chunks may wait for whoever reads them.
+_AHEAD = 16
+
+
+async def chunks(name: str) -> AsyncIterator[bytes]:
+    """Iterate over what is in a file, or comes in on standard input.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if name != STDIN:
+        with Path(name).open("rb") as file:  # noqa: ASYNC230 - a file is there, it is not waited for
+            while data := file.read(_CHUNK):
+                yield data
+        return
+    # A thread of its own, and no buffered reader: neither Ctrl-C nor the end of the interpreter may have to
+    # wait until somebody types.
+    loop = asyncio.get_running_loop()
+    came: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    room = threading.Semaphore(_AHEAD)
+    descriptor = sys.stdin.fileno()
+
+    def read() -> None:
+        data: bytes | OSError = b"-"
+        while isinstance(data, bytes) and data:
+            room.acquire()
+            try:
+                data = os.read(descriptor, _CHUNK)
+            except OSError as error:
+                data = error
+            try:
+                loop.call_soon_threadsafe(came.put_nowait, data)
+            except RuntimeError:
+                return  # the loop is closed
+
+    threading.Thread(target=read, daemon=True, name="bmq-stdin").start()
+    while True:
+        received = await came.get()
+        room.release()
+        if isinstance(received, OSError):
+            raise received
+        if not received:
+            return
+        yield received
+
+
+async def lines(name: str) -> AsyncIterator[bytes]:
+    """Iterate over the lines of a file or of standard input, with their ends; the last may have none."""
+    left = b""
+    async for data in chunks(name):
+        *complete, left = (left + data).split(b"\n")
+        for line in complete:
+            yield line + b"\n"
+    if left:
+        yield left
+
+
+async def whole(name: str) -> bytes:
+    """Return all of a file or of standard input."""
+    return b"".join([data async for data in chunks(name)])

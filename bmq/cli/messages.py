@@ -1,0 +1,188 @@
+"""Messages as text: properties on the command line, and one JSON object a message (NDJSON)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import orjson
+
+from bmq.cli.output import printable
+
+if TYPE_CHECKING:
+    import bmq
+    from bmq.wire.properties import PropertyInput, PropertyValue
+
+__all__ = [
+    "BadInput",
+    "from_json",
+    "parse_properties",
+    "property_text",
+    "text_or_base64",
+    "to_json",
+]
+
+_TYPES = ("bool", "char", "short", "int32", "int64", "string", "binary")
+_MEMBERS = {"data", "json", "base64", "properties", "types", "tags", "guid", "queue"}
+_TRUTH = {"true": True, "false": False}
+
+
+class BadInput(ValueError):
+    """What was given is not what it should be; the message says what, and where."""
+
+
+# ---- properties
+
+
+def parse_properties(texts: list[str] | None) -> dict[str, PropertyInput]:
+    """Parse ``NAME=VALUE`` and ``NAME:TYPE=VALUE``.
+
+    Without a type, ``true`` and ``false`` are bool, whole numbers int64, and everything else is string.
+
+    Raises:
+        BadInput: a text is neither.
+    """
+    properties: dict[str, PropertyInput] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        name, colon, kind = name.rpartition(":") if ":" in name else (name, "", "")
+        if not equals or not name:
+            raise BadInput(f"property {text!r}: the form is NAME=VALUE, or NAME:TYPE=VALUE")
+        properties[name] = _typed(name, kind, value) if colon else _guessed(value)
+    return properties
+
+
+def _guessed(value: str) -> PropertyInput:
+    if value in _TRUTH:
+        return _TRUTH[value]
+    digits = value[1:] if value[:1] == "-" else value
+    if digits.isascii() and digits.isdigit() and -(2**63) <= int(value) < 2**63:
+        return int(value)
+    return value
+
+
+def _typed(name: str, kind: str, value: Any) -> PropertyInput:
+    import bmq
+
+    if kind.lower() not in _TYPES:
+        raise BadInput(f"property {name!r}: there is no type {kind!r}; there are {', '.join(_TYPES)}")
+    wanted = bmq.PropertyType[kind.upper()]
+    made: PropertyValue
+    try:
+        match wanted:
+            case bmq.PropertyType.BOOL:
+                made = value if isinstance(value, bool) else _TRUTH[str(value)]
+            case bmq.PropertyType.STRING:
+                made = str(value)
+            case bmq.PropertyType.BINARY | bmq.PropertyType.CHAR:
+                made = bytes.fromhex(str(value))
+            case _:
+                made = int(value)
+    except (KeyError, ValueError) as error:
+        how = {"BOOL": "true or false", "BINARY": "hexadecimal digits", "CHAR": "two hexadecimal digits"}
+        form = how.get(wanted.name, "a whole number")
+        raise BadInput(f"property {name!r}: {value!r} is no {kind}; it is written as {form}") from error
+    return bmq.Typed(wanted, made)
+
+
+def property_text(properties: Mapping[str, object]) -> str:
+    """Return properties for people: ``CustomerId=7 OrderType="EXPRESS"``."""
+    return " ".join(f"{printable(name)}={_value_text(value)}" for name, value in properties.items())
+
+
+def _value_text(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case bytes():
+            return "0x" + value.hex()
+        case _:
+            return '"' + printable(str(value)) + '"'
+
+
+# ---- NDJSON
+
+
+def text_or_base64(data: bytes) -> dict[str, str]:
+    """Return a payload as a member of a JSON object: as text where it is UTF-8."""
+    try:
+        return {"data": data.decode()}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def to_json(message: bmq.Message) -> dict[str, Any]:
+    """Return a received message as what :func:`from_json` reads."""
+    made: dict[str, Any] = {"guid": message.guid, "queue": message.queue_uri}
+    properties = message.properties
+    if properties:
+        made["properties"] = {
+            name: value.hex() if isinstance(value, bytes) else value for name, value in properties.items()
+        }
+        made["types"] = {name: kind.name.lower() for name, kind in properties.types.items()}
+    return made | text_or_base64(message.data)
+
+
+def from_json(line: bytes) -> bmq.PutMessage:
+    """Parse one line of NDJSON: an object with ``data`` (text), ``json`` (any value) or ``base64``.
+
+    ``properties`` are values by name, ``types`` names their types where that matters, ``tags`` is a list.
+
+    Raises:
+        BadInput: it is not such an object.
+    """
+    import bmq
+
+    try:
+        decoded = orjson.loads(line)
+    except ValueError as error:
+        cut = "" if line.endswith(b"\n") else " (the input ends in the middle of this line)"
+        raise BadInput(f"no JSON{cut}: {error}") from None
+    if not isinstance(decoded, dict):
+        raise BadInput('a message is a JSON object, for example {"data": "hello"}')
+    entry = cast("dict[str, Any]", decoded)
+    if unknown := set(entry) - _MEMBERS:
+        raise BadInput(
+            f"unknown member {', '.join(sorted(unknown))}; there are {', '.join(sorted(_MEMBERS))}"
+        )
+    types: Any = entry.get("types") or {}
+    given: Any = entry.get("properties") or {}
+    if not isinstance(types, dict) or not isinstance(given, dict):
+        raise BadInput("properties and types are JSON objects")
+    named = cast("dict[str, Any]", types)
+    properties: dict[str, PropertyInput] = {}
+    for name, value in cast("dict[str, Any]", given).items():
+        if name in named:
+            properties[name] = _typed(name, str(named[name]), value)
+        elif isinstance(value, bool | int | str):
+            properties[name] = value
+        else:
+            raise BadInput(
+                f"property {name!r}: a value is true, false, a whole number or a string, not {value!r}"
+            )
+    tags: Any = entry.get("tags") or []
+    if type(tags) is not list:
+        raise BadInput("tags are a list of strings")
+    named_tags: list[Any] = tags
+    return bmq.PutMessage(_payload(entry), properties or None, tags=[str(tag) for tag in named_tags])
+
+
+def _payload(entry: dict[str, Any]) -> bytes:
+    chosen = [name for name in ("data", "json", "base64") if name in entry]
+    if len(chosen) != 1:
+        raise BadInput("a message has exactly one of data, json and base64")
+    value = entry[chosen[0]]
+    if chosen == ["json"]:
+        return orjson.dumps(value)
+    if not isinstance(value, str):
+        raise BadInput(f"{chosen[0]} is a string; a JSON value as payload is written as json")
+    if chosen == ["data"]:
+        return value.encode()
+    try:
+        return base64.b64decode(value, validate=True)
+    except binascii.Error as error:
+        raise BadInput(f"base64 is not that: {error}") from None

@@ -1,0 +1,112 @@
+"""Where things are printed: data on stdout, all else on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["age", "emit", "emit_json", "note", "number", "out", "size", "stderr", "table"]
+
+#: A pipe has no width: tables are as wide as what is in them.
+_NO_TERMINAL = 10_000
+#: However narrow a terminal is, so much of it is for the names of queues.
+_NAME_WIDTH = 24
+
+
+def out() -> Console:
+    """Return what prints data."""
+    terminal = sys.stdout.isatty()
+    return Console(file=sys.stdout, highlight=False, width=None if terminal else _NO_TERMINAL)
+
+
+def stderr() -> Console:
+    """Return what prints everything else."""
+    return Console(file=sys.stderr, highlight=False)
+
+
+def emit(line: str) -> None:
+    """Print a line of data."""
+    sys.stdout.write(line + "\n")
+
+
+def emit_json(value: Any) -> None:
+    """Print a value as one line of JSON."""
+    try:
+        emit(orjson.dumps(value, default=_jsonable).decode())
+    except TypeError:  # a text with what is not UTF-8: JSON has an escape for it, and orjson does not
+        emit(json.dumps(value, default=_jsonable))
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, tuple | set | frozenset):
+        return list(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value)
+
+
+def note(text: str) -> None:
+    """Tell whoever sits there something, on stderr."""
+    sys.stderr.write(text + "\n")
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> Table:
+    """Return a table; a column whose name ends in ``>`` is of numbers.
+
+    Cells are text as it is, never markup.
+    """
+    made = Table(
+        box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, title=title or None, title_justify="left"
+    )
+    made.pad_edge = False
+    for name in columns:
+        right = name.endswith(">")
+        made.add_column(
+            name.removesuffix(">"),
+            justify="right" if right else "left",
+            no_wrap=right,
+            overflow="fold",
+            min_width=_NAME_WIDTH if name == "queue" else None,
+            header_style="bold",
+        )
+    for row in rows:
+        made.add_row(*(cell if isinstance(cell, Text) else Text(printable(str(cell))) for cell in row))
+    return made
+
+
+def printable(text: str) -> str:
+    """Return text that cannot do anything to a terminal: control characters are shown, not sent."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def number(value: float) -> str:
+    """Return a count for people."""
+    return f"{value:,.0f}"
+
+
+def size(value: float) -> str:
+    """Return a number of bytes for people."""
+    amount = float(value)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024 or unit == "GiB":
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    raise AssertionError
+
+
+def age(moment: datetime, now: datetime | None = None) -> str:
+    """Return how long ago something was, for people."""
+    seconds = max(0.0, ((now or datetime.now(UTC)) - moment).total_seconds())
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.1f} s"

@@ -1,0 +1,60 @@
+"""``bmq peek``."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from bmq.cli.output import age, emit_json, note, number, out, size, table
+from bmq.cli.target import Target, verb
+
+__all__ = ["command"]
+
+
+@verb("peek")
+async def command(
+    target: Target,
+    queue: Annotated[
+        str,
+        typer.Argument(metavar="QUEUE", help="bmq://DOMAIN/QUEUE, with ?id=APPID for one application of it"),
+    ],
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many to list.")] = 20,
+    offset: Annotated[
+        int, typer.Option("--offset", help="How many to pass over; -20 begins 20 before the end.")
+    ] = 0,
+    json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object a message.")] = False,
+) -> None:
+    """List the messages that wait in a queue, oldest first, without taking them.
+
+    A broker tells their GUIDs, sizes and times this way. What is in a message only a consumer sees:
+    [bold]bmq tail[/] prints it and gives it back.
+
+    [bold]Examples[/]
+
+    $ bmq peek bmq://bmq.test.mem.priority/orders
+    $ bmq peek bmq://bmq.test.mem.fanout/orders?id=foo --offset -5 --count 5
+    """
+    async with target.admin() as admin:
+        page = await admin.queue(queue).messages(offset, count)
+    now = datetime.now(UTC)
+    if json:
+        for place, message in enumerate(page.messages, page.offset):
+            emit_json(
+                {"place": place, "guid": message.guid, "size": message.size, "arrival": message.arrival}
+            )
+        return
+    rows = [
+        (
+            number(place),
+            message.guid,
+            size(message.size),
+            age(message.arrival, now),
+            f"{message.arrival:%F %T}",
+        )
+        for place, message in enumerate(page.messages, page.offset)
+    ]
+    if rows:
+        out().print(table(["#>", "GUID", "size>", "age>", "arrival (UTC)"], rows))
+    note(f"{number(len(rows))} of {number(page.total)} messages")

@@ -1,0 +1,240 @@
+"""``bmq post``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bmq.cli import files
+from bmq.cli.messages import BadInput, from_json, parse_properties
+from bmq.cli.output import emit, note, number, size, stderr
+from bmq.cli.status import Status
+from bmq.cli.target import Target, verb
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    import bmq
+
+__all__ = ["command"]
+
+# So many posts may be without outcome; the oldest is waited for before there are more.
+_WINDOW = 5000
+_MOST_LISTED = 20
+
+
+class _Run:
+    """What has been posted so far, and what became of it."""
+
+    def __init__(self, queue: bmq.Queue, *, guids: bool) -> None:
+        self._queue = queue
+        self._guids = guids
+        self._waiting: deque[tuple[str, asyncio.Future[bmq.Ack]]] = deque()
+        self.accepted = 0
+        self.bytes = 0
+        self.failures = 0
+
+    async def post(self, label: str, message: bmq.PutMessage) -> None:
+        """Post one message; wait while there are too many without outcome."""
+        import bmq
+
+        while len(self._waiting) >= _WINDOW:
+            await self.settle()
+        while True:
+            try:
+                future = self._queue.post_nowait(
+                    message.data, properties=message.properties, tags=message.tags
+                )
+            except bmq.BufferFull:
+                await self.settle()
+            except (bmq.InvalidPayload, bmq.InvalidProperty, bmq.UsageError) as error:
+                if isinstance(error, bmq.StateError):
+                    raise
+                self.refuse(label, str(error))
+                return
+            else:
+                self._waiting.append((label, future))
+                self.bytes += len(message.data)
+                return
+
+    async def settle(self, *, all_of_them: bool = False) -> None:
+        """Wait for the oldest outcome, and take what is there besides; or wait for all of them."""
+        import bmq
+
+        first = True
+        while self._waiting and (all_of_them or first or self._waiting[0][1].done()):
+            first = False
+            label, future = self._waiting[0]
+            try:
+                ack = await future
+            except bmq.PostError as error:
+                self.refuse(label, f"{error.status.name}: {error}")
+            else:
+                self.accepted += 1
+                if self._guids:
+                    emit(ack.guid)
+            self._waiting.popleft()
+
+    def refuse(self, label: str, why: str) -> None:
+        """List what was not accepted."""
+        self.failures += 1
+        if self.failures <= _MOST_LISTED:
+            note(f"bmq post: {label}: {why}")
+        elif self.failures == _MOST_LISTED + 1:
+            note("bmq post: more was not accepted and is not listed")
+
+
+@verb("post")
+async def command(
+    target: Target,
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="bmq://DOMAIN/QUEUE", show_default=False)],
+    payloads: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PAYLOAD]...", help="Each is one message.", show_default=False),
+    ] = None,
+    file: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--file", "-f", metavar="FILE", help="A file is one message; - is standard input. Repeatable."
+        ),
+    ] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="Each line of the input is one message.")] = False,
+    ndjson: Annotated[
+        bool, typer.Option("--ndjson", help="Each line is a message as JSON, as bmq tail --json prints them.")
+    ] = False,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--property",
+            "-p",
+            metavar="NAME[:TYPE]=VALUE",
+            help="A property of every message. Types: bool, char, short, int32, int64, string, binary (hex). "
+            "Without one, true, false and whole numbers are what they look like.",
+        ),
+    ] = None,
+    tags: Annotated[
+        list[str] | None, typer.Option("--tag", "-t", metavar="TAG", help="A tag of every message.")
+    ] = None,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Post all of it so many times.")] = 1,
+    rate: Annotated[
+        float | None, typer.Option("--rate", "-r", min=0.001, help="No more messages a second than this.")
+    ] = None,
+    compress: Annotated[
+        bool, typer.Option("--compress", help="Compress payloads of 1,024 bytes and more.")
+    ] = False,
+    guids: Annotated[
+        bool, typer.Option("--guids", help="Print the GUID of each message that was accepted.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no summary.")] = False,
+) -> int:
+    """Post messages to a queue, and wait until the broker has accepted them.
+
+    What was not accepted is listed on stderr, and the exit status is 1.
+
+    [bold]Examples[/]
+
+    $ bmq post bmq://bmq.test.mem.priority/orders hello -p CustomerId=1234
+    $ bmq post bmq://bmq.test.mem.priority/orders --file order.json --tag express
+    $ generate | bmq post bmq://bmq.test.mem.priority/orders --lines --rate 1000
+    $ bmq tail QUEUE --json | bmq post OTHER --ndjson
+    """
+    import bmq
+
+    common = bmq.PutMessage(b"", parse_properties(properties) or None, tags=tuple(tags or ()))
+    names = list(file or ())
+    if payloads and names:
+        raise BadInput("give payloads or files, not both")
+    if lines and ndjson:
+        raise BadInput("--lines and --ndjson are two ways to read the same input: give one")
+    if payloads and (lines or ndjson):
+        raise BadInput("--lines and --ndjson are for files and standard input; each PAYLOAD is one message")
+    if not payloads and not names:
+        names = [files.STDIN]
+    if count > 1 and files.STDIN in names:
+        raise BadInput("standard input can be read only once: --count needs payloads or files")
+    total = len(payloads) * count if payloads else None
+    options = {"compression": bmq.Compression.ZLIB if compress else bmq.Compression.NONE}
+    loop = asyncio.get_running_loop()
+    async with target.connect(reconnect_timeout=target.timeout, **options) as session:
+        opened = await session.open_queue(queue, write=True)
+        run = _Run(opened, guids=guids)
+        started = loop.time()
+        with _progress(quiet=quiet) as progress:
+            bar = progress.add_task("posting", total=total)
+            posted = 0
+            for _ in range(count):
+                async for label, message in _messages(payloads, names, lines=lines, ndjson=ndjson, run=run):
+                    if rate is not None and (early := started + posted / rate - loop.time()) > 0:
+                        await asyncio.sleep(early)
+                    await run.post(label, _with(message, common))
+                    posted += 1
+                    if not posted % 100 or rate is not None:
+                        _show(progress, bar, run)
+            await run.settle(all_of_them=True)
+            _show(progress, bar, run)
+        seconds = loop.time() - started
+    if not quiet:
+        speed = f", {number(run.accepted / seconds)} a second" if seconds > 1 else ""
+        what = "1 message" if run.accepted == 1 else f"{number(run.accepted)} messages"
+        failed = f", {number(run.failures)} not accepted" if run.failures else ""
+        note(f"{what} accepted ({size(run.bytes)} in {seconds:.2f} s{speed}){failed}")
+    return Status.FAILED if run.failures else Status.OK
+
+
+async def _messages(
+    payloads: list[str] | None, names: list[str], *, lines: bool, ndjson: bool, run: _Run
+) -> AsyncIterator[tuple[str, bmq.PutMessage]]:
+    """Iterate over what is to be posted, with where it is from."""
+    import bmq
+
+    for index, text in enumerate(payloads or (), 1):
+        yield f"payload {index}", bmq.PutMessage(text.encode())
+    for name in names:
+        shown = "standard input" if name == files.STDIN else name
+        if not lines and not ndjson:
+            yield shown, bmq.PutMessage(await files.whole(name))
+            continue
+        index = 0
+        async for line in files.lines(name):
+            index += 1
+            label = f"{shown}, line {index}"
+            if lines:
+                yield label, bmq.PutMessage(line.removesuffix(b"\n").removesuffix(b"\r"))
+            elif line.strip():
+                try:
+                    message = from_json(line)
+                except BadInput as error:
+                    run.refuse(label, str(error))
+                else:
+                    yield label, message
+
+
+def _with(message: bmq.PutMessage, common: bmq.PutMessage) -> bmq.PutMessage:
+    """Add what every message has; what a message says itself wins."""
+    properties = {**(common.properties or {}), **(message.properties or {})} or None
+    return replace(message, properties=properties, tags=(*common.tags, *message.tags))
+
+
+def _progress(*, quiet: bool) -> Progress:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TaskProgressColumn(show_speed=True),
+        console=stderr(),
+        transient=True,
+        disable=quiet or not sys.stderr.isatty(),
+    )
+
+
+def _show(progress: Progress, bar: TaskID, run: _Run) -> None:
+    if not progress.disable:
+        progress.update(bar, completed=run.accepted + run.failures)

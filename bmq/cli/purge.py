@@ -1,0 +1,66 @@
+"""``bmq purge``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from bmq.cli.messages import BadInput
+from bmq.cli.output import emit_json, number, out, size, table
+from bmq.cli.status import Status
+from bmq.cli.target import Target, verb
+
+__all__ = ["command"]
+
+
+@verb("purge")
+async def command(
+    target: Target,
+    what: Annotated[
+        str,
+        typer.Argument(metavar="QUEUE|DOMAIN", help="bmq://DOMAIN/QUEUE, with ?id=APPID for one application"),
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object a queue.")] = False,
+) -> int:
+    """Delete all messages of a queue, of one application of it, or of a whole domain.
+
+    It asks first on a terminal, and wants --yes elsewhere. There is no way back.
+
+    [bold]Examples[/]
+
+    $ bmq purge bmq://bmq.test.mem.priority/orders
+    $ bmq purge bmq://bmq.test.mem.fanout/orders?id=foo --yes
+    $ bmq purge bmq.test.mem.priority --yes
+    """
+    is_queue = "://" in what
+    async with target.admin() as admin:
+        if is_queue:
+            asked = admin.queue(what)
+            depth = await asked.depth()
+            held = {app.app_id: app.messages for app in depth.apps}
+            there = held.get(asked.app_id, 0) if asked.app_id else depth.messages
+        else:
+            there = (await admin.domain(what)).usage.messages
+        if not yes:
+            if not (sys.stdin.isatty() and sys.stderr.isatty()):
+                raise BadInput("--yes is needed where nobody can be asked")
+            typer.echo(
+                f"{what} on {admin.broker} has {number(there)} messages. Delete them? [y/N] ",
+                err=True,
+                nl=False,
+            )
+            if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+                return Status.FAILED
+        purged = await (admin.queue(what).purge() if is_queue else admin.purge_domain(what))
+    if json:
+        for each in purged:
+            emit_json(
+                {"queue": each.uri, "appId": each.app_id, "messages": each.messages, "bytes": each.bytes}
+            )
+        return Status.OK
+    rows = [(each.uri, each.app_id or "(all)", number(each.messages), size(each.bytes)) for each in purged]
+    out().print(table(["queue", "application", "purged>", "bytes>"], rows))
+    return Status.OK

@@ -1,0 +1,105 @@
+"""``bmq queues``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from bmq.admin import Admin, Internals
+from bmq.cli.output import emit_json, note, number, out, size, table
+from bmq.cli.target import Target, verb
+
+__all__ = ["command"]
+
+
+@verb("queues")
+async def command(
+    target: Target,
+    domain: Annotated[
+        str | None, typer.Argument(metavar="[DOMAIN]", help="Only queues of this domain.", show_default=False)
+    ] = None,
+    apps: Annotated[bool, typer.Option("--apps", "-a", help="One line an application.")] = False,
+    json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object a queue.")] = False,
+) -> None:
+    """List queues with what they hold, who has them open, and what is not confirmed.
+
+    [bold]Examples[/]
+
+    $ bmq queues
+    $ bmq queues bmq.test.mem.fanout --apps
+    $ bmq queues --json | jq 'select(.messages > 1000) | .uri'
+    """
+    async with target.admin() as admin:
+        found = [
+            each for uri in await _uris(admin, domain) if (each := await _internals(admin, uri)) is not None
+        ]
+    if json:
+        for each in found:
+            emit_json(_object(each))
+        return
+    rows = [row for each in found for row in _rows(each, by_app=apps)]
+    columns = ["queue", *(["application"] if apps else []), "messages>", "bytes>", "writers>", "readers>"]
+    if rows:
+        out().print(table([*columns, "unconfirmed>"], rows))
+    note(f"{number(len(found))} queues" if len(found) != 1 else "1 queue")
+
+
+async def _uris(admin: Admin, domain: str | None) -> list[str]:
+    if domain is None:
+        return list(await admin.queues())
+    await admin.domain(domain)  # says so when there is none
+    return [uri for uri in await admin.queues() if uri.startswith(f"bmq://{domain}/")]
+
+
+async def _internals(admin: Admin, uri: str) -> Internals | None:
+    import bmq
+
+    try:
+        return await admin.queue(uri).internals()
+    except bmq.AdminError:
+        return None  # it has gone meanwhile
+
+
+def _unconfirmed(internals: Internals, app_id: str | None = None) -> int:
+    streams = [stream for client in internals.clients for stream in client.streams]
+    return sum(stream.unconfirmed or 0 for stream in streams if app_id in (None, stream.app_id))
+
+
+def _rows(internals: Internals, *, by_app: bool) -> list[tuple[str, ...]]:
+    depth = internals.depth
+    writers = sum(client.writers for client in internals.clients)
+    if not by_app:
+        readers = sum(client.readers for client in internals.clients)
+        held = (number(depth.messages), size(depth.bytes), number(writers), number(readers))
+        return [(depth.uri, *held, number(_unconfirmed(internals)))]
+    consumers = {app.app_id: app.consumers for app in internals.apps}
+    return [
+        (
+            depth.uri,
+            app.app_id,
+            number(app.messages),
+            "" if app.bytes is None else size(app.bytes),
+            number(writers),
+            number(consumers.get(app.app_id, 0)),
+            number(_unconfirmed(internals, app.app_id)),
+        )
+        for app in depth.apps
+    ]
+
+
+def _object(internals: Internals) -> dict[str, object]:
+    depth = internals.depth
+    return {
+        "uri": depth.uri,
+        "mode": internals.mode,
+        "messages": depth.messages,
+        "bytes": depth.bytes,
+        "writers": sum(client.writers for client in internals.clients),
+        "readers": sum(client.readers for client in internals.clients),
+        "unconfirmed": _unconfirmed(internals),
+        "apps": {
+            app.app_id: {"messages": app.messages, "unconfirmed": _unconfirmed(internals, app.app_id)}
+            for app in depth.apps
+        },
+    }

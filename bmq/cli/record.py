@@ -1,0 +1,180 @@
+"""``bmq record``."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl as ssl_module
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import typer
+
+from bmq.cli.messages import BadInput
+from bmq.cli.output import note, number
+from bmq.cli.recording import TO_BROKER, TO_CLIENT, Recorded, line_of
+from bmq.cli.status import Status
+from bmq.cli.target import Target, verb
+from bmq.client.address import Address, parse_addresses
+from bmq.errors import ProtocolError
+from bmq.protocol.framing import Framer
+from bmq.wire.constants import EventType
+from bmq.wire.control import AuthenticationRequest, MessageKind, codec_of, decode_event, encode_event
+from bmq.wire.event import Event
+
+__all__ = ["command"]
+
+_Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+_CHUNK = 64 * 1024
+_HIDDEN = b"hidden:hidden"
+
+
+@verb("record")
+async def command(
+    target: Target,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it, one JSON line an event.")],
+    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    secrets: Annotated[
+        bool, typer.Option("--with-credentials", help="Write down what clients authenticate with, too.")
+    ] = False,
+) -> int:
+    """Write down what clients and a broker say to each other.
+
+    It is a proxy: clients connect to it instead of to the broker, without TLS; it connects to the broker,
+    with TLS if that is tcps://. It goes on until Ctrl-C. bmq decode shows what was recorded, bmq replay
+    plays it.
+
+    [bold]Examples[/]
+
+    $ bmq record conversation.ndjson --port 30115
+    $ BMQ_BROKER_URI=tcp://localhost:30115 python my_service.py
+    $ bmq decode --file conversation.ndjson --brief
+    """
+    (address, *more) = parse_addresses(target.uri)
+    if more:
+        raise BadInput("a recording is of one broker: give one address")
+    if file.exists() and not force:
+        raise BadInput(f"{file} exists: --force writes over it")
+    context = (target.ssl or ssl_module.create_default_context()) if address.tls else None
+    with file.open("wb") as output:
+        recorder = _Recorder(output, address, context, target.server_hostname, secrets=secrets)
+        server = await asyncio.start_server(recorder.serve, host, port)
+        async with server:
+            bound = server.sockets[0].getsockname()[1]
+            print(f"bmq record ready on tcp://{host}:{bound}", flush=True)
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                pass  # Ctrl-C is how it ends
+            await recorder.close()
+    note(f"{number(recorder.events)} events of {number(recorder.connections)} connections in {file}")
+    return Status.OK
+
+
+class _Recorder:
+    """Serves clients, and writes down what passes."""
+
+    def __init__(
+        self,
+        output: BinaryIO,
+        address: Address,
+        context: ssl_module.SSLContext | None,
+        server_hostname: str | None,
+        *,
+        secrets: bool,
+    ) -> None:
+        self._output = output
+        self._address = address
+        self._context = context
+        self._server_hostname = server_hostname
+        self._secrets = secrets
+        self._started = time.monotonic()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.connections = 0
+        self.events = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass on one connection."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self.connections += 1
+        connection = self.connections
+        broker_writer: asyncio.StreamWriter | None = None
+        try:
+            name = (self._server_hostname or self._address.host) if self._context is not None else None
+            broker_reader, broker_writer = await asyncio.open_connection(
+                self._address.host, self._address.port, ssl=self._context, server_hostname=name
+            )
+            await self._both_ways(connection, (reader, writer), (broker_reader, broker_writer))
+        except OSError as error:
+            note(f"bmq record: connection {connection}: {error}")
+        except asyncio.CancelledError:
+            pass  # the recording ends
+        finally:
+            self._tasks.discard(task)
+            for each in (writer, broker_writer):
+                if each is not None:
+                    each.transport.abort()
+
+    async def _both_ways(self, connection: int, client: _Pair, broker: _Pair) -> None:
+        ways = [
+            asyncio.ensure_future(self._pass(connection, TO_BROKER, client[0], broker[1])),
+            asyncio.ensure_future(self._pass(connection, TO_CLIENT, broker[0], client[1])),
+        ]
+        try:
+            # An orderly end of one direction leaves the other one alone; a loss ends both.
+            await asyncio.wait(ways, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+
+    async def close(self) -> None:
+        """End every connection."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _pass(
+        self, connection: int, direction: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        framer: Framer | None = Framer()
+        while data := await reader.read(_CHUNK):
+            writer.write(data)
+            if framer is not None:
+                events, error = framer.feed(data)
+                for event in events:
+                    self._write(connection, direction, self._hidden(event))
+                if error is not None:
+                    note(
+                        f"bmq record: connection {connection}, {direction}: {error}; the rest is not recorded"
+                    )
+                    framer = None
+            await writer.drain()
+        self._write(connection, direction, b"")
+        with suppress(OSError):
+            writer.write_eof()
+
+    def _write(self, connection: int, direction: str, data: bytes) -> None:
+        self.events += bool(data)
+        seconds = time.monotonic() - self._started
+        self._output.write(line_of(Recorded(connection, seconds, direction, data)))
+        self._output.flush()
+
+    def _hidden(self, event: Event) -> bytes:
+        """Return an event without what proves who the client is."""
+        if self._secrets or event.type != EventType.AUTHENTICATION:
+            return event.data
+        try:
+            message = decode_event(event, MessageKind.AUTHENTICATION)
+            if isinstance(message, AuthenticationRequest) and message.data:
+                return encode_event(replace(message, data=_HIDDEN), codec_of(event))
+        except ProtocolError:
+            return b""  # better nothing than a secret
+        return event.data

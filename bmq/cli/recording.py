@@ -1,0 +1,70 @@
+"""Recorded conversations: one JSON line an event."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import orjson
+
+from bmq.cli.messages import BadInput
+
+__all__ = ["TO_BROKER", "TO_CLIENT", "Recorded", "line_of", "read_recording"]
+
+TO_BROKER, TO_CLIENT = "c2b", "b2c"
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One event.
+
+    Attributes:
+        connection: which one, from 1.
+        seconds: since the recording began.
+        direction: "c2b" from the client, "b2c" from the broker.
+        data: the whole event; empty where that side has ended the connection.
+    """
+
+    connection: int
+    seconds: float
+    direction: str
+    data: bytes
+
+
+def line_of(event: Recorded) -> bytes:
+    """Return an event as a line of a recording."""
+    entry: dict[str, Any] = {"conn": event.connection, "t": round(event.seconds, 6), "dir": event.direction}
+    if event.data:
+        entry |= {"type": event.data[4] & 63 if len(event.data) > 4 else 0, "hex": event.data.hex()}
+    else:
+        entry["eof"] = True
+    return orjson.dumps(entry) + b"\n"
+
+
+def read_recording(path: str) -> tuple[list[Recorded], str]:
+    """Return the events of a recording, and what is wrong with its end, if anything.
+
+    Raises:
+        BadInput: it is no recording.
+        OSError: it cannot be read.
+    """
+    lines = Path(path).read_bytes().splitlines(keepends=True)
+    events: list[Recorded] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            entry = cast("dict[str, Any]", orjson.loads(line))
+            event = Recorded(
+                int(entry["conn"]), float(entry["t"]), entry["dir"], bytes.fromhex(entry.get("hex", ""))
+            )
+            if event.direction not in (TO_BROKER, TO_CLIENT):
+                raise ValueError(f"dir is {event.direction!r}")
+        except (KeyError, TypeError, ValueError) as error:
+            if number == len(lines) and not line.endswith(b"\n") and events:
+                return events, f"{path} ends in the middle of line {number}, which is left out"
+            what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise BadInput(f"{path}, line {number}: no line of a recording: {what}") from None
+        events.append(event)
+    return events, ""

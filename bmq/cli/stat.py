@@ -1,0 +1,77 @@
+"""``bmq stat``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from bmq.admin import QueueStatistics
+from bmq.cli.output import emit_json, number, out, size, table
+from bmq.cli.target import Target, verb
+
+__all__ = ["command"]
+
+#: What is shown; a name that ends in ``>`` is of a number.
+_COLUMNS: dict[str, Callable[[QueueStatistics], str]] = {
+    "queue": lambda each: each.uri,
+    "msgs>": lambda each: number(each.messages),
+    "bytes>": lambda each: size(each.bytes),
+    "writers>": lambda each: number(each.producers),
+    "readers>": lambda each: number(each.consumers),
+    "posted>": lambda each: number(each.posted),
+    "refused>": lambda each: number(each.refused),
+    "pushed>": lambda each: number(each.pushed),
+    "confirmed>": lambda each: number(each.confirmed),
+    "expired>": lambda each: number(each.expired),
+    "rejected>": lambda each: number(each.rejected),
+}
+#: What needs a terminal of so many columns.
+_WIDE = dict.fromkeys(("bytes>", "writers>", "readers>", "refused>", "expired>", "rejected>"), 130) | {
+    "pushed>": 70
+}
+
+
+@verb("stat")
+async def command(
+    target: Target,
+    queue: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[QUEUE|DOMAIN]",
+            help="Only this queue, or the queues of this domain.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", "-j", help="One JSON object a queue, with all the broker tells.")
+    ] = False,
+) -> int:
+    """Show the broker's statistics by queue: what was posted, delivered and confirmed since it started.
+
+    A narrow terminal shows some of them, --json all.
+    [bold]bmq top[/] shows them as they change.
+
+    [bold]Examples[/]
+
+    $ bmq stat
+    $ bmq stat bmq://bmq.test.mem.priority/orders --json | jq .values.queue_confirm_time_max
+    """
+    async with target.admin() as admin:
+        queues = (await admin.statistics()).queues
+        if queue and "://" in queue:
+            wanted = admin.queue(queue).uri
+            queues = tuple(each for each in queues if each.uri == wanted)
+        elif queue:
+            await admin.domain(queue)  # says so when there is none
+            queues = tuple(each for each in queues if each.domain == queue)
+    if json:
+        for each in queues:
+            emit_json(asdict(each))
+        return 0
+    console = out()
+    columns = {name: cell for name, cell in _COLUMNS.items() if console.width >= _WIDE.get(name, 0)}
+    console.print(table(list(columns), [[cell(each) for cell in columns.values()] for each in queues]))
+    return 0

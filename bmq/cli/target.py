@@ -1,0 +1,397 @@
+"""Which broker, as whom, and how a verb that talks to one is run."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import inspect
+import logging
+import os
+import shlex
+import signal
+import ssl as ssl_module
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
+
+import typer
+
+from bmq.cli.messages import BadInput
+from bmq.cli.output import note
+from bmq.cli.status import Status
+
+if TYPE_CHECKING:
+    import bmq
+    from bmq.admin import connect as AdminConnect
+
+__all__ = ["DEFAULT_URI", "Target", "configuration_file", "offline", "verb"]
+
+DEFAULT_URI = "tcp://localhost:30114"
+_VARIABLE = "BMQ_BROKER_URI"
+_PANEL = "Broker"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A broker, and how to get in.
+
+    Attributes:
+        uri: its address.
+        name: what to call the process in the broker's log.
+        timeout: seconds to connect, and for each request.
+        ssl: for TLS.
+        server_hostname: the name to verify the certificate against.
+        credentials: who asks; None for nobody in particular.
+    """
+
+    uri: str
+    name: str
+    timeout: float
+    ssl: ssl_module.SSLContext | None = None
+    server_hostname: str | None = None
+    credentials: bmq.Credentials | None = None
+
+    def connect(self, **options: Any) -> bmq.connect:
+        """Return what connects a session."""
+        import bmq
+
+        timeouts = ("connect_timeout", "open_timeout", "configure_timeout", "close_timeout")
+        chosen: dict[str, Any] = {
+            "process_name": self.name,
+            **dict.fromkeys(timeouts, self.timeout),
+            **options,
+        }
+        return bmq.connect(
+            self.uri,
+            credentials=self.credentials,
+            ssl=self.ssl,
+            server_hostname=self.server_hostname,
+            options=bmq.SessionOptions(**chosen),
+        )
+
+    def admin(self) -> AdminConnect:
+        """Return what connects an admin client."""
+        import bmq.admin
+
+        return bmq.admin.connect(
+            self.uri,
+            credentials=self.credentials,
+            ssl=self.ssl,
+            server_hostname=self.server_hostname,
+            timeout=self.timeout,
+            process_name=self.name,
+        )
+
+
+# ---- configuration
+
+
+def configuration_file() -> Path:
+    """Return where the configuration is: BMQ_CONFIG, or the user's ``bmq/config.toml``."""
+    if named := os.environ.get("BMQ_CONFIG"):
+        return Path(named).expanduser()
+    home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return (Path(home) / "bmq" / "config.toml").expanduser()
+
+
+_KEYS = {
+    *("uri", "ca", "cert", "key", "server_name", "mechanism", "user"),
+    *("password_file", "password_env", "password_command"),
+}
+
+
+def _configuration() -> tuple[str, dict[str, dict[str, str]]]:
+    path = configuration_file()
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if os.environ.get("BMQ_CONFIG"):
+            raise BadInput(f"BMQ_CONFIG names {path}, which does not exist") from None
+        return "", {}
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path} cannot be read: {error}") from error
+    brokers: dict[str, Any] = content.get("brokers", {})
+    for name, entry in brokers.items():
+        if not isinstance(entry, dict) or not isinstance(cast("dict[str, Any]", entry).get("uri"), str):
+            raise BadInput(f'{path}: brokers.{name} needs a uri, for example uri = "{DEFAULT_URI}"')
+        if unknown := set(cast("dict[str, Any]", entry)) - _KEYS:
+            known = ", ".join(sorted(_KEYS))
+            raise BadInput(
+                f"{path}: brokers.{name} has unknown {', '.join(sorted(unknown))}; there are: {known}"
+            )
+    default = content.get("default", "")
+    if default and default not in brokers:
+        raise BadInput(f"{path}: default is {default!r}, which is not among its brokers")
+    return default, brokers
+
+
+def _find(broker: str | None) -> dict[str, str]:
+    """Return the entry of the broker that is meant."""
+    if broker is not None and "://" in broker:
+        return {"uri": broker}
+    if broker is None and os.environ.get(_VARIABLE):
+        return {"uri": os.environ[_VARIABLE]}
+    default, brokers = _configuration()
+    name = broker if broker is not None else default
+    if not name:
+        return {"uri": DEFAULT_URI}
+    if name not in brokers:
+        known = ", ".join(sorted(brokers)) or "none"
+        raise BadInput(
+            f"there is no broker called {name!r} in {configuration_file()} (there are: {known}); a URI looks "
+            f"like {DEFAULT_URI}"
+        )
+    return brokers[name]
+
+
+def _target(
+    verb_name: str,
+    broker: str | None,
+    timeout: float,
+    user: str | None,
+    password_file: str | None,
+    ca: str | None,
+    cert: str | None,
+    key: str | None,
+    server_name: str | None,
+) -> Target:
+    entry = _find(broker)
+    if broker is not None:
+        os.environ.pop(_VARIABLE, None)  # what is said on the command line counts
+    given = {"user": user, "password_file": password_file, "ca": ca, "cert": cert, "key": key}
+    entry = entry | {name: value for name, value in given.items() if value is not None}
+    if server_name is not None:
+        entry["server_name"] = server_name
+    ssl = _ssl(entry)
+    if ssl is not None and "tcps://" not in entry["uri"]:
+        raise BadInput(f"certificates are for TLS: write tcps:// instead of {entry['uri']!r}")
+    return Target(
+        uri=entry["uri"],
+        name=f"bmq {verb_name}",
+        timeout=timeout,
+        ssl=ssl,
+        server_hostname=entry.get("server_name"),
+        credentials=_credentials(entry),
+    )
+
+
+def _ssl(entry: dict[str, str]) -> ssl_module.SSLContext | None:
+    if "key" in entry and "cert" not in entry:
+        raise BadInput("a key goes with a certificate: --cert")
+    if "ca" not in entry and "cert" not in entry:
+        return None
+    try:
+        ca = entry.get("ca")
+        context = ssl_module.create_default_context(cafile=str(Path(ca).expanduser()) if ca else None)
+        if cert := entry.get("cert"):
+            key = entry.get("key")
+            context.load_cert_chain(Path(cert).expanduser(), Path(key).expanduser() if key else None)
+    except (OSError, ssl_module.SSLError) as error:
+        raise BadInput(f"the certificates cannot be used: {error}") from error
+    return context
+
+
+def _credentials(entry: dict[str, str]) -> bmq.Credentials | None:
+    import bmq
+
+    user = entry.get("user") or os.environ.get("BMQ_USER")
+    if not user:
+        mechanism = entry.get("mechanism")
+        return bmq.Credentials(mechanism) if mechanism else None
+    return bmq.Credentials.basic(user, _password(entry, user))
+
+
+def _password(entry: dict[str, str], user: str) -> str:
+    if file := entry.get("password_file"):
+        try:
+            return Path(file).expanduser().read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, ValueError) as error:
+            raise BadInput(f"the password cannot be read: {error}") from error
+    if command := entry.get("password_command"):
+        try:
+            done = subprocess.run(shlex.split(command), stdout=subprocess.PIPE, check=True, text=True)
+        except (OSError, ValueError, subprocess.CalledProcessError) as error:
+            raise BadInput(f"password_command failed: {error}") from error
+        return done.stdout.rstrip("\r\n")
+    variable = entry.get("password_env", "BMQ_PASSWORD")
+    if variable in os.environ:
+        return os.environ[variable]
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        return getpass.getpass(f"Password of {user}: ")
+    raise BadInput(f"no password for {user}: set {variable}, give --password-file, or see the configuration")
+
+
+# ---- running
+
+_BROKER = Annotated[
+    str | None,
+    typer.Option("--broker", "-b", metavar="NAME|URI", help="The broker.", rich_help_panel=_PANEL),
+]
+_TIMEOUT = Annotated[
+    float,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        min=0.001,
+        help="For connecting, and for each request.",
+        rich_help_panel=_PANEL,
+    ),
+]
+
+
+def _option(name: str, metavar: str, text: str) -> Any:
+    return Annotated[str | None, typer.Option(name, metavar=metavar, help=text, rich_help_panel=_PANEL)]
+
+
+_SHARED: dict[str, tuple[Any, Any]] = {
+    "broker": (_BROKER, None),
+    "timeout": (_TIMEOUT, 10.0),
+    "user": (
+        _option("--user", "NAME", "Authenticate as (BMQ_USER); the password is BMQ_PASSWORD, or asked for."),
+        None,
+    ),
+    "password_file": (_option("--password-file", "FILE", "What has the password."), None),
+    "ca": (_option("--ca", "FILE", "Certificates to trust, for tcps://."), None),
+    "cert": (_option("--cert", "FILE", "This client's certificate."), None),
+    "key": (_option("--key", "FILE", "Its key."), None),
+    "server_name": (_option("--server-name", "NAME", "The name in the broker's certificate."), None),
+}
+
+Async = Callable[..., Coroutine[Any, Any, int | None]]
+Plain = Callable[..., int | Coroutine[Any, Any, int | None] | None]
+
+
+def verb(name: str) -> Callable[[Async], Callable[..., None]]:
+    """Make a command of a coroutine function: its first parameter is the :class:`Target`.
+
+    What it returns is the exit status, None for OK. The options that say which broker are added to its own.
+    """
+
+    def decorate(function: Async) -> Callable[..., None]:
+        hints = get_type_hints(function, include_extras=True)
+        own = list(inspect.signature(function).parameters.values())[1:]
+        parameters = [parameter.replace(annotation=hints[parameter.name]) for parameter in own]
+        parameters += [
+            inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            for key, (annotation, default) in _SHARED.items()
+        ]
+
+        @wraps(function)
+        def command(**arguments: Any) -> None:
+            shared = {key: arguments.pop(key) for key in _SHARED}
+
+            def run() -> int | None:
+                target = _target(name, **shared)
+                return _run(function(target, **arguments))
+
+            _guarded(name, run)
+
+        return _with_signature(command, parameters)
+
+    return decorate
+
+
+def offline(name: str) -> Callable[[Plain], Callable[..., None]]:
+    """Make a command of a function that needs no broker; what it returns is the exit status."""
+
+    def decorate(function: Plain) -> Callable[..., None]:
+        hints = get_type_hints(function, include_extras=True)
+        own = inspect.signature(function).parameters.values()
+        parameters = [parameter.replace(annotation=hints[parameter.name]) for parameter in own]
+
+        @wraps(function)
+        def command(**arguments: Any) -> None:
+            def run() -> int | None:
+                done = function(**arguments)
+                return done if done is None or isinstance(done, int) else _run(done)
+
+            _guarded(name, run)
+
+        return _with_signature(command, parameters)
+
+    return decorate
+
+
+def _with_signature(command: Callable[..., None], parameters: list[inspect.Parameter]) -> Callable[..., None]:
+    signed: Any = command
+    signed.__signature__ = inspect.Signature(parameters)
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+class _Terminated(Exception):
+    """SIGTERM came."""
+
+
+def _run(coroutine: Coroutine[Any, Any, int | None]) -> int | None:
+    """Run a verb; Ctrl-C and SIGTERM cancel it, so that it closes what it has open."""
+    import bmq
+
+    async def main() -> int | None:
+        task = asyncio.current_task()
+        assert task is not None
+        ended: list[int] = []
+
+        def end() -> None:
+            ended.append(signal.SIGTERM)
+            task.cancel()
+
+        loop = asyncio.get_running_loop()
+        try:
+            loop.add_signal_handler(signal.SIGTERM, end)
+        except (NotImplementedError, RuntimeError, ValueError):
+            pass  # not on this platform, or not in the main thread
+        try:
+            return await coroutine
+        except asyncio.CancelledError:
+            if ended:
+                raise _Terminated from None
+            raise
+
+    return bmq.run(main())
+
+
+def _guarded(name: str, run: Callable[[], int | None]) -> None:
+    """Run a verb, and make an exit status of what becomes of it.
+
+    Raises:
+        typer.Exit: always.
+    """
+    import bmq
+
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format=f"bmq {name}: %(message)s")
+    try:
+        status = run() or Status.OK
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        status = Status.INTERRUPTED
+    except _Terminated:
+        status = Status.TERMINATED
+    except BrokenPipeError:
+        # Whatever is still buffered for nobody must not fail once more when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = Status.NO_READER
+    except (BadInput, bmq.Error, OSError, UnicodeError) as error:
+        note(f"bmq {name}: {error}")
+        status = status_of(error)
+    raise typer.Exit(int(status))
+
+
+def status_of(error: BaseException) -> Status:
+    """Return the exit status that an error makes."""
+    import bmq
+
+    match error:
+        case bmq.NegotiationError() | bmq.AuthenticationError() | bmq.RequestError() | bmq.AdminError():
+            return Status.REFUSED
+        case bmq.ConnectionFailed() | bmq.RequestTimeout() | bmq.SessionClosed() | bmq.QueueClosed():
+            return Status.UNREACHABLE
+        case bmq.PostError() | bmq.ProtocolError():
+            return Status.FAILED
+        case _:
+            return Status.USAGE

@@ -1,0 +1,282 @@
+"""``bmq top``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+import bmq
+from bmq.admin import Admin, Internals, QueueStatistics, Statistics
+from bmq.cli.figures import sparkline
+from bmq.cli.messages import BadInput
+from bmq.cli.output import emit_json, number, out, size, table
+from bmq.cli.status import Status
+from bmq.cli.target import Target, verb
+
+__all__ = ["command"]
+
+_HISTORY = 60
+_SPARK = 12
+_SORTS: dict[str, Callable[[_Line], float]] = {}
+
+
+@dataclass(slots=True)
+class _Rates:
+    """How fast the totals of a queue grow."""
+
+    posted: deque[float] = field(default_factory=lambda: deque(maxlen=_HISTORY))
+    confirmed: deque[float] = field(default_factory=lambda: deque(maxlen=_HISTORY))
+    depth: deque[float] = field(default_factory=lambda: deque(maxlen=_HISTORY))
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One queue, at one moment."""
+
+    statistics: QueueStatistics
+    internals: Internals | None
+    rates: _Rates
+
+    @property
+    def posting(self) -> float:
+        """Messages posted a second."""
+        return self.rates.posted[-1] if self.rates.posted else 0.0
+
+    @property
+    def confirming(self) -> float:
+        """Messages confirmed a second."""
+        return self.rates.confirmed[-1] if self.rates.confirmed else 0.0
+
+    # A broker counts a new queue only after a while; what it holds, and who has it open, it tells at once.
+
+    @property
+    def messages(self) -> int:
+        """What the queue holds."""
+        return self.statistics.messages if self.internals is None else self.internals.depth.messages
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes these are."""
+        return self.statistics.bytes if self.internals is None else self.internals.depth.bytes
+
+    @property
+    def writers(self) -> int:
+        """How often it is open for writing."""
+        return sum(client.writers for client in self.internals.clients) if self.internals is not None else 0
+
+    @property
+    def readers(self) -> int:
+        """How often it is open for reading."""
+        return sum(client.readers for client in self.internals.clients) if self.internals is not None else 0
+
+    @property
+    def unconfirmed(self) -> int:
+        """Messages delivered and not confirmed."""
+        clients = self.internals.clients if self.internals is not None else ()
+        return sum(stream.unconfirmed or 0 for client in clients for stream in client.streams)
+
+
+_SORTS.update(
+    {
+        "rate": lambda line: line.posting + line.confirming,
+        "depth": lambda line: line.messages,
+        "bytes": lambda line: line.bytes,
+        "unconfirmed": lambda line: line.unconfirmed,
+    }
+)
+
+
+#: What is shown of a queue; a name that ends in ``>`` is of a number, one of ``~`` and spaces has no title.
+_COLUMNS: dict[str, Callable[[_Line], str | Text]] = {
+    "queue": lambda line: line.statistics.uri,
+    "depth>": lambda line: number(line.messages),
+    "~": lambda line: Text(sparkline(line.rates.depth, _SPARK), style="blue", no_wrap=True),
+    "bytes>": lambda line: size(line.bytes),
+    "post/s>": lambda line: number(line.posting),
+    "~ ": lambda line: Text(sparkline(line.rates.posted, _SPARK), style="green", no_wrap=True),
+    "conf/s>": lambda line: number(line.confirming),
+    "writers>": lambda line: number(line.writers),
+    "readers>": lambda line: number(line.readers),
+    "unconf>": lambda line: number(line.unconfirmed),
+}
+#: What needs a terminal of so many columns.
+_WIDE = {"~": 90, "~ ": 90, "bytes>": 120, "writers>": 120, "readers>": 100}
+
+
+@verb("top")
+async def command(
+    target: Target,
+    queue: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[QUEUE|DOMAIN]",
+            help="Only this queue with its clients, or this domain.",
+            show_default=False,
+        ),
+    ] = None,
+    interval: Annotated[
+        float, typer.Option("--interval", "-i", metavar="SECONDS", min=0.1, help="Between two looks.")
+    ] = 1.0,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="End after so many looks.")
+    ] = None,
+    sort: Annotated[
+        str, typer.Option("--sort", "-s", help=f"By {', '.join(_SORTS)}; the most comes first.")
+    ] = "rate",
+    limit: Annotated[int, typer.Option("--limit", "-l", min=1, help="How many queues to show.")] = 20,
+    json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object a queue and look.")] = False,
+) -> int:
+    """Watch the queues of a broker: depth, rates, consumers, and what is not confirmed.
+
+    Rates are differences between two looks. It goes on until Ctrl-C. Where there is no
+    terminal each look is printed below the other.
+
+    [bold]Examples[/]
+
+    $ bmq top
+    $ bmq top bmq://bmq.test.mem.priority/orders --interval 5
+    $ bmq top --json --count 60 > minute.ndjson
+    """
+    if sort not in _SORTS:
+        raise BadInput(f"there is no order {sort!r}; there are {', '.join(_SORTS)}")
+    watch = _Watch(queue)
+    live = sys.stdout.isatty() and not json
+    console = out()
+    looks = 0
+    async with target.admin() as admin:
+        screen = Live(console=console, screen=count is None, auto_refresh=False) if live else nullcontext()
+        with screen as shown:
+            while True:
+                try:
+                    lines = await watch.look(admin)
+                except (bmq.ConnectionFailed, bmq.RequestTimeout) as error:
+                    if not live:
+                        raise
+                    view: RenderableType = Text(f"no broker: {error}; trying again", style="bold red")
+                else:
+                    lines = sorted(lines, key=_SORTS[sort], reverse=True)[:limit]
+                    if json:
+                        for line in lines:
+                            emit_json(_object(line))
+                        sys.stdout.flush()
+                        view = ""
+                    else:
+                        view = _view(lines, admin.broker, watch, clients=bool(queue and "://" in queue))
+                if shown is not None:
+                    shown.update(view, refresh=True)
+                elif not json:
+                    console.print(view)
+                    sys.stdout.flush()
+                looks += 1
+                if count is not None and looks >= count:
+                    return Status.OK
+                await asyncio.sleep(interval)
+
+
+class _Watch:
+    """Looks at a broker again and again."""
+
+    def __init__(self, only: str | None) -> None:
+        self._only = only.partition("?")[0] if only else None
+        self._rates: dict[str, _Rates] = {}
+        self._before: dict[str, QueueStatistics] = {}
+        self._at = 0.0
+        #: What the broker said last.
+        self.statistics: Statistics | None = None
+
+    async def look(self, admin: Admin) -> list[_Line]:
+        """Ask the broker, and return the queues that are wanted."""
+        self.statistics = await admin.statistics()
+        now = time.monotonic()
+        seconds = now - self._at
+        wanted = [each for each in self.statistics.queues if self._wants(each)]
+        lines: list[_Line] = []
+        for each in wanted:
+            rates = self._rates.setdefault(each.uri, _Rates())
+            before = self._before.get(each.uri)
+            if before is not None and seconds > 0:
+                rates.posted.append(max(0, each.posted - before.posted) / seconds)
+                rates.confirmed.append(max(0, each.confirmed - before.confirmed) / seconds)
+            line = _Line(each, await _internals(admin, each.uri), rates)
+            rates.depth.append(line.messages)
+            lines.append(line)
+        self._before = {each.uri: each for each in wanted}
+        self._rates = {uri: rates for uri, rates in self._rates.items() if uri in self._before}
+        self._at = now
+        return lines
+
+    def _wants(self, queue: QueueStatistics) -> bool:
+        return self._only in (None, queue.uri, queue.domain)
+
+
+async def _internals(admin: Admin, uri: str) -> Internals | None:
+    try:
+        return await admin.queue(uri).internals()
+    except bmq.AdminError:
+        return None  # it is gone, and the statistics do not know yet
+
+
+def _view(lines: list[_Line], broker: str, watch: _Watch, *, clients: bool) -> RenderableType:
+    assert watch.statistics is not None
+    posting, confirming = sum(line.posting for line in lines), sum(line.confirming for line in lines)
+    held = sum(line.messages for line in lines)
+    head = Text.assemble(
+        (broker, "bold"),
+        f"  {watch.statistics.time:%T} UTC  {number(len(lines))} queues  {number(held)} messages  ",
+        f"{number(posting)} posted/s  {number(confirming)} confirmed/s",
+    )
+    rows = [[cell(line) for cell in _COLUMNS.values()] for line in lines]
+    width = out().width
+    shown = [index for index, name in enumerate(_COLUMNS) if width >= _WIDE.get(name, 0)]
+    names = [name.strip("~ ") for name in _COLUMNS]
+    parts: list[RenderableType] = [
+        head,
+        table([names[index] for index in shown], [[row[index] for index in shown] for row in rows]),
+    ]
+    if clients:
+        parts.extend(_clients(line.internals) for line in lines if line.internals is not None)
+    return Group(*parts)
+
+
+def _clients(internals: Internals) -> RenderableType:
+    rows = [
+        (
+            client.description,
+            stream.app_id if stream.subscriptions else "",
+            number(len(stream.subscriptions)),
+            "" if stream.unconfirmed is None else number(stream.unconfirmed),
+            number(sum(window.max_messages for window in stream.windows)),
+            Text("full", style="bold red") if any(window.full for window in stream.windows) else "",
+        )
+        for client in internals.clients
+        for stream in client.streams
+    ]
+    return table(["client", "application", "subscriptions>", "unconfirmed>", "limit>", ""], rows)
+
+
+def _object(line: _Line) -> dict[str, object]:
+    each = line.statistics
+    return {
+        "time": time.time(),
+        "uri": each.uri,
+        "messages": line.messages,
+        "bytes": line.bytes,
+        "posted": each.posted,
+        "confirmed": each.confirmed,
+        "posted_per_second": round(line.posting, 1),
+        "confirmed_per_second": round(line.confirming, 1),
+        "writers": line.writers,
+        "readers": line.readers,
+        "unconfirmed": line.unconfirmed,
+    }

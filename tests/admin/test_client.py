@@ -1,0 +1,144 @@
+"""The admin client and connections that fail, hang, or lead to somebody else."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import AsyncIterator
+
+import pytest
+
+import bmq
+from bmq.testing import Direction, FaultProxy
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[bmq.broker.Broker]:
+    async with bmq.broker.Broker(auth={"operator": "secret"}) as broker:
+        yield broker
+
+
+OPERATOR = bmq.Credentials.basic("operator", "secret")
+
+
+async def test_nobody_is_there(unused_tcp_port: int) -> None:
+    with pytest.raises(bmq.ConnectionFailed, match=f"127.0.0.1:{unused_tcp_port}"):
+        await bmq.admin.connect(f"tcp://127.0.0.1:{unused_tcp_port}")
+
+
+async def test_of_several_addresses_the_first_that_answers_is_asked(
+    broker: bmq.broker.Broker, unused_tcp_port: int
+) -> None:
+    uri = f"tcp://127.0.0.1:{unused_tcp_port},{broker.uri}"
+    async with bmq.admin.connect(uri, credentials=OPERATOR) as admin:
+        assert admin.broker == broker.uri
+        assert await admin.clusters()
+
+
+async def test_credentials(broker: bmq.broker.Broker) -> None:
+    with pytest.raises(bmq.AuthenticationError):
+        await bmq.admin.connect(broker.uri, credentials=bmq.Credentials.basic("operator", "wrong"))
+
+    async def ask_for_them() -> bmq.Credentials:
+        return OPERATOR
+
+    async with bmq.admin.connect(broker.uri, credentials=ask_for_them) as admin:
+        assert await admin.clusters()
+
+
+async def test_a_lost_connection_fails_its_commands_and_the_next_one_connects_again(
+    broker: bmq.broker.Broker,
+) -> None:
+    async with FaultProxy(broker.uri) as proxy, bmq.admin.connect(proxy.uri, credentials=OPERATOR) as admin:
+        proxy.stall(Direction.TO_CLIENT)
+        waiting = asyncio.ensure_future(admin.clusters())
+        proxy.when(Direction.TO_BROKER, lambda connection: connection.cut(), events=1)
+        with pytest.raises(bmq.ConnectionFailed):
+            await waiting
+        proxy.heal()
+        assert await admin.clusters()
+        assert proxy.accepted == 2
+
+
+async def test_no_answer_in_time(broker: bmq.broker.Broker) -> None:
+    async with FaultProxy(broker.uri) as proxy, bmq.admin.connect(proxy.uri, credentials=OPERATOR) as admin:
+        proxy.stall(Direction.TO_CLIENT)
+        with pytest.raises(bmq.RequestTimeout, match="HELP"):
+            await admin.command("HELP", timeout=0.05)
+        proxy.heal()
+        # What comes late is the answer to nothing any more.
+        assert "domainInfo" in await admin.query("DOMAINS DOMAIN bmq.test.mem.priority INFOS")
+
+
+async def test_commands_at_the_same_time_get_their_own_answers(broker: bmq.broker.Broker) -> None:
+    async with bmq.admin.connect(broker.uri, credentials=OPERATOR) as admin:
+        names = ["bmq.test.mem.priority", "bmq.test.mem.fanout", "bmq.test.mem.broadcast"] * 5
+        infos = await asyncio.gather(*(admin.domain(name) for name in names))
+        assert [info.name for info in infos] == names
+
+
+async def test_a_cancelled_command_disturbs_nobody(broker: bmq.broker.Broker) -> None:
+    async with bmq.admin.connect(broker.uri, credentials=OPERATOR) as admin:
+        first = asyncio.ensure_future(admin.domain("bmq.test.mem.fanout"))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert (await admin.domain("bmq.test.mem.priority")).name == "bmq.test.mem.priority"
+        with pytest.raises(asyncio.CancelledError):
+            await first
+
+
+async def test_closing(broker: bmq.broker.Broker) -> None:
+    admin = await bmq.admin.connect(broker.uri, credentials=OPERATOR)
+    await admin.close()
+    await admin.close()
+    with pytest.raises(bmq.StateError, match="closed"):
+        await admin.clusters()
+
+
+async def test_the_peer_is_no_broker() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(bmq.ConnectionFailed, match="does not behave like a BlazingMQ broker"):
+            await bmq.admin.connect(f"tcp://127.0.0.1:{port}", timeout=20)
+
+
+async def test_heartbeats_are_answered() -> None:
+    async with (
+        bmq.broker.Broker(heartbeat_interval_ms=20, max_missed_heartbeats=1) as broker,
+        FaultProxy(broker.uri) as proxy,
+        bmq.admin.connect(proxy.uri) as admin,
+    ):
+        heard = asyncio.Event()
+        proxy.when(Direction.TO_BROKER, lambda _: heard.set(), events=10)
+        await asyncio.wait_for(heard.wait(), 20)
+        assert await admin.clusters()
+        assert proxy.accepted == 1
+
+
+@pytest.mark.parametrize("text", ["", "  ", "HELP\nSTAT SHOW", "HELP\r"])
+async def test_a_command_is_one_line(broker: bmq.broker.Broker, text: str) -> None:
+    async with bmq.admin.connect(broker.uri, credentials=OPERATOR) as admin:
+        with pytest.raises(bmq.UsageError):
+            await admin.command(text)
+
+
+async def test_names_do_not_smuggle_words_into_a_command(broker: bmq.broker.Broker) -> None:
+    async with bmq.admin.connect(broker.uri, credentials=OPERATOR) as admin:
+        with pytest.raises(bmq.InvalidURI):
+            await admin.domain("bmq.test.mem.priority PURGE")
+        with pytest.raises(bmq.InvalidURI):
+            await admin.queue("bmq://bmq.test.mem.fanout/q").purge("foo bar")
+        with pytest.raises(bmq.UsageError):
+            await admin.queue("bmq://bmq.test.mem.fanout/q").messages(count=0)
+
+
+def test_its_error_survives_pickling() -> None:
+    error = bmq.AdminError("no", command="HELP", broker_message="not today")
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.command, again.broker_message) == ("no", "HELP", "not today")

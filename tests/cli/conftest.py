@@ -1,0 +1,110 @@
+"""The command is run in this process, against an embedded broker or the one that BMQ_BROKER_URI names."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+import bmq
+from bmq.cli import main
+from bmq.testing import BackgroundBroker
+
+T = TypeVar("T")
+
+
+@pytest.fixture(autouse=True)
+def _surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing of whoever runs the tests: no configuration, no credentials, a terminal of 80 columns."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in ("BMQ_BROKER_URI", "BMQ_CONFIG", "BMQ_USER", "BMQ_PASSWORD", "FORCE_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+REAL = os.environ.get("BMQ_BROKER_URI")
+
+
+@pytest.fixture
+def uri() -> Iterator[str]:
+    """A broker that runs while the command does."""
+    if REAL:
+        yield REAL
+        return
+    with BackgroundBroker() as broker:
+        yield broker.uri
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command did."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def json(self) -> list[Any]:
+        return [json.loads(line) for line in self.lines]
+
+
+Bmq = Callable[..., Ran]
+
+
+@pytest.fixture
+def offline(capsys: pytest.CaptureFixture[str]) -> Bmq:
+    """Run the command: ``offline("check", "x > 1")``."""
+
+    def run(*arguments: str) -> Ran:
+        capsys.readouterr()
+        status = main(arguments)
+        captured = capsys.readouterr()
+        return Ran(status, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def run(offline: Bmq, uri: str) -> Bmq:
+    """Run the command with the broker: ``run("post", queue, "hello")``."""
+    return lambda *arguments: offline(*arguments, "--broker", uri)
+
+
+class Aside:
+    """A session in a thread of its own, for what goes on while the command runs."""
+
+    def __init__(self, uri: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self.session = self.do(self._connect(uri))
+
+    async def _connect(self, uri: str) -> bmq.Session:
+        return await bmq.connect(uri)
+
+    def do(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine there, and return its result."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
+
+    def close(self) -> None:
+        self.do(self.session.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.fixture
+def aside(uri: str) -> Iterator[Aside]:
+    aside = Aside(uri)
+    yield aside
+    aside.close()

@@ -1,0 +1,291 @@
+"""doctor, bench, record, replay; and what ends a command from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+import bmq
+from tests.cli.conftest import Aside, Bmq
+
+FANOUT = "bmq.test.mem.fanout"
+
+
+# ---- doctor
+
+
+def test_doctor(run: Bmq, bmq_queue_uri: str) -> None:
+    ran = run("doctor", bmq_queue_uri, "--json")
+    assert ran.status == 0
+    steps = ["resolve", "connect", "negotiate", "open", "subscribe", "post", "receive", "confirm"]
+    assert [step["step"] for step in ran.json] == steps
+    assert all(step["ok"] and step["seconds"] >= 0 for step in ran.json)
+    assert run("tail", bmq_queue_uri, "--idle", "0.2").lines == [], "its message is gone"
+    assert [line.split()[:2] for line in run("doctor").lines] == [["ok", step] for step in steps[:3]]
+
+
+def test_doctor_on_one_application(run: Bmq, bmq_new_queue_uri: object) -> None:
+    queue = bmq_new_queue_uri(FANOUT)  # type: ignore[operator]
+    assert run("doctor", f"{queue}?id=foo").status == 0
+    run("purge", queue, "--yes")
+
+
+def test_doctor_leaves_what_is_there_to_others(run: Bmq, aside: Aside, bmq_queue_uri: str) -> None:
+    reader = aside.do(aside.session.open_queue(bmq_queue_uri, read=True))
+    run("post", bmq_queue_uri, "theirs")
+    assert run("doctor", bmq_queue_uri).status == 0
+    assert aside.do(reader.receive(20)).data == b"theirs"
+    with pytest.raises(TimeoutError):
+        aside.do(reader.receive(0.2))
+
+
+def test_doctor_says_what_to_do(run: Bmq, offline: Bmq, unused_tcp_port: int) -> None:
+    ran = offline("doctor", "--broker", f"tcp://127.0.0.1:{unused_tcp_port}")
+    assert ran.status == 3
+    assert ran.lines[1].startswith("FAIL  connect")
+    assert "is the broker running" in ran.lines[2]
+    ran = run("doctor", "bmq://no.such.domain/q")
+    assert ran.status == 4
+    assert ran.lines[3].startswith("FAIL  open")
+    assert "no.such.domain" in ran.lines[3]
+    ran = offline("doctor", "--broker", "tcp://no-such-host.invalid")
+    assert ran.status == 3
+    assert ran.lines[0].startswith("FAIL  resolve")
+
+
+# ---- bench
+
+
+def test_bench(run: Bmq, bmq_queue_uri: str) -> None:
+    arguments = [
+        "bench",
+        bmq_queue_uri,
+        "--messages",
+        "500",
+        "--size",
+        "100",
+        "--properties",
+        "2",
+        "--rounds",
+        "20",
+    ]
+    ran = run(*arguments, "--json")
+    assert ran.status == 0
+    (result,) = ran.json
+    assert result["produce"]["messages"] == result["consume"]["messages"] == 500
+    assert result["produce"]["messages_per_second"] > 0
+    for name in ("ack_seconds", "push_seconds"):
+        found = result[name]
+        assert 0 < found["p50"] <= found["p90"] <= found["p99"] <= found["p99.9"] <= found["max"]
+    ran = run(*arguments)
+    assert "messages/s" in ran.out
+    assert "post to delivery" in ran.out
+    assert (run("peek", bmq_queue_uri).status, run("peek", bmq_queue_uri).out) == (0, "")
+
+
+def test_bench_wants_a_queue_of_its_own(run: Bmq, bmq_queue_uri: str) -> None:
+    run("post", bmq_queue_uri, "somebody's")
+    ran = run("bench", bmq_queue_uri, "--phase", "roundtrip", "--rounds", "5")
+    assert ran.status == 2
+    assert "other messages" in ran.err
+    assert run("bench", "--phase", "consume").status == 2
+
+
+# ---- processes
+
+
+@asynccontextmanager
+async def process(*arguments: str, **options: object) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The command as a process."""
+    pipes = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE} | options
+    command = [sys.executable, "-m", "bmq", *arguments]
+    started = await asyncio.create_subprocess_exec(*command, **pipes)  # type: ignore[arg-type]
+    try:
+        yield started
+    finally:
+        if started.returncode is None:
+            started.kill()
+        await started.communicate()
+
+
+@asynccontextmanager
+async def ready(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """A command that says that it is ready, and the address it says."""
+    async with process(*arguments) as started:
+        assert started.stdout is not None
+        line = (await asyncio.wait_for(started.stdout.readline(), 60)).decode()
+        assert " ready on tcp://" in line
+        yield started, line.split()[-1]
+
+
+async def ended(started: asyncio.subprocess.Process) -> tuple[int | None, str, str]:
+    out, err = await asyncio.wait_for(started.communicate(), 60)
+    return started.returncode, out.decode(), err.decode()
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+async def test_a_signal_closes_the_session_in_good_order(
+    uri: str, bmq_queue_uri: str, number: signal.Signals, status: int
+) -> None:
+    async with bmq.connect(uri) as session:
+        queue = await session.open_queue(bmq_queue_uri, write=True)
+        await queue.post(b"one")
+        async with process("tail", bmq_queue_uri, "--follow", "--json", "--broker", uri) as started:
+            assert started.stdout is not None
+            assert b'"one"' in await asyncio.wait_for(started.stdout.readline(), 60)
+            started.send_signal(number)
+            returned, out, err = await ended(started)
+        assert (returned, out, err) == (status, "", "")
+    async with bmq.admin.connect(uri) as admin:
+        internals = await admin.queue(bmq_queue_uri).internals()
+        assert (internals.depth.messages, sum(client.readers for client in internals.clients)) == (1, 0)
+
+
+async def test_nobody_reads_the_output(uri: str, bmq_queue_uri: str) -> None:
+    async with bmq.connect(uri) as session:
+        queue = await session.open_queue(bmq_queue_uri, write=True)
+        await queue.post_many([b"m" * 1000] * 500)
+        reading, writing = os.pipe()
+        async with process("tail", bmq_queue_uri, "--broker", uri, stdout=writing) as started:
+            os.close(writing)
+            os.read(reading, 100)
+            os.close(reading)
+            _, err = await asyncio.wait_for(started.communicate(), 60)
+            assert (started.returncode, err) == (141, b"")
+    async with bmq.admin.connect(uri) as admin:
+        await admin.queue(bmq_queue_uri).purge()
+
+
+async def test_posting_what_comes_in_while_it_comes(uri: str, bmq_queue_uri: str) -> None:
+    """Lines are posted as they come, not when the input ends; Ctrl-C needs no input to end it."""
+    async with bmq.connect(uri) as session:
+        queue = await session.open_queue(bmq_queue_uri, read=True)
+        pipe = asyncio.subprocess.PIPE
+        async with process("post", bmq_queue_uri, "--lines", "--broker", uri, stdin=pipe) as started:
+            assert started.stdin is not None
+            for line in (b"one", b"two"):
+                started.stdin.write(line + b"\n")
+                async with await queue.receive(60) as message:
+                    assert message.data == line
+            started.send_signal(signal.SIGINT)
+            await asyncio.wait_for(started.wait(), 60)
+            assert started.returncode == 130
+
+
+async def test_recorded_and_replayed(uri: str, bmq_queue_uri: str, tmp_path: Path) -> None:
+    recording = str(tmp_path / "conversation.ndjson")
+    async with ready("record", recording, "--broker", uri) as (recorder, address):
+        async with bmq.connect(address) as session:
+            queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
+            await queue.post(b"hello", properties={"x": 1})
+            async with await queue.receive(60):
+                pass
+        recorder.send_signal(signal.SIGTERM)
+        status, _, err = await ended(recorder)
+        assert status == 0
+        assert "of 1 connections" in err
+
+    async with process("decode", "--file", recording, "--brief") as decoder:
+        status, out, _ = await ended(decoder)
+    assert status == 0
+    for words in ("clientIdentity", "openQueueResponse", "PUT", "ACK", "PUSH", "CONFIRM", "disconnect"):
+        assert words in out
+
+    async with ready("replay", recording, "--as", "broker") as (player, address):
+        async with bmq.connect(address) as session:
+            queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
+            ack = await queue.post(b"hello", properties={"x": 1})
+            async with await queue.receive(60) as message:
+                assert (message.guid, message.data, dict(message.properties)) == (
+                    ack.guid,
+                    b"hello",
+                    {"x": 1},
+                )
+        status, out, _ = await ended(player)
+        assert status == 0
+        assert "MISSING" not in out
+
+    async with ready("replay", recording, "--as", "broker", "--timeout", "0.5") as (player, address):
+        async with bmq.connect(address, reconnect=False) as session:
+            await session.close()
+        status, out, _ = await ended(player)
+        assert status == 1
+        assert "MISSING   1 x openQueue" in out
+
+
+async def test_replayed_as_a_client(uri: str, bmq_queue_uri: str, tmp_path: Path) -> None:
+    recording = str(tmp_path / "conversation.ndjson")
+    async with ready("record", recording, "--broker", uri) as (recorder, address):
+        async with bmq.connect(address) as session:
+            queue = await session.open_queue(bmq_queue_uri, write=True)
+            await queue.post(b"hello")
+        recorder.send_signal(signal.SIGTERM)
+        await ended(recorder)
+    async with process("replay", recording, "--broker", uri) as player:
+        status, out, _ = await ended(player)
+    assert status == 0
+    assert "expected  1 x ACK" in out
+    async with process("replay", recording, "--broker", uri, "--connection", "7") as player:
+        status, _, err = await ended(player)
+    assert status == 2
+    assert "there are: 1" in err
+
+
+async def test_a_recording_has_no_credentials_unless_told(tmp_path: Path) -> None:
+    async with bmq.broker.Broker(auth={"operator": "open sesame"}) as broker:
+        for option, there in ([], False), (["--with-credentials", "--force"], True):
+            recording = tmp_path / "conversation.ndjson"
+            async with ready("record", str(recording), "--broker", broker.uri, *option) as (
+                recorder,
+                address,
+            ):
+                credentials = bmq.Credentials.basic("operator", "open sesame")
+                async with bmq.connect(address, credentials=credentials):
+                    pass
+                recorder.send_signal(signal.SIGTERM)
+                assert (await ended(recorder))[0] == 0
+            # The password travels as base64 in JSON, and the recording has that as hexadecimal digits.
+            assert (b"operator:open sesame".hex() in _unpacked(recording)) is there
+        async with process("record", str(recording), "--broker", broker.uri) as recorder:
+            status, _, err = await ended(recorder)
+            assert status == 2
+            assert "--force" in err
+
+
+def _unpacked(recording: Path) -> str:
+    found = ""
+    for line in recording.read_text().splitlines():
+        data = bytes.fromhex(json.loads(line).get("hex", ""))
+        if b'"data":"' in data:
+            found += base64.b64decode(data.partition(b'"data":"')[2].partition(b'"')[0]).hex()
+    return found
+
+
+async def test_credentials_without_a_secret_on_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("open sesame\n")
+    async with bmq.broker.Broker(auth={"operator": "open sesame"}) as broker:
+        base = ["queues", "--broker", broker.uri]
+        file = ["--user", "operator", "--password-file", str(tmp_path / "password")]
+        for arguments, variables, status in [
+            (file, {}, 0),
+            ([], {"BMQ_USER": "operator", "BMQ_PASSWORD": "open sesame"}, 0),
+            (["--user", "operator"], {"BMQ_PASSWORD": "wrong"}, 4),
+            (["--user", "operator"], {}, 2),
+            ([], {}, 3),  # such a broker hangs up on who does not say who he is
+        ]:
+            surroundings = os.environ | variables
+            async with process(
+                *base, *arguments, env=surroundings, stdin=asyncio.subprocess.DEVNULL
+            ) as started:
+                returned, _, err = await ended(started)
+                assert returned == status, err
+                assert "sesame" not in err

@@ -1,0 +1,177 @@
+"""peek, queues, stat, purge, admin, top, explain: what the broker tells of itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+import bmq
+from tests.cli.conftest import Aside, Bmq
+
+FANOUT = "bmq.test.mem.fanout"
+NewUri = Callable[..., str]
+
+
+def test_peek(run: Bmq, bmq_queue_uri: str) -> None:
+    guids = run("post", bmq_queue_uri, *"abcde", "--guids").lines
+    ran = run("peek", bmq_queue_uri, "--offset", "1", "--count", "2", "--json")
+    assert [(each["place"], each["guid"]) for each in ran.json] == [(1, guids[1]), (2, guids[2])]
+    ran = run("peek", bmq_queue_uri, "--offset", "-1")
+    assert guids[4] in ran.out
+    assert "1 of 5 messages" in ran.err
+    assert run("tail", bmq_queue_uri, "--fields", "data").lines == list("abcde"), "nothing was taken"
+
+
+def test_queues(run: Bmq, bmq_new_queue_uri: NewUri) -> None:
+    queue = bmq_new_queue_uri(FANOUT)
+    run("post", queue, "a", "b")
+    run("tail", f"{queue}?id=foo", "--confirm")
+    (found,) = [each for each in run("queues", "--json").json if each["uri"] == queue]
+    assert (found["messages"], found["mode"], found["readers"]) == (2, "fanout", 0)
+    assert {app: each["messages"] for app, each in found["apps"].items()} == {"foo": 0, "bar": 2, "baz": 2}
+    lines = [line.split() for line in run("queues", FANOUT, "--apps").lines if line.startswith(queue)]
+    assert [line[:3] for line in lines] == [[queue, "foo", "0"], [queue, "bar", "2"], [queue, "baz", "2"]]
+    assert run("queues", "no.such.domain").status == 4
+
+
+def test_stat(run: Bmq, aside: Aside, bmq_queue_uri: str) -> None:
+    queue = aside.do(aside.session.open_queue(bmq_queue_uri, write=True))
+    aside.do(queue.post_many([b"m"] * 7))
+    while True:
+        found = [each for each in run("stat", "--json").json if each["uri"] == bmq_queue_uri]
+        if found and found[0]["posted"] == 7:
+            break
+    assert (found[0]["messages"], found[0]["producers"]) == (7, 1)
+    assert found[0]["values"]["queue_put_msgs_abs"] == 7
+    ran = run("stat", bmq_queue_uri)
+    assert bmq_queue_uri in ran.out
+    assert len(ran.lines) == 2
+
+
+def test_purge(run: Bmq, bmq_new_queue_uri: NewUri) -> None:
+    queue = bmq_new_queue_uri(FANOUT)
+    run("post", queue, "a", "b")
+    ran = run("purge", queue)
+    assert ran.status == 2
+    assert "--yes" in ran.err
+    (purged,) = run("purge", f"{queue}?id=foo", "--yes", "--json").json
+    assert (purged["queue"], purged["appId"], purged["messages"]) == (queue, "foo", 2)
+    (purged,) = run("purge", queue, "--yes", "--json").json
+    assert purged["messages"] == 2
+    assert run("purge", queue.replace("bmq.test", "no.such"), "--yes").status == 4
+
+
+def test_admin(run: Bmq) -> None:
+    assert "DOMAINS DOMAIN <name> PURGE" in run("admin", "HELP").out
+    ran = run("admin", "--json", "CLUSTERS CLUSTER local STATUS")
+    assert ran.json[0]["clusterStatus"]["isHealthy"] is True
+    ran = run("admin", "--json", "DOMAINS", "DOMAIN", "no.such.domain", "INFOS")
+    assert ran.status == 4
+    assert "no.such.domain" in ran.err
+
+
+def test_top(run: Bmq, aside: Aside, bmq_queue_uri: str) -> None:
+    queue = aside.do(aside.session.open_queue(bmq_queue_uri, write=True))
+    aside.do(queue.post_many([b"m"] * 3))
+    ran = run("top", bmq_queue_uri, "--count", "2", "--interval", "0.2", "--json")
+    assert ran.status == 0
+    assert all(each["uri"] == bmq_queue_uri for each in ran.json)
+    ran = run("top", bmq_queue_uri, "--count", "1")
+    assert "post/s" in ran.out
+    assert run("top", "--sort", "name").status == 2
+
+
+# ---- explain
+
+
+@pytest.fixture
+def reader(aside: Aside, bmq_queue_uri: str) -> bmq.Queue:
+    return aside.do(aside.session.open_queue(bmq_queue_uri, read=True))
+
+
+def _subscribe(aside: Aside, reader: bmq.Queue, text: str, **options: int) -> bmq.Consumer:
+    return aside.do(reader.subscribe(text, **options).open())
+
+
+def test_nobody_reads(run: Bmq, bmq_queue_uri: str) -> None:
+    (guid,) = run("post", bmq_queue_uri, "a", "--guids").lines
+    ran = run("explain", bmq_queue_uri)
+    assert ran.status == 0
+    assert "holds 1 message" in ran.out
+    assert "Nobody reads" in ran.out
+    assert guid in ran.out
+
+
+def test_a_consumer_at_its_limit(run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str) -> None:
+    consumer = _subscribe(aside, reader, "x >= 0", max_unconfirmed_messages=2, priority=3)
+    run("post", bmq_queue_uri, *"abcde", "-p", "x=1")
+    aside.do(consumer.receive(20))
+    aside.do(consumer.receive(20))
+    ran = run("explain", bmq_queue_uri, "-p", "x=1")
+    assert "5 messages wait in the queue" in ran.out
+    assert "2 of them are delivered and not confirmed" in ran.out
+    assert "at its limit of unconfirmed messages" in ran.out
+    assert "2 of 2 (full)" in ran.out
+    assert "The message waits: what matches is full" in ran.out
+
+
+def test_nothing_matches(run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str) -> None:
+    _subscribe(aside, reader, "x == 1", priority=9)
+    _subscribe(aside, reader, "x == 2", priority=4)
+    run("post", bmq_queue_uri, "a", "-p", "x=3")
+    ran = run("explain", bmq_queue_uri)
+    assert "they match no subscription" in ran.out
+    assert "--property" in ran.out
+    ran = run("explain", bmq_queue_uri, "-p", "x=3", "--json")
+    (explained,) = ran.json
+    decision = explained["applications"]["__default"]["decision"]
+    assert decision["candidates"] == []
+    assert "Nothing matches" in decision["text"]
+    ran = run("explain", bmq_queue_uri, "-p", "x=2")
+    assert "The message goes to" in ran.out
+    order = [line.split()[0] for line in ran.lines if "x == " in line]
+    assert order == ["9", "4", "9", "4"], "in the order of the priorities, in both tables"
+
+
+def test_everything_is_delivered(run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str) -> None:
+    run("post", bmq_queue_uri, "a", "b")
+    aside.do(reader.receive(20))
+    aside.do(reader.receive(20))
+    assert "what is missing is the confirmation" in run("explain", bmq_queue_uri).out
+
+
+def test_a_message_by_its_guid(run: Bmq, bmq_new_queue_uri: NewUri) -> None:
+    queue = bmq_new_queue_uri(FANOUT)
+    guids = run("post", queue, "a", "b", "c", "--guids").lines
+    run("tail", f"{queue}?id=foo", "--confirm")
+    ran = run("explain", queue, guids[1].lower())
+    assert ran.status == 0
+    assert "It is number 2 of 3 that wait for bar." in ran.out
+    assert "wait for foo" not in ran.out
+    assert "Nothing waits for application foo." in ran.out
+    ran = run("explain", queue, "0" * 32)
+    assert ran.status == 1
+    assert "is not there" in ran.out
+
+
+def test_one_application(run: Bmq, bmq_new_queue_uri: NewUri) -> None:
+    queue = bmq_new_queue_uri(FANOUT)
+    run("post", queue, "a")
+    ran = run("explain", f"{queue}?id=bar")
+    assert "application bar" in ran.out
+    assert "application foo" not in ran.out
+    ran = run("explain", f"{queue}?id=nope")
+    assert ran.status == 2
+    assert "foo, bar, baz" in ran.err
+
+
+def test_an_expression_of_another_client_that_is_not_legal(
+    run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str
+) -> None:
+    aside.do(reader.subscribe("x >", strict=False).open())
+    ran = run("explain", bmq_queue_uri, "--empty")
+    assert "not legal: takes everything" in ran.out
+    assert "The message goes to" in ran.out
+    assert json.loads(run("explain", bmq_queue_uri, "--empty", "--json").out)

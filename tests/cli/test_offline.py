@@ -1,0 +1,275 @@
+"""What needs no broker: check, decode, help, configuration."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bmq.cli import VERBS
+from tests.cli.conftest import Bmq
+from tests.transcripts import DIRECTORY, RECORDINGS, recorded, stream
+
+# ---- help
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "broker"])
+def test_every_verb_explains_itself(offline: Bmq, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    ran = offline(verb, "--help")
+    assert ran.status == 0
+    assert "Examples" in ran.out
+    assert f"$ bmq {verb}" in ran.out
+
+
+def test_help_lists_every_verb(offline: Bmq) -> None:
+    ran = offline("--help")
+    assert ran.status == 0
+    assert all(f" {verb} " in ran.out for verb in VERBS)
+    assert offline("--version").out.startswith("bmq ")
+
+
+def test_a_verb_or_option_there_is_not(offline: Bmq) -> None:
+    assert offline("explode").status == 2
+    assert offline("check", "x > 1", "--nope").status == 2
+
+
+def test_help_imports_little() -> None:
+    """No verb's module, no numpy or the like, nothing of the broker."""
+    script = (
+        "import sys; from bmq.cli import main; sys.stdout = sys.stderr; status = main(['--help']);"
+        "sys.stdout = sys.__stdout__;"
+        "print([m for m in sys.modules if m.startswith(('bmq.cli.', 'bmq.broker', 'bmq.admin', 'numpy'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['bmq.cli.app']"
+
+
+def test_without_its_extra_it_says_what_to_install() -> None:
+    script = "import sys; sys.modules['typer'] = None; from bmq.cli import main; sys.exit(main(['queues']))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "bmq[cli]" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# ---- check
+
+
+def test_check_a_legal_expression(offline: Bmq) -> None:
+    ran = offline("check", "CustomerId >= 1000 && exists(OrderType)")
+    assert ran.status == 0
+    assert "of 10 operators, 39 of 128 characters" in ran.out
+    assert "CustomerId, OrderType" in ran.out
+
+
+def test_check_one_that_is_not(offline: Bmq) -> None:
+    ran = offline("check", "x > 1", "x = 1")
+    assert ran.status == 1
+    assert "legal" in ran.out
+    assert "^ column 3" in ran.out
+    good, bad = offline("check", "x > 1", "x = 1", "--json").json
+    assert (good["legal"], bad["legal"], bad["offset"]) == (True, False, 2)
+
+
+@pytest.mark.parametrize(
+    ("properties", "status", "words"),
+    [
+        (["-p", "x=5"], 0, "matches"),
+        (["-p", "x=1"], 1, "does not match"),
+        (["-p", "x=a"], 1, "TYPE error"),
+        (["--empty"], 1, "NAME error"),
+    ],
+)
+def test_check_on_properties(offline: Bmq, properties: list[str], status: int, words: str) -> None:
+    ran = offline("check", "x > 1", *properties)
+    assert (ran.status, words in ran.out) == (status, True)
+
+
+def test_check_several_as_a_routing_table(offline: Bmq) -> None:
+    arguments = ["check", "x > 0", "x == 1", "", "-P", "5", "-P", "10", "-p", "x=1"]
+    ran = offline(*arguments)
+    assert ran.status == 0
+    assert ran.lines[-1] == "The message goes to #2."
+    ran = offline(*arguments, "--full", "2")
+    assert "nothing spills over" in ran.lines[-1]
+    assert offline("check", "x > 0", "--full", "2", "-p", "x=1").status == 2
+    assert offline("check", "x > 0", "-P", "1", "-P", "2").status == 2
+
+
+# ---- decode
+
+
+@pytest.mark.parametrize("recording", RECORDINGS)
+def test_every_recorded_conversation_decodes(offline: Bmq, recording: str) -> None:
+    ran = offline("decode", "--file", str(DIRECTORY / f"{recording}.jsonl"), "--json")
+    wrong = [part for event in ran.json for part in event["parts"] if part["error"]]
+    assert ran.json
+    # One of the recorded clients said that it was E_PYTHON, which there is not.
+    assert {part["name"] for part in wrong} <= {"clientIdentity.sdkLanguage"}
+
+
+def test_decode_tells_every_field(offline: Bmq) -> None:
+    ran = offline("decode", "--file", str(DIRECTORY / "official-props.jsonl"))
+    for words in ("PutHeader", "messageGUID", "numProperties", "property b", "ACK_REQUESTED", "crc32c"):
+        assert words in ran.out
+    ran = offline("decode", "--file", str(DIRECTORY / "official-props.jsonl"), "--brief")
+    assert "clientIdentity" in ran.out
+    assert "!!" not in ran.out
+
+
+def test_decode_digits(offline: Bmq, tmp_path: Path) -> None:
+    ran = offline("decode", "00000008 4b020000".replace(" ", ""))
+    assert ran.status == 0
+    assert "11 (HEARTBEAT_REQ)" in ran.out
+    (tmp_path / "digits").write_text("00 00 00 08 4c 02\n00 00\n")
+    assert "HEARTBEAT_RSP" in offline("decode", "--file", str(tmp_path / "digits")).out
+    assert offline("decode", "0g").status == 2
+    assert offline("decode").status == 2
+
+
+def test_decode_says_what_is_wrong_and_goes_on(offline: Bmq, tmp_path: Path) -> None:
+    whole = stream("official-basic", 1, "c2b")
+    (tmp_path / "cut").write_bytes(whole[:-3])
+    ran = offline("decode", "--file", str(tmp_path / "cut"), "--brief")
+    assert ran.status == 1
+    assert "ends in the middle of an event" in ran.err
+    assert "openQueue" in ran.out
+    (tmp_path / "not").write_bytes(whole + b"\0\0\0\1HTTP")
+    ran = offline("decode", "--file", str(tmp_path / "not"), "--brief")
+    assert ran.status == 1
+    assert "this is not the protocol" in ran.err
+
+
+def test_decode_never_falls_over(offline: Bmq, tmp_path: Path) -> None:
+    """Every event of a conversation, with each of its bytes changed in turn."""
+    lines = [
+        json.dumps({"conn": 1, "t": 0, "dir": event.direction, "hex": changed.hex()})
+        for event in recorded(recording="json-session")
+        for at in range(0, len(event.data), 5)
+        for changed in [event.data[:at] + bytes([event.data[at] ^ 0xFF]) + event.data[at + 1 :]]
+    ]
+    (tmp_path / "changed.jsonl").write_text("\n".join(lines) + "\n")
+    ran = offline("decode", "--file", str(tmp_path / "changed.jsonl"), "--json")
+    assert ran.status == 1
+    assert len(ran.lines) == len(lines)
+
+
+def test_a_recording_that_ends_in_the_middle_of_a_line(offline: Bmq, tmp_path: Path) -> None:
+    text = (DIRECTORY / "official-basic.jsonl").read_text()
+    (tmp_path / "cut.jsonl").write_text(text[: len(text) // 2])
+    ran = offline("decode", "--file", str(tmp_path / "cut.jsonl"), "--brief")
+    assert ran.status == 0
+    assert "ends in the middle of line" in ran.err
+    (tmp_path / "bad.jsonl").write_text('{"conn": 1}\n' + text)
+    ran = offline("decode", "--file", str(tmp_path / "bad.jsonl"))
+    assert ran.status == 2
+    assert "line 1" in ran.err
+
+
+def segment(source: int, target: int, sequence: int, payload: bytes, flags: int = 16) -> bytes:
+    """An Ethernet frame with a TCP segment."""
+    tcp = struct.pack(">HHIIBBHHH", source, target, sequence % 2**32, 0, 5 << 4, flags, 65535, 0, 0) + payload
+    head = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 20 + len(tcp), 0, 0, 64, 6, 0, b"\x7f\0\0\1", b"\x7f\0\0\1")
+    return bytes(12) + b"\x08\0" + head + tcp
+
+
+def pcap(frames: list[bytes]) -> bytes:
+    packets = b"".join(struct.pack("<IIII", 0, 0, len(frame), len(frame)) + frame for frame in frames)
+    return struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1) + packets
+
+
+def pcapng(frames: list[bytes]) -> bytes:
+    def block(kind: int, body: bytes) -> bytes:
+        body += bytes(-len(body) % 4)
+        return struct.pack("<II", kind, len(body) + 12) + body + struct.pack("<I", len(body) + 12)
+
+    section = block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))
+    interface = block(1, struct.pack("<HHI", 1, 0, 65535))
+    packets = [block(6, struct.pack("<IIIII", 0, 0, 0, len(f), len(f)) + f) for f in frames]
+    return section + interface + b"".join(packets)
+
+
+@pytest.mark.parametrize("container", [pcap, pcapng])
+def test_a_packet_capture(offline: Bmq, tmp_path: Path, container: object) -> None:
+    """Segments out of order, repeated and overlapping; numbers that wrap; another conversation in between."""
+    data = stream("official-basic", 1, "c2b")
+    first = 2**32 - 100
+    frames = [segment(5000, 30114, first, b"", flags=2), segment(1, 80, 7, b"GET / HTTP/1.1\r\n")]
+    pieces = [(at, data[at : at + 90]) for at in range(0, len(data), 90)]
+    for left, right in zip(pieces[::2], [*pieces[1::2], None], strict=False):
+        frames += [
+            segment(5000, 30114, first + 1 + at, piece) for at, piece in filter(None, (right, left, left))
+        ]
+    frames.append(segment(5000, 30114, first + 1 + 45, data[45:135]))
+    (tmp_path / "capture").write_bytes(container(frames))  # type: ignore[operator]
+    ran = offline("decode", "--file", str(tmp_path / "capture"), "--brief")
+    assert ran.status == 0
+    assert ran.lines[0] == "127.0.0.1:5000 to 127.0.0.1:30114"
+    (tmp_path / "plain").write_bytes(data)
+    assert ran.lines[1:] == offline("decode", "--file", str(tmp_path / "plain"), "--brief").lines
+
+
+def test_a_capture_that_is_cut(offline: Bmq, tmp_path: Path) -> None:
+    (tmp_path / "capture").write_bytes(pcap([segment(1, 2, 3, b"x")])[:-5])
+    ran = offline("decode", "--file", str(tmp_path / "capture"))
+    assert ran.status == 2
+    assert "ends in the middle of a packet" in ran.err
+
+
+# ---- which broker
+
+
+def config(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config" / "bmq").mkdir(parents=True)
+    (tmp_path / "config" / "bmq" / "config.toml").write_text(text)
+
+
+def test_a_broker_by_its_name(offline: Bmq, uri: str, tmp_path: Path) -> None:
+    config(
+        tmp_path,
+        f'default = "here"\n[brokers.here]\nuri = "{uri}"\n[brokers.there]\nuri = "tcp://127.0.0.1:1"',
+    )
+    assert offline("admin", "CLUSTERS LIST").status == 0
+    assert offline("admin", "CLUSTERS LIST", "--broker", "here").status == 0
+    assert offline("admin", "CLUSTERS LIST", "--broker", "there").status == 3
+    ran = offline("admin", "CLUSTERS LIST", "--broker", "elsewhere")
+    assert ran.status == 2
+    assert "here, there" in ran.err
+
+
+def test_the_environment_names_a_broker_and_the_command_line_wins(
+    offline: Bmq, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BMQ_BROKER_URI", uri)
+    assert offline("queues").status == 0
+    assert offline("queues", "--broker", "tcp://127.0.0.1:1").status == 3
+    monkeypatch.setenv("BMQ_BROKER_URI", "tcp://127.0.0.1:1")
+    assert offline("queues", "--broker", uri).status == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[brokers", "cannot be read"),
+        ("[brokers.x]\nport = 1", "needs a uri"),
+        ('[brokers.x]\nuri = "tcp://h"\npassword = "secret"', "unknown password"),
+        ('default = "y"\n[brokers.x]\nuri = "tcp://h"', "not among its brokers"),
+    ],
+)
+def test_a_configuration_that_is_wrong(offline: Bmq, tmp_path: Path, text: str, words: str) -> None:
+    config(tmp_path, text)
+    ran = offline("queues")
+    assert ran.status == 2
+    assert words in ran.err
+    assert "secret" not in ran.err
+
+
+def test_certificates_need_tls(offline: Bmq, tmp_path: Path) -> None:
+    ran = offline("queues", "--broker", "tcp://localhost", "--ca", str(tmp_path / "none.pem"))
+    assert ran.status == 2
+    assert offline("queues", "--broker", "tcps://localhost", "--key", "k").status == 2

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Bmq
+
+FANOUT = "bmq.test.mem.fanout"
+
+
+def posted(run: Bmq, queue: str) -> list[dict[str, object]]:
+    return run("tail", queue, "--json").json
+
+
+def test_payloads_with_properties_and_tags(run: Bmq, bmq_queue_uri: str) -> None:
+    arguments = ["-p", "CustomerId=1234", "-p", "ok=true", "-p", "small:short=-3", "-p", "raw:binary=00ff"]
+    ran = run("post", bmq_queue_uri, "hello", "world", *arguments, "-p", "zip:string=0123", "--guids")
+    assert ran.status == 0
+    assert "2 messages accepted" in ran.err
+    first, second = posted(run, bmq_queue_uri)
+    assert [first["guid"], second["guid"]] == ran.lines
+    assert (first["data"], second["data"]) == ("hello", "world")
+    assert first["properties"] == {"CustomerId": 1234, "ok": True, "small": -3, "raw": "00ff", "zip": "0123"}
+    types = {"CustomerId": "int64", "ok": "bool", "small": "short", "raw": "binary", "zip": "string"}
+    assert first["types"] == types
+
+
+def test_a_file_is_one_message(run: Bmq, bmq_queue_uri: str, tmp_path: Path) -> None:
+    (tmp_path / "image").write_bytes(b"\0\xff\n\n")
+    assert run("post", bmq_queue_uri, "--file", str(tmp_path / "image"), "--count", "2").status == 0
+    assert [message["base64"] for message in posted(run, bmq_queue_uri)] == ["AP8KCg==", "AP8KCg=="]
+
+
+def test_lines_the_last_of_which_has_no_end(run: Bmq, bmq_queue_uri: str, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b"one\r\ntwo\nthree")
+    assert run("post", bmq_queue_uri, "--file", str(tmp_path / "lines"), "--lines").status == 0
+    assert [message["data"] for message in posted(run, bmq_queue_uri)] == ["one", "two", "three"]
+
+
+def test_standard_input(
+    run: Bmq, bmq_queue_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "input").write_bytes(b"as it\nis")
+    with (tmp_path / "input").open() as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        assert run("post", bmq_queue_uri).status == 0
+    assert [message["data"] for message in posted(run, bmq_queue_uri)] == ["as it\nis"]
+
+
+def test_what_tail_prints_can_be_posted(
+    run: Bmq, bmq_queue_uri: str, bmq_new_queue_uri: object, tmp_path: Path
+) -> None:
+    run("post", bmq_queue_uri, "x", "-p", "c:char=41", "-p", "n:int32=7", "-p", "s=text", "--tag", "express")
+    printed = run("tail", bmq_queue_uri, "--json", "--confirm").out
+    (tmp_path / "messages").write_text(printed)
+    assert run("post", bmq_queue_uri, "--ndjson", "--file", str(tmp_path / "messages")).status == 0
+    (before,), (after,) = [json.loads(printed)], posted(run, bmq_queue_uri)
+    assert after.pop("guid") != before.pop("guid")
+    assert after == before
+    assert before["types"]["n"] == "int32"
+
+
+def test_bad_lines_are_listed_and_the_others_posted(run: Bmq, bmq_queue_uri: str, tmp_path: Path) -> None:
+    lines = [
+        '{"data": "good"}',
+        '{"data": "x", "colour": 1}',
+        "[1]",
+        '{"data": "x", "properties": {"a": 1.5}}',
+        '{"data": "x", "base64": "eA=="}',
+        '{"json": {"a": [1]}, "properties": {"a": 5}, "types": {"a": "short"}, "tags": ["t"]}',
+        '{"data": "cut',
+    ]
+    (tmp_path / "messages").write_text("\n".join(lines))
+    ran = run("post", bmq_queue_uri, "--ndjson", "--file", str(tmp_path / "messages"))
+    assert ran.status == 1
+    for line in (2, 3, 4, 5, 7):
+        assert f"line {line}: " in ran.err
+    assert "ends in the middle of this line" in ran.err
+    assert "2 messages accepted" in ran.err
+    assert "5 not accepted" in ran.err
+    good, value = posted(run, bmq_queue_uri)
+    assert good["data"] == "good"
+    assert json.loads(str(value["data"])) == {"a": [1]}
+
+
+def test_what_the_broker_does_not_accept_is_listed(run: Bmq, bmq_new_queue_uri: object) -> None:
+    queue = bmq_new_queue_uri("bmq.test.small.priority")  # type: ignore[operator]
+    ran = run("post", queue, *"abcdefghijklmno")
+    assert ran.status == 1
+    assert "payload 12: LIMIT_MESSAGES" in ran.err
+    assert "11 messages accepted" in ran.err
+    assert "4 not accepted" in ran.err
+    assert ran.out == ""
+    run("purge", queue, "--yes")
+
+
+def test_empty_payloads_are_listed(run: Bmq, bmq_queue_uri: str) -> None:
+    ran = run("post", bmq_queue_uri, "a", "", "b")
+    assert ran.status == 1
+    assert "payload 2: " in ran.err
+    assert [message["data"] for message in posted(run, bmq_queue_uri)] == ["a", "b"]
+
+
+def test_compression(run: Bmq, bmq_queue_uri: str, tmp_path: Path) -> None:
+    (tmp_path / "long").write_bytes(b"x" * 100_000)
+    assert run("post", bmq_queue_uri, "--file", str(tmp_path / "long"), "--compress").status == 0
+    (listed,) = run("peek", bmq_queue_uri, "--json").json
+    assert listed["size"] < 2000
+    assert posted(run, bmq_queue_uri)[0]["data"] == "x" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["x", "--file", "y"], "not both"),
+        (["--lines", "--ndjson"], "give one"),
+        (["x", "--lines"], "each PAYLOAD is one message"),
+        (["x", "-p", "novalue"], "NAME=VALUE"),
+        (["x", "-p", "a:real=1"], "there is no type 'real'"),
+        (["x", "-p", "a:short=one"], "a whole number"),
+        (["x", "-p", "a:bool=yes"], "true or false"),
+        (["--count", "2"], "only once"),
+        (["--file", "/no/such/file"], "No such file"),
+    ],
+)
+def test_asked_wrongly(run: Bmq, bmq_queue_uri: str, arguments: list[str], words: str) -> None:
+    ran = run("post", bmq_queue_uri, *arguments)
+    assert ran.status == 2
+    assert words in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_tail_leaves_everything_unless_told(run: Bmq, bmq_queue_uri: str) -> None:
+    run("post", bmq_queue_uri, "a", "b")
+    for _ in range(2):
+        ran = run("tail", bmq_queue_uri)
+        assert ran.status == 0
+        assert [line.split()[-1] for line in ran.lines] == ["a", "b"]
+    run("tail", bmq_queue_uri, "--confirm")
+    assert run("tail", bmq_queue_uri, "--idle", "0.2").lines == []
+
+
+def test_tail_counts(run: Bmq, bmq_queue_uri: str) -> None:
+    run("post", bmq_queue_uri, *"abcde")
+    ran = run("tail", bmq_queue_uri, "--count", "3", "--follow", "--confirm", "--fields", "data")
+    assert (ran.status, ran.lines) == (0, ["a", "b", "c"])
+    ran = run("tail", bmq_queue_uri, "--count", "3", "--fields", "data")
+    assert (ran.status, ran.lines) == (1, ["d", "e"])
+
+
+def test_tail_with_an_expression_and_fields(run: Bmq, bmq_queue_uri: str) -> None:
+    for number in "123":
+        run("post", bmq_queue_uri, f"m{number}", "-p", f"n={number}")
+    ran = run("tail", bmq_queue_uri, "-e", "n >= 2", "--fields", "data,n,nothing,size")
+    assert ran.lines == ["m2\t2\t\t2", "m3\t3\t\t2"]
+    ran = run("tail", bmq_queue_uri, "-e", "n == 1", "--fields", "n,redelivered", "--json", "--count", "1")
+    assert ran.json[0]["n"] == 1
+
+
+def test_tail_with_tags(run: Bmq, bmq_queue_uri: str) -> None:
+    run("post", bmq_queue_uri, "plain")
+    run("post", bmq_queue_uri, "tagged", "--tag", "express")
+    assert run("tail", bmq_queue_uri, "--tag", "express", "--fields", "data").lines == ["tagged"]
+
+
+def test_tail_of_one_application(run: Bmq, bmq_new_queue_uri: object) -> None:
+    queue = bmq_new_queue_uri(FANOUT)  # type: ignore[operator]
+    run("post", queue, "a")
+    assert run("tail", f"{queue}?id=foo", "--confirm", "--fields", "data").lines == ["a"]
+    assert run("tail", f"{queue}?id=bar", "--fields", "data").lines == ["a"]
+    assert run("tail", f"{queue}?id=foo", "--fields", "data", "--idle", "0.2").lines == []
+
+
+def test_tail_says_when_its_window_is_full(run: Bmq, bmq_queue_uri: str) -> None:
+    run("post", bmq_queue_uri, *"abcde")
+    ran = run("tail", bmq_queue_uri, "--max-unconfirmed", "2", "--fields", "data")
+    assert ran.lines == ["a", "b"]
+    assert "--max-unconfirmed" in ran.err
+
+
+def test_what_is_printed_cannot_do_anything_to_a_terminal(
+    run: Bmq, bmq_queue_uri: str, tmp_path: Path
+) -> None:
+    (tmp_path / "evil").write_bytes(b"\x1b[2Jgone\r\n\xff")
+    run("post", bmq_queue_uri, "--file", str(tmp_path / "evil"), "-p", "s=\x1b]0;title\x07")
+    (line,) = run("tail", bmq_queue_uri).lines
+    assert "\x1b" not in line
+    assert "\\x1b[2Jgone" in line
+
+
+def test_an_expression_that_is_none(run: Bmq, bmq_queue_uri: str) -> None:
+    ran = run("tail", bmq_queue_uri, "-e", "x = 1")
+    assert ran.status == 2
+    assert "Equality is written `==`" in ran.err
+
+
+def test_a_domain_there_is_not(run: Bmq) -> None:
+    for arguments in (["post", "bmq://no.such.domain/q", "x"], ["tail", "bmq://no.such.domain/q"]):
+        ran = run(*arguments)
+        assert ran.status == 4
+        assert "no.such.domain" in ran.err
+        assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize(
+    "verb", [["post", "QUEUE", "x"], ["tail", "QUEUE"], ["peek", "QUEUE"], ["queues"], ["stat"]]
+)
+def test_a_broker_there_is_not(
+    offline: Bmq, verb: list[str], unused_tcp_port: int, bmq_queue_uri: str
+) -> None:
+    arguments = [bmq_queue_uri if word == "QUEUE" else word for word in verb]
+    ran = offline(*arguments, "--broker", f"tcp://127.0.0.1:{unused_tcp_port}")
+    assert ran.status == 3
+    assert f"127.0.0.1:{unused_tcp_port}" in ran.err
+    assert ran.out == ""
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_a_uri_that_is_none(run: Bmq) -> None:
+    ran = run("tail", "orders")
+    assert ran.status == 2
+    assert "bmq://DOMAIN" in ran.err

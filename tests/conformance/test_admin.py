@@ -1,0 +1,215 @@
+"""The admin client: the same results from an embedded broker and from a real one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import bmq
+from bmq.admin import Admin, Window
+from tests.conformance.conftest import HasUri
+
+FANOUT = "bmq.test.mem.fanout"
+NewUri = Callable[..., str]
+
+
+@pytest.fixture
+async def admin(bmq_broker: HasUri) -> AsyncIterator[Admin]:
+    async with bmq.admin.connect(bmq_broker.uri) as admin:
+        yield admin
+
+
+async def _posted(session: bmq.Session, uri: str, count: int) -> bmq.Queue:
+    queue = await session.open_queue(uri, write=True)
+    report = await queue.post_many(
+        bmq.PutMessage(b"x" * (n + 1), properties={"number": n}) for n in range(count)
+    )
+    assert report.acknowledged == count
+    return queue
+
+
+async def test_clusters(admin: Admin) -> None:
+    clusters = await admin.clusters()
+    assert [cluster.name for cluster in clusters] == ["local"]
+    assert [node.id for node in clusters[0].nodes] == [0]
+    status = await admin.cluster_status("local")
+    assert status.healthy
+    assert status.elector_state == "LEADER"
+    assert status.leader == status.self_node
+    assert [(node.status, node.connected) for node in status.nodes] == [("AVAILABLE", None)]
+    assert [(p.id, p.status, p.primary) for p in status.partitions] == [(0, "ACTIVE", status.self_node)]
+
+
+async def test_domains_and_queues(admin: Admin, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri) -> None:
+    uri = bmq_new_queue_uri(FANOUT)
+    await _posted(bmq_session, uri, 3)
+    assert uri in await admin.queues()
+    assert FANOUT in {domain.name for domain in await admin.domains() if domain.loaded and domain.queues}
+    info = await admin.domain(FANOUT)
+    assert (info.name, info.cluster, info.mode) == (FANOUT, "local", "fanout")
+    assert info.app_ids == ("foo", "bar", "baz")
+    assert info.usage.messages >= 3
+    assert info.usage.message_limit > info.usage.messages
+    (stored,) = [queue for queue in info.queues if queue.uri == uri]
+    depth = await admin.queue(uri).depth()
+    assert (stored.messages, stored.bytes, stored.persistent) == (3, depth.bytes, False)
+    assert "storage" in info.configuration
+
+
+async def test_depth_by_application(
+    admin: Admin, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+) -> None:
+    uri = bmq_new_queue_uri(FANOUT)
+    await _posted(bmq_session, uri, 3)
+    await admin.queue(uri).purge("foo")
+    depth = await admin.queue(uri).depth()
+    assert (depth.uri, depth.messages) == (uri, 3)
+    assert depth.bytes > 6
+    assert {app.app_id: app.messages for app in depth.apps} == {"foo": 0, "bar": 3, "baz": 3}
+
+
+async def test_depth_of_a_queue_without_applications(
+    admin: Admin, bmq_session: bmq.Session, bmq_queue_uri: str
+) -> None:
+    await _posted(bmq_session, bmq_queue_uri, 2)
+    depth = await admin.queue(bmq_queue_uri).depth()
+    assert [(app.app_id, app.messages, app.bytes) for app in depth.apps] == [("__default", 2, depth.bytes)]
+
+
+async def test_messages_by_page(admin: Admin, bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
+    queue = await bmq_session.open_queue(bmq_queue_uri, write=True)
+    guids = [(await queue.post(b"m" * n)).guid for n in (1, 2, 3, 4, 5)]
+    asked = admin.queue(bmq_queue_uri)
+    page = await asked.messages(1, 2)
+    assert ([m.guid for m in page.messages], page.offset, page.total) == (guids[1:3], 1, 5)
+    assert [m.guid for m in (await asked.messages(-2)).messages] == guids[3:]
+    assert [m.guid async for m in asked.all_messages(page=2)] == guids
+    now = datetime.now(UTC)
+    assert all(now - timedelta(minutes=2) < m.arrival < now + timedelta(minutes=2) for m in page.messages)
+    sizes = [m.size async for m in asked.all_messages()]
+    assert sizes == sorted(sizes)
+
+
+async def test_messages_of_one_application(
+    admin: Admin, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+) -> None:
+    uri = bmq_new_queue_uri(FANOUT)
+    await _posted(bmq_session, uri, 3)
+    reader = await bmq_session.open_queue(f"{uri}?id=foo", read=True)
+    message = await reader.receive(timeout=20)
+    message.confirm()
+    await reader.close()
+    assert (await admin.queue(f"{uri}?id=foo").messages()).total == 2
+    assert (await admin.queue(uri).messages(app_id="bar")).total == 3
+    assert (await admin.queue(uri).messages()).total == 3
+
+
+async def test_purging(admin: Admin, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri) -> None:
+    uri = bmq_new_queue_uri(FANOUT)
+    await _posted(bmq_session, uri, 4)
+    (purged,) = await admin.queue(f"{uri}?id=bar").purge()
+    assert (purged.uri, purged.app_id, purged.messages) == (uri, "bar", 4)
+    (purged,) = await admin.queue(uri).purge()
+    assert (purged.uri, purged.messages) == (uri, 4)
+    assert purged.bytes > 0
+    assert (await admin.queue(uri).depth()).messages == 0
+
+
+async def test_internals(admin: Admin, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri) -> None:
+    uri = bmq_new_queue_uri(FANOUT)
+    reader = await bmq_session.open_queue(f"{uri}?id=foo", read=True)
+    text = 'number >= 1 && kind != "a ] [ b"'
+    few = reader.subscribe(text, priority=7, max_unconfirmed_messages=2)
+    many = reader.subscribe("number == 0", priority=3, max_unconfirmed_messages=50)
+    async with few, many:
+        queue = await bmq_session.open_queue(uri, write=True)
+        await queue.post_many(bmq.PutMessage(b"m", properties={"number": n, "kind": "a"}) for n in range(4))
+        for consumer in (many, few, few):
+            await consumer.receive(timeout=20)
+        internals = await admin.queue(uri).internals()
+    assert (internals.uri, internals.mode, internals.depth.messages) == (uri, "fanout", 4)
+    (client,) = internals.clients
+    assert (client.readers, client.writers) == (1, 1)
+    (stream,) = [each for each in client.streams if each.app_id == "foo"]
+    assert stream.unconfirmed == 3
+    by_text = {each.expression: each for each in stream.subscriptions}
+    assert set(by_text) == {text, "number == 0"}
+    assert (by_text[text].priority, by_text[text].max_messages) == (7, 2)
+    assert by_text[text].window == Window(2, 2, by_text[text].window.bytes, 33554432, True)
+    other = by_text["number == 0"]
+    assert other.window is not None
+    assert (other.priority, other.window.messages, other.window.full) == (3, 1, False)
+    states = {app.app_id: (app.status, app.consumers) for app in internals.apps}
+    assert states["foo"] == ("alive", 1)
+    assert states["bar"] == ("registered", 0)
+
+
+async def test_internals_of_a_consumer_of_everything(
+    admin: Admin, bmq_session: bmq.Session, bmq_queue_uri: str
+) -> None:
+    reader = await bmq_session.open_queue(bmq_queue_uri, read=True)
+    async with reader.subscribe(priority=2, max_unconfirmed_messages=5):
+        internals = await admin.queue(bmq_queue_uri).internals()
+    (client,) = internals.clients
+    (stream,) = client.streams
+    assert stream.app_id == "__default"
+    assert [(s.expression, s.priority, s.max_messages) for s in stream.subscriptions] == [("", 2, 5)]
+    assert [(app.app_id, app.consumers) for app in internals.apps] == [("__default", 1)]
+    assert internals.mode == "priority"
+
+
+async def test_statistics(admin: Admin, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri) -> None:
+    uri = bmq_new_queue_uri(FANOUT)
+    queue = await _posted(bmq_session, uri, 5)
+    async with asyncio.timeout(60):
+        while True:
+            found = await admin.queue(uri).statistics()
+            if found is not None and found.posted == 5 and found.acknowledged == 5:
+                break
+            await queue.flush()
+    assert (found.domain, found.messages, found.producers) == (FANOUT, 5, 1)
+    assert found.posted_bytes > 5
+    assert {app.app_id for app in found.apps} == {"foo", "bar", "baz"}
+    assert (await admin.statistics()).time > datetime.now(UTC) - timedelta(days=1)
+
+
+async def test_reconfiguring(admin: Admin) -> None:
+    await admin.domain(FANOUT)
+    await admin.reconfigure(FANOUT)
+
+
+async def test_a_command_in_the_brokers_own_language(admin: Admin) -> None:
+    text = await admin.command("HELP")
+    assert text.startswith("This process responds to the following CMD subcommands:\n")
+    commands = (await admin.query("HELP"))["help"]["commands"]
+    assert all(entry["command"] in text for entry in commands)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("DOMAINS DOMAIN nope INFOS", "doesn't exist"),
+        ("DOMAINS DOMAIN bmq.test.mem.priority QUEUE never-opened INTERNALS", "not found"),
+        ("CLUSTERS CLUSTER nope STATUS", "not found"),
+        ("NO SUCH THING", "Invalid command"),
+    ],
+)
+async def test_what_the_broker_does_not_carry_out(admin: Admin, command: str, words: str) -> None:
+    with pytest.raises(bmq.AdminError, match="did not carry out") as refused:
+        await admin.query(command)
+    assert words in refused.value.broker_message
+    assert refused.value.command == command
+
+
+async def test_purging_an_application_there_is_not(
+    admin: Admin, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+) -> None:
+    uri = bmq_new_queue_uri(FANOUT)
+    await _posted(bmq_session, uri, 1)
+    with pytest.raises(bmq.AdminError, match="nope"):
+        await admin.queue(uri).purge("nope")
+    with pytest.raises(bmq.AdminError, match="nope"):
+        await admin.queue(uri).messages(app_id="nope")
