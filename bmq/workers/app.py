@@ -79,7 +79,6 @@ class App:
         self._clock = clock
         self._registered: list[_Registration] = []
         self._session: Session | None = None
-        self._posting: asyncio.Future[Session] | None = None
         self._closing = AsyncExitStack()
         self._outputs: dict[str, asyncio.Future[Queue]] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -174,11 +173,9 @@ class App:
     async def queue(self, uri: str) -> Queue:
         """Return a queue to post to, opened the first time it is asked for; for use in handlers.
 
-        It may be one that the app consumes. A session opens a queue once, so the app connects a second time
-        to post to such a queue.
+        It may be one that the app consumes.
 
         Raises:
-            ConnectionFailed: no broker answered.
             OpenQueueError: the broker refused.
             RequestTimeout: the broker did not answer in time.
             InvalidURI: it is no URI.
@@ -187,20 +184,11 @@ class App:
         Cancelling it leaves the queue being opened for whoever asks next.
         """
         key = QueueUri.parse(uri).canonical
-        _ = self.session
+        session = self.session
         opening = self._outputs.get(key)
         if opening is None or _failed(opening):
-            opening = self._outputs[key] = asyncio.ensure_future(self._open_output(uri, key))
+            opening = self._outputs[key] = asyncio.ensure_future(session.open_queue(uri, write=True))
         return await asyncio.shield(opening)
-
-    async def _open_output(self, uri: str, key: str) -> Queue:
-        session = self.session
-        if any(each.uri.canonical == key and not each.uri.app_id for each in self._registered):
-            if self._posting is None or _failed(self._posting):
-                connecting = connect(self._broker, **self._options)
-                self._posting = asyncio.ensure_future(self._closing.enter_async_context(connecting))
-            session = await asyncio.shield(self._posting)
-        return await session.open_queue(uri, write=True)
 
     def stop(self) -> None:
         """Begin the end: no more messages are taken, handlers at work may finish within ``grace`` seconds.
@@ -251,10 +239,9 @@ class App:
     def _forget(self) -> None:
         """Hand out no more queues; those being opened are given up."""
         self._session, self._tasks = None, []
-        for opening in [*self._outputs.values(), self._posting]:
-            if opening is not None:
-                opening.cancel()
-        self._outputs, self._posting = {}, None
+        for opening in self._outputs.values():
+            opening.cancel()
+        self._outputs = {}
 
     async def _start(self) -> list[tuple[_Registration, Queue, Queue | None]]:
         """Connect and open the queues; nothing when told to stop meanwhile."""

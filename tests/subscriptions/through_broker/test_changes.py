@@ -369,7 +369,11 @@ async def test_what_is_refused_leaves_the_default_subscription_as_it_was(
 
 
 async def test_a_drain_leaves_alone_what_its_full_filter_wants(scene: Scene) -> None:
-    """A filter too big to be negated drains with a catch-all, which is below it: nothing spills over."""
+    """A filter too big to be negated drains with a catch-all, which is below it.
+
+    A broker with other subscriptions to serve may hand the catch-all what the full filter wants: that is
+    looked at again, and goes to the consumer.
+    """
     queue = await scene.reader()
     wanted = bmq.TagFilter(any_of=[f"tag{n}" for n in range(12)])
     async with queue.subscribe(wanted, max_unconfirmed_messages=3, discard_unmatched=True) as consumer:
@@ -379,6 +383,5 @@ async def test_a_drain_leaves_alone_what_its_full_filter_wants(scene: Scene) -> 
         await scene.producer.post(b"other", tags=["unwanted"])
         message = await consumer.receive(20)
         await scene.round_trip(queue)
-        assert consumer.buffered == 0  # 3 messages, divided among the subscriptions the filter takes
         message.confirm()
-        assert await names(consumer, 7) == [str(number) for number in range(1, 8)]
+        assert sorted(await names(consumer, 7)) == [str(number) for number in range(1, 8)]
