@@ -247,7 +247,7 @@ async def test_an_application_that_does_not_keep_up_pauses_reading_and_loses_not
 async def test_reading_pauses_though_the_broker_leaves_a_queue_unopened(peer: Peer) -> None:
     limit = 1_000_000
     async with bmq.connect(peer.uri, max_buffered_bytes=limit, open_timeout=30) as session:
-        queue = await session.open_queue(URI, read=True)
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
         s_id = peer.connection.s_ids[0]
         # The connection is restored, the queue is not: there is an answer to wait for.
         peer.hold.add("OpenQueue")
