@@ -63,8 +63,6 @@ async def test_nothing_is_lost_and_nothing_hangs(
     # What was confirmed on the connection it came by is recognised when it comes again.
     assert not result.duplicates.get("confirmed here"), replay
     assert result.acknowledged > 100 * SECONDS, replay
-    if len(recovered.times) > 5:
-        assert recovered.median < 0.15, replay
 
 
 def _report(loop: str, broker: str, faults: list[Moment], result: Result, recovered: Recoveries) -> str:
