@@ -330,7 +330,7 @@ class Consumer:
 
     def _deliver(self, messages: list[Push], places: Places) -> None:
         """Take messages in that have just arrived."""
-        if not self._begun or self._closed:
+        if not self._begun or self._closed:  # a queue that closes takes nothing any more
             self.queue._deliver(messages, places)
             return
         line, runs, arrived = self._messages, self._runs, self._arrived

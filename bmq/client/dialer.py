@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import ipaddress
 import logging
 import socket
 import ssl as ssl_module
@@ -295,6 +296,12 @@ class Dialer:
                 logger.info("%s; trying the next address of that name", error)
 
     async def _resolve(self, address: Address) -> list[str]:
+        try:
+            ipaddress.ip_address(address.host)
+        except ValueError:
+            pass
+        else:
+            return [address.host]  # a look-up would wait for a free thread
         try:
             found = await self._driver.loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         except OSError as error:

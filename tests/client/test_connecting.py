@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -20,10 +23,20 @@ from bmq.wire.event import pack_event_header
 from tests.client.peer import Peer, eventually
 
 
-def closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@pytest.fixture
+def closed_port() -> Iterator[Callable[[], int]]:
+    """Ports that refuse connections, and that nobody else gets until the test is over."""
+    with contextlib.ExitStack() as held:
+
+        def reserve() -> int:
+            probe = held.enter_context(socket.socket())
+            probe.setsockopt(
+                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+            )  # whoever sets it too may listen there
+            probe.bind(("127.0.0.1", 0))
+            return int(probe.getsockname()[1])
+
+        yield reserve
 
 
 async def test_both_ways_to_connect(peer: Peer) -> None:
@@ -36,7 +49,7 @@ async def test_both_ways_to_connect(peer: Peer) -> None:
     assert peer.log == ["clientIdentity", "Disconnect"]
 
 
-async def test_a_refused_connection_fails_at_once_and_says_where() -> None:
+async def test_a_refused_connection_fails_at_once_and_says_where(closed_port: Callable[[], int]) -> None:
     uri = f"tcp://127.0.0.1:{closed_port()}"
     with pytest.raises(bmq.ConnectionFailed, match=uri) as caught:
         await bmq.connect(uri)
@@ -46,6 +59,18 @@ async def test_a_refused_connection_fails_at_once_and_says_where() -> None:
 async def test_a_name_that_does_not_resolve_fails() -> None:
     with pytest.raises(bmq.ConnectionFailed, match=r"no\.such\.host\.invalid"):
         await bmq.connect("tcp://no.such.host.invalid:1234")
+
+
+async def test_an_ip_address_is_not_looked_up(peer: Peer) -> None:
+    # asyncio looks names up in threads, and all of them may be at work.
+    busy, threads = threading.Event(), concurrent.futures.ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(threads)
+    threads.submit(busy.wait)
+    try:
+        session = await bmq.connect(peer.uri, connect_timeout=5)
+    finally:
+        busy.set()
+    await session.close()
 
 
 async def test_a_session_starts_once(peer: Peer) -> None:
@@ -116,13 +141,13 @@ async def test_a_refused_session_says_why(peer: Peer) -> None:
 # several addresses
 
 
-async def test_addresses_are_tried_in_turn(peer: Peer) -> None:
+async def test_addresses_are_tried_in_turn(peer: Peer, closed_port: Callable[[], int]) -> None:
     uri = f"tcp://127.0.0.1:{closed_port()},tcp://127.0.0.1:{closed_port()},{peer.uri}"
     async with bmq.connect(uri) as session:
         assert session.state is bmq.SessionState.STARTED
 
 
-async def test_all_addresses_are_named_when_none_answers() -> None:
+async def test_all_addresses_are_named_when_none_answers(closed_port: Callable[[], int]) -> None:
     ports = [closed_port(), closed_port()]
     with pytest.raises(bmq.ConnectionFailed) as caught:
         await bmq.connect(",".join(f"tcp://127.0.0.1:{port}" for port in ports))
@@ -168,7 +193,7 @@ async def test_one_that_hangs_leaves_time_for_the_next(peer: Peer) -> None:
 # retrying
 
 
-async def test_the_first_connection_is_retried_only_when_asked() -> None:
+async def test_the_first_connection_is_retried_only_when_asked(closed_port: Callable[[], int]) -> None:
     attempts = 0
 
     def delays() -> Iterator[float]:
@@ -186,7 +211,7 @@ async def test_the_first_connection_is_retried_only_when_asked() -> None:
     assert attempts > 2
 
 
-async def test_a_broker_that_comes_up_later_is_found() -> None:
+async def test_a_broker_that_comes_up_later_is_found(closed_port: Callable[[], int]) -> None:
     peer = Peer()
     peer.port = closed_port()
     uri = peer.uri
@@ -199,13 +224,13 @@ async def test_a_broker_that_comes_up_later_is_found() -> None:
         await session.close()
 
 
-async def test_attempts_end_with_their_delays() -> None:
+async def test_attempts_end_with_their_delays(closed_port: Callable[[], int]) -> None:
     uri = f"tcp://127.0.0.1:{closed_port()}"
     with pytest.raises(bmq.ConnectionFailed, match="no more attempts"):
         await bmq.connect(uri, retry_first_connect=True, reconnect_delays=lambda: iter([0.0, 0.0]))
 
 
-async def test_a_predicate_decides_what_is_worth_another_attempt() -> None:
+async def test_a_predicate_decides_what_is_worth_another_attempt(closed_port: Callable[[], int]) -> None:
     seen: list[BaseException] = []
 
     def is_retryable(error: BaseException) -> bool:
@@ -247,7 +272,9 @@ async def test_nothing_is_said_where_the_environment_changes_nothing(
     assert caplog.text == ""
 
 
-async def test_a_failure_names_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failure_names_the_environment(
+    monkeypatch: pytest.MonkeyPatch, closed_port: Callable[[], int]
+) -> None:
     uri = f"tcp://127.0.0.1:{closed_port()}"
     monkeypatch.setenv("BMQ_BROKER_URI", uri)
     with pytest.raises(bmq.ConnectionFailed, match=f"{uri}.*BMQ_BROKER_URI names it") as caught:
@@ -258,7 +285,11 @@ async def test_a_failure_names_the_environment(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 async def test_a_broker_of_this_process_is_meant_whatever_the_environment_says(
-    broker: bmq.broker.Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, host: str
+    broker: bmq.broker.Broker,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    host: str,
+    closed_port: Callable[[], int],
 ) -> None:
     monkeypatch.setenv("BMQ_BROKER_URI", f"tcp://127.0.0.1:{closed_port()}")
     for _ in range(2):

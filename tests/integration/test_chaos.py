@@ -62,9 +62,7 @@ async def test_nothing_is_lost_and_nothing_hangs(
     assert not result.disorder, f"out of order: {result.disorder[:20]}; {replay}"
     # What was confirmed on the connection it came by is recognised when it comes again.
     assert not result.duplicates.get("confirmed here"), replay
-    assert result.acknowledged > 100 * SECONDS, replay
-    if len(recovered.times) > 5:
-        assert recovered.median < 0.15, replay
+    assert result.acknowledged > 10 * len(faults), f"posting did not go on; {replay}"
 
 
 def _report(loop: str, broker: str, faults: list[Moment], result: Result, recovered: Recoveries) -> str:

@@ -361,15 +361,17 @@ class TestSwallow:
 class TestDelay:
     async def test_bytes_come_later_and_in_order(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
         near, far = ends
-        proxy.delay(0.1, jitter=0.05)
+        delay, data = 0.1, bytes(range(30))
+        proxy.delay(delay, jitter=delay / 2)
         loop = asyncio.get_running_loop()
         sent = loop.time()
-        near.send(b"a")
-        await asyncio.sleep(0.02)
-        near.send(b"b")
-        assert await far.read(2) == b"ab"
-        # Both wait at the same time: a line, not a queue.
-        assert 0.1 <= loop.time() - sent < 0.3
+        for byte in data:
+            near.send(bytes([byte]))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # the proxy has read it by itself
+        assert await far.read(len(data)) == data
+        # All wait at the same time: a line, not a queue.
+        assert delay <= loop.time() - sent < len(data) * delay
 
     async def test_healing_ends_a_wait(self, proxy: FaultProxy, ends: tuple[Peer, Peer]) -> None:
         near, far = ends

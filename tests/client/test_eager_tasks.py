@@ -1,0 +1,106 @@
+"""Tasks that run their first step when they are made (``asyncio.eager_task_factory``, since Python 3.12)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+import bmq
+from bmq.events import Disconnected, SessionEvent, StateRestored
+from tests.client.peer import Peer, eventually
+
+URI = "bmq://bmq.test.mem.priority/eager"
+
+
+@pytest_asyncio.fixture(autouse=True)
+async def _eager(_quiet_loop: None) -> AsyncIterator[None]:
+    """Whatever is here, tasks begin at once; where Python has no such tasks, as they do there."""
+    factory = getattr(asyncio, "eager_task_factory", None)
+    asyncio.get_running_loop().set_task_factory(factory)
+    yield
+    asyncio.get_running_loop().set_task_factory(None)
+
+
+async def test_post_receive_and_close(broker: bmq.broker.Broker) -> None:
+    async with bmq.connect(broker.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        receiving = asyncio.create_task(queue.receive())
+        await asyncio.gather(*(queue.post(b"%d" % number) for number in range(100)))
+        report = await queue.post_many(b"%d" % number for number in range(100, 200))
+        assert report.acknowledged == 100
+        messages = [await receiving] + [await queue.receive() for _ in range(199)]
+        assert [int(message.data) for message in messages] == list(range(200))
+        async with queue.subscribe("True") as consumer:
+            await queue.post(b"more")
+            waiting = [queue.receive(), consumer.receive()]
+            done, left = await asyncio.wait(
+                [asyncio.create_task(each) for each in waiting], return_when=asyncio.FIRST_COMPLETED
+            )
+            assert [task.result().data for task in done] == [b"more"]
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left)
+    assert session.state is bmq.SessionState.CLOSED
+
+
+async def test_a_lost_connection_is_restored(peer: Peer) -> None:
+    happened: list[SessionEvent] = []
+    async with bmq.connect(
+        peer.uri, on_event=happened.append, reconnect_delays=lambda: itertools.repeat(0.0)
+    ) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        receiving = asyncio.create_task(queue.receive())
+        for number in range(10):
+            posting = asyncio.create_task(queue.post(b"%d" % number))
+            peer.cut()
+            await posting
+            await eventually(lambda: sum(isinstance(each, StateRestored) for each in happened) == number + 1)  # noqa: B023
+        assert peer.posted == list(range(10))
+        await eventually(lambda: 0 in peer.connection.s_ids)
+        peer.connection.push(1)
+        assert int((await receiving).data) == 1
+    assert [each.reason for each in happened if isinstance(each, Disconnected)] == [""]
+
+
+async def test_what_is_cancelled_after_its_first_step_leaves_the_session_usable(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        for begin in (
+            lambda: session.open_queue(URI + "2", read=True),
+            lambda: queue.receive(),
+            lambda: queue.post(b"1"),
+            lambda: queue.flush(),
+            lambda: queue.subscribe("x == 1").open(),
+            lambda: queue.close(),
+        ):
+            task = asyncio.create_task(begin())
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        again = await session.open_queue(URI + "3", write=True)
+        await again.post(b"2")
+        assert 2 in peer.posted
+
+
+async def test_a_session_that_cannot_come_back_ends(peer: Peer) -> None:
+    session = await bmq.connect(peer.uri, reconnect_delays=lambda: iter([0.0]))
+    queue = await session.open_queue(URI, write=True)
+    peer.hold.add("PUT")
+    pending = queue.post_nowait(b"1")
+    await peer.stop()
+    with pytest.raises(bmq.PostError):
+        await pending
+    assert session.state is bmq.SessionState.CLOSED
+
+
+async def test_closing_while_connecting(peer: Peer) -> None:
+    peer.hold.add("clientIdentity")
+    connecting = asyncio.create_task(bmq.connect(peer.uri).__aenter__())
+    await eventually(lambda: peer.connections)
+    connecting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await connecting
