@@ -16,7 +16,7 @@ from bmq.broker.domains import DomainSource
 from bmq.errors import UsageError
 from bmq.protocol.broker_settings import BrokerSettings
 from bmq.wire.constants import Compression, EventType, PutFlags
-from bmq.wire.control import encode_event
+from bmq.wire.control import decode_event, encode_event
 from bmq.wire.control_messages import (
     AdminCommand,
     AdminCommandResponse,
@@ -30,6 +30,7 @@ from bmq.wire.control_messages import (
     ControlMessage,
     Disconnect,
     Expression,
+    MessageKind,
     OpenQueue,
     OpenQueueResponse,
     QueueHandleParameters,
@@ -229,7 +230,7 @@ def test_a_large_event_right_behind_the_handshake_is_none_of_a_stranger() -> Non
 
 
 def test_only_messages_may_be_large() -> None:
-    for size, closed in ((16 * MIB, False), (16 * MIB + 4, True)):
+    for size, closed in ((4 * MIB, False), (4 * MIB + 4, True)):
         peer = Core().client()
         header = pack_event_header(size, EventType.CONTROL, 0x20)
         peer.send(header[:4])
@@ -660,6 +661,21 @@ def test_the_time_to_say_who_one_is_can_be_set() -> None:
     core = Core(settings=BrokerSettings(handshake_timeout=5))
     peer = core.connect()
     assert peer.session.next_deadline() == core.now + 5
+
+
+def test_a_request_of_the_largest_size_takes_about_a_second() -> None:
+    core = Core()
+    peer = core.client()
+    peer.open(PRIORITY, read=True)
+    event = encode_event(ControlMessage(r_id=1, body=subscriptions(21_000)), Codec.JSON)
+    assert 3.5 * MIB < len(event) < 4 * MIB
+    began = time.process_time()
+    peer.send(event)
+    assert time.process_time() - began < 3
+    (answer,) = peer.others
+    message = decode_event(answer, MessageKind.CONTROL)
+    assert isinstance(message, ControlMessage)
+    assert isinstance(message.body, Status)
 
 
 # ---- a large backlog
