@@ -96,10 +96,12 @@ def test_the_command_line_repeats_no_password(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     monkeypatch.setenv("BMQ_BROKER_AUTH", SECRET)
-    assert run_broker(["--port", "0"]) != 0
+    with pytest.raises(SystemExit):
+        run_broker(["--port", "0"])
     monkeypatch.delenv("BMQ_BROKER_AUTH")
     (tmp_path / "users").write_text(SECRET)
-    assert run_broker(["--port", "0", "--auth-file", str(tmp_path / "users")]) != 0
+    with pytest.raises(SystemExit):
+        run_broker(["--port", "0", "--auth-file", str(tmp_path / "users")])
     assert SECRET not in "".join(capsys.readouterr())
 
 
@@ -160,7 +162,7 @@ async def test_a_broker_can_not_play_with_the_log_of_a_client(
     peer: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    peer.welcome = {"process_name": NASTY, "host_name": NASTY}
+    peer.welcome = {"features": NASTY}
     peer.refusal = NASTY
     peer.refuse.add("openQueue")
     async with bmq.connect(peer.uri) as session:
