@@ -164,7 +164,7 @@ async def test_a_broker_can_not_play_with_the_log_of_a_client(
     caplog.set_level(logging.DEBUG)
     peer.welcome = {"features": NASTY}
     peer.refusal = NASTY
-    peer.refuse.add("openQueue")
+    peer.refuse.update({"openQueue", "OpenQueue"})
     async with bmq.connect(peer.uri) as session:
         with pytest.raises(bmq.Error) as caught:
             await session.open_queue(URI, read=True)
@@ -172,7 +172,7 @@ async def test_a_broker_can_not_play_with_the_log_of_a_client(
         logging.getLogger("bmq.test").warning("%s; %r", session, session)
         peer.refuse.clear()
         await session.open_queue(URI, read=True)
-        peer.refuse.add("openQueue")
+        peer.refuse.update({"openQueue", "OpenQueue"})
         peer.cut()
         await eventually(lambda: any("not opened again" in line for line in caplog.messages))
     quiet(caplog)
