@@ -7,6 +7,7 @@ redelivered nothing new is looked at, even if no consumer accepts it: a real bro
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from bmq.broker.backlog import Backlog
@@ -37,12 +38,25 @@ def poison_delay(message: Message, bit: int) -> float:
 
 
 class Effort:
-    """A count of the work that is done for requests: one for each consumer or message looked at."""
+    """A count of the work that is done for requests: one for each consumer, message or expression looked at.
 
-    __slots__ = ("spent",)
+    Attributes:
+        spent: what was done so far.
+        enough: when that is more than this, others should have a turn before deliveries go on.
+        unfinished: applications and queues whose deliveries are to go on then, and are left alone until then.
+    """
+
+    __slots__ = ("enough", "spent", "unfinished")
 
     def __init__(self) -> None:
-        self.spent = 0
+        self.spent = self.enough = 0
+        self.unfinished: deque[App | Queue] = deque()
+
+    def postpone(self, unfinished: App | Queue) -> None:
+        """Go on with something when others have had their turn."""
+        if not unfinished.postponed:
+            unfinished.postponed = True
+            self.unfinished.append(unfinished)
 
 
 class App:
@@ -59,6 +73,7 @@ class App:
         aside: messages nobody could take.
         matcher: the application subscription; None when every message is for the application.
         wait_until: when to try a suspected poison message again.
+        postponed: whether it is in the middle of delivering, so that others can have a turn.
     """
 
     __slots__ = (
@@ -68,6 +83,7 @@ class App:
         "aside",
         "bit",
         "matcher",
+        "postponed",
         "queue",
         "readers",
         "redelivery",
@@ -89,11 +105,12 @@ class App:
         self.aside = Backlog()
         self.matcher: Evaluator | None = None
         self.wait_until: float | None = None
+        self.postponed = False
 
     @property
     def behind(self) -> bool:
         """Whether new messages must wait for older ones."""
-        return self.resume is not None or len(self.redelivery) > 0
+        return self.resume is not None or len(self.redelivery) > 0 or self.postponed
 
     @property
     def routing(self) -> Routing:
@@ -131,18 +148,20 @@ class App:
         self.wait_until = None
 
     def deliver(self, now: float) -> None:
-        """Deliver what waits, as far as the consumers have room."""
+        """Deliver what waits, as far as the consumers have room and others need not have a turn first."""
+        if self.postponed:
+            return
         self.wait_until = None
         if not self.bit or not (self.behind or self.aside) or not self.routing.groups:
             return
         if self._offer(self.redelivery, now):
             self._offer(self.aside, now)
-        if not self.redelivery and self.resume is not None:
+        if not self.redelivery and self.resume is not None and not self.postponed:
             self._catch_up(self.resume, now)
 
     def _offer(self, backlog: Backlog, now: float) -> bool:
-        """Try the messages of a backlog; return whether none of them has to wait for its time."""
-        bit = self.bit
+        """Try the messages of a backlog; return whether none of them has to wait for its time or turn."""
+        bit, effort, cost = self.bit, self.queue.effort, self.routing.cost
         while (message := backlog.next()) is not None:
             if not message.pending & bit:
                 backlog.discard(message)
@@ -158,8 +177,12 @@ class App:
                 if selected is None:
                     backlog.put_back(message)
                     return True
+                effort.spent += cost
                 if isinstance(selected, tuple):
                     backlog.wait(message, selected)
+                    if effort.spent > effort.enough:
+                        effort.postpone(self)
+                        return False
                     continue
                 chosen = selected
             backlog.discard(message)
@@ -169,9 +192,15 @@ class App:
     def _catch_up(self, message: Message | None, now: float) -> None:
         """Go on from where this application stopped to where the queue is."""
         bit, position = self.bit, self.queue.position
+        effort, cost = self.queue.effort, self.routing.cost
         self.resume = None
         while message is not None and message is not position:
             if message.pending & bit:
+                if cost and effort.spent > effort.enough:
+                    self.resume = message
+                    effort.postpone(self)
+                    return
+                effort.spent += cost
                 selected = self.routing.select(message)
                 if selected is None:
                     self.resume = message

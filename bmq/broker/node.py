@@ -24,6 +24,7 @@ __all__ = ["Node"]
 #: Empty queues nobody has open are forgotten after this many seconds.
 QUEUE_KEEPALIVE = 1800.0
 _HOUSEKEEPING = 1.0
+_EFFORT_AT_ONCE = 50_000
 _EXPIRED_AT_ONCE = 1000
 _TIDIED_AT_ONCE = 10_000
 
@@ -57,6 +58,9 @@ class Node:
         self._touched: dict[Queue, set[App]] = {}
         self._housekeeping = 0.0
         self._effort = Effort()
+        self._going_on = False
+        #: Has :meth:`go_on` called when others have had their turn; without it they have none.
+        self.postpone: Callable[[], None] | None = None
         # Queues that may have messages to expire, and of those the ones that have more than were done; queues
         # that may have something to forget, and of those the ones to look at this time. To the others nothing
         # happens as time goes by.
@@ -177,12 +181,36 @@ class Node:
 
     def deliver(self, now: float) -> None:
         """Deliver everything that was noted. To be called when a chunk of input is dealt with."""
-        touched = self._touched
+        touched, effort = self._touched, self._effort
+        effort.enough = effort.spent + _EFFORT_AT_ONCE
         while touched:
             queue, apps = touched.popitem()
             for app in apps:
                 app.deliver(now)
             queue.deliver(now)
+        while effort.unfinished and not self._going_on:
+            if self.postpone is None:
+                self._slice(now)
+            else:
+                self._going_on = True
+                self.postpone()
+
+    def go_on(self, now: float) -> None:
+        """Go on with deliveries that took so long that others should have a turn."""
+        self._slice(now)
+        self._going_on = False
+        self.deliver(now)
+
+    def _slice(self, now: float) -> None:
+        effort = self._effort
+        effort.enough = effort.spent + _EFFORT_AT_ONCE
+        while effort.unfinished and effort.spent <= effort.enough:
+            unfinished = effort.unfinished.popleft()
+            unfinished.postponed = False
+            if isinstance(unfinished, App):
+                unfinished.queue.serve(unfinished, now)
+            else:
+                unfinished.deliver(now)
 
     # ---- time
 
@@ -241,7 +269,9 @@ class Node:
 
     def recover(self) -> None:
         """Be as after a restart of a real broker with files; to be called when no client is left."""
-        self.stopping = False
+        self.stopping = self._going_on = False
         self.waiting.clear()
+        while self._effort.unfinished:
+            self._effort.unfinished.pop().postponed = False
         for queue in self.queues.values():
             queue.recover()

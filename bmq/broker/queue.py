@@ -57,6 +57,7 @@ class Queue:
         authorized: its applications that the domain knows.
         budget: how much may be decompressed.
         effort: where it counts what it does.
+        postponed: whether it is in the middle of delivering, so that others can have a turn.
         writers: how many times it is open for writing.
         posted, acknowledged, refused, pushed, confirmed, expired, poisoned: messages so far.
     """
@@ -80,6 +81,7 @@ class Queue:
         self.waiting = waiting
         self.budget = budget
         self.effort = effort
+        self.postponed = False
         self.uri = uri.canonical
         self.name = uri.queue
         self.domain = domain
@@ -239,14 +241,19 @@ class Queue:
 
     def deliver(self, now: float) -> None:
         """Hand new messages to the applications that have looked at everything before them."""
-        if self.position is None:
+        if self.position is None or self.postponed:
             return
-        apps = self.authorized
+        apps, effort = self.authorized, self.effort
         if len(apps) == 1:
             self._deliver_alone(apps[0])
             return
         selecting = [(app, app.routing.select) for app in apps]
+        cost = sum(app.routing.cost for app in apps)
         while (message := self.position) is not None:
+            if cost and effort.spent > effort.enough:
+                effort.postpone(self)
+                return
+            effort.spent += cost
             stopped = 0
             targets: list[tuple[App, Subscriber]] = []
             for app, select in selecting:
@@ -271,12 +278,18 @@ class Queue:
     def _deliver_alone(self, app: App) -> None:
         """Do the same with a single application, which is most of the work of a broker."""
         bit, select, counts = app.bit, app.routing.select, self.counts
+        effort, cost = self.effort, app.routing.cost
         if app.behind:
             if app.resume is None:
                 app.resume = self.position
             return
         while (message := self.position) is not None:
             if message.pending & bit:
+                if cost:
+                    if effort.spent > effort.enough:
+                        effort.postpone(self)
+                        return
+                    effort.spent += cost
                 selected = select(message)
                 if selected is None:
                     app.resume = message

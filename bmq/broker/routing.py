@@ -216,9 +216,15 @@ class Routing:
 
     Args:
         streams: the application's consumers, in the order they opened the queue.
+
+    Attributes:
+        levels: the groups of each priority, the highest first.
+        groups: all of them, in that order.
+        only: the only group, when its expression matches everything: nothing to search.
+        cost: how many expressions it may take to find out who gets a message.
     """
 
-    __slots__ = ("_by_stream", "groups", "levels", "only")
+    __slots__ = ("_by_stream", "cost", "groups", "levels", "only")
 
     def __init__(self, streams: Iterable[Stream] = ()) -> None:
         wanted: dict[tuple[int, str], list[tuple[Choice, Subscriber]]] = {}
@@ -245,8 +251,8 @@ class Routing:
         for group in self.groups:
             for subscriber in group.members:
                 self._by_stream.setdefault(subscriber.stream, []).append(subscriber)
-        #: The only group, when its expression matches everything: nothing to search.
         self.only = self.groups[0] if len(self.groups) == 1 and self.groups[0].matcher is None else None
+        self.cost = 0 if self.only is not None else len(self.groups)
 
     def select(self, message: Message) -> Subscriber | Blocked | None:
         """Return who gets a message, or what it waits for.

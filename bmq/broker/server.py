@@ -165,7 +165,9 @@ class Broker:
         self._all_gone = asyncio.Event()
 
     def _new_node(self) -> Node:
-        return Node(self._source, history_limit=self._history, bounds=self._bounds)
+        node = Node(self._source, history_limit=self._history, bounds=self._bounds)
+        node.postpone = lambda: self._soon(lambda: node.go_on(self.clock()))
+        return node
 
     def add_domain(self, config: DomainConfig) -> None:
         """Add a domain, or change one: what is posted and opened from now on follows the new configuration.

@@ -14,7 +14,7 @@ import threading
 from collections.abc import AsyncGenerator, Coroutine
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from bmq.client.address import find_broker
@@ -44,7 +44,7 @@ class Connection:
         reconnect_timeout: seconds until a connection that is lost and cannot be restored is one.
         idle_timeout: seconds after which a session nobody uses is closed.
         user: user name, where the broker wants one.
-        password: its password.
+        password: its password. It is in no representation of this object.
     """
 
     broker: str = "tcp://localhost:30114"
@@ -53,7 +53,7 @@ class Connection:
     reconnect_timeout: float = 120.0
     idle_timeout: float = 30.0
     user: str = ""
-    password: str = ""
+    password: str = field(default="", repr=False)
 
     async def open(self, **fields: Any) -> Session:
         """Connect; a broker that is not there yet is tried again until ``connect_timeout`` is over.

@@ -16,7 +16,7 @@ from bmq.broker.domains import DomainSource
 from bmq.errors import UsageError
 from bmq.protocol.broker_settings import BrokerSettings
 from bmq.wire.constants import Compression, EventType, PutFlags
-from bmq.wire.control import encode_event
+from bmq.wire.control import decode_event, encode_event
 from bmq.wire.control_messages import (
     AdminCommand,
     AdminCommandResponse,
@@ -30,6 +30,7 @@ from bmq.wire.control_messages import (
     ControlMessage,
     Disconnect,
     Expression,
+    MessageKind,
     OpenQueue,
     OpenQueueResponse,
     QueueHandleParameters,
@@ -40,6 +41,7 @@ from bmq.wire.control_messages import (
     Subscription,
 )
 from bmq.wire.event import pack_event_header
+from bmq.wire.message import join_application_data
 from bmq.wire.properties import encode_properties
 from bmq.wire.put import encode_put
 from tests.broker.core import EX, FANOUT, PRIORITY, Core, Peer, domain, subscription
@@ -150,8 +152,11 @@ def test_what_is_compressed_as_usual_is_never_refused() -> None:
     sender = core.client()
     sender.open(PRIORITY, write=True)
     payload = b"".join(b"%06d and the same text again and again\n" % n for n in range(100_000))
+    data, compression = join_application_data(payload, AREA, new=False, compression=Compression.ZLIB)
+    flags = PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES
     for _ in range(100):
-        sender.put(payload, properties={"x": 1}, new=False, compression=Compression.ZLIB)
+        put = encode_put(0, sender.guids.next(0), data, flags=flags, compression=compression)
+        sender.send(pack_event_header(8 + len(put), EventType.PUT) + put)
     assert {ack.status for ack in sender.acks} == {0}
     message = core.node.queues[PRIORITY].store.first
     assert message is not None
@@ -225,7 +230,7 @@ def test_a_large_event_right_behind_the_handshake_is_none_of_a_stranger() -> Non
 
 
 def test_only_messages_may_be_large() -> None:
-    for size, closed in ((16 * MIB, False), (16 * MIB + 4, True)):
+    for size, closed in ((4 * MIB, False), (4 * MIB + 4, True)):
         peer = Core().client()
         header = pack_event_header(size, EventType.CONTROL, 0x20)
         peer.send(header[:4])
@@ -656,3 +661,82 @@ def test_the_time_to_say_who_one_is_can_be_set() -> None:
     core = Core(settings=BrokerSettings(handshake_timeout=5))
     peer = core.connect()
     assert peer.session.next_deadline() == core.now + 5
+
+
+def test_a_request_of_the_largest_size_takes_about_a_second() -> None:
+    core = Core()
+    peer = core.client()
+    peer.open(PRIORITY, read=True)
+    event = encode_event(ControlMessage(r_id=1, body=subscriptions(21_000)), Codec.JSON)
+    assert 3.5 * MIB < len(event) < 4 * MIB
+    began = time.process_time()
+    peer.send(event)
+    assert time.process_time() - began < 3
+    (answer,) = peer.others
+    message = decode_event(answer, MessageKind.CONTROL)
+    assert isinstance(message, ControlMessage)
+    assert isinstance(message.body, Status)
+
+
+# ---- a large backlog
+
+
+def searching(count: int) -> tuple[Core, Peer, list[None]]:
+    """Have a consumer of many expressions look for its messages among many others."""
+    core = Core()
+    turns: list[None] = []
+    core.node.postpone = lambda: turns.append(None)
+    sender, reader = core.client(), core.client()
+    sender.open(PRIORITY, write=True)
+    reader.open(PRIORITY, read=True)
+    reader.configure(subscription(1, "x == -1"))
+    for first in range(0, count, 100):
+        sender.put(*(b"%d" % n for n in range(first, first + 99)), properties={"x": -5})
+        sender.put(b"%d" % (first + 99), properties={"x": 7})
+    while turns:
+        turns.clear()
+        core.node.go_on(core.now)
+    wanted = [subscription(n, f"x == {n}") for n in range(1, 501)]
+    assert isinstance(reader.configure(*wanted), ConfigureStreamResponse)
+    return core, reader, turns
+
+
+def test_others_have_turns_while_a_large_backlog_is_searched() -> None:
+    core, reader, turns = searching(2000)
+    other = core.client()
+    other.open(f"{PRIORITY}2", write=True)
+    found = list(reader.payloads)
+    rounds = 0
+    while turns:
+        assert len(turns) == 1, "one at a time"
+        turns.clear()
+        began = core.node.effort
+        core.node.go_on(core.now)
+        assert core.node.effort - began < 60_000
+        other.put(b"m")
+        assert [ack.status for ack in other.acks] == [0]
+        found += reader.payloads
+        rounds += 1
+    assert rounds > 10
+    assert found == [b"%d" % n for n in range(99, 2000, 100)]
+
+
+def test_what_comes_while_a_backlog_is_searched_waits_its_turn() -> None:
+    core, reader, turns = searching(1000)
+    sender = core.client()
+    sender.open(PRIORITY, write=True)
+    sender.put(b"new", properties={"x": 7})
+    found = list(reader.payloads)
+    assert b"new" not in found
+    late = core.client()
+    late.open(PRIORITY, read=True)
+    late.configure(subscription(1, "x == -5"))
+    reader.crash()
+    reader = core.client()
+    reader.consume(PRIORITY, text="x == 7")
+    while turns:
+        turns.clear()
+        core.node.go_on(core.now)
+    expected = [b"%d" % n for n in range(99, 1000, 100)]
+    assert reader.payloads == [*expected, b"new"]
+    assert late.payloads == [b"%d" % n for n in range(1000) if n % 100 != 99]
