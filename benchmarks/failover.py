@@ -378,7 +378,7 @@ class Column:
 
     @property
     def well(self) -> bool:
-        """Whether nothing is missing; what two of three nodes take along when they end at once is the broker's."""
+        """Whether nothing is missing, but for what two of three nodes take along when they end at once."""
         both = CASES["both"].name
         lost = any(lap.result.lost for name, laps in self.laps.items() if both not in name for lap in laps)
         return not lost and not any(
