@@ -36,7 +36,7 @@ _ELECTOR = {
     "leaderSyncDelayMs": 1000,
 }
 _OPERATIONS = {"reopenRetryIntervalMs": 1000, "stopTimeoutMs": 5000, "shutdownTimeoutMs": 5000}
-_PRIMARY = re.compile(r"Setting primary of Partition \[0\] to \[\[?\w*?node(\d)")
+_PRIMARY = re.compile(r"Cluster \[bmq\]: Setting primary of Partition \[0\] to \[\[node(\d)")
 
 
 class Cluster(Protocol):

@@ -378,10 +378,11 @@ class Column:
 
     @property
     def well(self) -> bool:
-        """Whether nothing is missing."""
-        return not any(
-            lap.result.lost or lap.result.without_outcome or lap.result.more_than_one_outcome or lap.mishaps
-            for lap in self.all
+        """Whether nothing is missing, but for what two of three nodes take along when they end at once."""
+        both = CASES["both"].name
+        lost = any(lap.result.lost for name, laps in self.laps.items() if both not in name for lap in laps)
+        return not lost and not any(
+            lap.result.without_outcome or lap.result.more_than_one_outcome or lap.mishaps for lap in self.all
         )
 
     def books(self) -> dict[str, str]:

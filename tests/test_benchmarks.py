@@ -78,7 +78,7 @@ async def main(configuration):
     settings = json.loads((configuration / "bmqbrkrcfg.json").read_text())
     port = settings["appConfig"]["networkInterfaces"]["tcpInterface"]["port"]
     async with Broker(port=port, config_dir=configuration):
-        print("2026-01-01T00:00:00 Setting primary of Partition [0] to [[node1, 2]]", flush=True)
+        print("0 Cluster [bmq]: Setting primary of Partition [0] to [[node1, 2]]", flush=True)
         await ended.wait()
 
 asyncio.run(main(pathlib.Path(sys.argv[3])))

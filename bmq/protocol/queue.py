@@ -45,6 +45,8 @@ class SubscriptionOptions:
 
 
 _NO_OPTIONS = SubscriptionOptions(0, 0, 0)
+# As the official clients have it: half of what 32 bits hold.
+_LOWEST_PRIORITY = -(2**30)
 
 
 class SubscriptionCore:
@@ -133,6 +135,9 @@ class QueueCore:
         unacked: how many posts wait for their outcome.
         owner: the object of the I/O layer.
         anybody: stands for whichever of its subscriptions a message is for.
+        nothing: what the stream has instead of no subscription at all. Nodes of a cluster that have not the
+            queue themselves, and proxies, otherwise drop what is posted here without a word: at once, or when
+            another node takes the queue over.
     """
 
     __slots__ = (
@@ -146,6 +151,7 @@ class QueueCore:
         "desired",
         "family",
         "flags",
+        "nothing",
         "opening",
         "owner",
         "q_id",
@@ -179,6 +185,7 @@ class QueueCore:
         self.writable = bool(flags & QueueFlags.WRITE)
         self.owner = owner
         self.anybody = SubscriptionCore(self, "", _NO_OPTIONS, owner)
+        self.nothing = SubscriptionCore(self, "false", SubscriptionOptions(0, 0, _LOWEST_PRIORITY), owner)
         self.state = QueueState.CLOSED
         self.desired: list[SubscriptionCore] = []
         self.applied: list[SubscriptionCore] = []
@@ -210,8 +217,9 @@ class QueueCore:
 
     @property
     def effective(self) -> list[SubscriptionCore]:
-        """The subscriptions the stream is to have: none while the queue is suspended."""
-        return [] if self.suspended else self.desired
+        """The subscriptions the stream is to have: none for messages while the queue is suspended."""
+        wanted = [] if self.suspended else self.desired
+        return wanted or ([self.nothing] if self.readable else [])
 
     def handle_parameters(self) -> QueueHandleParameters:
         """What openQueue and closeQueue say of the queue."""

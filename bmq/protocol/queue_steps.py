@@ -289,6 +289,8 @@ class QueueSteps:
 
     def _request_configure(self, queue: QueueCore, subs: list[SubscriptionCore], deadline: float) -> None:
         body: ControlBody
+        if not self._link.uses_configure_stream:
+            subs = [sub for sub in subs if sub is not queue.nothing]
         plain = len(subs) <= 1 and not any(sub.expression for sub in subs)
         if plain and not self._link.uses_configure_stream:
             # The old form names no subscription: messages carry the sub-queue id instead.
@@ -309,7 +311,7 @@ class QueueSteps:
 
     def _apply(self, queue: QueueCore, request: Request | None) -> None:
         if request is not None and request.kind is RequestKind.CONFIGURE:
-            queue.applied = [sub for _, sub in request.detail]
+            queue.applied = [sub for _, sub in request.detail if sub is not queue.nothing]
             self.routes.settle(queue, request.detail)
 
     def _report_when_settled(self, queue: QueueCore) -> None:

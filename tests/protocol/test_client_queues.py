@@ -41,10 +41,31 @@ def test_a_writer_needs_no_configuration() -> None:
     assert bench.completed == {URI: [None]}
 
 
-def test_a_reader_without_subscriptions_needs_none_either() -> None:
+def expressions(bench: Bench) -> list[str]:
+    """What the configureStream that is to be answered next asks for."""
+    body = bench.broker.requests[0].body
+    assert isinstance(body, ConfigureStream)
+    return [each.expression.text for each in body.stream_parameters.subscriptions]
+
+
+def test_a_reader_without_subscriptions_has_one_that_nothing_matches() -> None:
+    """A node that has not the queue itself, and a proxy, drop posts through a handle that has none."""
     bench = connected()
-    bench.begin_open(URI, READ, subscriptions=())
-    assert bench.answer_all() == ["OpenQueue"]
+    queue = bench.begin_open(URI, READ | WRITE, subscriptions=())
+    bench.answer()
+    assert expressions(bench) == ["false"]
+    bench.answer()
+    assert bench.completed == {URI: [None]}
+    bench.configure(queue, "x == 1")
+    assert expressions(bench) == ["x == 1"]
+    bench.answer()
+    bench.configure(queue)
+    assert expressions(bench) == ["false"]
+    bench.answer()
+    bench.lose()
+    bench.connect()
+    bench.answer()
+    assert expressions(bench) == ["false"]
 
 
 def test_subscriptions_get_ids_of_their_own_and_the_stream_names_the_application() -> None:
