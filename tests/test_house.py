@@ -32,7 +32,8 @@ MAY_IMPORT = {
     "workers": {"wire", "protocol", "subscriptions", "client"},
     "testing": {"wire", "protocol", "subscriptions", "client", "broker"},
     "spark": {"wire", "protocol", "subscriptions", "client", "broker"},
-    "cli": {"wire", "protocol", "subscriptions", "client", "broker", "testing", "admin"},
+    # "" is `import bmq`: the command stands on the public names.
+    "cli": {"", "wire", "protocol", "subscriptions", "client", "broker", "testing", "admin"},
 }
 FREE = {"errors", "_local", "_version"}
 

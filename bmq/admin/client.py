@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import ssl as ssl_module
 from collections.abc import AsyncIterator, Generator
 from types import TracebackType
@@ -27,7 +28,7 @@ from bmq.admin.results import (
     Statistics,
     StoredMessage,
 )
-from bmq.client.address import parse_addresses, resolve_broker
+from bmq.client.address import Address, find_broker
 from bmq.client.options import Credentials, CredentialsSource
 from bmq.errors import (
     AdminError,
@@ -41,6 +42,8 @@ from bmq.errors import (
 from bmq.wire.uri import QueueUri
 
 __all__ = ["Admin", "QueueAdmin", "connect"]
+
+logger = logging.getLogger("bmq.admin")
 
 _JSON = "ENCODING JSON_COMPACT"
 _ALL = "*"
@@ -59,7 +62,7 @@ class connect:
 
     Args:
         broker: as for :class:`bmq.connect`; of several addresses the first that answers is asked. The
-            environment variable BMQ_BROKER_URI, if set, is used instead.
+            environment variable BMQ_BROKER_URI, if set, is used instead, with a warning in the log.
         credentials: as for :class:`bmq.connect`.
         ssl: a context for TLS; ``tcps://`` without one uses the system's defaults.
         server_hostname: the name to verify the broker's certificate against, if not the address's host.
@@ -86,7 +89,10 @@ class connect:
     ) -> None:
         if not timeout > 0:
             raise UsageError(f"timeout is {timeout!r}; it must be more than 0")
-        self._admin = Admin(resolve_broker(broker), credentials, ssl, server_hostname, timeout, process_name)
+        target = find_broker(broker, tls=ssl is not None)
+        if target.note:
+            logger.warning("asking %s", target)
+        self._admin = Admin(target.addresses, credentials, ssl, server_hostname, timeout, process_name)
 
     def __await__(self) -> Generator[Any, None, Admin]:
         return self._admin._start().__await__()  # pyright: ignore[reportPrivateUsage]
@@ -116,14 +122,14 @@ class Admin:
 
     def __init__(
         self,
-        broker: str,
+        addresses: list[Address],
         credentials: CredentialsSource | None,
         ssl: ssl_module.SSLContext | None,
         server_hostname: str | None,
         timeout: float,
         process_name: str,
     ) -> None:
-        self._addresses = parse_addresses(broker)
+        self._addresses = addresses
         self._credentials = credentials
         self._ssl = ssl
         self._server_hostname = server_hostname

@@ -167,8 +167,9 @@ def from_json(line: bytes) -> bmq.PutMessage:
     tags: Any = entry.get("tags") or []
     if type(tags) is not list:
         raise BadInput("tags are a list of strings")
-    named_tags: list[Any] = tags
-    return bmq.PutMessage(_payload(entry), properties or None, tags=[str(tag) for tag in named_tags])
+    return bmq.PutMessage(
+        _payload(entry), properties or None, tags=[str(tag) for tag in entry.get("tags") or ()]
+    )
 
 
 def _payload(entry: dict[str, Any]) -> bytes:
