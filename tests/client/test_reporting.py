@@ -193,7 +193,7 @@ async def test_a_queue_that_does_not_come_back(peer: Peer, said: Said) -> None:
 
 async def test_a_consumer_that_does_not_keep_up(peer: Peer, said: Said) -> None:
     async with bmq.connect(peer.uri, max_buffered_messages=10) as session:
-        queue = await session.open_queue(URI, read=True)
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
 
         async def fall_behind() -> None:
             peer.connection.push(*range(1, 21))
