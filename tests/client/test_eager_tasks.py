@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -16,11 +17,16 @@ from tests.client.peer import Peer, eventually
 URI = "bmq://bmq.test.mem.priority/eager"
 
 
+def _begin_at_once(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+    return asyncio.Task(coroutine, loop=loop, **{**options, "eager_start": True})
+
+
 @pytest_asyncio.fixture(autouse=True)
 async def _eager(_quiet_loop: None) -> AsyncIterator[None]:
     """Whatever is here, tasks begin at once; where Python has no such tasks, as they do there."""
-    factory = getattr(asyncio, "eager_task_factory", None)
-    asyncio.get_running_loop().set_task_factory(factory)
+    if hasattr(asyncio, "eager_task_factory"):
+        # Not that one itself: in some releases of Python it refuses an argument that uvloop passes on.
+        asyncio.get_running_loop().set_task_factory(_begin_at_once)
     yield
     asyncio.get_running_loop().set_task_factory(None)
 

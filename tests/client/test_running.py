@@ -60,8 +60,10 @@ def test_what_an_application_froze_itself_stays_frozen() -> None:
     assert gc.get_freeze_count() > frozen / 2 > 0
 
 
+# What a shell runs in the background ignores SIGINT, and so does all it starts.
 CONSUMER = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 {before}
 import bmq
 

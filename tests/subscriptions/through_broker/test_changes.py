@@ -261,7 +261,8 @@ async def test_unclaimed_messages_are_mentioned_once(
         await scene.post(a={"x": 1}, b={"x": 1})
         async with asyncio.timeout(20):
             while leaving.buffered < 2:
-                await scene.round_trip(queue)
+                # A busy broker may stop before the end of a batch, until it is asked once more.
+                await leaving.configure()
         await leaving.close()
         assert await anext(events) == bmq.events.UnclaimedMessages(queue.uri, 2)
         lines = [record.message for record in caplog.records if "unconfirmed" in record.message]
@@ -384,4 +385,9 @@ async def test_a_drain_leaves_alone_what_its_full_filter_wants(scene: Scene) -> 
         message = await consumer.receive(20)
         await scene.round_trip(queue)
         message.confirm()
-        assert sorted(await names(consumer, 7)) == [str(number) for number in range(1, 8)]
+        found = [message.data.decode()]
+        while len(found) < 8:
+            # What was put aside while its subscription was full, a broker may send only when it is asked.
+            await consumer.configure()
+            found += await names(consumer, 1)
+        assert sorted(found) == [str(number) for number in range(8)]
