@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 __all__ = ["Listener"]
 
@@ -76,10 +77,11 @@ class Listener:
             each.close()
         self._sockets.clear()
 
-    def _spawn(self, work: Awaitable[None]) -> None:
+    def _spawn(self, work: Awaitable[None]) -> asyncio.Future[None]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -98,10 +100,16 @@ class Listener:
                 await asyncio.sleep(_RETRY)
                 continue
             connection.setblocking(False)
-            self._spawn(self._welcome(connection))
+            self._spawn(self._welcome(connection)).add_done_callback(partial(_close_unwelcome, connection))
             accepted += 1
             if accepted % _AT_ONCE == 0:
                 await asyncio.sleep(0)
+
+
+def _close_unwelcome(connection: socket.socket, welcoming: asyncio.Future[None]) -> None:
+    # In a callback, because a task that is cancelled before its first step runs nothing of its coroutine.
+    if welcoming.cancelled():
+        connection.close()
 
 
 def _listening(family: int, kind: int, protocol: int, address: tuple[object, ...]) -> socket.socket:

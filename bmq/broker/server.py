@@ -328,6 +328,11 @@ class Broker:
             )
         except OSError as error:
             _log.info("a connection failed before it was established: %s", printable(error))
+        except asyncio.CancelledError:
+            # Begun and dropped in the same turn: uvloop closes such a connection without telling it.
+            if connection in self._connections:
+                connection.connection_lost(None)
+            raise
         finally:
             self._arriving.discard(connection)
 

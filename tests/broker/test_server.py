@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 import subprocess
 from collections.abc import AsyncIterator, Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 import bmq
 from bmq.broker import Authentication, Broker, DomainConfig, InvalidDomain, Limits, ManualClock, Mode
@@ -143,6 +145,29 @@ async def test_a_restart_keeps_or_loses_what_is_stored(broker: Broker) -> None:
         await broker.restart(keep=keep)
         assert broker.port == port
         assert sum(map(len, broker.queues.values())) == left
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_it_stops_in_the_turn_in_which_somebody_connects(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def stop_after(turns: int) -> None:
+        broker = Broker(port=0)
+        await broker.start()
+        clients = [socket.socket() for _ in range(20)]
+        for each in clients:
+            each.setblocking(False)
+            each.connect_ex(("127.0.0.1", broker.port))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(30):
+            await broker.stop()
+        for each in clients:
+            each.close()
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        for turns in range(40):
+            runner.run(stop_after(turns % 8))
 
 
 async def test_clients_that_connect_while_it_is_stopped_are_refused(broker: Broker) -> None:

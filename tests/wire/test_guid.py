@@ -109,7 +109,7 @@ def test_text_form(guid: bytes) -> None:
     ],
 )
 def test_text_that_is_no_guid(text: str) -> None:
-    with pytest.raises(UsageError, match="32 upper-case hexadecimal digits, .*not"):
+    with pytest.raises(UsageError, match=r"32 upper-case hexadecimal digits, .*not"):
         guid_from_text(text)
 
 
