@@ -147,7 +147,7 @@ async def test_a_restart_keeps_or_loses_what_is_stored(broker: Broker) -> None:
         assert sum(map(len, broker.queues.values())) == left
 
 
-# A socket that uvloop has accepted, and that a cancelled task never gets to see, is closed by the interpreter.
+# A socket that uvloop has accepted and a cancelled task never gets to see is closed by the interpreter.
 @pytest.mark.filterwarnings("ignore:.*unclosed.*:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
