@@ -1,8 +1,9 @@
-"""What every test shares: how hypothesis searches."""
+"""What every test shares: how hypothesis searches, and that programs can be interrupted."""
 
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import HealthCheck, Phase, settings
 
@@ -15,3 +16,7 @@ settings.register_profile("thorough", max_examples=5000, **_COMMON)
 # For tests/mutants.py: a failure is enough, nobody reads its smallest example.
 settings.register_profile("mutants", derandomize=True, phases=[Phase.explicit, Phase.generate], **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+# What a shell runs in the background ignores SIGINT, and so would every program that the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
