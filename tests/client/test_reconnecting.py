@@ -206,7 +206,8 @@ async def test_a_deadline_ends_the_attempts() -> None:
 async def test_reconnecting_can_be_turned_off(peer: Peer) -> None:
     async with session_with_events(peer, reconnect=False) as (session, happened):
         peer.cut()
-        await eventually(lambda: session.state is bmq.SessionState.CLOSED)
+        await eventually(lambda: type(happened[-1]).__name__ == "Disconnected")
+        assert session.state is bmq.SessionState.CLOSED
         assert [type(event).__name__ for event in happened] == ["Connected", "ConnectionLost", "Disconnected"]
 
 
