@@ -47,6 +47,8 @@ class SubscriptionOptions:
 _NO_OPTIONS = SubscriptionOptions(0, 0, 0)
 # As the official clients have it: half of what 32 bits hold.
 _LOWEST_PRIORITY = -(2**30)
+# A constant like `false` will not do: an expression without properties matches everything.
+_NEVER = "exists(nothing) && !exists(nothing)"
 
 
 class SubscriptionCore:
@@ -185,7 +187,7 @@ class QueueCore:
         self.writable = bool(flags & QueueFlags.WRITE)
         self.owner = owner
         self.anybody = SubscriptionCore(self, "", _NO_OPTIONS, owner)
-        self.nothing = SubscriptionCore(self, "false", SubscriptionOptions(0, 0, _LOWEST_PRIORITY), owner)
+        self.nothing = SubscriptionCore(self, _NEVER, SubscriptionOptions(0, 0, _LOWEST_PRIORITY), owner)
         self.state = QueueState.CLOSED
         self.desired: list[SubscriptionCore] = []
         self.applied: list[SubscriptionCore] = []

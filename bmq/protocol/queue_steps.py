@@ -299,6 +299,7 @@ class QueueSteps:
         else:
             numbered = self.routes.number(subs)
             body = ConfigureStream(q_id=queue.q_id, stream_parameters=queue.stream_parameters(numbered))
+        numbered = [pair for pair in numbered if pair[1] is not queue.nothing]
         self.routes.add(queue, numbered)
         queue.request = self._link.request(RequestKind.CONFIGURE, body, queue, deadline, numbered)
 
@@ -311,7 +312,7 @@ class QueueSteps:
 
     def _apply(self, queue: QueueCore, request: Request | None) -> None:
         if request is not None and request.kind is RequestKind.CONFIGURE:
-            queue.applied = [sub for _, sub in request.detail if sub is not queue.nothing]
+            queue.applied = [sub for _, sub in request.detail]
             self.routes.settle(queue, request.detail)
 
     def _report_when_settled(self, queue: QueueCore) -> None:

@@ -48,6 +48,8 @@ from bmq.wire.put import encode_put
 TIMEOUT = 20.0
 #: How long something that must not come is waited for.
 QUIET = 0.15
+#: Matches nothing. A constant would match everything.
+NEVER = "exists(nothing) && !exists(nothing)"
 EX = "PROTOCOL_ENCODING:JSON;MPS:MESSAGE_PROPERTIES_EX"
 
 Connect = Callable[..., Awaitable["Raw"]]
@@ -126,6 +128,8 @@ class Raw:
         self.pushes: asyncio.Queue[Got] = asyncio.Queue()
         self.heartbeats: asyncio.Queue[int] = asyncio.Queue()
         self.closed = asyncio.Event()
+        #: What came, in the order in which it came.
+        self.kinds: list[EventType] = []
         self._negotiated = False
         self._task = asyncio.ensure_future(self._read())
 
@@ -145,6 +149,7 @@ class Raw:
             self._handshake.put_nowait(None)
 
     def _take(self, event: Event) -> None:
+        self.kinds.append(event.type)
         match event.type:
             case EventType.CONTROL if self._negotiated:
                 message = decode_event(event, MessageKind.CONTROL)
@@ -221,6 +226,9 @@ class Raw:
     ) -> ControlBody:
         reply = await self.request(open_queue(uri, q_id, read=read, write=write, sub_id=sub_id))
         assert not isinstance(reply, Status), reply
+        if read and write and not sub_id:
+            # Otherwise a node of a cluster that has not the queue itself drops what is put.
+            await self.configure(q_id, subscription(2**31 - 1, NEVER, priority=-(2**30)))
         return reply
 
     async def configure(
