@@ -47,8 +47,6 @@ class SubscriptionOptions:
 _NO_OPTIONS = SubscriptionOptions(0, 0, 0)
 # As the official clients have it: half of what 32 bits hold.
 _LOWEST_PRIORITY = -(2**30)
-# A constant like `false` will not do: an expression without properties matches everything.
-_NEVER = "exists(nothing) && !exists(nothing)"
 
 
 class SubscriptionCore:
@@ -137,9 +135,9 @@ class QueueCore:
         unacked: how many posts wait for their outcome.
         owner: the object of the I/O layer.
         anybody: stands for whichever of its subscriptions a message is for.
-        nothing: what the stream has instead of no subscription at all. Nodes of a cluster that have not the
-            queue themselves, and proxies, otherwise drop what is posted here without a word: at once, or when
-            another node takes the queue over.
+        nothing: what the stream has instead of no subscription at all: one without room. Nodes of a cluster
+            that have not the queue themselves, and proxies, otherwise drop what is posted here without a
+            word: at once, or when another node takes the queue over.
     """
 
     __slots__ = (
@@ -187,7 +185,7 @@ class QueueCore:
         self.writable = bool(flags & QueueFlags.WRITE)
         self.owner = owner
         self.anybody = SubscriptionCore(self, "", _NO_OPTIONS, owner)
-        self.nothing = SubscriptionCore(self, _NEVER, SubscriptionOptions(0, 0, _LOWEST_PRIORITY), owner)
+        self.nothing = SubscriptionCore(self, "", SubscriptionOptions(0, 0, _LOWEST_PRIORITY), owner)
         self.state = QueueState.CLOSED
         self.desired: list[SubscriptionCore] = []
         self.applied: list[SubscriptionCore] = []

@@ -48,8 +48,6 @@ from bmq.wire.put import encode_put
 TIMEOUT = 20.0
 #: How long something that must not come is waited for.
 QUIET = 0.15
-#: Matches nothing. A constant would match everything.
-NEVER = "exists(nothing) && !exists(nothing)"
 EX = "PROTOCOL_ENCODING:JSON;MPS:MESSAGE_PROPERTIES_EX"
 
 Connect = Callable[..., Awaitable["Raw"]]
@@ -228,7 +226,7 @@ class Raw:
         assert not isinstance(reply, Status), reply
         if read and write and not sub_id:
             # Otherwise a node of a cluster that has not the queue itself drops what is put.
-            await self.configure(q_id, subscription(2**31 - 1, NEVER, priority=-(2**30)))
+            await self.configure(q_id, subscription(2**31 - 1, messages=0, size=0, priority=-(2**30)))
         return reply
 
     async def configure(
