@@ -23,14 +23,14 @@ from harness import machine
 from rich.console import Console
 from rich.table import Table
 
+from bmq.client._posting import PostBatch, settle
 from bmq.client.consumer import Consumer
 from bmq.client.message import Message
-from bmq.client.posting import PostBatch, settle
+from bmq.protocol.client.outbox import Outbox
+from bmq.protocol.client.posts import Producer
+from bmq.protocol.client.queue import Family, QueueCore, SubscriptionOptions
+from bmq.protocol.client.tables import QueueState
 from bmq.protocol.framing import Framer
-from bmq.protocol.outbox import Outbox
-from bmq.protocol.producer import Producer
-from bmq.protocol.queue import Family, QueueCore, SubscriptionOptions
-from bmq.protocol.tables import QueueState
 from bmq.wire.ack import encode_acks
 from bmq.wire.confirm import encode_confirm, encode_queue_confirms
 from bmq.wire.constants import EventType, PutFlags

@@ -1,6 +1,6 @@
 """Session events: what :meth:`bmq.Session.events` yields and ``on_event`` is called with."""
 
-from bmq.protocol.events import (
+from bmq.protocol.client.events import (
     Connected,
     ConnectionLost,
     Disconnected,

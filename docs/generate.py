@@ -28,7 +28,8 @@ import bmq.admin
 import bmq.errors
 import bmq.events
 from bmq.errors import AckStatus, StatusCategory
-from bmq.protocol import broker, tables
+from bmq.protocol.broker import session as broker
+from bmq.protocol.client import tables
 from bmq.wire import constants, layout
 
 ROOT = Path(__file__).parent.parent

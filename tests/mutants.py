@@ -66,7 +66,7 @@ LEFT_OUT = {
 
 #: What the bugs of each area are planted in, and the suites that should find them: its own comes first.
 AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
-    "wire": (["wire/*"], ["wire", "calls"]),
+    "wire": (["wire/**/*"], ["wire", "calls"]),
     "subscriptions": (["subscriptions/*"], ["subscriptions"]),
     "protocol": (["protocol/**/*"], ["protocol", "broker", "client", "calls"]),
     # Without what does nothing but I/O: the driver, its channel and the session on top.

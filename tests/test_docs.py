@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 import bmq.errors
-from bmq.protocol import broker, tables
+from bmq.protocol.broker import session as broker
+from bmq.protocol.client import tables
 from bmq.wire import layout
 
 ROOT = Path(__file__).parent.parent

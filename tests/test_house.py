@@ -150,7 +150,7 @@ def test_the_scan_sees_what_is_not_allowed(module: str, source: str) -> None:
         ),
         (
             "bmq/client/x.py",
-            "import asyncio\nfrom bmq import errors\nfrom ..protocol.tables import Transition",
+            "import asyncio\nfrom bmq import errors\nfrom ..protocol.client.tables import Transition",
         ),
     ],
 )

@@ -12,9 +12,9 @@ import pytest
 
 import bmq
 from bmq.broker.main import run as run_broker
-from bmq.protocol.broker_settings import Authentication, BrokerSettings
+from bmq.protocol.broker.settings import Authentication, BrokerSettings
 from bmq.wire.control import Codec, encode_event
-from bmq.wire.control_messages import AuthenticationRequest
+from bmq.wire.control.messages import AuthenticationRequest
 from tests.broker.core import Core
 from tests.client.peer import Peer, eventually
 

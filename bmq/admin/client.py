@@ -28,7 +28,7 @@ from bmq.admin.results import (
     Statistics,
     StoredMessage,
 )
-from bmq.client.address import Address, find_broker
+from bmq.client._address import Address, find_broker
 from bmq.client.options import Credentials, CredentialsSource
 from bmq.errors import (
     AdminError,

@@ -8,12 +8,12 @@ import ssl as ssl_module
 from dataclasses import replace
 from typing import Any, cast
 
-from bmq.client.address import Address
-from bmq.client.identity import introduce
+from bmq.client._address import Address
+from bmq.client._identity import introduce
 from bmq.errors import ConnectionFailed, ProtocolError
+from bmq.protocol.client.handshake import Credentials, Handshake
+from bmq.protocol.client.tables import HandshakeState
 from bmq.protocol.framing import Framer
-from bmq.protocol.handshake import Credentials, Handshake
-from bmq.protocol.tables import HandshakeState
 from bmq.wire.constants import EventType
 from bmq.wire.control import (
     AdminCommand,

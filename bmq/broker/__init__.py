@@ -6,7 +6,7 @@
 from bmq.broker.clock import Clock, ManualClock
 from bmq.broker.domain import AppSubscription, DomainConfig, InvalidDomain, Limits, Mode
 from bmq.broker.server import Broker
-from bmq.protocol.broker_settings import Authentication
+from bmq.protocol.broker.settings import Authentication
 
 __all__ = [
     "AppSubscription",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from bmq.wire.control_messages import Subscription
+from bmq.wire.control.messages import Subscription
 from bmq.wire.printable import printable
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from bmq.broker.handle import Handle, Stream
 from bmq.broker.queue import Queue
 from bmq.broker.uri_problem import uri_problem
 from bmq.errors import InvalidURI
-from bmq.protocol.broker_data import Put
-from bmq.protocol.broker_output import BrokerOutput
-from bmq.protocol.inflation import Exhausted
+from bmq.protocol.broker.data import Put
+from bmq.protocol.broker.inflation import Exhausted
+from bmq.protocol.broker.output import BrokerOutput
 from bmq.wire.constants import FIRST_RESERVED_QUEUE_ID
-from bmq.wire.control_messages import (
+from bmq.wire.control.messages import (
     DEFAULT_APP_ID,
     INVALID_CONSUMER_PRIORITY,
     CloseQueueResponse,

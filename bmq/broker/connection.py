@@ -6,8 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, cast
 
-from bmq.protocol.broker import BrokerSession
-from bmq.protocol.broker_output import BrokerOutput
+from bmq.protocol.broker.output import BrokerOutput
+from bmq.protocol.broker.session import BrokerSession
 
 if TYPE_CHECKING:
     from bmq.broker.server import Broker

@@ -10,7 +10,7 @@ from bmq.broker.queue import Queue
 from bmq.broker.storage import Usage
 from bmq.errors import InvalidExpression
 from bmq.subscriptions import Expression
-from bmq.wire.control_messages import Status, StatusCategory
+from bmq.wire.control.messages import Status, StatusCategory
 
 __all__ = ["Domain", "DomainSource", "Unavailable", "check_subscriptions"]
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from bmq.errors import AckStatus, InvalidArgument, StatusCategory
-from bmq.protocol.broker_data import Put
+from bmq.protocol.broker.data import Put
 from bmq.wire.constants import ACK_STATUS_TO_WIRE
-from bmq.wire.control_messages import ClientIdentity, QueueHandleParameters, Status
+from bmq.wire.control.messages import ClientIdentity, QueueHandleParameters, Status
 
 if TYPE_CHECKING:
     from bmq.broker.connection import Connection

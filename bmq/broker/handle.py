@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from bmq.broker.routing import Choice, Subscriber, choices_of
 from bmq.broker.storage import Message
-from bmq.protocol.broker_output import BrokerOutput
-from bmq.protocol.broker_properties import for_old_client
+from bmq.protocol.broker.output import BrokerOutput
+from bmq.protocol.broker.properties import for_old_client
 from bmq.wire.codec import PUSH_HEADER
 from bmq.wire.constants import PushFlags
-from bmq.wire.control_messages import DEFAULT_APP_ID, Subscription
+from bmq.wire.control.messages import DEFAULT_APP_ID, Subscription
 
 if TYPE_CHECKING:
     from bmq.broker.app import App

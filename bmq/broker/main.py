@@ -20,7 +20,7 @@ import orjson
 from bmq.broker.server import Broker
 from bmq.errors import Error, UsageError
 from bmq.wire.codec import CODECS
-from bmq.wire.schema import Structure, selection_name
+from bmq.wire.control.schema import Structure, selection_name
 
 __all__ = ["run"]
 

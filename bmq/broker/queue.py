@@ -21,16 +21,16 @@ from bmq.broker.domain import DomainConfig, Mode
 from bmq.broker.handle import Handle, Stream
 from bmq.broker.routing import Subscriber, compile_expression
 from bmq.broker.storage import Message, MessageStore, property_lookup, shrink
-from bmq.protocol.inflation import InflationBudget
+from bmq.protocol.broker.inflation import InflationBudget
 from bmq.subscriptions.evaluator import Evaluator
 from bmq.wire.constants import PutFlags
-from bmq.wire.control_messages import DEFAULT_APP_ID, ExpressionVersion
+from bmq.wire.control.messages import DEFAULT_APP_ID, ExpressionVersion
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
     from bmq.broker.domains import Domain
-    from bmq.protocol.broker_data import Put
+    from bmq.protocol.broker.data import Put
 
 __all__ = ["Queue"]
 

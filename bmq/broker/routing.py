@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bmq.broker.storage import Message
 from bmq.subscriptions import Expression
 from bmq.subscriptions.evaluator import Evaluator
-from bmq.wire.control_messages import (
+from bmq.wire.control.messages import (
     INVALID_CONSUMER_PRIORITY,
     ConsumerInfo,
     ExpressionVersion,

@@ -28,9 +28,9 @@ from bmq.broker.listener import Listener
 from bmq.broker.node import Node
 from bmq.broker.views import QueuesView
 from bmq.errors import InvalidArgument, StateError
-from bmq.protocol.broker import BrokerSession
-from bmq.protocol.broker_settings import Authentication, BrokerSettings
-from bmq.wire.control_messages import ClientIdentity, Status
+from bmq.protocol.broker.session import BrokerSession
+from bmq.protocol.broker.settings import Authentication, BrokerSettings
+from bmq.wire.control.messages import ClientIdentity, Status
 from bmq.wire.guid import GuidGenerator, client_id_from
 from bmq.wire.printable import printable
 
@@ -64,7 +64,7 @@ class Broker:
         config_dir: a directory as a real broker has it, with ``domains/<name>.json``.
         builtin: whether the built-in test domains exist; by default only without ``config_dir``.
         ssl: for TLS.
-        auth: user names and passwords, or :class:`~bmq.protocol.broker_settings.Authentication`. Without it
+        auth: user names and passwords, or :class:`~bmq.protocol.broker.settings.Authentication`. Without it
             everybody is let in.
         clock: where time comes from; a :class:`~bmq.broker.clock.ManualClock` stands still until moved.
         heartbeat_interval_ms: how often silent clients are probed.

@@ -18,7 +18,7 @@ import bmq
 from bmq.cli.output import emit_json, out, printable
 from bmq.cli.status import Status
 from bmq.cli.target import Target, status_of, verb
-from bmq.client.address import Address, parse_addresses
+from bmq.client._address import Address, parse_addresses
 
 __all__ = ["command"]
 

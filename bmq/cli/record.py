@@ -17,7 +17,7 @@ from bmq.cli.output import note, number
 from bmq.cli.recording import TO_BROKER, TO_CLIENT, Recorded, line_of
 from bmq.cli.status import Status
 from bmq.cli.target import Target, verb
-from bmq.client.address import Address, parse_addresses
+from bmq.client._address import Address, parse_addresses
 from bmq.errors import ProtocolError
 from bmq.protocol.framing import Framer
 from bmq.wire.constants import EventType

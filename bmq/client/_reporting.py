@@ -11,7 +11,7 @@ import logging
 import weakref
 from typing import TYPE_CHECKING
 
-from bmq.protocol.events import (
+from bmq.protocol.client.events import (
     Connected,
     ConnectionLost,
     Disconnected,
@@ -28,7 +28,7 @@ from bmq.protocol.events import (
 )
 
 if TYPE_CHECKING:
-    from bmq.client.driver import Driver
+    from bmq.client._driver import Driver
 
 __all__ = ["Reporter"]
 

@@ -14,12 +14,12 @@ from types import FrameType, TracebackType
 from typing import Any, TypeVar, Unpack
 
 from bmq._local import is_loopback
-from bmq.client.address import Address, find_broker
+from bmq.client._address import Address, find_broker
 from bmq.client.health import HostHealthMonitor
 from bmq.client.options import Credentials, CredentialsSource, SessionFields, SessionOptions
 from bmq.client.session import Session
 from bmq.errors import ConnectionFailed, UsageError
-from bmq.protocol.events import SessionEvent
+from bmq.protocol.client.events import SessionEvent
 
 __all__ = ["connect", "run"]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bmq.client._deadline import within
 from bmq.client.message import Message, MessageBatch
 from bmq.errors import Error, ProtocolError, QueueClosed
-from bmq.protocol.queue import SubscriptionCore, SubscriptionOptions
+from bmq.protocol.client.queue import SubscriptionCore, SubscriptionOptions
 from bmq.wire.constants import PushFlags
 from bmq.wire.message import read_properties
 from bmq.wire.properties import Properties

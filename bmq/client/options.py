@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from ssl import SSLContext
 from typing import TypedDict
 
+from bmq.client._retry import exponential_backoff
 from bmq.client.health import HostHealthMonitor
-from bmq.client.retry import exponential_backoff
 from bmq.errors import UsageError
-from bmq.protocol.events import SessionEvent
-from bmq.protocol.handshake import Credentials
+from bmq.protocol.client.events import SessionEvent
+from bmq.protocol.client.handshake import Credentials
 from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT, MAX_APPLICATION_DATA, Compression
 
 __all__ = ["ConnectOptions", "Credentials", "CredentialsSource", "SessionFields", "SessionOptions"]

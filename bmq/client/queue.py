@@ -12,21 +12,21 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from bmq.client._deadline import within
+from bmq.client._handlers import Handlers
+from bmq.client._posting import Poster, PostFuture, tagged
 from bmq.client.consumer import Consumer, Definition, Numbered, Places, numbered, properties_of
-from bmq.client.handlers import Handlers
 from bmq.client.message import Ack, Message, MessageBatch, PostReport, PutMessage
-from bmq.client.posting import Poster, PostFuture, tagged
 from bmq.errors import ConfigureQueueError, Error, QueueClosed, RequestTimeout, UsageError
-from bmq.protocol.events import UnclaimedMessages
-from bmq.protocol.queue import QueueCore, SubscriptionOptions
-from bmq.protocol.tables import QueueState
+from bmq.protocol.client.events import UnclaimedMessages
+from bmq.protocol.client.queue import QueueCore, SubscriptionOptions
+from bmq.protocol.client.tables import QueueState
 from bmq.wire.guid import guid_from_text
 from bmq.wire.properties import PropertyInput
 from bmq.wire.push import Push
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
-    from bmq.client.driver import Driver
+    from bmq.client._driver import Driver
     from bmq.client.session import Session
     from bmq.subscriptions import Complement, Expression, Selector
 

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from types import TracebackType
 
-from bmq.client.address import Address
-from bmq.client.closing import CloseReport
-from bmq.client.driver import Driver
-from bmq.client.event_stream import EventStream
+from bmq.client._address import Address
+from bmq.client._closing import CloseReport
+from bmq.client._driver import Driver
+from bmq.client._event_stream import EventStream
 from bmq.client.health import HostHealthMonitor
 from bmq.client.options import CredentialsSource, SessionOptions
 from bmq.client.queue import (
@@ -21,8 +21,8 @@ from bmq.client.queue import (
     subscription_options,
 )
 from bmq.errors import UsageError
-from bmq.protocol.events import SessionEvent
-from bmq.protocol.tables import SessionState
+from bmq.protocol.client.events import SessionEvent
+from bmq.protocol.client.tables import SessionState
 from bmq.wire.control import QueueFlags
 from bmq.wire.uri import QueueUri
 

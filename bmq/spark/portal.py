@@ -17,13 +17,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from bmq.client.address import find_broker
+from bmq.client._address import find_broker
 from bmq.client.connect import connect
 from bmq.client.options import Credentials
 from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.errors import ConnectionFailed
-from bmq.protocol.tables import SessionState
+from bmq.protocol.client.tables import SessionState
 from bmq.wire.constants import Compression
 
 __all__ = ["Connection", "Lease", "Portal", "portal", "shutdown"]

@@ -13,7 +13,7 @@ from random import Random
 from types import TracebackType
 
 from bmq._local import note_listener
-from bmq.client.address import parse_addresses
+from bmq.client._address import parse_addresses
 from bmq.errors import InvalidArgument, StateError
 from bmq.testing.pipe import Conditions, Direction, Endpoint, Pipe
 

@@ -11,15 +11,15 @@ from bmq.broker.builtin import builtin_domains
 from bmq.broker.domain import DomainConfig
 from bmq.broker.domains import DomainSource
 from bmq.broker.node import Node
-from bmq.protocol.broker import BrokerSession
-from bmq.protocol.broker_output import BrokerOutput
-from bmq.protocol.broker_settings import BrokerSettings
+from bmq.protocol.broker.output import BrokerOutput
+from bmq.protocol.broker.session import BrokerSession
+from bmq.protocol.broker.settings import BrokerSettings
 from bmq.protocol.framing import Framer
 from bmq.wire.ack import AckMessage, decode_acks
 from bmq.wire.confirm import encode_confirms
 from bmq.wire.constants import Compression, EventType, PushFlags, PutFlags
 from bmq.wire.control import Codec, decode_event, encode_event
-from bmq.wire.control_messages import (
+from bmq.wire.control.messages import (
     AuthenticationMessage,
     BrokerResponse,
     ClientIdentity,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bmq.wire.control_messages import AdminCommand, AdminCommandResponse, ClientType
+from bmq.wire.control.messages import AdminCommand, AdminCommandResponse, ClientType
 from tests.broker.core import FANOUT, PRIORITY, Core, Peer, domain
 from tests.transcripts import probes
 

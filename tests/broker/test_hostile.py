@@ -14,10 +14,10 @@ import pytest
 from bmq.broker.bounds import Bounds
 from bmq.broker.domains import DomainSource
 from bmq.errors import UsageError
-from bmq.protocol.broker_settings import BrokerSettings
+from bmq.protocol.broker.settings import BrokerSettings
 from bmq.wire.constants import Compression, EventType, PutFlags
 from bmq.wire.control import decode_event, encode_event
-from bmq.wire.control_messages import (
+from bmq.wire.control.messages import (
     AdminCommand,
     AdminCommandResponse,
     ClientType,

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bmq.broker.main import run
-from bmq.wire.control_messages import (
+from bmq.wire.control.messages import (
     AuthenticationRequest,
     AuthenticationResponse,
     OpenQueueResponse,

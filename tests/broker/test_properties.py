@@ -15,7 +15,7 @@ from hypothesis.stateful import (
 )
 
 from bmq.broker.storage import Message
-from bmq.protocol.broker import BrokerState
+from bmq.protocol.broker.session import BrokerState
 from tests.broker.core import FANOUT, PRIORITY, Core, Peer, domain, subscription
 from tests.transcripts import RECORDINGS, recorded
 

@@ -28,14 +28,14 @@ import pytest
 from bmq.broker.builtin import builtin_domains
 from bmq.broker.domains import DomainSource
 from bmq.broker.node import Node
-from bmq.protocol.broker import BrokerSession
-from bmq.protocol.broker_output import BrokerOutput
-from bmq.protocol.broker_settings import Authentication, BrokerSettings
+from bmq.protocol.broker.output import BrokerOutput
+from bmq.protocol.broker.session import BrokerSession
+from bmq.protocol.broker.settings import Authentication, BrokerSettings
 from bmq.protocol.framing import Framer
 from bmq.wire.ack import decode_acks
 from bmq.wire.constants import EventType
 from bmq.wire.control import decode_event
-from bmq.wire.control_messages import BrokerResponse, MessageKind
+from bmq.wire.control.messages import BrokerResponse, MessageKind
 from bmq.wire.event import read_event
 from bmq.wire.guid import GuidGenerator
 from bmq.wire.push import decode_pushes

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bmq.broker.domains import DomainSource
-from bmq.wire.control_messages import (
+from bmq.wire.control.messages import (
     CloseQueue,
     CloseQueueResponse,
     ConfigureStreamResponse,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bmq.wire.constants import PushFlags
-from bmq.wire.control_messages import (
+from bmq.wire.control.messages import (
     ConfigureQueueStream,
     ConfigureQueueStreamResponse,
     ConfigureStreamResponse,

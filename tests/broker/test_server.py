@@ -18,7 +18,7 @@ import bmq
 from bmq.broker import Authentication, Broker, DomainConfig, InvalidDomain, Limits, ManualClock, Mode
 from bmq.errors import AckStatus, StateError, StatusCategory
 from bmq.wire.constants import EventType
-from bmq.wire.control_messages import (
+from bmq.wire.control.messages import (
     AdminCommand,
     AdminCommandResponse,
     AuthenticationRequest,

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from bmq.protocol.broker import BROKER_TRANSITIONS, BrokerInput, BrokerSession, BrokerState
-from bmq.protocol.broker_settings import Authentication, BrokerSettings
+from bmq.protocol.broker.session import BROKER_TRANSITIONS, BrokerInput, BrokerSession, BrokerState
+from bmq.protocol.broker.settings import Authentication, BrokerSettings
 from bmq.wire.confirm import encode_confirms
 from bmq.wire.constants import Compression, EventType, PushFlags
 from bmq.wire.control import Codec, encode_event
-from bmq.wire.control_messages import (
+from bmq.wire.control.messages import (
     AdminCommand,
     AuthenticationRequest,
     AuthenticationResponse,

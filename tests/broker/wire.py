@@ -12,7 +12,7 @@ from bmq.wire.ack import AckMessage, decode_acks
 from bmq.wire.confirm import encode_confirms
 from bmq.wire.constants import EventType, PutFlags
 from bmq.wire.control import Codec, decode_event, encode_event
-from bmq.wire.control_messages import (
+from bmq.wire.control.messages import (
     BrokerResponse,
     ClientIdentity,
     ClientType,

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.client.address import Address
-from bmq.client.dialer import Dialer
+from bmq.client._address import Address
+from bmq.client._dialer import Dialer
 from bmq.testing import BackgroundBroker, FaultProxy
 from bmq.wire.constants import EventType
 from bmq.wire.event import pack_event_header

@@ -12,7 +12,7 @@ import pytest
 
 import bmq
 from bmq.wire.control import Codec, StatusCategory, encode_event
-from bmq.wire.control_messages import BrokerResponse, ClientIdentity, ClientType, Status
+from bmq.wire.control.messages import BrokerResponse, ClientIdentity, ClientType, Status
 from tests.client.peer import Peer, eventually
 
 URI = "bmq://bmq.test.mem.priority/q"

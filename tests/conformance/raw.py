@@ -15,7 +15,7 @@ from bmq.wire.ack import AckMessage, decode_acks
 from bmq.wire.confirm import encode_confirms
 from bmq.wire.constants import Compression, EventType, PushFlags, PutFlags
 from bmq.wire.control import Codec, MessageKind, decode_event, encode_event
-from bmq.wire.control_messages import (
+from bmq.wire.control.messages import (
     AuthenticationRequest,
     AuthenticationResponse,
     BrokerResponse,

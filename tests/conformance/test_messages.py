@@ -8,7 +8,7 @@ import secrets
 import pytest
 
 from bmq.wire.constants import EventType, PushFlags, PutFlags
-from bmq.wire.control_messages import GuidInfo
+from bmq.wire.control.messages import GuidInfo
 from bmq.wire.event import pack_event_header
 from bmq.wire.push import PushMessage
 from bmq.wire.put import encode_put

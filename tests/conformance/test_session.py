@@ -8,7 +8,7 @@ import pytest
 
 from bmq.wire.constants import EventType
 from bmq.wire.control import Codec, StatusCategory, encode_event
-from bmq.wire.control_messages import (
+from bmq.wire.control.messages import (
     AdminCommand,
     AdminCommandResponse,
     ClientLanguage,

@@ -21,7 +21,7 @@ from typing import Any
 import bmq
 from bmq import events
 from bmq.broker import Broker
-from bmq.protocol.redelivery import Confirmed
+from bmq.protocol.client.redelivery import Confirmed
 from bmq.testing import Fault, FaultProxy, fresh_queue_uri, plan_faults
 from tests.integration.accounts import SUCCESS, Accounts, Key, Moment, Result, key_of, payload
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from bmq.errors import AckStatus, Error
-from bmq.protocol.client import ClientCore, CoreOptions
-from bmq.protocol.events import (
+from bmq.protocol.client.core import ClientCore, CoreOptions
+from bmq.protocol.client.events import (
     Acked,
     CloseChannel,
     Completed,
@@ -19,10 +19,10 @@ from bmq.protocol.events import (
     Pushed,
     SessionEvent,
 )
+from bmq.protocol.client.handshake import Credentials
+from bmq.protocol.client.queue import QueueCore, SubscriptionCore, SubscriptionOptions
+from bmq.protocol.client.tables import QueueState, SessionState
 from bmq.protocol.framing import Framer
-from bmq.protocol.handshake import Credentials
-from bmq.protocol.queue import QueueCore, SubscriptionCore, SubscriptionOptions
-from bmq.protocol.tables import QueueState, SessionState
 from bmq.wire.ack import encode_acks
 from bmq.wire.confirm import ConfirmMessage, decode_confirms
 from bmq.wire.constants import ACK_STATUS_TO_WIRE, EventType, PutFlags

@@ -11,8 +11,8 @@ from bmq.errors import (
     SessionClosed,
     StateError,
 )
-from bmq.protocol.queue import QueueCore
-from bmq.protocol.tables import QueueState
+from bmq.protocol.client.queue import QueueCore
+from bmq.protocol.client.tables import QueueState
 from bmq.wire.control import CloseQueue, ConfigureStream
 from tests.protocol.bench import READ, WRITE, Bench, connected
 

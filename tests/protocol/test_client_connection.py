@@ -12,10 +12,10 @@ from bmq.errors import (
     SessionClosed,
     StatusCategory,
 )
-from bmq.protocol.client import CoreOptions
-from bmq.protocol.events import Connected, ConnectionLost, Disconnected, StateRestored
-from bmq.protocol.handshake import Credentials
-from bmq.protocol.tables import HandshakeState, SessionState
+from bmq.protocol.client.core import CoreOptions
+from bmq.protocol.client.events import Connected, ConnectionLost, Disconnected, StateRestored
+from bmq.protocol.client.handshake import Credentials
+from bmq.protocol.client.tables import HandshakeState, SessionState
 from bmq.wire.constants import EventType
 from bmq.wire.control import (
     ClientIdentity,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bmq.protocol.client import CoreOptions
+from bmq.protocol.client.core import CoreOptions
 from tests.protocol.bench import READ, connected, guid
 
 URI = "bmq://bmq.test.mem.priority/q"

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bmq.protocol.client.outbox import Outbox
+from bmq.protocol.client.queue import Family, QueueCore, SubscriptionCore, SubscriptionOptions
+from bmq.protocol.client.redelivery import Confirmed
+from bmq.protocol.client.renewal import Renewal
+from bmq.protocol.client.requests import RequestKind, Requests
+from bmq.protocol.client.routes import Routes
 from bmq.protocol.deadlines import Deadlines
 from bmq.protocol.framing import Framer
-from bmq.protocol.outbox import Outbox
-from bmq.protocol.queue import Family, QueueCore, SubscriptionCore, SubscriptionOptions
-from bmq.protocol.redelivery import Confirmed
-from bmq.protocol.renewal import Renewal
-from bmq.protocol.requests import RequestKind, Requests
-from bmq.protocol.routes import Routes
 from bmq.wire.confirm import encode_confirm
 from bmq.wire.constants import EventType
 from bmq.wire.control import QueueFlags

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from bmq.errors import AckStatus, ConfigureQueueError, OpenQueueError, QueueClosed, UsageError
-from bmq.protocol.client import CoreOptions
-from bmq.protocol.events import QueueReopened, QueueReopenFailed, StateRestored
-from bmq.protocol.queue import QueueCore
-from bmq.protocol.tables import QueueState
+from bmq.protocol.client.core import CoreOptions
+from bmq.protocol.client.events import QueueReopened, QueueReopenFailed, StateRestored
+from bmq.protocol.client.queue import QueueCore
+from bmq.protocol.client.tables import QueueState
 from tests.protocol.bench import READ, WRITE, Bench, connected, guid
 
 URI = "bmq://bmq.test.mem.priority/q"

@@ -11,7 +11,7 @@ from bmq.errors import (
     StateError,
     StatusCategory,
 )
-from bmq.protocol.tables import QueueState
+from bmq.protocol.client.tables import QueueState
 from bmq.wire.control import ConfigureQueueStream, ConfigureStream, OpenQueue
 from tests.protocol.bench import READ, WRITE, Bench, connected
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from bmq.errors import AckStatus, AuthenticationError, NegotiationError, OpenQueueError
-from bmq.protocol.handshake import Credentials
-from bmq.protocol.queue import QueueCore, SubscriptionCore, SubscriptionOptions
-from bmq.protocol.tables import QueueState, SessionState
+from bmq.protocol.client.handshake import Credentials
+from bmq.protocol.client.queue import QueueCore, SubscriptionCore, SubscriptionOptions
+from bmq.protocol.client.tables import QueueState, SessionState
 from bmq.wire.confirm import decode_confirms
 from bmq.wire.constants import EventType, PutFlags
 from bmq.wire.control import ConfigureStream, ControlMessage, MessageKind, OpenQueue, decode_event

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from bmq.protocol import client, queue_steps
-from bmq.protocol.tables import QUEUE_TRANSITIONS, SESSION_TRANSITIONS, Transition, step
+from bmq.protocol.client import core as client
+from bmq.protocol.client import queue_steps
+from bmq.protocol.client.tables import QUEUE_TRANSITIONS, SESSION_TRANSITIONS, Transition, step
 from tests.protocol.walk import Walk
 
 #: BMQ_WALK_SEED replays one walk; BMQ_WALK_STEPS takes another number of steps.

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from bmq.errors import StateError
-from bmq.protocol.client import ClientCore
-from bmq.protocol.queue_steps import QueueSteps
-from bmq.protocol.tables import (
+from bmq.protocol.client.core import ClientCore
+from bmq.protocol.client.queue_steps import QueueSteps
+from bmq.protocol.client.tables import (
     HANDSHAKE_TRANSITIONS,
     QUEUE_TRANSITIONS,
     SESSION_TRANSITIONS,

@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 from typing import Any
 
 from bmq.errors import AckStatus, QueueClosed, SessionClosed, StateError, StatusCategory, UsageError
-from bmq.protocol.client import CoreOptions
-from bmq.protocol.queue import QueueCore
-from bmq.protocol.tables import QueueState, SessionState
+from bmq.protocol.client.core import CoreOptions
+from bmq.protocol.client.queue import QueueCore
+from bmq.protocol.client.tables import QueueState, SessionState
 from bmq.wire.control import Disconnect, OpenQueue
 from bmq.wire.put import PutMessage
 from tests.protocol.bench import READ, WRITE, Bench, ScriptedBroker, guid

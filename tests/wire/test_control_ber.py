@@ -29,7 +29,7 @@ from bmq.wire.control import (
     decode_json,
     encode_event,
 )
-from bmq.wire.control_ber import decode_ber, encode_ber
+from bmq.wire.control.ber import decode_ber, encode_ber
 from bmq.wire.event import read_event
 from tests.wire.ber import (
     RID,

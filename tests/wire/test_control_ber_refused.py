@@ -19,7 +19,7 @@ from bmq.wire.control import (
     Subscription,
     encode_event,
 )
-from bmq.wire.control_ber import decode_ber, encode_ber
+from bmq.wire.control.ber import decode_ber, encode_ber
 from tests.wire.ber import (
     RID,
     configure,

@@ -3,7 +3,7 @@
 import pytest
 
 from bmq.wire.control import BrokerResponse, Codec, MessageKind, decode_event
-from bmq.wire.features import CONFIGURE_STREAM, MESSAGE_PROPERTIES_EX, parse_features
+from bmq.wire.control.features import CONFIGURE_STREAM, MESSAGE_PROPERTIES_EX, parse_features
 from tests.wire.control_recordings import recorded_in
 
 CLIENT = "PROTOCOL_ENCODING:JSON;MPS:MESSAGE_PROPERTIES_EX"

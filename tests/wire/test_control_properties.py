@@ -21,9 +21,19 @@ from bmq.wire.control import (
     encode_json,
     kind_of,
 )
-from bmq.wire.control_ber import decode_ber, encode_ber
+from bmq.wire.control.ber import decode_ber, encode_ber
+from bmq.wire.control.schema import (
+    Array,
+    Boolean,
+    Bytes,
+    Choice,
+    Enumeration,
+    Integer,
+    Kind,
+    Sequence,
+    Structure,
+)
 from bmq.wire.event import read_event
-from bmq.wire.schema import Array, Boolean, Bytes, Choice, Enumeration, Integer, Kind, Sequence, Structure
 from tests.wire.control_recordings import RecordedControl, recorded
 
 

@@ -13,7 +13,7 @@ from bmq.wire.control import (
     decode_event,
     encode_event,
 )
-from bmq.wire.control_ber import decode_ber, encode_ber
+from bmq.wire.control.ber import decode_ber, encode_ber
 from bmq.wire.event import pack_schema_event
 from tests.wire.control_recordings import RecordedControl, recorded, recorded_in
 

@@ -28,8 +28,8 @@ from bmq.wire.control import (
     StatusCategory,
     kind_of,
 )
-from bmq.wire.control_messages import CHOICES
-from bmq.wire.schema import Array, Choice, Enumeration, Member, Sequence, Structure
+from bmq.wire.control.messages import CHOICES
+from bmq.wire.control.schema import Array, Choice, Enumeration, Member, Sequence, Structure
 
 # The protocol's own schema. Each member is `[id] tag name: kind`, the tag being its identifier octet; then
 # the value assumed when it is missing: `=x` declared, `~x` not declared, `?` null; nothing where it is a

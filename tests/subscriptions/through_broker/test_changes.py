@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.protocol.requests import RequestKind
+from bmq.protocol.client.requests import RequestKind
 from tests.subscriptions.through_broker.scene import Scene, names, nothing
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from bmq.wire.control_messages import Codec
+from bmq.wire.control.messages import Codec
 
 __all__ = [
     "CONFIGURE_STREAM",

@@ -14,8 +14,7 @@ from bmq.errors import (
     RequestError,
     RequestTimeout,
 )
-from bmq.protocol.deadlines import Deadlines
-from bmq.protocol.events import (
+from bmq.protocol.client.events import (
     Completed,
     QueueReopened,
     QueueReopenFailed,
@@ -24,10 +23,11 @@ from bmq.protocol.events import (
     SessionEvent,
     Signal,
 )
-from bmq.protocol.queue import Operation, QueueCore, SubscriptionCore
-from bmq.protocol.requests import Request, RequestKind
-from bmq.protocol.routes import Routes
-from bmq.protocol.tables import QUEUE_TRANSITIONS, QueueInput, step
+from bmq.protocol.client.queue import Operation, QueueCore, SubscriptionCore
+from bmq.protocol.client.requests import Request, RequestKind
+from bmq.protocol.client.routes import Routes
+from bmq.protocol.client.tables import QUEUE_TRANSITIONS, QueueInput, step
+from bmq.protocol.deadlines import Deadlines
 from bmq.wire.control import (
     INVALID_CONSUMER_PRIORITY,
     CloseQueue,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bmq.errors import Error
-from bmq.protocol.inflation import Exhausted, InflationBudget
+from bmq.protocol.broker.inflation import Exhausted, InflationBudget
 from bmq.wire.constants import Compression
 from bmq.wire.message import split_properties
 from bmq.wire.padding import padding

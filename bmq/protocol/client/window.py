@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from bmq.protocol.queue import QueueCore
+from bmq.protocol.client.queue import QueueCore
 from bmq.wire.put import Outgoing
 
 __all__ = ["Entry", "Lot", "Window"]

@@ -13,16 +13,17 @@ from enum import Enum
 from itertools import chain
 
 from bmq.errors import ProtocolError, StateError
-from bmq.protocol.broker_backend import Backend, ClientPort, stream_parameters
-from bmq.protocol.broker_data import Put, PutReader, read_confirm_event
-from bmq.protocol.broker_framing import BrokerFramer
-from bmq.protocol.broker_output import BrokerOutput
-from bmq.protocol.broker_settings import BrokerSettings
+from bmq.protocol.broker.backend import Backend, ClientPort, stream_parameters
+from bmq.protocol.broker.data import Put, PutReader, read_confirm_event
+from bmq.protocol.broker.framing import BrokerFramer
+from bmq.protocol.broker.output import BrokerOutput
+from bmq.protocol.broker.settings import BrokerSettings
+from bmq.protocol.client.tables import Transition
 from bmq.protocol.heartbeat import Heartbeat, Pulse
-from bmq.protocol.tables import Transition
 from bmq.wire.constants import UNSET_GUID, EventType, PutFlags
 from bmq.wire.control import codec_of, decode_event, encode_event
-from bmq.wire.control_messages import (
+from bmq.wire.control.features import MESSAGE_PROPERTIES_EX, parse_features
+from bmq.wire.control.messages import (
     AdminCommand,
     AdminCommandResponse,
     AuthenticationRequest,
@@ -48,7 +49,6 @@ from bmq.wire.control_messages import (
     StatusCategory,
 )
 from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, Event
-from bmq.wire.features import MESSAGE_PROPERTIES_EX, parse_features
 from bmq.wire.guid import GuidGenerator
 from bmq.wire.printable import printable
 

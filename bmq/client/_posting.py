@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from bmq.client.message import Ack, FailedPost, PostReport, PutMessage
 from bmq.errors import AckStatus, InvalidPayload, PostError, StateError, UsageError
-from bmq.protocol.events import Outcome
-from bmq.protocol.queue import QueueCore
+from bmq.protocol.client.events import Outcome
+from bmq.protocol.client.queue import QueueCore
 from bmq.wire.constants import MAX_APPLICATION_DATA, PutFlags
 from bmq.wire.guid import guid_from_text, guid_to_text
 from bmq.wire.message import join_application_data
@@ -18,7 +18,7 @@ from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.put import Outgoing
 
 if TYPE_CHECKING:
-    from bmq.client.driver import Driver
+    from bmq.client._driver import Driver
 
 __all__ = ["PostBatch", "PostFuture", "Poster", "post_error", "settle", "tagged"]
 

@@ -1,8 +1,8 @@
 """Control messages: values, and whole events to and from them.
 
-The messages are declared in :mod:`bmq.wire.control_messages`; :mod:`bmq.wire.control_json` and
-:mod:`bmq.wire.control_ber` write and read them. A reader takes the codec from each event; which one to write
-is settled by the client's features, see :mod:`bmq.wire.features`.
+The messages are declared in :mod:`bmq.wire.control.messages`; :mod:`bmq.wire.control.json` and
+:mod:`bmq.wire.control.ber` write and read them. A reader takes the codec from each event; which one to write
+is settled by the client's features, see :mod:`bmq.wire.control.features`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Literal, overload
 
 from bmq.errors import ProtocolError, StatusCategory
 from bmq.wire.constants import EventType
-from bmq.wire.control_json import decode_json, encode_json
-from bmq.wire.control_messages import (
+from bmq.wire.control.features import Features, parse_features
+from bmq.wire.control.json import decode_json, encode_json
+from bmq.wire.control.messages import (
     DEFAULT_APP_ID,
     DEFAULT_DEDUPLICATION_TIME_MS,
     INVALID_CONSUMER_PRIORITY,
@@ -57,7 +58,6 @@ from bmq.wire.control_messages import (
     kind_of,
 )
 from bmq.wire.event import Event, pack_schema_event
-from bmq.wire.features import Features, parse_features
 
 __all__ = [
     "DEFAULT_APP_ID",
@@ -131,7 +131,7 @@ def encode_event(
         body = encode_json(message, escape_solidus=escape_solidus, omit_empty_arrays=omit_empty_arrays)
     else:
         # Only the broker speaks it, so clients do not spend time on its import.
-        from bmq.wire.control_ber import encode_ber
+        from bmq.wire.control.ber import encode_ber
 
         body = encode_ber(message)
     authentication = kind_of(message) is MessageKind.AUTHENTICATION
@@ -170,10 +170,10 @@ def decode_event(event: Event, kind: MessageKind) -> Message:
             events the first in each direction is a negotiation message.
 
     Raises:
-        ProtocolError: see :func:`decode_json` and :func:`bmq.wire.control_ber.decode_ber`.
+        ProtocolError: see :func:`decode_json` and :func:`bmq.wire.control.ber.decode_ber`.
     """
     if codec_of(event) is Codec.JSON:
         return decode_json(event.data[event.body :], kind, offset=event.body)
-    from bmq.wire.control_ber import decode_ber
+    from bmq.wire.control.ber import decode_ber
 
     return decode_ber(event.data[event.body :], kind, offset=event.body)

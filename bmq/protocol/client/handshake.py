@@ -12,7 +12,7 @@ from bmq.errors import (
     ProtocolError,
     StatusCategory,
 )
-from bmq.protocol.tables import HANDSHAKE_TRANSITIONS, HandshakeInput, HandshakeState, step
+from bmq.protocol.client.tables import HANDSHAKE_TRANSITIONS, HandshakeInput, HandshakeState, step
 from bmq.wire.constants import EventType
 from bmq.wire.control import (
     AuthenticationRequest,
@@ -25,8 +25,8 @@ from bmq.wire.control import (
     encode_event,
     parse_features,
 )
+from bmq.wire.control.features import CONFIGURE_STREAM, MESSAGE_PROPERTIES_EX
 from bmq.wire.event import Event
-from bmq.wire.features import CONFIGURE_STREAM, MESSAGE_PROPERTIES_EX
 from bmq.wire.printable import printable
 
 __all__ = ["BrokerInfo", "Credentials", "Handshake", "not_a_broker"]

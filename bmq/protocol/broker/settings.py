@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bmq.errors import UsageError
 from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT
-from bmq.wire.control_messages import (
+from bmq.wire.control.messages import (
     UNRELEASED_VERSION,
     AuthenticationRequest,
     AuthenticationResponse,

@@ -1,4 +1,4 @@
-"""Control messages as BER, derived from the declarations in :mod:`bmq.wire.control_messages`.
+"""Control messages as BER, derived from the declarations in :mod:`bmq.wire.control.messages`.
 
 Every member is an element of context tag, length and content; its type is known from the schema alone. The
 writer is canonical: constructed elements have indefinite lengths, every member that is not null is written,
@@ -12,7 +12,7 @@ from collections.abc import Collection
 from typing import Any, Literal, NoReturn, cast, overload
 
 from bmq.errors import ProtocolError
-from bmq.wire.control_messages import (
+from bmq.wire.control.messages import (
     CHOICES,
     AuthenticationMessage,
     ControlMessage,
@@ -22,7 +22,7 @@ from bmq.wire.control_messages import (
     check_size,
     kind_of,
 )
-from bmq.wire.schema import (
+from bmq.wire.control.schema import (
     MAX_ELEMENTS,
     Array,
     Boolean,

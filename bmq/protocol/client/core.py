@@ -18,7 +18,7 @@ from math import inf
 from typing import Any
 
 from bmq.errors import ConnectionFailed, Error, ProtocolError, SessionClosed
-from bmq.protocol.events import (
+from bmq.protocol.client.events import (
     Acked,
     CloseChannel,
     Completed,
@@ -33,17 +33,15 @@ from bmq.protocol.events import (
     Signal,
     StateRestored,
 )
-from bmq.protocol.framing import Framer
-from bmq.protocol.handshake import Credentials, Handshake, not_a_broker
-from bmq.protocol.heartbeat import Heartbeat, Pulse
-from bmq.protocol.outbox import Outbox
-from bmq.protocol.producer import Producer
-from bmq.protocol.queue import Operation, QueueCore, SubscriptionCore
-from bmq.protocol.queues import Queues
-from bmq.protocol.redelivery import Confirmed
-from bmq.protocol.renewal import Renewal
-from bmq.protocol.requests import Request, RequestKind, Requests
-from bmq.protocol.tables import (
+from bmq.protocol.client.handshake import Credentials, Handshake, not_a_broker
+from bmq.protocol.client.outbox import Outbox
+from bmq.protocol.client.posts import Producer
+from bmq.protocol.client.queue import Operation, QueueCore, SubscriptionCore
+from bmq.protocol.client.redelivery import Confirmed
+from bmq.protocol.client.registry import Queues
+from bmq.protocol.client.renewal import Renewal
+from bmq.protocol.client.requests import Request, RequestKind, Requests
+from bmq.protocol.client.tables import (
     SESSION_TRANSITIONS,
     HandshakeState,
     QueueState,
@@ -51,7 +49,9 @@ from bmq.protocol.tables import (
     SessionState,
     step,
 )
-from bmq.protocol.window import Window
+from bmq.protocol.client.window import Window
+from bmq.protocol.framing import Framer
+from bmq.protocol.heartbeat import Heartbeat, Pulse
 from bmq.wire.confirm import encode_confirm, encode_queue_confirms, split_confirms
 from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT, EventType
 from bmq.wire.control import (
@@ -346,7 +346,7 @@ class ClientCore:
         elif not queue.at_most_once and queue.state is not QueueState.CLOSED:
             self._confirmed.remember(split_confirms(confirms))
 
-    # what the parts need (see ``bmq.protocol.queue_steps.Link``)
+    # what the parts need (see ``bmq.protocol.client.queue_steps.Link``)
 
     @property
     def window(self) -> Window:

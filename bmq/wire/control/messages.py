@@ -2,7 +2,7 @@
 
 Three families travel in events of their own: negotiation, control, and authentication. Attribute names are
 the protocol's, in snake case; defaults are the schema's. How they look on the wire follows from the
-declarations here: see :mod:`bmq.wire.control_json` and :mod:`bmq.wire.control_ber`.
+declarations here: see :mod:`bmq.wire.control.json` and :mod:`bmq.wire.control.ber`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import Enum, IntEnum, IntFlag
 from typing import TypeAlias
 
 from bmq.errors import ProtocolError, StatusCategory, UsageError
-from bmq.wire.schema import (
+from bmq.wire.control.schema import (
     BOOL,
     BYTES,
     I32,
@@ -158,7 +158,7 @@ class ClientIdentity(Structure):
     """Who is talking: the first message of a connection after authentication.
 
     Attributes:
-        features: what the sender can do; see :mod:`bmq.wire.features`.
+        features: what the sender can do; see :mod:`bmq.wire.control.features`.
         cluster_name: not empty only between brokers.
     """
 

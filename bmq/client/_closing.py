@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from bmq.errors import QueueClosed
 
 if TYPE_CHECKING:
-    from bmq.client.driver import Driver
+    from bmq.client._driver import Driver
     from bmq.client.queue import Queue
 
 __all__ = ["CloseReport", "close_queue", "close_session"]

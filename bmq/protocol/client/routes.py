@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from bmq.protocol.queue import QueueCore, SubscriptionCore
+from bmq.protocol.client.queue import QueueCore, SubscriptionCore
 
 __all__ = ["Numbered", "Routes"]
 

@@ -7,11 +7,11 @@ from operator import itemgetter
 from typing import NoReturn
 
 from bmq.errors import AckStatus, QueueClosed, UsageError
-from bmq.protocol.events import Outcome
-from bmq.protocol.outbox import Outbox
-from bmq.protocol.queue import QueueCore
-from bmq.protocol.tables import QueueState
-from bmq.protocol.window import Entry, Lot, Window
+from bmq.protocol.client.events import Outcome
+from bmq.protocol.client.outbox import Outbox
+from bmq.protocol.client.queue import QueueCore
+from bmq.protocol.client.tables import QueueState
+from bmq.protocol.client.window import Entry, Lot, Window
 from bmq.wire.ack import STATUS_MASK, iter_acks
 from bmq.wire.constants import ACK_STATUS_FROM_WIRE, PutFlags
 from bmq.wire.event import Event

@@ -15,22 +15,22 @@ from asyncio import get_running_loop
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from bmq.client._address import Address
+from bmq.client._channel import Channel
+from bmq.client._closing import CloseReport, close_queue, close_session
+from bmq.client._dialer import Dialer
+from bmq.client._event_stream import EventStream
+from bmq.client._identity import introduce
+from bmq.client._posting import settle
 from bmq.client._reporting import Reporter
-from bmq.client.address import Address
-from bmq.client.channel import Channel
-from bmq.client.closing import CloseReport, close_queue, close_session
+from bmq.client._waiting import Waiting
 from bmq.client.consumer import Places
-from bmq.client.dialer import Dialer
-from bmq.client.event_stream import EventStream
 from bmq.client.health import HostHealthMonitor
-from bmq.client.identity import introduce
 from bmq.client.options import CredentialsSource, SessionOptions
-from bmq.client.posting import settle
 from bmq.client.queue import Queue
-from bmq.client.waiting import Waiting
 from bmq.errors import BufferFull, Error, SessionClosed, StateError, UsageError
-from bmq.protocol.client import ClientCore, CoreOptions
-from bmq.protocol.events import (
+from bmq.protocol.client.core import ClientCore, CoreOptions
+from bmq.protocol.client.events import (
     Acked,
     CloseChannel,
     Completed,
@@ -45,8 +45,8 @@ from bmq.protocol.events import (
     SlowConsumerRecovered,
     StateRestored,
 )
-from bmq.protocol.queue import QueueCore
-from bmq.protocol.tables import SessionState
+from bmq.protocol.client.queue import QueueCore
+from bmq.protocol.client.tables import SessionState
 from bmq.wire.control import QueueFlags
 from bmq.wire.guid import GuidGenerator
 from bmq.wire.push import Push
@@ -442,7 +442,7 @@ class Driver:
         """Hand an event to the application."""
         self.event_stream.publish(event)
 
-    # the channel (see ``bmq.client.channel.Receiver``)
+    # the channel (see ``bmq.client._channel.Receiver``)
 
     def attach_channel(self, channel: Channel) -> None:
         """A connection is there."""

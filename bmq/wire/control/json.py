@@ -1,4 +1,4 @@
-"""Control messages as JSON, derived from the declarations in :mod:`bmq.wire.control_messages`.
+"""Control messages as JSON, derived from the declarations in :mod:`bmq.wire.control.messages`.
 
 Compact, members in schema order, enumerators by name, nulls left out, base64 for bytes. A choice is an object
 with one key, the selection's name; that of a control message sits beside ``rId``.
@@ -13,7 +13,7 @@ from typing import Any, Literal, NoReturn, cast, overload
 import orjson
 
 from bmq.errors import ProtocolError
-from bmq.wire.control_messages import (
+from bmq.wire.control.messages import (
     CHOICES,
     AuthenticationMessage,
     ControlMessage,
@@ -23,7 +23,7 @@ from bmq.wire.control_messages import (
     check_size,
     kind_of,
 )
-from bmq.wire.schema import (
+from bmq.wire.control.schema import (
     MAX_ELEMENTS,
     Array,
     Boolean,

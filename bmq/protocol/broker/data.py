@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from bmq.errors import ProtocolError
-from bmq.protocol.broker_properties import from_old_client
+from bmq.protocol.broker.properties import from_old_client
 from bmq.wire.ack import read_list_header
 from bmq.wire.codec import CONFIRM_MESSAGE, PUT_HEADER
 from bmq.wire.confirm import decode_confirms

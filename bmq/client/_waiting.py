@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from bmq.client.options import SessionOptions
-from bmq.protocol.queue import QueueCore
-from bmq.protocol.window import Window
+from bmq.protocol.client.queue import QueueCore
+from bmq.protocol.client.window import Window
 
 __all__ = ["Waiting"]
 

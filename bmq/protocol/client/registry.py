@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from bmq.errors import Error, ProtocolError, QueueClosed, StateError, StatusCategory
-from bmq.protocol.events import HostHealthRestored, HostUnhealthy
-from bmq.protocol.queue import Family, Operation, QueueCore, SubscriptionCore
-from bmq.protocol.queue_steps import Link, QueueSteps, timeout_error
-from bmq.protocol.requests import Request, RequestKind
-from bmq.protocol.tables import QUEUE_TRANSITIONS, QueueInput, QueueState
+from bmq.protocol.client.events import HostHealthRestored, HostUnhealthy
+from bmq.protocol.client.queue import Family, Operation, QueueCore, SubscriptionCore
+from bmq.protocol.client.queue_steps import Link, QueueSteps, timeout_error
+from bmq.protocol.client.requests import Request, RequestKind
+from bmq.protocol.client.tables import QUEUE_TRANSITIONS, QueueInput, QueueState
 from bmq.wire.control import (
     CloseQueueResponse,
     ConfigureQueueStreamResponse,

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 
 from bmq.client._reporting import Reporter
-from bmq.protocol.events import SessionEvent
+from bmq.protocol.client.events import SessionEvent
 
 __all__ = ["EventStream"]
 

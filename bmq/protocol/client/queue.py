@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from bmq.protocol.requests import Request
-from bmq.protocol.tables import QueueState
+from bmq.protocol.client.requests import Request
+from bmq.protocol.client.tables import QueueState
 from bmq.wire.control import (
     DEFAULT_APP_ID,
     ConsumerInfo,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from bmq.protocol.broker_data import Put
-from bmq.protocol.broker_output import BrokerOutput
-from bmq.wire.control_messages import (
+from bmq.protocol.broker.data import Put
+from bmq.protocol.broker.output import BrokerOutput
+from bmq.wire.control.messages import (
     INVALID_CONSUMER_PRIORITY,
     CloseQueueResponse,
     ConsumerInfo,

@@ -12,16 +12,16 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from bmq.client.address import Address
-from bmq.client.channel import Channel
+from bmq.client._address import Address
+from bmq.client._channel import Channel
 from bmq.client.options import CredentialsSource
 from bmq.errors import ConnectionFailed, Error, SessionClosed, UsageError
-from bmq.protocol.events import Connected, Reconnected, Reconnecting, SessionEvent
-from bmq.protocol.handshake import Credentials
-from bmq.protocol.tables import SessionState
+from bmq.protocol.client.events import Connected, Reconnected, Reconnecting, SessionEvent
+from bmq.protocol.client.handshake import Credentials
+from bmq.protocol.client.tables import SessionState
 
 if TYPE_CHECKING:
-    from bmq.client.driver import Driver
+    from bmq.client._driver import Driver
 
 __all__ = ["Dialer"]
 

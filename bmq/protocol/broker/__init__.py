@@ -1,0 +1,1 @@
+"""The broker role: the other end of a session, as a state machine without I/O."""

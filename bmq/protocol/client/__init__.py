@@ -1,0 +1,1 @@
+"""The client role: one session as a state machine without I/O."""
