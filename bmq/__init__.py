@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from bmq import subscriptions as subscriptions
     from bmq import testing as testing
     from bmq import workers as workers
-    from bmq.client._closing import CloseReport
     from bmq.client._retry import exponential_backoff
     from bmq.client.connect import connect, run
     from bmq.client.consumer import Consumer
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from bmq.client.message import Ack, FailedPost, Message, MessageBatch, PostReport, PutMessage
     from bmq.client.options import Credentials, SessionOptions
     from bmq.client.queue import Queue
-    from bmq.client.session import Session, SessionStats
+    from bmq.client.session import CloseReport, Session, SessionStats
     from bmq.errors import (
         AckStatus,
         AdminError,
@@ -52,7 +51,8 @@ if TYPE_CHECKING:
         TimedOut,
         UsageError,
     )
-    from bmq.protocol.client.tables import QueueState, SessionState
+    from bmq.protocol.client.core import SessionState
+    from bmq.protocol.client.queue import QueueState
     from bmq.subscriptions import CmqTags, Expression, P, RoutingTable, TagFilter
     from bmq.wire.constants import Compression, PropertyType
     from bmq.wire.properties import Properties, Typed
@@ -142,7 +142,6 @@ __all__ = [
 # Where the names are. Each is imported when it is first used: a program pays for what it needs, and a run of
 # pytest, which loads the plugin wherever bmq is installed, for nothing.
 _NAMES = {
-    "bmq.client._closing": ["CloseReport"],
     "bmq.client.connect": ["connect", "run"],
     "bmq.client.consumer": ["Consumer"],
     "bmq.client.health": ["HostHealth", "HostHealthMonitor"],
@@ -150,7 +149,7 @@ _NAMES = {
     "bmq.client.options": ["Credentials", "SessionOptions"],
     "bmq.client.queue": ["Queue"],
     "bmq.client._retry": ["exponential_backoff"],
-    "bmq.client.session": ["Session", "SessionStats"],
+    "bmq.client.session": ["CloseReport", "Session", "SessionStats"],
     "bmq.errors": [
         "AckStatus",
         "AdminError",
@@ -178,7 +177,8 @@ _NAMES = {
         "TimedOut",
         "UsageError",
     ],
-    "bmq.protocol.client.tables": ["QueueState", "SessionState"],
+    "bmq.protocol.client.core": ["SessionState"],
+    "bmq.protocol.client.queue": ["QueueState"],
     "bmq.subscriptions": ["CmqTags", "Expression", "P", "RoutingTable", "TagFilter"],
     "bmq.wire.constants": ["Compression", "PropertyType"],
     "bmq.wire.properties": ["Properties", "Typed"],

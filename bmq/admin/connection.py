@@ -11,8 +11,7 @@ from typing import Any, cast
 from bmq.client._address import Address
 from bmq.client._identity import introduce
 from bmq.errors import ConnectionFailed, ProtocolError
-from bmq.protocol.client.handshake import Credentials, Handshake
-from bmq.protocol.client.tables import HandshakeState
+from bmq.protocol.client.handshake import Credentials, Handshake, HandshakeState
 from bmq.protocol.framing import Framer
 from bmq.wire.constants import EventType
 from bmq.wire.control import (

@@ -9,19 +9,16 @@ import logging
 import socket
 import ssl as ssl_module
 from collections import deque
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 from bmq.client._address import Address
-from bmq.client._channel import Channel
-from bmq.client.options import CredentialsSource
+from bmq.client._connection import Channel, Connection
+from bmq.client._reporting import Reporter
+from bmq.client.options import CredentialsSource, SessionOptions
 from bmq.errors import ConnectionFailed, Error, SessionClosed, UsageError
+from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import Connected, Reconnected, Reconnecting, SessionEvent
 from bmq.protocol.client.handshake import Credentials
-from bmq.protocol.client.tables import SessionState
-
-if TYPE_CHECKING:
-    from bmq.client._driver import Driver
 
 __all__ = ["Dialer"]
 
@@ -36,22 +33,36 @@ _BURST_SECONDS = 10.0
 class Dialer:
     """Brings a session's connection up, the first time and after every loss.
 
+    Args:
+        connection: what is to be brought up.
+        options: delays and timeouts.
+        publish: tells the application.
+        reporter: tells the log what is not an event.
+        addresses: where brokers listen.
+        credentials: what proves who the client is, or what to call for it.
+        ssl: how TLS is done, for all addresses; without it only for ``tcps://``.
+        server_hostname: the name in the broker's certificate, if it is not that of the address.
+
     Attributes:
         reconnects: how often the connection was restored.
-        close_reason: why the session itself closed the connection, if it did.
-        failure: the error that made it do so.
         last_failure: why the last attempt came to nothing.
     """
 
     def __init__(
         self,
-        driver: Driver,
+        connection: Connection,
+        options: SessionOptions,
+        publish: Callable[[SessionEvent], None],
+        reporter: Reporter,
         addresses: list[Address],
         credentials: CredentialsSource | None,
         ssl: ssl_module.SSLContext | None,
         server_hostname: str | None,
     ) -> None:
-        self._driver = driver
+        self._connection = connection
+        self._options = options
+        self._publish = publish
+        self._reporter = reporter
         self._addresses = addresses
         self._credentials = credentials
         self._ssl = ssl
@@ -65,8 +76,6 @@ class Dialer:
         self._losses: deque[float] = deque(maxlen=_BURST)
         self._stopped = False
         self.reconnects = 0
-        self.close_reason = ""
-        self.failure: Error | None = None
         self.last_failure: Error | None = None
 
     @property
@@ -103,7 +112,7 @@ class Dialer:
         if self._handshake is not None and not self._handshake.done():
             hint = "" if self._uses_tls(self.address) else "; if it expects TLS, the address is tcps://"
             self._handshake.set_exception(
-                self.failure
+                self._connection.failure
                 or ConnectionFailed(f"the broker closed the connection during the handshake{hint}")
             )
         if self._task is None:
@@ -131,16 +140,16 @@ class Dialer:
     # credentials
 
     async def _renew(self) -> None:
-        driver = self._driver
+        connection = self._connection
         try:
-            async with asyncio.timeout(driver.options.connect_timeout):
+            async with asyncio.timeout(self._options.connect_timeout):
                 credentials = await self._get_credentials()
         except (TimeoutError, Error) as error:
             reason = str(error) or "they took too long"
             logger.warning("no credentials to renew the authentication with: %s", reason)
             credentials = None
-        driver.core.reauthenticate(credentials, driver.now())
-        driver.wake()
+        connection.core.reauthenticate(credentials, connection.now())
+        connection.transmit_soon()
 
     async def _get_credentials(self) -> Credentials | None:
         source = self._credentials
@@ -167,7 +176,7 @@ class Dialer:
     # connecting for the first time
 
     async def _first_connect(self) -> None:
-        options = self._driver.options
+        options = self._options
         if not options.retry_first_connect:
             await self._try_all()
             return
@@ -182,7 +191,7 @@ class Dialer:
                         if not options.is_retryable(error):
                             raise
                         self.last_failure = error
-                        self._driver.reporter.not_connected_yet(error)
+                        self._reporter.not_connected_yet(error)
         except TimeoutError:
             raise ConnectionFailed(
                 f"could not connect to {self.target} within {options.reconnect_timeout} s"
@@ -192,19 +201,19 @@ class Dialer:
     # reconnecting
 
     def _reconnect_if_lost(self) -> None:
-        driver = self._driver
-        if driver.core.state is not SessionState.RECONNECTING or self._stopped:
+        connection = self._connection
+        if connection.core.state is not SessionState.RECONNECTING or self._stopped:
             return
-        if not driver.options.reconnect:
-            driver.core.give_up("the connection was lost", driver.now())
-            driver.wake()
+        if not self._options.reconnect:
+            connection.core.give_up("the connection was lost", connection.now())
+            connection.transmit_soon()
         else:
             self._task = asyncio.ensure_future(self._reconnect())
             self._task.add_done_callback(self._reconnected)
 
     async def _reconnect(self) -> str:
         """Try until it works; return why it did not."""
-        options = self._driver.options
+        options = self._options
         self.last_failure = None
         try:
             async with asyncio.timeout(options.reconnect_timeout):
@@ -230,27 +239,27 @@ class Dialer:
         else:
             reason = task.result()
         if reason:
-            self._driver.core.give_up(reason, self._driver.now())
-            self._driver.pump()
+            self._connection.core.give_up(reason, self._connection.now())
+            self._connection.transmit()
         else:
             # The connection may have been lost again in the moment it was restored.
             self._reconnect_if_lost()
 
     async def _attempts(self) -> None:
-        driver = self._driver
-        now = driver.now()
+        connection = self._connection
+        now = connection.now()
         flapping = len(self._losses) == _BURST and now - self._losses[0] < _BURST_SECONDS
         self._losses.append(now)
         if self._delays is None or not flapping:
-            self._delays, self._attempt = driver.options.reconnect_delays(), 0
+            self._delays, self._attempt = self._options.reconnect_delays(), 0
         for delay in self._delays:
             self._attempt += 1
-            driver.publish(Reconnecting(self._attempt, delay, str(self.address)))
+            self._publish(Reconnecting(self._attempt, delay, str(self.address)))
             await asyncio.sleep(delay)
             try:
                 await self._try_all()
             except ConnectionFailed as error:
-                if not driver.options.is_retryable(error):
+                if not self._options.is_retryable(error):
                     raise
                 self.last_failure = error
                 logger.info("attempt %d to reconnect failed: %s", self._attempt, error)
@@ -277,16 +286,16 @@ class Dialer:
 
     async def _try_address(self, address: Address) -> None:
         """Try what a name stands for, one after the other; time that one does not need is for the next."""
-        driver = self._driver
-        timeout = driver.options.connect_timeout
-        deadline = driver.now() + timeout
+        connection = self._connection
+        timeout = self._options.connect_timeout
+        deadline = connection.now() + timeout
         try:
             async with asyncio.timeout_at(deadline):
                 hosts = await self._resolve(address)
         except TimeoutError:
             raise ConnectionFailed(f"{address.host} was not resolved within {timeout:.2g} s") from None
         for left in range(len(hosts), 0, -1):
-            share = (deadline - driver.now()) / left
+            share = (deadline - connection.now()) / left
             try:
                 await self._try(address, hosts[-left], share)
                 return
@@ -303,7 +312,9 @@ class Dialer:
         else:
             return [address.host]  # a look-up would wait for a free thread
         try:
-            found = await self._driver.loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            found = await self._connection.loop.getaddrinfo(
+                address.host, address.port, type=socket.SOCK_STREAM
+            )
         except OSError as error:
             raise ConnectionFailed(f"could not resolve {address.host}: {error.strerror or error}") from error
         hosts = list(dict.fromkeys(str(info[4][0]) for info in found))
@@ -312,23 +323,23 @@ class Dialer:
         return hosts
 
     async def _try(self, address: Address, host: str, timeout: float) -> None:
-        driver = self._driver
-        handshake = self._handshake = driver.loop.create_future()
-        self.failure = None
+        connection = self._connection
+        handshake = self._handshake = connection.loop.create_future()
+        connection.failure = None
         channel: Channel | None = None
         where = str(address) if host == address.host else f"{address} ({host})"
         try:
             async with asyncio.timeout(timeout):
                 credentials = await self._get_credentials()
                 channel = await self._open(address, host)
-                driver.attach_channel(channel)
-                driver.core.channel_opened(credentials, driver.now())
-                driver.pump()
+                connection.attach(channel)
+                connection.core.channel_opened(credentials, connection.now())
+                connection.transmit()
                 channel.start()
                 await handshake
         except BaseException as error:
             if channel is not None:
-                driver.drop_channel(channel)
+                connection.drop(channel)
             if isinstance(error, ConnectionFailed):
                 raise type(error)(f"{where}: {error}") from error
             if isinstance(error, TimeoutError):
@@ -346,12 +357,12 @@ class Dialer:
         return address.tls or self._ssl is not None
 
     async def _open(self, address: Address, host: str) -> Channel:
-        driver = self._driver
+        connection = self._connection
         ssl = self._ssl
         if ssl is None and address.tls:
             ssl = ssl_module.create_default_context()
-        _, channel = await driver.loop.create_connection(
-            lambda: Channel(driver),
+        _, channel = await connection.loop.create_connection(
+            lambda: Channel(connection),
             host,
             address.port,
             ssl=ssl,

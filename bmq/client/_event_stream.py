@@ -8,7 +8,6 @@ import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 
-from bmq.client._reporting import Reporter
 from bmq.protocol.client.events import SessionEvent
 
 __all__ = ["EventStream"]
@@ -55,13 +54,8 @@ class EventStream:
 
     def __init__(self, callback: Callable[[SessionEvent], None] | None) -> None:
         self._callback = callback
-        self._reporter: Reporter | None = None
         self._subscribers: weakref.WeakSet[_Subscriber] = weakref.WeakSet()
         self._ended = False
-
-    def report_to(self, reporter: Reporter) -> None:
-        """Have a reporter write the log."""
-        self._reporter = reporter
 
     def subscribe(self) -> AsyncIterator[SessionEvent]:
         """Return an iterator over the events from now on."""
@@ -72,8 +66,6 @@ class EventStream:
 
     def publish(self, event: SessionEvent) -> None:
         """Hand an event out."""
-        if self._reporter is not None:
-            self._reporter.note(event)
         for subscriber in list(self._subscribers):
             subscriber.put(event)
         if self._callback is not None:

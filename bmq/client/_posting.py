@@ -126,10 +126,12 @@ def tagged(
 class Poster:
     """Posts to one queue."""
 
-    __slots__ = ("_compression", "_core", "_driver")
+    __slots__ = ("_compression", "_connection", "_core", "_driver", "_flow")
 
     def __init__(self, driver: Driver, core: QueueCore) -> None:
         self._driver = driver
+        self._connection = driver.connection
+        self._flow = driver.flow
         self._core = core
         self._compression = int(driver.options.compression)
 
@@ -140,15 +142,15 @@ class Poster:
         guid: str | None,
     ) -> PostFuture:
         """Post one message; see :meth:`bmq.Queue.post_nowait`."""
-        driver = self._driver
+        connection = self._connection
         self._check()
-        now, tick = driver.moment()
+        now, tick = connection.clock()
         data = payload if isinstance(payload, bytes) else _as_bytes(payload)
         raw, data, flags, schema_id, compression = self._prepare(data, properties, guid, tick)
-        future: PostFuture = driver.loop.create_future()
-        driver.core.producer.post(self._core, raw, data, future, now, 0, flags, schema_id, compression)
-        if not driver.flush_due:
-            driver.wake()
+        future: PostFuture = connection.loop.create_future()
+        connection.core.post(self._core, raw, data, future, now, 0, flags, schema_id, compression)
+        if not connection.scheduled:
+            connection.transmit_soon()
         return future
 
     async def post_many(self, items: Iterable[Any] | AsyncIterable[Any]) -> PostReport:
@@ -162,11 +164,11 @@ class Poster:
         return batch.report
 
     async def _post_all(self, items: Iterator[Any], batch: PostBatch) -> None:
-        driver = self._driver
         while True:
-            while not driver.takes_posts:
-                await driver.room()
-            room, budget = driver.turn(_TURN_MESSAGES, _TURN_BYTES)
+            while not self._flow.takes_posts:
+                await self._driver.room()
+            messages, size = self._connection.core.posts.room()
+            room, budget = min(messages, _TURN_MESSAGES), min(size, _TURN_BYTES)
             before = batch.report.posted
             if self._take(islice(items, room), budget, batch) and batch.report.posted - before < room:
                 break
@@ -174,10 +176,9 @@ class Poster:
 
     async def _post_as_they_come(self, items: AsyncIterable[Any], batch: PostBatch) -> None:
         """What there is does not wait for what may come late."""
-        driver = self._driver
         async for item in items:
-            while not driver.takes_posts:
-                await driver.room()
+            while not self._flow.takes_posts:
+                await self._driver.room()
             self._take((item,), 1, batch)
             if not batch.report.posted % _TURN_MESSAGES:
                 await asyncio.sleep(0)
@@ -187,7 +188,7 @@ class Poster:
         self._check()
         messages: list[Outgoing] = []
         append, prepare = messages.append, self._prepare
-        now, tick = self._driver.moment()
+        now, tick = self._connection.clock()
         report = batch.report
         try:
             for item in items:
@@ -210,15 +211,15 @@ class Poster:
             self._accept(messages, batch, now)
 
     def _accept(self, messages: list[Outgoing], batch: PostBatch, now: float) -> None:
-        core, driver, report = self._core, self._driver, batch.report
+        core, connection, report = self._core, self._connection, batch.report
         before = core.unacked
         try:
-            driver.core.producer.post_many(core, messages, batch, now, report.posted)
+            connection.core.post_many(core, messages, batch, now, report.posted)
         finally:
             accepted = core.unacked - before
             report.posted += accepted
             batch.pending += accepted
-            driver.wake()
+            connection.transmit_soon()
 
     def _check(self) -> None:
         """Raise unless the queue can be posted to."""

@@ -69,7 +69,7 @@ class Reporter:
             case ConnectionLost(reason):
                 self._lost(driver, reason)
             case Reconnected():
-                self._kept = len(driver.core.window)
+                self._kept = len(driver.core.posts)
             case StateRestored():
                 self._restored(driver, "restored")
             case Connected():
@@ -111,18 +111,18 @@ class Reporter:
             "the connection to %s was lost: %s; reconnecting, %s and %s are kept",
             driver.dialer.address,
             reason,
-            _count(len(driver.queues), "queue"),
-            _count(len(driver.core.window), "post"),
+            _count(len(driver.open_queues), "queue"),
+            _count(len(driver.core.posts), "post"),
         )
         self._begin(driver)
 
     def _begin(self, driver: Driver) -> None:
-        self._down_since = driver.now()
+        self._down_since = driver.connection.now()
         self._interval = _FIRST_REMINDER
         self._arm(driver)
 
     def _arm(self, driver: Driver) -> None:
-        self._timer = driver.loop.call_later(self._interval, _remind, self._self)
+        self._timer = driver.connection.loop.call_later(self._interval, _remind, self._self)
         self._interval = min(_RARELY, self._interval * 2)
 
     def remind(self) -> None:
@@ -130,12 +130,12 @@ class Reporter:
         driver = self._driver()
         if driver is None or self._down_since is None:
             return
-        posts = _count(len(driver.core.window), "post")
+        posts = _count(len(driver.core.posts), "post")
         last = driver.dialer.last_failure
         logger.warning(
             "no connection to %s for %s; still trying, with %s kept%s",
             driver.dialer.target,
-            _seconds(driver.now() - self._down_since),
+            _seconds(driver.connection.now() - self._down_since),
             posts,
             f" (last: {last})" if last else "",
         )
@@ -150,14 +150,14 @@ class Reporter:
     def _restored(self, driver: Driver, what: str) -> None:
         if self._down_since is None:
             return
-        done = [f"{_count(len(driver.queues), 'queue')} opened again"] if driver.queues else []
+        done = [f"{_count(len(driver.open_queues), 'queue')} opened again"] if driver.open_queues else []
         if self._kept:
             done.append(f"{_count(self._kept, 'post')} sent again")
         logger.warning(
             "the connection to %s was %s after %s%s",
             driver.dialer.address,
             what,
-            _seconds(driver.now() - self._down_since),
+            _seconds(driver.connection.now() - self._down_since),
             f": {', '.join(done)}" if done else "",
         )
         self._over()
@@ -169,7 +169,7 @@ class Reporter:
         self._over()
 
     def _slow(self, driver: Driver, messages: int, size: int) -> None:
-        now = driver.now()
+        now = driver.connection.now()
         if now - self._slow_said < _SLOW_EVERY:
             self._slow_unsaid += 1
             return
@@ -187,7 +187,7 @@ class Reporter:
 
     def _recovered(self, driver: Driver) -> None:
         if self._slow_since is not None:
-            after = _seconds(driver.now() - self._slow_since)
+            after = _seconds(driver.connection.now() - self._slow_since)
             logger.warning("the application has caught up after %s: reading goes on", after)
             self._slow_since = None
 

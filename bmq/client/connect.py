@@ -18,7 +18,7 @@ from bmq.client._address import Address, find_broker
 from bmq.client.health import HostHealthMonitor
 from bmq.client.options import Credentials, CredentialsSource, SessionFields, SessionOptions
 from bmq.client.session import Session
-from bmq.errors import ConnectionFailed, UsageError
+from bmq.errors import ConnectionFailed, StateError, UsageError
 from bmq.protocol.client.events import SessionEvent
 
 __all__ = ["connect", "run"]
@@ -76,24 +76,34 @@ class connect:
             logger.warning("connecting to %s", target)
         if credentials is not None and ssl is None:
             _warn_of_clear_text(credentials, target.addresses)
-        self._note = target.note
-        self._session = Session(
-            target.addresses,
-            replace(options, **fields),
-            credentials=credentials,
-            ssl=ssl,
-            server_hostname=server_hostname,
-            on_event=on_event,
-            host_health=host_health,
-        )
+        self._target = target
+        self._options = replace(options, **fields)
+        self._credentials = credentials
+        self._ssl = ssl
+        self._server_hostname = server_hostname
+        self._on_event = on_event
+        self._host_health = host_health
+        self._session: Session | None = None
 
     async def _start(self) -> Session:
+        if self._session is not None:
+            raise StateError("the session was started before; every bmq.connect(...) makes one session")
+        self._session = session = Session(
+            self._target.addresses,
+            self._options,
+            credentials=self._credentials,
+            ssl=self._ssl,
+            server_hostname=self._server_hostname,
+            on_event=self._on_event,
+            host_health=self._host_health,
+        )
         try:
-            return await self._session._start()
+            await session._driver.connect()
         except ConnectionFailed as error:
-            if self._note:
-                error.args = (f"{error} ({self._note})",)
+            if self._target.note:
+                error.args = (f"{error} ({self._target.note})",)
             raise
+        return session
 
     def __await__(self) -> Generator[Any, None, Session]:
         return self._start().__await__()
@@ -104,7 +114,8 @@ class connect:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
-        await self._session.close()
+        if self._session is not None:
+            await self._session.close()
 
 
 def _warn_of_clear_text(credentials: CredentialsSource, addresses: list[Address]) -> None:

@@ -8,59 +8,24 @@ from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterator
 from operator import itemgetter
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from bmq.client._deadline import within
+from bmq.client._definition import Definition, Numbered, Places, changed_options, compile_selector
 from bmq.client.message import Message, MessageBatch
-from bmq.errors import Error, ProtocolError, QueueClosed
-from bmq.protocol.client.queue import SubscriptionCore, SubscriptionOptions
-from bmq.wire.constants import PushFlags
-from bmq.wire.message import read_properties
-from bmq.wire.properties import Properties
+from bmq.errors import Error, QueueClosed
+from bmq.protocol.client.queue import SubscriptionOptions
 from bmq.wire.push import Push
 
 if TYPE_CHECKING:
     from bmq.client.queue import Queue
     from bmq.subscriptions import Complement, Expression, Selector
 
-__all__ = ["Consumer", "Definition", "Drain", "Numbered", "Places", "numbered", "properties_of"]
+__all__ = ["Consumer"]
 
 _COUNT_EVERY = 64
 
-#: A message and its delivery number: messages of a session are numbered as they arrive.
-Numbered = tuple[int, Push]
-#: Where messages that follow each other were delivered: (index of the first, its delivery number) each.
-Places = list[tuple[int, int]]
-
 _number = itemgetter(0)
-
-
-class Definition(NamedTuple):
-    """What a consumer receives, and how.
-
-    Attributes:
-        selector: what it was made from.
-        expressions: what the selector means.
-        options: limits and priority, all expressions together.
-        discard: how to get what the selector does not want, if that is to be discarded.
-        cores: the subscriptions.
-    """
-
-    selector: Selector
-    expressions: list[Expression | None]
-    options: SubscriptionOptions
-    discard: Complement | None
-    cores: list[SubscriptionCore]
-
-
-def numbered(messages: list[Push], places: Places) -> list[Numbered]:
-    """Return messages with their delivery numbers."""
-    ends = [*(first for first, _ in places[1:]), len(messages)]
-    return [
-        (number + index - first, messages[index])
-        for (first, number), end in zip(places, ends, strict=True)
-        for index in range(first, end)
-    ]
 
 
 class Consumer:
@@ -88,12 +53,13 @@ class Consumer:
     ) -> None:
         #: The queue it belongs to.
         self.queue = queue
+        self._connection = queue._driver.connection
+        self._flow = queue._driver.flow
         self._max_message_size = queue._driver.options.max_message_size
-        # The queue counts it among those that are to have messages; and the task that tells the broker.
-        self._begun = False
+        self._subscriptions = queue._subscriptions
+        # What tells the broker of it, while it does.
         self._opening: asyncio.Task[None] | None = None
-        # What it is to be, and what the broker has agreed to.
-        self._definition = self._agreed = self._define(selector, expressions, options, discard)
+        self._definition = Definition(self, selector, expressions, options, discard)
         # What waits for the application, how many messages ever came into this line, and where their runs
         # begin: (index among those, delivery number).
         self._messages: deque[Push] = deque()
@@ -160,7 +126,7 @@ class Consumer:
 
         Cancelling it loses nothing: a message that is not returned stays in line.
         """
-        self.queue._driver.check_loop()
+        self._connection.check_loop()
         if not self._messages:
             async with within(timeout, f"no message of {self.queue.uri} arrived"):
                 while not self._messages:
@@ -181,7 +147,7 @@ class Consumer:
 
         Cancelling it loses nothing.
         """
-        self.queue._driver.check_loop()
+        self._connection.check_loop()
         if not self._messages:
             async with within(timeout, f"no message of {self.queue.uri} arrived"):
                 while not self._messages:
@@ -194,10 +160,10 @@ class Consumer:
 
         It activates the consumer, as every way to receive does; the broker is told in the background.
         """
-        self.queue._driver.check_loop()
+        self._connection.check_loop()
         if self._messages:
             return self._pop()
-        if not self._begun and not self._closed and not self.queue.closed:
+        if self not in self._subscriptions and not self._closed and not self.queue.closed:
             self._start()
         return None
 
@@ -216,7 +182,7 @@ class Consumer:
 
         Cancelling it takes the subscription back.
         """
-        while not self._begun or self._opening is not None:
+        while self not in self._subscriptions or self._opening is not None:
             opening = self._start()
             try:
                 await asyncio.wait((opening,))
@@ -239,7 +205,7 @@ class Consumer:
         Raises:
             RequestTimeout: no answer in time; the subscription is taken back in the background.
         """
-        await self.queue._deactivate(self)
+        await self._subscriptions.end(self)
 
     def __await__(self) -> Generator[object, None, Consumer]:
         return self.open().__await__()
@@ -272,54 +238,24 @@ class Consumer:
 
         Cancelling it leaves the outcome open: the broker may or may not have the change.
         """
-        await self.queue._reconfigure(
-            self, selector, priority, max_unconfirmed_messages, max_unconfirmed_bytes
-        )
+        self.queue._check_open()
+        before = self._definition
+        expressions, complement = before.expressions, before.discard
+        options = changed_options(before.options, priority, max_unconfirmed_messages, max_unconfirmed_bytes)
+        if selector is None:
+            selector = before.selector
+        else:
+            selector, expressions, complement = compile_selector(selector, discard=complement is not None)
+        definition = Definition(self, selector, expressions, options, complement)
+        await self._subscriptions.redefine(self, definition)
 
     # what the queue and its messages call
-
-    def _define(
-        self,
-        selector: Selector,
-        expressions: list[Expression | None],
-        options: SubscriptionOptions,
-        discard: Complement | None,
-    ) -> Definition:
-        """One subscription an expression, the limits divided among them, and those that discard."""
-        core = self.queue._core
-        share = len(expressions)
-        divided = SubscriptionOptions(
-            _share(options.max_unconfirmed_messages, share),
-            _share(options.max_unconfirmed_bytes, share),
-            options.priority,
-        )
-        cores = [SubscriptionCore(core, str(each or ""), divided, self) for each in expressions]
-        if discard is not None:
-            # A catch-all matches what is wanted too: it must not be asked before the filter.
-            below = SubscriptionOptions(
-                divided.max_unconfirmed_messages, divided.max_unconfirmed_bytes, options.priority - 1
-            )
-            limits = below if discard.catch_all else divided
-            drain = Drain(self, discard)
-            cores.extend(
-                SubscriptionCore(core, str(each or ""), limits, drain) for each in discard.subscriptions()
-            )
-        return Definition(selector, expressions, options, discard, cores)
-
-    def _takes(self, properties: Properties | None) -> bool:
-        """Whether a message with these properties is for this consumer."""
-        return any(each is None or each.matches(properties) for each in self._definition.expressions)
-
-    def _discards(self, properties: Properties | None) -> bool:
-        """Whether a message with these properties is to be confirmed unseen."""
-        discard = self._definition.discard
-        return discard is not None and discard.may_discard(properties)
 
     def _start(self) -> asyncio.Task[None]:
         """Begin to have messages; return what tells when the broker has agreed, which goes on by itself."""
         if self._opening is None:
-            asked = self.queue._begin(self)
-            self._opening = asyncio.get_running_loop().create_task(self.queue._begun(self, asked))
+            asked = self._subscriptions.begin(self)
+            self._opening = asyncio.get_running_loop().create_task(self._subscriptions.begun(self, asked))
             self._opening.add_done_callback(self._opened)
         return self._opening
 
@@ -330,8 +266,8 @@ class Consumer:
 
     def _deliver(self, messages: list[Push], places: Places) -> None:
         """Take messages in that have just arrived."""
-        if not self._begun or self._closed:  # a queue that closes takes nothing any more
-            self.queue._deliver(messages, places)
+        if self._closed or self not in self._subscriptions:  # a queue that closes takes nothing any more
+            self._subscriptions.deliver(messages, places)
             return
         line, runs, arrived = self._messages, self._runs, self._arrived
         if not line:
@@ -377,7 +313,7 @@ class Consumer:
         """Count messages that came into the line, and wake who waits for them."""
         size = sum([len(message[6]) for message in messages])
         self._counted_bytes += size
-        self.queue._driver.note_buffered(len(messages), size)
+        self._flow.count(len(messages), size)
         if self._waiters:
             self._wake(len(messages))
 
@@ -430,7 +366,7 @@ class Consumer:
     def _count_taken(self) -> None:
         if self._taken:
             self._counted_bytes -= self._taken_bytes
-            self.queue._driver.note_buffered(-self._taken, -self._taken_bytes)
+            self._flow.count(-self._taken, -self._taken_bytes)
             self._taken = self._taken_bytes = 0
 
     def _raise_if_closed(self) -> None:
@@ -452,7 +388,7 @@ class Consumer:
 
         What was begun goes on when this is cancelled: others may wait for it, or come back for it.
         """
-        if not self._begun or self._opening is not None:
+        if self not in self._subscriptions or self._opening is not None:
             opening = self._start()
             await asyncio.wait((opening,))
             if not opening.cancelled() and not self._closed:
@@ -491,7 +427,7 @@ class _Messages:
     __slots__ = ("_consumer",)
 
     def __init__(self, consumer: Consumer) -> None:
-        consumer.queue._driver.check_loop()
+        consumer._connection.check_loop()
         self._consumer = consumer
 
     def __aiter__(self) -> AsyncIterator[Message]:
@@ -511,7 +447,7 @@ class _Batches:
     __slots__ = ("_consumer", "_limit")
 
     def __init__(self, consumer: Consumer, limit: int) -> None:
-        consumer.queue._driver.check_loop()
+        consumer._connection.check_loop()
         self._consumer = consumer
         self._limit = limit
 
@@ -524,48 +460,3 @@ class _Batches:
             consumer._stop_if_closed()
             await consumer._arrival()
         return consumer._pop_many(self._limit)
-
-
-class Drain:
-    """Confirms unseen what a filter does not want, and nothing else.
-
-    The counterpart of brokers that drop a message for a subscriber whose filter does not match. Every message
-    is evaluated again before it is confirmed: one that is wanted goes to the consumer.
-    """
-
-    def __init__(self, consumer: Consumer, complement: Complement) -> None:
-        self._consumer = consumer
-        self._complement = complement
-
-    def _deliver(self, messages: list[Push], places: Places) -> None:
-        """Take messages in that have just arrived."""
-        consumer = self._consumer
-        unwanted: list[bytes] = []
-        wanted: list[Numbered] = []
-        for number, message in numbered(messages, places):
-            if self._complement.may_discard(properties_of(message, consumer._max_message_size)):
-                unwanted.append(message[2])
-            else:
-                wanted.append((number, message))
-        if wanted:
-            pushes = [message for _, message in wanted]
-            consumer._deliver(pushes, [(index, number) for index, (number, _) in enumerate(wanted)])
-        if unwanted:
-            consumer.queue._confirm_many(unwanted)
-
-
-def properties_of(message: Push, limit: int) -> Properties | None:
-    """Return a message's properties; None when it has none that can be decoded, as the broker sees it."""
-    _, _, _, flags, schema_id, compression, data = message
-    if not flags & PushFlags.MESSAGE_PROPERTIES:
-        return None
-    try:
-        properties = read_properties(data, schema_id, compression, limit)
-        len(properties)  # decodes them
-    except ProtocolError:
-        return None
-    return properties
-
-
-def _share(limit: int, parts: int) -> int:
-    return max(1, limit // parts) if limit else 0

@@ -143,7 +143,7 @@ class Message:
 
     async def __aenter__(self) -> Message:
         queue = self._consumer.queue
-        queue._driver.check_loop()
+        queue._connection.check_loop()
         queue._handlers.enter(self)
         return self
 
@@ -194,7 +194,7 @@ class MessageBatch(Sequence[Message]):
 
     async def __aenter__(self) -> MessageBatch:
         queue = self._consumer.queue
-        queue._driver.check_loop()
+        queue._connection.check_loop()
         queue._handlers.enter(self)
         return self
 

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
-import weakref
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
-from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from bmq.client._deadline import within
+from bmq.client._definition import Definition, Places, changed_options, compile_selector
 from bmq.client._handlers import Handlers
 from bmq.client._posting import Poster, PostFuture, tagged
-from bmq.client.consumer import Consumer, Definition, Numbered, Places, numbered, properties_of
+from bmq.client._subscriptions import Subscriptions
+from bmq.client.consumer import Consumer
 from bmq.client.message import Ack, Message, MessageBatch, PostReport, PutMessage
-from bmq.errors import ConfigureQueueError, Error, QueueClosed, RequestTimeout, UsageError
-from bmq.protocol.client.events import UnclaimedMessages
-from bmq.protocol.client.queue import QueueCore, SubscriptionOptions
-from bmq.protocol.client.tables import QueueState
+from bmq.errors import Error, QueueClosed, UsageError
+from bmq.protocol.client.queue import QueueState, SubscriptionOptions
+from bmq.wire.control import QueueFlags
 from bmq.wire.guid import guid_from_text
 from bmq.wire.properties import PropertyInput
 from bmq.wire.push import Push
@@ -28,7 +26,7 @@ from bmq.wire.uri import QueueUri
 if TYPE_CHECKING:
     from bmq.client._driver import Driver
     from bmq.client.session import Session
-    from bmq.subscriptions import Complement, Expression, Selector
+    from bmq.subscriptions import Selector
 
 __all__ = ["DEFAULT_MAX_UNCONFIRMED_BYTES", "DEFAULT_MAX_UNCONFIRMED_MESSAGES", "Queue"]
 
@@ -36,43 +34,8 @@ logger = logging.getLogger("bmq.client")
 
 DEFAULT_MAX_UNCONFIRMED_MESSAGES = 1000
 DEFAULT_MAX_UNCONFIRMED_BYTES = 33_554_432
-# The SDKs' range: half of what the field holds, so that sums do not overflow.
-_MAX_PRIORITY = 2**30
-_MIN_PRIORITY = -(2**30)
-# Messages nobody here wants are mentioned once they have waited this long, in seconds: not while one consumer
-# makes way for the next, or everything is being closed.
-_MENTION_UNCLAIMED_AFTER = 3.0
-
-_number = itemgetter(0)
-
-
-def _compile(
-    selector: Selector, *, discard: bool, strict: bool = True
-) -> tuple[Selector, list[Expression | None], Complement | None]:
-    """Return a selector, the expressions that mean it, and how to get what it does not want, if asked."""
-    if isinstance(selector, str) and not selector:
-        selector = None
-    if selector is None and not discard:
-        return None, [None], None
-    # Imported by the first subscription with a filter, not by everybody who only posts.
-    from bmq.subscriptions import Expression, complement, subscriptions_for
-
-    if isinstance(selector, str):
-        selector = Expression(selector, strict=strict)
-    return selector, subscriptions_for(selector), complement(selector) if discard else None
-
-
-def subscription_options(messages: int, size: int, priority: int) -> SubscriptionOptions:
-    """Check limits and priority.
-
-    Raises:
-        UsageError: one is out of its range.
-    """
-    if messages < 0 or size < 0:
-        raise UsageError("max_unconfirmed_messages and max_unconfirmed_bytes cannot be negative")
-    if not _MIN_PRIORITY <= priority <= _MAX_PRIORITY:
-        raise UsageError(f"a priority is {_MIN_PRIORITY} to {_MAX_PRIORITY}, not {priority}")
-    return SubscriptionOptions(messages, size, priority)
+# Handlers and posts may take all the time there is: the broker still gets this much to answer, in seconds.
+_FOR_THE_ANSWER = 1.0
 
 
 class Queue:
@@ -90,36 +53,40 @@ class Queue:
         session: Session,
         driver: Driver,
         uri: QueueUri,
+        flags: QueueFlags,
         options: SubscriptionOptions,
         *,
         default_subscription: bool | None,
+        suspends: bool,
+        opened: asyncio.Future[None],
+        deadline: float,
     ) -> None:
         self.session = session
         self._driver = driver
+        self._connection = driver.connection
         self._uri = uri
         self._options = options
-        self._default_subscription = default_subscription
-        self._consumers: list[Consumer] = []
+        self._subscriptions = Subscriptions(self, driver)
         self._default: Consumer | None = None
         self._close_task: asyncio.Task[None] | None = None
-        self._syncing: set[asyncio.Future[None]] = set()
         self._over = False
         # Who is handling messages of this queue.
         self._handlers = Handlers()
-        # Messages no consumer here wants, in the order of their delivery, and what mentions them.
-        self._unclaimed: list[Numbered] = []
-        self._mention: asyncio.TimerHandle | None = None
-        self._core: QueueCore
-        self._poster: Poster
-
-    def _attach(self, core: QueueCore) -> None:
-        """Take the protocol's side of this queue."""
-        self._core = core
-        self._poster = Poster(self._driver, core)
-        if core.readable and self._default_subscription is not False:
-            self._default = Consumer(self, None, [None], self._options, None)
-            if self._default_subscription:
-                self._add(self._default)
+        if flags & QueueFlags.READ and default_subscription is not False:
+            self._default = Consumer(self, None, [None], options, None)
+            if default_subscription:
+                self._subscriptions.add(self._default)
+        self._core = driver.core.open_queue(
+            uri,
+            flags,
+            self,
+            opened,
+            self._connection.now(),
+            deadline,
+            subscriptions=self._subscriptions.wanted(),
+            suspends=suspends,
+        )
+        self._poster = Poster(driver, self._core)
 
     # what it is
 
@@ -136,7 +103,7 @@ class Queue:
     @property
     def closed(self) -> bool:
         """Whether it is closed or closing."""
-        return self._over or self._core.state is QueueState.CLOSED or self._core.closing is not None
+        return self._over or self._core.state is QueueState.CLOSED or self._core.closing
 
     @property
     def unacked(self) -> int:
@@ -146,8 +113,7 @@ class Queue:
     @property
     def subscriptions(self) -> list[Consumer]:
         """The consumers whose subscriptions the broker has."""
-        applied = set(self._core.applied)
-        return [each for each in self._consumers if not applied.isdisjoint(each._definition.cores)]
+        return self._subscriptions.committed
 
     @property
     def readable(self) -> bool:
@@ -166,7 +132,7 @@ class Queue:
         They were delivered to a consumer that has left since. The next one that wants them gets them, in
         front of what comes later; else they are delivered to others once this queue is closed.
         """
-        return len(self._unclaimed)
+        return len(self._subscriptions.unclaimed)
 
     def __repr__(self) -> str:
         return f"<bmq.Queue {self.uri}, {self._core.state.value}>"
@@ -209,9 +175,9 @@ class Queue:
         if timeout is not None:
             async with within(timeout, f"a post to {self.uri} had no outcome"):
                 return await self.post(payload, properties=properties, tags=tags, guid=guid)
-        driver = self._driver
-        while not driver.takes_posts:
-            await driver.room()
+        flow = self._driver.flow
+        while not flow.takes_posts:
+            await self._driver.room()
         return await self._poster.post(payload, tagged(properties, tags) if tags else properties, guid)
 
     def post_nowait(
@@ -234,8 +200,8 @@ class Queue:
             InvalidPayload, InvalidProperty: nothing was posted.
             QueueClosed, SessionClosed: nothing was posted.
         """
-        if not self._driver.has_room:
-            raise self._driver.buffer_full()
+        if not self._driver.core.posts.has_room:
+            raise self._driver.flow.full()
         return self._poster.post(payload, tagged(properties, tags) if tags else properties, guid)
 
     async def post_many(
@@ -271,7 +237,8 @@ class Queue:
         Cancelling it changes nothing.
         """
         async with within(timeout, f"posts to {self.uri} had no outcome"):
-            await self._driver.flushed(self)
+            self._connection.check_loop()
+            await self._driver.flow.outcomes(self._core)
 
     # receiving
 
@@ -344,193 +311,13 @@ class Queue:
         """
         if not self._core.readable:
             raise UsageError(f"queue {self.uri} was not opened for reading: open_queue(..., read=True)")
-        options = self._derive(self._options, priority, max_unconfirmed_messages, max_unconfirmed_bytes)
-        selector, expressions, discard = _compile(selector, discard=discard_unmatched, strict=strict)
+        options = changed_options(self._options, priority, max_unconfirmed_messages, max_unconfirmed_bytes)
+        selector, expressions, discard = compile_selector(selector, discard=discard_unmatched, strict=strict)
         return Consumer(self, selector, expressions, options, discard)
 
-    def _begin(self, consumer: Consumer) -> asyncio.Future[None]:
-        """Add a consumer's subscription to the stream; return what tells when the broker has agreed."""
-        self._check_open()
-        if consumer.closed:
-            raise QueueClosed(f"{consumer!r} is closed; subscribe again")
-        asked = self._driver.configure(self._core)
-        self._add(consumer)
-        self._place_unclaimed()
-        return asked
-
-    async def _begun(self, consumer: Consumer, asked: asyncio.Future[None]) -> None:
-        """Wait until the broker has agreed; else take the subscription back."""
-        try:
-            await asked
-        except BaseException as error:
-            if consumer in self._consumers:
-                self._remove(consumer)
-            if not isinstance(error, ConfigureQueueError):
-                self._sync()
-            self._place(consumer._take_back())  # it may have been given messages all the same
-            raise
-
-    async def _deactivate(self, consumer: Consumer) -> None:
-        """Take a consumer's subscription out of the stream; see :meth:`bmq.Consumer.close`."""
-        self._driver.check_loop()
-        consumer._shut(None)
-        if consumer not in self._consumers:
-            return
-        self._remove(consumer)
-        # At once: what still arrives for it was delivered later.
-        self._place(consumer._take_back())
-        try:
-            if not self.closed:
-                await self._configure()
-        except QueueClosed:
-            pass
-        except ConfigureQueueError:
-            self._sync()  # refused because of another change; this one has still to be made
-        except RequestTimeout:
-            self._sync()
-            raise
-
-    async def _reconfigure(
-        self,
-        consumer: Consumer,
-        selector: Selector,
-        priority: int | None,
-        max_unconfirmed_messages: int | None,
-        max_unconfirmed_bytes: int | None,
-    ) -> None:
-        """Change a consumer's subscription; see :meth:`bmq.Consumer.configure`."""
-        self._check_open()
-        before = consumer._definition
-        options = self._derive(before.options, priority, max_unconfirmed_messages, max_unconfirmed_bytes)
-        expressions, complement = before.expressions, before.discard
-        if selector is None:
-            selector = before.selector
-        else:
-            selector, expressions, complement = _compile(selector, discard=complement is not None)
-        await self._redefine(consumer, consumer._define(selector, expressions, options, complement))
-
-    async def _redefine(self, consumer: Consumer, definition: Definition) -> None:
-        """Make a consumer's subscription another one; it stays as the broker has it when that fails."""
-        consumer._definition = definition
-        if consumer not in self._consumers:
-            consumer._agreed = definition
-            return
-        self._want()
-        self._place_unclaimed()
-        try:
-            await self._configure()
-        except Exception as error:
-            consumer._definition = consumer._agreed
-            self._want()
-            if not isinstance(error, ConfigureQueueError):
-                self._sync()
-            raise
-        consumer._agreed = definition
-
-    def _derive(
-        self, base: SubscriptionOptions, priority: int | None, messages: int | None, size: int | None
-    ) -> SubscriptionOptions:
-        return subscription_options(
-            base.max_unconfirmed_messages if messages is None else messages,
-            base.max_unconfirmed_bytes if size is None else size,
-            base.priority if priority is None else priority,
-        )
-
-    async def _configure(self) -> None:
-        await self._driver.configure(self._core)
-
-    def _add(self, consumer: Consumer) -> None:
-        consumer._begun = True
-        self._consumers.append(consumer)
-        self._want()
-
-    def _remove(self, consumer: Consumer) -> None:
-        consumer._begun = False
-        self._consumers.remove(consumer)
-        self._want()
-
-    def _want(self) -> None:
-        """The stream is to have what the consumers say."""
-        self._core.desired = [core for each in self._consumers for core in each._definition.cores]
-
-    def _sync(self) -> None:
-        """Have the stream be what the consumers say, whatever became of the last attempt."""
-        if not self.closed:
-            self._want()
-            syncing = asyncio.ensure_future(self._configure())
-            self._syncing.add(syncing)
-            syncing.add_done_callback(self._synced)
-
-    def _synced(self, syncing: asyncio.Future[None]) -> None:
-        self._syncing.discard(syncing)
-        if not syncing.cancelled():
-            syncing.exception()  # nobody asked for it: the next change will tell
-
-    # messages without a consumer of their own
-
     def _deliver(self, messages: list[Push], places: Places) -> None:
-        """Take messages that have just arrived, for a consumer that has left, or for one nobody knows."""
-        self._place(numbered(messages, places))
-
-    def _place(self, messages: list[Numbered]) -> None:
-        """Hand messages to consumers that want them, where they belong in their lines; keep the others.
-
-        The protocol has no way to give one message back. Closing the reading side gives all of them back, but
-        a broker delivers those first, and nothing else until somebody takes them: consumers that do not want
-        them would starve. So they stay here, unconfirmed, until one wants them or the queue closes.
-        """
-        if self._over or not messages:
-            return
-        ranked = sorted(self._consumers, key=lambda each: -each.options.priority)
-        limit = self._driver.options.max_message_size
-        shares: dict[Consumer, list[Numbered]] = {}
-        unwanted: list[bytes] = []
-        left: list[Numbered] = []
-        for each in messages:
-            properties = properties_of(each[1], limit)
-            for consumer in ranked:
-                if consumer._takes(properties):
-                    shares.setdefault(consumer, []).append(each)
-                    break
-            else:
-                if any(consumer._discards(properties) for consumer in ranked):
-                    unwanted.append(each[1][2])
-                else:
-                    left.append(each)
-        for consumer, share in shares.items():
-            consumer._merge(share)
-        if unwanted:
-            self._confirm_many(unwanted)
-        if left and not self._core.at_most_once:
-            self._unclaimed = list(heapq.merge(self._unclaimed, left, key=_number))
-        if not self._unclaimed:
-            self._mention_unclaimed(False)
-        elif self._mention is None:
-            self._mention_unclaimed(True)
-
-    def _place_unclaimed(self) -> None:
-        """See whether somebody wants now what nobody wanted so far."""
-        messages, self._unclaimed = self._unclaimed, []
-        self._place(messages)
-
-    def _mention_unclaimed(self, later: bool) -> None:
-        """Have the application told in a while that there are unclaimed messages; or not any more."""
-        if self._mention is not None:
-            self._mention.cancel()
-            self._mention = None
-        if later:
-            # The event loop does not keep the queue alive.
-            self._mention = self._driver.loop.call_later(
-                _MENTION_UNCLAIMED_AFTER, _mention, weakref.ref[Queue](self)
-            )
-
-    def _forget_delivered(self) -> None:
-        """What was delivered and not seen by the application will be delivered again: drop it."""
-        if not self._core.at_most_once:
-            for consumer in self._consumers:
-                consumer._clear()
-            self._unclaimed.clear()
-            self._mention_unclaimed(False)
+        """Take messages that have just arrived, for a subscription nobody knows."""
+        self._subscriptions.deliver(messages, places)
 
     # confirming
 
@@ -564,14 +351,16 @@ class Queue:
 
     def _confirm(self, guid: bytes) -> None:
         """Confirm a message."""
-        driver = self._driver
-        driver.wake_here()
-        driver.core.confirm(self._core, guid)
+        self._connection.check_loop()
+        self._driver.core.confirm(self._core, guid)
+        if not self._connection.scheduled:
+            self._connection.transmit_soon()
 
     def _confirm_many(self, guids: list[bytes]) -> None:
         """Confirm several messages."""
-        self._driver.wake_here()
+        self._connection.check_loop()
         self._driver.core.confirm_many(self._core, guids)
+        self._connection.transmit_soon()
 
     async def configure(
         self,
@@ -596,13 +385,13 @@ class Queue:
             raise UsageError(f"queue {self.uri} was not opened for reading: there is nothing to configure")
         self._check_open()
         before = self._options
-        options = self._derive(before, priority, max_unconfirmed_messages, max_unconfirmed_bytes)
+        options = changed_options(before, priority, max_unconfirmed_messages, max_unconfirmed_bytes)
         self._options = options
         default = self._default
         if default is None:
             return
         try:
-            await self._redefine(default, default._define(None, [None], options, None))
+            await self._subscriptions.redefine(default, Definition(default, None, [None], options, None))
         except Exception:
             self._options = default.options
             raise
@@ -626,25 +415,37 @@ class Queue:
 
         Cancelling it leaves the closing going on in the background.
         """
-        self._driver.check_loop()
+        self._connection.check_loop()
         if self._close_task is None or self._close_task.cancelled():
             if self._core.state is QueueState.CLOSED:
                 return
-            closing = self._driver.close_queue(self, timeout, asyncio.current_task())
+            seconds = self._driver.options.close_timeout if timeout is None else timeout
+            closing = self._close(self._connection.now() + seconds, asyncio.current_task())
             self._close_task = self._driver.keep(closing)
         await asyncio.shield(self._close_task)
+
+    async def _close(self, deadline: float, closer: asyncio.Task[object] | None) -> None:
+        self._shut(None)
+        await drain([self], deadline, closer)
+        handlers = self._handlers.busy(closer)
+        if self.unacked or handlers:
+            logger.warning("closing %s, and the time is up: %s", self.uri, left_over(self.unacked, handlers))
+            deadline = max(deadline, self._connection.now() + _FOR_THE_ANSWER)
+        try:
+            await self._driver.close_queue(self._core, deadline)
+        except QueueClosed:
+            pass  # the session, or a failure, has closed it meanwhile
 
     def _shut(self, error: Error | None) -> None:
         """The queue is closing or closed: end its consumers."""
         self._over = True
-        consumers = set(self._consumers)
+        consumers = set(self._subscriptions.consumers())
         if self._default is not None:
             consumers.add(self._default)
         for consumer in consumers:
             consumer._shut(error)
             consumer._clear()
-        self._unclaimed.clear()
-        self._mention_unclaimed(False)
+        self._subscriptions.finish()
 
     async def __aenter__(self) -> Queue:
         return self
@@ -660,12 +461,23 @@ class Queue:
             raise QueueClosed(f"queue {self.uri} is closed")
 
 
-def _mention(queue: weakref.ref[Queue]) -> None:
-    if (alive := queue()) is not None and alive.unclaimed:
-        logger.warning(
-            "%s holds %d messages that were delivered to a consumer which has left, and that no other "
-            "consumer here wants: they stay unconfirmed until one does, or the queue is closed",
-            alive.uri,
-            alive.unclaimed,
-        )
-        alive._driver.publish(UnclaimedMessages(alive.uri, alive.unclaimed))
+async def drain(queues: list[Queue], deadline: float, closer: asyncio.Task[object] | None) -> None:
+    """Wait for handlers in flight, then for the outcomes of posts: handlers may post."""
+    try:
+        async with asyncio.timeout_at(deadline):
+            for queue in queues:
+                await queue._handlers.idle(closer)
+            for queue in queues:
+                await queue._driver.flow.outcomes(queue._core)
+    except TimeoutError:
+        pass
+
+
+def left_over(posts: int, handlers: int, queues: int = 0) -> str:
+    """Say what was not done in time, for people; "" when there is nothing."""
+    left = (
+        (posts, "posts without outcome"),
+        (handlers, "messages being handled"),
+        (queues, "queues not closed"),
+    )
+    return ", ".join(f"{count} {what}" for count, what in left if count)

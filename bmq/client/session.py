@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import ssl as ssl_module
 import warnings
 from collections.abc import AsyncIterator, Callable
@@ -9,24 +11,51 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from bmq.client._address import Address
-from bmq.client._closing import CloseReport
+from bmq.client._definition import checked_options
 from bmq.client._driver import Driver
-from bmq.client._event_stream import EventStream
 from bmq.client.health import HostHealthMonitor
 from bmq.client.options import CredentialsSource, SessionOptions
 from bmq.client.queue import (
     DEFAULT_MAX_UNCONFIRMED_BYTES,
     DEFAULT_MAX_UNCONFIRMED_MESSAGES,
     Queue,
-    subscription_options,
+    drain,
+    left_over,
 )
-from bmq.errors import UsageError
+from bmq.errors import QueueClosed, SessionClosed, UsageError
+from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import SessionEvent
-from bmq.protocol.client.tables import SessionState
 from bmq.wire.control import QueueFlags
 from bmq.wire.uri import QueueUri
 
-__all__ = ["Session", "SessionStats"]
+__all__ = ["CloseReport", "Session", "SessionStats"]
+
+logger = logging.getLogger("bmq.client")
+
+
+@dataclass(frozen=True, slots=True)
+class CloseReport:
+    """What was left when a session was closed and the time was up.
+
+    Attributes:
+        unacked_posts: posts that had no outcome; they failed with :class:`bmq.PostError`.
+        unfinished_handlers: messages that were still being handled (inside ``async with message``); unless
+            confirmed by others they will be delivered again.
+        unclosed_queues: the URIs of queues that the broker did not confirm to be closed.
+    """
+
+    unacked_posts: int = 0
+    unfinished_handlers: int = 0
+    unclosed_queues: tuple[str, ...] = ()
+
+    @property
+    def clean(self) -> bool:
+        """Nothing was left."""
+        return not (self.unacked_posts or self.unfinished_handlers or self.unclosed_queues)
+
+    def __str__(self) -> str:
+        left = left_over(self.unacked_posts, self.unfinished_handlers, len(self.unclosed_queues))
+        return left or "nothing was left"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,27 +104,10 @@ class Session:
         on_event: Callable[[SessionEvent], None] | None = None,
         host_health: HostHealthMonitor | None = None,
     ) -> None:
-        self._events = EventStream(on_event)
-        self._driver = Driver(
-            addresses, options, credentials, ssl, server_hostname, self._events, host_health
-        )
+        self._driver = Driver(addresses, options, credentials, ssl, server_hostname, on_event, host_health)
+        self._close_task: asyncio.Task[CloseReport] | None = None
 
     # life
-
-    async def _start(self) -> Session:
-        """Connect for the first time; :func:`bmq.connect` does it.
-
-        Raises:
-            ConnectionFailed: no address answered within ``connect_timeout``.
-            NegotiationError: the broker refused the session.
-            AuthenticationError: the broker refused the credentials.
-            StateError: it was started before.
-            SessionClosed: it was closed meanwhile.
-
-        Cancelling it closes whatever was opened.
-        """
-        await self._driver.start()
-        return self
 
     async def close(self, timeout: float | None = None) -> CloseReport:
         """End the session in good order.
@@ -120,7 +132,47 @@ class Session:
         Cancelling it leaves the closing going on in the background; when the event loop ends before that is
         done, everything is given up at once.
         """
-        return await self._driver.close(timeout)
+        driver = self._driver
+        driver.connection.check_loop()
+        if self._close_task is None or self._close_task.cancelled():
+            if self.state is SessionState.CLOSED:
+                return CloseReport()
+            seconds = driver.options.disconnect_timeout if timeout is None else timeout
+            closing = self._close(driver.connection.now() + seconds, asyncio.current_task())
+            self._close_task = driver.keep(closing)
+            # In a callback: a task that is cancelled before its first step runs nothing of its coroutine.
+            self._close_task.add_done_callback(self._closed)
+        return await asyncio.shield(self._close_task)
+
+    async def _close(self, deadline: float, closer: asyncio.Task[object] | None) -> CloseReport:
+        """Close every queue and disconnect; what is not done at the deadline is given up."""
+        driver = self._driver
+        queues = driver.open_queues
+        for queue in queues:
+            queue._shut(None)
+        await drain(queues, deadline, closer)
+        driver.sealed = True
+        handlers = sum(queue._handlers.busy(closer) for queue in queues)
+        posts = len(driver.core.posts)
+        unclosed: list[str] = []
+        if driver.core.connected:
+            results = await asyncio.gather(
+                *(driver.close_queue(queue._core, deadline) for queue in queues), return_exceptions=True
+            )
+            unclosed = [
+                queue.uri
+                for queue, error in zip(queues, results, strict=True)
+                if error is not None and not isinstance(error, QueueClosed)
+            ]
+        report = CloseReport(posts, handlers, tuple(unclosed))
+        driver.dialer.stop()
+        await driver.connection.disconnect(deadline)
+        if not report.clean:
+            logger.warning("the session was closed, and the time was up: %s", report)
+        return report
+
+    def _closed(self, _: asyncio.Task[CloseReport]) -> None:
+        self._driver.give_up()
 
     async def __aenter__(self) -> Session:
         return self
@@ -131,15 +183,17 @@ class Session:
         await self.close()
 
     def __del__(self) -> None:
-        driver = self._driver
-        if driver.state not in (SessionState.STOPPED, SessionState.CLOSED) and not driver.closing:
+        if not hasattr(self, "_close_task"):
+            return  # it was never made
+        closing = self._close_task is not None and not self._close_task.done()
+        if self.state is not SessionState.CLOSED and not closing:
             warnings.warn(
                 f"{self!r} was never closed: use 'async with bmq.connect(...)' or 'await session.close()'",
                 ResourceWarning,
                 stacklevel=1,
                 source=self,
             )
-            driver.abandon()
+            self._driver.abandon()
 
     def __repr__(self) -> str:
         return f"<bmq.Session with {self._driver.dialer.target}, {self.state.value}>"
@@ -200,16 +254,43 @@ class Session:
                 f"{uri} names an appId, which only a reader has: open it with read=True, "
                 f"and {parsed.canonical} with write=True"
             )
-        options = subscription_options(max_unconfirmed_messages, max_unconfirmed_bytes, priority)
+        options = checked_options(max_unconfirmed_messages, max_unconfirmed_bytes, priority)
         flags = (QueueFlags.READ if read else QueueFlags(0)) | (QueueFlags.WRITE if write else QueueFlags(0))
-        queue = Queue(self, self._driver, parsed, options, default_subscription=default_subscription)
-        await self._driver.open_queue(parsed, flags, queue, timeout, suspends=suspends_on_bad_host_health)
+        driver, connection = self._driver, self._driver.connection
+        driver.check_open()
+        if self._close_task is not None:
+            raise SessionClosed("the session is closing")
+        opened: asyncio.Future[None] = connection.loop.create_future()
+        seconds = driver.options.open_timeout if timeout is None else timeout
+        queue = Queue(
+            self,
+            driver,
+            parsed,
+            flags,
+            options,
+            default_subscription=default_subscription,
+            suspends=suspends_on_bad_host_health,
+            opened=opened,
+            deadline=connection.now() + seconds,
+        )
+        driver.queues[queue._core] = queue
+        connection.transmit_soon()
+        try:
+            await opened
+        except BaseException as error:
+            driver.queues.pop(queue._core, None)
+            queue._shut(None)
+            if isinstance(error, asyncio.CancelledError) and self.state is not SessionState.CLOSED:
+                now = connection.now()
+                driver.core.abandon_queue(queue._core, now, now + driver.options.close_timeout)
+                connection.transmit_soon()
+            raise
         return queue
 
     @property
     def queues(self) -> list[Queue]:
         """The open queues."""
-        return [queue for queue in self._driver.queues if not queue.closed]
+        return [queue for queue in self._driver.open_queues if not queue.closed]
 
     # what happens
 
@@ -218,7 +299,7 @@ class Session:
 
         Each iterator sees every event. One that does not keep up loses the oldest beyond 1,000.
         """
-        return self._events.subscribe()
+        return self._driver.events.subscribe()
 
     @property
     def options(self) -> SessionOptions:
@@ -228,22 +309,21 @@ class Session:
     @property
     def state(self) -> SessionState:
         """Where the session is."""
-        return self._driver.state
+        return self._driver.core.state
 
     def stats(self) -> SessionStats:
         """Return a snapshot of what the session holds and has done."""
         driver = self._driver
-        channel = driver.channel
-        messages, size = driver.buffered
+        connection, flow, posts = driver.connection, driver.flow, driver.core.posts
         return SessionStats(
-            state=driver.state,
-            queues=len(driver.queues),
-            unacked_messages=len(driver.core.window),
-            unacked_bytes=driver.core.window.bytes,
-            buffered_messages=messages,
-            buffered_bytes=size,
-            write_buffer_bytes=channel.write_buffer_size if channel else 0,
-            bytes_sent=channel.bytes_sent if channel else 0,
-            bytes_received=channel.bytes_received if channel else 0,
+            state=self.state,
+            queues=len(driver.open_queues),
+            unacked_messages=len(posts),
+            unacked_bytes=posts.bytes,
+            buffered_messages=flow.buffered_messages,
+            buffered_bytes=flow.buffered_bytes,
+            write_buffer_bytes=connection.write_buffer_size,
+            bytes_sent=connection.bytes_sent,
+            bytes_received=connection.bytes_received,
             reconnects=driver.dialer.reconnects,
         )

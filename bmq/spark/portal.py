@@ -23,7 +23,7 @@ from bmq.client.options import Credentials
 from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.errors import ConnectionFailed
-from bmq.protocol.client.tables import SessionState
+from bmq.protocol.client.core import SessionState
 from bmq.wire.constants import Compression
 
 __all__ = ["Connection", "Lease", "Portal", "portal", "shutdown"]

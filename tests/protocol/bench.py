@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from bmq.errors import AckStatus, Error
-from bmq.protocol.client.core import ClientCore, CoreOptions
+from bmq.protocol.client.core import ClientCore, CoreOptions, SessionState
 from bmq.protocol.client.events import (
     Acked,
     CloseChannel,
@@ -18,10 +18,10 @@ from bmq.protocol.client.events import (
     CredentialsNeeded,
     Pushed,
     SessionEvent,
+    StreamConfigured,
 )
 from bmq.protocol.client.handshake import Credentials
-from bmq.protocol.client.queue import QueueCore, SubscriptionCore, SubscriptionOptions
-from bmq.protocol.client.tables import QueueState, SessionState
+from bmq.protocol.client.queue import QueueCore, QueueState, SubscriptionCore, SubscriptionOptions
 from bmq.protocol.framing import Framer
 from bmq.wire.ack import encode_acks
 from bmq.wire.confirm import ConfirmMessage, decode_confirms
@@ -222,7 +222,6 @@ class Bench:
         self.failures: list[Error | None] = []
         self.renewals = 0
         self.up = False
-        self.core.start()
 
     # the connection
 
@@ -272,7 +271,7 @@ class Bench:
                 self.received.extend((sub.owner, PushMessage._make(message)) for message in messages)
         elif isinstance(event, CloseChannel):
             self.failures.append(event.error)
-        else:
+        elif not isinstance(event, StreamConfigured):
             assert isinstance(event, CredentialsNeeded)
             self.renewals += 1
 
@@ -305,11 +304,11 @@ class Bench:
             flags,
             uri,
             uri if token is None else token,
+            self.now,
             self.now + timeout,
+            subscriptions=self.subscriptions(subscriptions) if flags & READ else [],
             suspends=suspends,
         )
-        queue.desired = self.subscriptions(queue, subscriptions) if flags & READ else []
-        self.core.begin_open(queue, self.now)
         self.pump()
         return queue
 
@@ -321,17 +320,21 @@ class Bench:
         return queue
 
     @staticmethod
-    def subscriptions(queue: QueueCore, expressions: Iterable[str]) -> list[SubscriptionCore]:
+    def subscriptions(expressions: Iterable[str]) -> list[SubscriptionCore]:
         """Subscriptions whose owner is their expression."""
         options = SubscriptionOptions(1000, 1 << 20, 0)
-        return [SubscriptionCore(queue, text, options, text or "default") for text in expressions]
+        return [SubscriptionCore(text, options, text or "default") for text in expressions]
 
     def configure(
         self, queue: QueueCore, *expressions: str, token: Any = None, timeout: float = 60.0
     ) -> None:
         """Change a queue's subscriptions."""
-        queue.desired = self.subscriptions(queue, expressions)
-        self.core.configure_queue(queue, expressions if token is None else token, self.now + timeout)
+        self.core.configure_queue(
+            queue,
+            self.subscriptions(expressions),
+            expressions if token is None else token,
+            self.now + timeout,
+        )
         self.pump()
 
     def close(self, queue: QueueCore, token: Any = "close", timeout: float = 60.0) -> None:
@@ -342,13 +345,13 @@ class Bench:
     def post(self, queue: QueueCore, *numbers: int) -> None:
         """Post messages whose GUID, payload and token are a number."""
         for number in numbers:
-            self.core.producer.post(queue, guid(number), b"%d" % number, number, self.now)
+            self.core.post(queue, guid(number), b"%d" % number, number, self.now)
         self.pump()
 
     def post_many(self, queue: QueueCore, *numbers: int) -> None:
         """Post messages together: GUID and payload are a number, the token is all of them."""
         messages = [(guid(n), b"%d" % n, int(PutFlags.ACK_REQUESTED), 0, 0) for n in numbers]
-        self.core.producer.post_many(queue, messages, numbers, self.now)
+        self.core.post_many(queue, messages, numbers, self.now)
         self.pump()
 
     def confirm_many(self, queue: QueueCore, *numbers: int) -> None:
@@ -387,7 +390,7 @@ class Bench:
     def push(self, queue: QueueCore, *numbers: int, s_id: int | None = None) -> None:
         """Deliver messages to a queue's newest subscription, or the one named."""
         if s_id is None:
-            s_id = max(self.core.queues.routes[queue.q_id])
+            s_id = max(self.core._routes.by_queue[queue.q_id])
         self.send(self.broker.push(queue.q_id, [(guid(n), b"%d" % n) for n in numbers], (s_id,)))
 
     # what there is to see

@@ -18,8 +18,8 @@ from bmq.protocol.broker.data import Put, PutReader, read_confirm_event
 from bmq.protocol.broker.framing import BrokerFramer
 from bmq.protocol.broker.output import BrokerOutput
 from bmq.protocol.broker.settings import BrokerSettings
-from bmq.protocol.client.tables import Transition
 from bmq.protocol.heartbeat import Heartbeat, Pulse
+from bmq.protocol.machine import Transition
 from bmq.wire.constants import UNSET_GUID, EventType, PutFlags
 from bmq.wire.control import codec_of, decode_event, encode_event
 from bmq.wire.control.features import MESSAGE_PROPERTIES_EX, parse_features

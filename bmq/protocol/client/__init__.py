@@ -1,1 +1,21 @@
-"""The client role: one session as a state machine without I/O."""
+"""The client role: one session as a state machine without I/O.
+
+:class:`ClientCore` is its face; ``examples/sans_io_client.py`` is a blocking client on top of it.
+"""
+
+from __future__ import annotations
+
+from bmq.protocol.client.core import ClientCore, CoreOptions, SessionState
+from bmq.protocol.client.handshake import Credentials
+from bmq.protocol.client.queue import QueueCore, QueueState, SubscriptionCore, SubscriptionOptions
+
+__all__ = [
+    "ClientCore",
+    "CoreOptions",
+    "Credentials",
+    "QueueCore",
+    "QueueState",
+    "SessionState",
+    "SubscriptionCore",
+    "SubscriptionOptions",
+]

@@ -1,21 +1,22 @@
 """The session, client role: bytes and user calls in, bytes and events out.
 
 :class:`ClientCore` owns everything that belongs to a session and is not I/O: the handshake, the queues, the
-window of unacknowledged posts, requests and their deadlines, heartbeats. It is driven by
+window of unacknowledged posts, requests and their deadlines, heartbeats. Whoever does the I/O tells it
 
-* ``channel_opened``, ``receive``, ``channel_closed``: what happens on the connection,
-* the calls of the application (``open_queue``, ``post``, ``confirm``, ...),
-* ``tick`` at :meth:`ClientCore.next_deadline`,
+* what happens on the connection: ``channel_opened``, ``receive``, ``channel_closed``,
+* what the application wants: ``open_queue``, ``configure_queue``, ``post``, ``confirm``, ``close_queue``,
+* that it is time, as ``next_deadline`` says: ``tick``,
 
-and answers with ``data_to_send`` and ``events``.
+and takes what comes of it: ``data_to_send`` and ``events``. Nothing else of it is used from outside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from math import inf
-from typing import Any
+from typing import Any, ClassVar
 
 from bmq.errors import ConnectionFailed, Error, ProtocolError, SessionClosed
 from bmq.protocol.client.events import (
@@ -33,43 +34,33 @@ from bmq.protocol.client.events import (
     Signal,
     StateRestored,
 )
-from bmq.protocol.client.handshake import Credentials, Handshake, not_a_broker
+from bmq.protocol.client.handshake import BrokerInfo, Credentials, Handshake, HandshakeState, not_a_broker
 from bmq.protocol.client.outbox import Outbox
-from bmq.protocol.client.posts import Producer
-from bmq.protocol.client.queue import Operation, QueueCore, SubscriptionCore
-from bmq.protocol.client.redelivery import Confirmed
-from bmq.protocol.client.registry import Queues
+from bmq.protocol.client.posts import Posts
+from bmq.protocol.client.queue import Operation, QueueCore, QueueState, Shared, SubscriptionCore
+from bmq.protocol.client.redelivery import UncertainConfirms
+from bmq.protocol.client.registry import QueueRegistry
 from bmq.protocol.client.renewal import Renewal
-from bmq.protocol.client.requests import Request, RequestKind, Requests
-from bmq.protocol.client.tables import (
-    SESSION_TRANSITIONS,
-    HandshakeState,
-    QueueState,
-    SessionInput,
-    SessionState,
-    step,
-)
-from bmq.protocol.client.window import Window
+from bmq.protocol.client.requests import RequestKind, Requests
+from bmq.protocol.client.routes import Route, Routes
+from bmq.protocol.deadlines import Deadlines
 from bmq.protocol.framing import Framer
 from bmq.protocol.heartbeat import Heartbeat, Pulse
+from bmq.protocol.machine import Machine, Transition
 from bmq.wire.confirm import encode_confirm, encode_queue_confirms, split_confirms
 from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT, EventType
 from bmq.wire.control import (
     ClientIdentity,
-    Codec,
-    ControlBody,
-    ControlMessage,
     Disconnect,
     MessageKind,
     QueueFlags,
     decode_event,
-    encode_event,
 )
 from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, Event
 from bmq.wire.push import Push, decode_push_runs
 from bmq.wire.uri import QueueUri
 
-__all__ = ["ClientCore", "CoreOptions"]
+__all__ = ["ClientCore", "CoreOptions", "SessionInput", "SessionState"]
 
 # While nothing is read: how often something is written. The broker hears that somebody is there although its
 # own heartbeats go unread, and a lost connection is noticed, which then only a write can do.
@@ -80,15 +71,51 @@ _RESTORE_PATIENCE = 1.0
 
 @dataclass(frozen=True, slots=True)
 class CoreOptions:
-    """Limits and timeouts of a :class:`ClientCore`, in seconds and bytes."""
+    """Limits and timeouts of a :class:`ClientCore`, in seconds and bytes.
+
+    Attributes:
+        handshake_timeout: for authentication and negotiation.
+        reopen_timeout: for reopening a queue after a reconnect.
+        max_incoming_event: the largest event accepted.
+        max_unacked_messages: how many posts without outcome fill the window.
+        max_unacked_bytes: how many bytes of them.
+        drop_confirmed_redeliveries: what was confirmed on a connection that was lost, and is delivered again,
+            is confirmed again and not reported.
+    """
 
     handshake_timeout: float = 30.0
     reopen_timeout: float = 60.0
     max_incoming_event: int = DEFAULT_MAX_INCOMING_EVENT
+    max_unacked_messages: int = 200_000
+    max_unacked_bytes: int = 128 * 1024 * 1024
     drop_confirmed_redeliveries: bool = True
 
 
-class ClientCore:
+class SessionState(Enum):
+    """Where a session is."""
+
+    STARTING = "connecting for the first time"
+    STARTED = "in use"
+    RECONNECTING = "connection lost"
+    CLOSING = "disconnect sent"
+    CLOSED = "over"
+
+
+class SessionInput(Enum):
+    """What moves a session."""
+
+    CHANNEL_UP = "negotiated"
+    CHANNEL_DOWN = "connection gone"
+    STOP = "stop"
+    GIVE_UP = "no more attempts, or no time left"
+    DISCONNECTED = "disconnectResponse or timeout"
+
+
+_S, _I = SessionState, SessionInput
+_OPEN = QueueState.OPEN
+
+
+class ClientCore(Machine):
     """One session.
 
     Args:
@@ -97,26 +124,46 @@ class ClientCore:
 
     Attributes:
         state: where the session is.
-        queues: its queues.
-        producer: its posts, until they have their outcome.
-        reading_paused: nothing is read on purpose: silence says nothing about the broker.
+        post: accepts one post for a queue, which ends in one outcome (:class:`Acked`); see
+            :meth:`bmq.protocol.client.posts.Posts.post`.
+        post_many: accepts several; see :meth:`bmq.protocol.client.posts.Posts.post_many`.
+        posts: the posts without outcome, to look at.
+        new_properties: properties are to be written in the new encoding.
     """
 
+    state: SessionState
+
     def __init__(self, identity: ClientIdentity, options: CoreOptions | None = None) -> None:
-        self.options = options or CoreOptions()
-        self.state = SessionState.STOPPED
-        self.handshake = Handshake(identity)
-        self.outbox = Outbox()
-        self.producer = Producer(self.outbox)
-        self.queues = Queues(self, self.options.reopen_timeout)
-        self.reading_paused = False
-        self._requests = Requests()
-        self._framer = Framer(self.options.max_incoming_event)
+        self.state = SessionState.STARTING
+        self._options = options = options or CoreOptions()
+        self._handshake = Handshake(identity)
+        self._outbox = Outbox()
+        self._requests = Requests(self._outbox)
+        self.posts = Posts(self._outbox, options.max_unacked_messages, options.max_unacked_bytes)
+        # Bound here: a post pays for no call in between.
+        self.post = self.posts.post
+        self.post_many = self.posts.post_many
+        self._routes = Routes()
+        self._shared = Shared(
+            requests=self._requests,
+            posts=self.posts,
+            routes=self._routes,
+            operations=Deadlines(),
+            changed={},
+            emit=self._emit,
+            moved=self._queue_moved,
+            settled=self._queue_settled,
+            fail_channel=self._fail_channel,
+            reopen_timeout=options.reopen_timeout,
+        )
+        self._queues = QueueRegistry(self._shared)
+        self._framer = Framer(options.max_incoming_event)
         self._heartbeat: Heartbeat | None = None
+        self._reading_paused = False
         self._pulse_owed = False
         self._pulse_at: float | None = None
         self._renewal = Renewal()
-        self._confirmed = Confirmed(enabled=self.options.drop_confirmed_redeliveries)
+        self._confirms = UncertainConfirms(enabled=options.drop_confirmed_redeliveries)
         self._events: list[SessionEvent | Signal] = []
         self._stopping: list[Operation] = []
         self._lost_because = ""
@@ -124,8 +171,9 @@ class ClientCore:
         self._broken = True
         self._restoring: set[QueueCore] = set()
         self._patience: float | None = None
+        self.new_properties = False
 
-    # what goes out
+    # what comes of it
 
     def data_to_send(self, now: float, limit: float = inf) -> list[bytes]:
         """Return the events to write, in order, large ones in pieces.
@@ -138,12 +186,12 @@ class ClientCore:
         """
         if self._broken:
             return []
-        if self.connected:
-            self.queues.flush(now)
+        if self._shared.changed and self.connected:
+            self._queues.send_changes(now)
         if self._pulse_owed:
             self._pulse_owed = False
-            self.outbox.event(HEARTBEAT_RSP)
-        return self.outbox.take(limit)
+            self._outbox.event(HEARTBEAT_RSP)
+        return self._outbox.take(limit)
 
     def events(self) -> list[SessionEvent | Signal]:
         """Return what happened since the last call."""
@@ -154,26 +202,37 @@ class ClientCore:
         """Return when :meth:`tick` wants to be called, or None."""
         first: float | None = None
         for deadline in (
-            self.handshake.deadline,
+            self._handshake.deadline,
             self._requests.next_deadline(),
-            self.queues.next_deadline(),
+            self._shared.operations.first(),
             self._heartbeat.deadline if self._heartbeat else None,
             self._pulse_at,
             self._renewal.due,
             self._renewal.ends,
-            self._confirmed.deadline,
+            self._confirms.deadline,
             self._patience,
-            self.producer.deadline,
+            self.posts.deadline,
         ):
             if deadline is not None and (first is None or deadline < first):
                 first = deadline
         return first
 
-    # the connection
+    @property
+    def connected(self) -> bool:
+        """The session is negotiated and in use."""
+        return self.state is SessionState.STARTED and not self._broken
 
-    def start(self) -> None:
-        """Begin the life of the session."""
-        self._fire(SessionInput.START, 0.0)
+    @property
+    def restored(self) -> bool:
+        """The session is connected, and every queue is open again or has failed."""
+        return self.connected and not self._restoring
+
+    @property
+    def broker(self) -> BrokerInfo | None:
+        """What the broker said of itself when it was connected last."""
+        return self._handshake.broker
+
+    # the connection
 
     def channel_opened(self, credentials: Credentials | None, now: float) -> None:
         """A connection is there: begin the handshake.
@@ -183,24 +242,24 @@ class ClientCore:
         """
         if self.state is SessionState.CLOSED:
             raise SessionClosed("the session is closed")
-        self._framer = Framer(self.options.max_incoming_event)
+        self._framer = Framer(self._options.max_incoming_event)
         self._broken = False
-        deadline = now + self.options.handshake_timeout
-        self.outbox.event(self.handshake.connected(credentials, deadline))
+        deadline = now + self._options.handshake_timeout
+        self._outbox.event(self._handshake.connected(credentials, deadline))
 
     def channel_closed(self, reason: str, now: float) -> None:
         """The connection is gone (or could not be used); report it once for each ``channel_opened``."""
         self._broken = True
         self._pulse_owed = False
         self._pulse_at = None
-        self.handshake.channel_down()
+        self._handshake.channel_down()
         self._heartbeat = None
         self._renewal.clear()
         self._patience = None
         self._lost_because = reason
-        self._confirmed.remember(self.outbox.clear())
-        self._confirmed.lost()
-        self._fire(SessionInput.CHANNEL_DOWN, now)
+        self._confirms.remember(self._outbox.clear())
+        self._confirms.lost()
+        self.fire(_I.CHANNEL_DOWN, now)
 
     def give_up(self, reason: str, now: float) -> None:
         """End the session at once: no further connection will be tried, or there is no time for more.
@@ -210,7 +269,7 @@ class ClientCore:
             now: the time.
         """
         self._lost_because = reason
-        self._fire(SessionInput.GIVE_UP, now)
+        self.fire(_I.GIVE_UP, now)
 
     def stop(self, token: Any, now: float, deadline: float) -> None:
         """End the session: disconnect if connected; ``Completed(token)`` and ``Disconnected`` follow.
@@ -218,10 +277,10 @@ class ClientCore:
         Posts without outcome and outstanding operations end at once.
         """
         if self.state is SessionState.CLOSED:
-            self.emit(Completed(token, None))
+            self._emit(Completed(token, None))
             return
         self._stopping.append(Operation(token, deadline))
-        self._fire(SessionInput.STOP, now)
+        self.fire(_I.STOP, now)
 
     def receive(self, data: bytes, now: float) -> None:
         """Take bytes from the broker. Never raises: a violation is reported with ``CloseChannel``."""
@@ -235,38 +294,41 @@ class ClientCore:
             for event in events:
                 self._dispatch(event, now)
         except Error as failure:
-            self.fail_channel(failure)
+            self._fail_channel(failure)
         if error is not None:
-            done = self.handshake.state is HandshakeState.DONE
-            self.fail_channel(error if done else not_a_broker(error))
+            done = self._handshake.state is HandshakeState.DONE
+            self._fail_channel(error if done else not_a_broker(error))
 
     def tick(self, now: float) -> None:
         """Do what is due at ``now``."""
-        if self.handshake.deadline is not None and now >= self.handshake.deadline:
-            self.handshake.timed_out()
-            assert self.handshake.error is not None
-            self.fail_channel(self.handshake.error)
+        if self._handshake.deadline is not None and now >= self._handshake.deadline:
+            self._fail_channel(self._handshake.timed_out())
         for request in self._requests.expire(now):
             if request.kind is RequestKind.DISCONNECT:
-                self._fire(SessionInput.DISCONNECTED, now)
+                self.fire(_I.DISCONNECTED, now)
             else:
-                self.queues.timed_out(request, now)
-        self.queues.tick(now)
+                request.subject.unanswered(request, now)
+        for operation in self._shared.operations.due(now):
+            if operation.queue is not None:
+                operation.queue.late(operation, now)
         self._beat(now)
         if self._renewal.take_due(now):
-            self.emit(CredentialsNeeded())
+            self._emit(CredentialsNeeded())
         if self._renewal.take_end(now):
-            self.fail_channel(ConnectionFailed("the authentication has expired"))
-        self._confirmed.tick(now)
+            self._fail_channel(ConnectionFailed("the authentication has expired"))
+        self._confirms.tick(now)
         if self._patience is not None and now >= self._patience:
             self._patience = None
-            self.producer.resume([q for q in self.queues if q not in self._restoring])
-        if self.producer.deadline is not None and now >= self.producer.deadline:
-            self._report(self.producer.expire(now))
+            self._resume([queue for queue in self._queues if queue not in self._restoring], now)
+        if self.posts.deadline is not None and now >= self.posts.deadline:
+            self._report(self.posts.expire(now))
 
     def pause_reading(self, paused: bool, now: float) -> None:
-        """Tell that nothing is read from now on, or that reading goes on."""
-        self.reading_paused = paused
+        """Tell that nothing is read from now on, or that reading goes on.
+
+        While nothing is read, silence says nothing about the broker.
+        """
+        self._reading_paused = paused
         self._pulse_at = now + _PULSE_WHILE_PAUSED if paused and self.connected else None
 
     def reauthenticate(self, credentials: Credentials | None, now: float) -> None:
@@ -276,7 +338,7 @@ class ClientCore:
         if credentials is None:
             self._renewal.failed(now)
         else:
-            self.outbox.event(self.handshake.authentication_request(credentials))
+            self._outbox.event(self._handshake.authentication_request(credentials))
 
     # queues
 
@@ -286,11 +348,23 @@ class ClientCore:
         flags: QueueFlags,
         owner: Any,
         token: Any,
+        now: float,
         deadline: float,
         *,
+        subscriptions: Sequence[SubscriptionCore] = (),
         suspends: bool = False,
     ) -> QueueCore:
-        """Register a queue to be opened; set its ``desired`` subscriptions, then :meth:`begin_open`.
+        """Begin to open a queue; ``Completed(token)`` follows.
+
+        Args:
+            uri: which.
+            flags: what for.
+            owner: whom messages are for whose subscription is not known.
+            token: what comes back with the outcome.
+            now: the time.
+            deadline: when it fails with a timeout.
+            subscriptions: what it is to have from the beginning.
+            suspends: it takes no part while the host is unhealthy.
 
         Raises:
             StateError: the queue is open already.
@@ -298,23 +372,27 @@ class ClientCore:
         """
         if self._stopping or self.state is SessionState.CLOSED:
             raise SessionClosed("the session is closed")
-        return self.queues.open(uri, flags, owner, Operation(token, deadline), suspends=suspends)
-
-    def begin_open(self, queue: QueueCore, now: float) -> None:
-        """Open a registered queue; ``Completed(token)`` follows."""
-        self.queues.begin_open(queue, now)
+        operation = Operation(token, deadline)
+        return self._queues.open(
+            uri, flags, owner, subscriptions, operation, now, suspends=suspends, connected=self.connected
+        )
 
     def abandon_queue(self, queue: QueueCore, now: float, deadline: float) -> None:
         """Nobody will use this queue: close it, once it is open if need be, and report nothing."""
-        self.queues.abandon(queue, now, deadline)
+        queue.abandon(now, deadline)
 
-    def configure_queue(self, queue: QueueCore, token: Any, deadline: float) -> None:
-        """Bring the broker up to the queue's ``desired`` subscriptions; ``Completed(token)`` follows.
+    def configure_queue(
+        self, queue: QueueCore, subscriptions: Sequence[SubscriptionCore], token: Any, deadline: float
+    ) -> None:
+        """Give a queue other subscriptions; ``Completed(token)`` follows.
+
+        Changes made before the next :meth:`data_to_send` go out together. :class:`StreamConfigured` says that
+        the broker has agreed, or not: then the queue wants again what it had before.
 
         Raises:
             QueueClosed: the queue is closing or closed.
         """
-        self.queues.configure(queue, Operation(token, deadline))
+        queue.configure(subscriptions, Operation(token, deadline))
 
     def close_queue(self, queue: QueueCore, token: Any, now: float, deadline: float) -> None:
         """Close a queue; ``Completed(token)`` follows.
@@ -322,96 +400,54 @@ class ClientCore:
         Raises:
             QueueClosed: it is closing or closed already.
         """
-        self.queues.close(queue, Operation(token, deadline), now)
+        queue.close(Operation(token, deadline), now)
 
     def host_health(self, healthy: bool) -> None:
         """Tell what the host health monitor says: queues that want it are suspended, or resume."""
         if self.state is not SessionState.CLOSED:
-            self.queues.host_health(healthy)
+            self._queues.host_health(healthy)
 
     # confirmations
 
     def confirm(self, queue: QueueCore, guid: bytes) -> None:
         """Confirm one message; it goes out with the next :meth:`data_to_send`."""
-        if queue.attached:
-            self.outbox.confirm(encode_confirm(queue.q_id, guid, queue.sub_id))
+        confirm = encode_confirm(queue.q_id, guid, queue.sub_id)
+        # As a rule it is open: that is seen without a call.
+        if (queue.state is _OPEN and not queue.at_most_once) or queue.attached:
+            self._outbox.confirm(confirm)
         elif not queue.at_most_once and queue.state is not QueueState.CLOSED:
-            self._confirmed.remember((encode_confirm(queue.q_id, guid, queue.sub_id),))
+            self._confirms.remember((confirm,))
 
     def confirm_many(self, queue: QueueCore, guids: Sequence[bytes]) -> None:
         """Confirm several messages of one queue."""
         confirms = encode_queue_confirms(queue.q_id, guids, queue.sub_id)
         if queue.attached:
-            self.outbox.confirm(confirms)
+            self._outbox.confirm(confirms)
         elif not queue.at_most_once and queue.state is not QueueState.CLOSED:
-            self._confirmed.remember(split_confirms(confirms))
+            self._confirms.remember(split_confirms(confirms))
 
-    # what the parts need (see ``bmq.protocol.client.queue_steps.Link``)
+    # what the queues report
 
-    @property
-    def window(self) -> Window:
-        """Every post that has no outcome yet."""
-        return self.producer.window
-
-    @property
-    def connected(self) -> bool:
-        """The session is negotiated and in use."""
-        return self.state is SessionState.STARTED and not self._broken
-
-    @property
-    def settled(self) -> bool:
-        """The session is connected, and every queue is open again or has failed."""
-        return self.connected and not self._restoring
-
-    @property
-    def uses_configure_stream(self) -> bool:
-        """The broker announces configureStream."""
-        return self.handshake.broker is None or self.handshake.broker.configure_stream
-
-    @property
-    def new_properties(self) -> bool:
-        """Properties are to be written in the new encoding."""
-        return self.handshake.broker is not None and self.handshake.broker.new_properties
-
-    def request(
-        self, kind: RequestKind, body: ControlBody, subject: Any, deadline: float, detail: Any = None
-    ) -> Request:
-        """Send a request behind everything that waits to be sent."""
-        request = self._requests.add(kind, subject, deadline, detail)
-        self.outbox.event(encode_event(ControlMessage(r_id=request.r_id, body=body), Codec.JSON))
-        return request
-
-    def extend_request(self, request: Request, deadline: float) -> None:
-        """Wait longer for a response."""
-        self._requests.extend(request, deadline)
-
-    def emit(self, event: SessionEvent | Signal) -> None:
-        """Report something."""
+    def _emit(self, event: SessionEvent | Signal) -> None:
         self._events.append(event)
 
-    def queue_settled(self, queue: QueueCore, now: float) -> None:
-        """A queue that was being reopened is open again, or never will be."""
+    def _queue_moved(self, queue: QueueCore) -> None:
+        self._queues.moved(queue)
+
+    def _queue_settled(self, queue: QueueCore, now: float) -> None:
         if queue in self._restoring:
             self._restoring.discard(queue)
             if not self._restoring:
                 self._finish_restore(now)
                 return
         if self._patience is None:
-            self.producer.resume([queue])
+            self._resume([queue], now)
 
-    def queue_answered(self, queue: QueueCore) -> None:
-        """The broker said what kind of queue this is."""
-        self.producer.opened(queue)
-
-    def give_up_posts(self, queue: QueueCore) -> None:
-        """The queue is closed: its posts end here."""
-        self._report(self.producer.cancel(queue))
-
-    def fail_channel(self, error: Error | None) -> None:
+    def _fail_channel(self, error: Error | None) -> None:
         """The connection is of no more use: ask for it to be closed, once."""
         if not self._broken:
             self._broken = True
-            self.emit(CloseChannel(error))
+            self._emit(CloseChannel(error))
 
     # incoming events
 
@@ -421,64 +457,65 @@ class ClientCore:
             return
         if kind == EventType.HEARTBEAT_REQ:
             self._pulse_owed = True
-        elif self.handshake.state is not HandshakeState.DONE:
-            self._handshake(event, now)
+        elif self._handshake.state is not HandshakeState.DONE:
+            self._shake_hands(event, now)
         elif kind == EventType.PUSH:
             self._pushed(event)
         elif kind == EventType.ACK:
-            self._report(self.producer.acked(event))
+            self._report(self.posts.acked(event))
         elif kind == EventType.CONTROL:
             self._answered(event, now)
         elif kind == EventType.AUTHENTICATION:
-            lifetime = self.handshake.renewal_answered(event)
+            lifetime = self._handshake.renewal_answered(event)
             self._renewal.authenticated(lifetime, now)
         elif kind != EventType.HEARTBEAT_RSP:
             raise ProtocolError(
                 f"a broker sends no events of type {kind} to a client", field="EventHeader.type"
             )
 
-    def _handshake(self, event: Event, now: float) -> None:
-        answer = self.handshake.receive(event)
+    def _shake_hands(self, event: Event, now: float) -> None:
+        answer = self._handshake.receive(event)
         if answer:
-            self.outbox.event(answer)
-        if self.handshake.error is not None:
-            self.fail_channel(self.handshake.error)
-        elif self.handshake.state is HandshakeState.DONE:
-            broker = self.handshake.broker
+            self._outbox.event(answer)
+        if self._handshake.error is not None:
+            self._fail_channel(self._handshake.error)
+        elif self._handshake.state is HandshakeState.DONE:
+            broker = self._handshake.broker
             assert broker is not None
             self._heartbeat = Heartbeat(broker.heartbeat_interval, broker.max_missed_heartbeats, now)
-            self._renewal.authenticated(self.handshake.lifetime, now)
-            self._fire(SessionInput.CHANNEL_UP, now)
-            self.pause_reading(self.reading_paused, now)
+            self._renewal.authenticated(self._handshake.lifetime, now)
+            self._shared.configure_stream = broker.configure_stream
+            self.new_properties = broker.new_properties
+            self.fire(_I.CHANNEL_UP, now)
+            self.pause_reading(self._reading_paused, now)
 
     def _pushed(self, event: Event) -> None:
-        deliveries: list[tuple[SubscriptionCore, list[Push]]] = []
+        deliveries: list[tuple[Route, list[Push]]] = []
         for run in decode_push_runs(event.data, event.body):
             q_id, ids, *_ = run[0]
-            routes = self.queues.routes.get(q_id, _NO_ROUTES)
+            routes = self._routes.by_queue.get(q_id, _NO_ROUTES)
             if len(ids) == 1:
-                sub = routes.get(ids[0]) or self.queues.fallback(q_id)
-                if sub is not None:
-                    deliveries.append((sub, run))
+                route = routes.get(ids[0]) or self._queues.only_reader(q_id)
+                if route is not None:
+                    deliveries.append((route, run))
                 continue
             # To each subscription once, however often a broker names it.
-            subs = dict.fromkeys(map(routes.get, ids))
-            if None in subs:
-                subs[self.queues.fallback(q_id)] = None
-            deliveries += [(sub, run) for sub in subs if sub is not None]
-        if self._confirmed:
-            deliveries = [(sub, self._drop_confirmed(sub, messages)) for sub, messages in deliveries]
+            found = dict.fromkeys(map(routes.get, ids))
+            if None in found:
+                found[self._queues.only_reader(q_id)] = None
+            deliveries += [(route, run) for route in found if route is not None]
+        if self._confirms:
+            deliveries = [(route, self._drop_confirmed(route[0], run)) for route, run in deliveries]
         if deliveries:
-            self.emit(Pushed(deliveries))
+            self._emit(Pushed([(subscription, run) for (_, subscription), run in deliveries]))
 
-    def _drop_confirmed(self, sub: SubscriptionCore, messages: list[Push]) -> list[Push]:
+    def _drop_confirmed(self, queue: QueueCore, messages: list[Push]) -> list[Push]:
         """Confirm again what was confirmed before the connection was lost; return the rest."""
-        queue = sub.queue
         fresh: list[Push] = []
         for message in messages:
             confirm = encode_confirm(queue.q_id, message[2], queue.sub_id)
-            if self._confirmed.take(confirm):
-                self.outbox.confirm(confirm)
+            if self._confirms.take(confirm):
+                self._outbox.confirm(confirm)
             else:
                 fresh.append(message)
         return fresh
@@ -489,34 +526,29 @@ class ClientCore:
         if request is None:
             return  # brokers send nothing unasked; answers to forgotten requests do not matter
         if request.kind is RequestKind.DISCONNECT:
-            self._fire(SessionInput.DISCONNECTED, now)
+            self.fire(_I.DISCONNECTED, now)
         else:
-            self.queues.response(request, message.body, now)
+            request.subject.answered(request, message.body, now)
 
-    # running the table
-
-    def _fire(self, event: SessionInput, now: float) -> None:
-        action, self.state = step(SESSION_TRANSITIONS, self.state, event)
-        if action:
-            getattr(self, f"_{action}")(now)
+    # actions
 
     def _announce(self, now: float) -> None:
-        assert self.handshake.broker is not None
-        self.emit(Connected(self.handshake.broker.name))
-        self.queues.channel_up(now)
+        assert self.broker is not None
+        self._emit(Connected(self.broker.name))
+        self._queues.channel_up(now)
 
     def _lose(self, now: float) -> None:
         self._requests.clear()
         self._restoring.clear()
-        self.emit(ConnectionLost(self._lost_because))
-        self._report(self.producer.lost())
-        self.queues.channel_down(now)
+        self._emit(ConnectionLost(self._lost_because))
+        self._report(self.posts.lost())
+        self._queues.channel_down(now)
 
     def _restore(self, now: float) -> None:
-        assert self.handshake.broker is not None
-        self.emit(Reconnected(self.handshake.broker.name))
-        self._confirmed.restored(now)
-        self._restoring.update(self.queues.channel_up(now))
+        assert self.broker is not None
+        self._emit(Reconnected(self.broker.name))
+        self._confirms.restored(now)
+        self._restoring.update(self._queues.channel_up(now))
         if self._restoring:
             self._patience = now + _RESTORE_PATIENCE
         else:
@@ -524,7 +556,7 @@ class ClientCore:
 
     def _disconnect(self, now: float) -> None:
         self._end_everything(SessionClosed("the session is closed"), now)
-        self.request(RequestKind.DISCONNECT, Disconnect(), None, self._stopping[0].deadline)
+        self._requests.send(RequestKind.DISCONNECT, Disconnect(), None, self._stopping[0].deadline)
 
     def _stop(self, now: float) -> None:
         reason = "" if self._stopping else self._lost_because
@@ -533,26 +565,30 @@ class ClientCore:
         )
         self._renewal.clear()
         self._pulse_at = None
-        self._confirmed.clear()
-        self.fail_channel(None)
-        self.emit(Disconnected(reason))
+        self._confirms.clear()
+        self._fail_channel(None)
+        self._emit(Disconnected(reason))
         for operation in self._stopping:
-            self.emit(Completed(operation.token, None))
+            self._emit(Completed(operation.token, None))
         self._stopping.clear()
 
     def _end_everything(self, error: Error, now: float) -> None:
         self._requests.clear()
         self._restoring.clear()
         self._patience = None
-        self.queues.stop(error, now)
-        self._report(self.producer.cancel_all())
+        self._queues.stop(error, now)
+        self._report(self.posts.cancel_all())
 
     # helpers
 
     def _finish_restore(self, now: float) -> None:
         self._patience = None
-        self.producer.resume(list(self.queues))
-        self.emit(StateRestored())
+        self._resume(list(self._queues), now)
+        self._emit(StateRestored())
+
+    def _resume(self, queues: Collection[QueueCore], now: float) -> None:
+        """Send the posts of queues that are open again, all in the order of posting."""
+        self.posts.send_again({queue for queue in queues if queue.resume(now)})
 
     def _beat(self, now: float) -> None:
         if self._pulse_at is not None and now >= self._pulse_at:
@@ -561,17 +597,38 @@ class ClientCore:
         heartbeat = self._heartbeat
         if heartbeat is None:
             return
-        if self.reading_paused:
+        if self._reading_paused:
             heartbeat.received()
         pulse = heartbeat.poll(now)
         if pulse is Pulse.SEND:
-            self.outbox.event(HEARTBEAT_REQ)
+            self._outbox.event(HEARTBEAT_REQ)
         elif pulse is Pulse.DEAD:
-            self.fail_channel(ConnectionFailed("the broker is silent: it missed too many heartbeats"))
+            self._fail_channel(ConnectionFailed("the broker is silent: it missed too many heartbeats"))
 
     def _report(self, outcomes: list[Outcome]) -> None:
         if outcomes:
-            self.emit(Acked(outcomes))
+            self._emit(Acked(outcomes))
+
+    TRANSITIONS: ClassVar = {
+        (_S.STARTING, _I.CHANNEL_UP): Transition(_announce, _S.STARTED),
+        (_S.STARTING, _I.CHANNEL_DOWN): Transition(None, _S.STARTING),
+        (_S.STARTING, _I.GIVE_UP): Transition(_stop, _S.CLOSED),
+        (_S.STARTING, _I.STOP): Transition(_stop, _S.CLOSED),
+        (_S.STARTED, _I.CHANNEL_DOWN): Transition(_lose, _S.RECONNECTING),
+        (_S.STARTED, _I.STOP): Transition(_disconnect, _S.CLOSING),
+        (_S.STARTED, _I.GIVE_UP): Transition(_stop, _S.CLOSED),
+        (_S.RECONNECTING, _I.CHANNEL_UP): Transition(_restore, _S.STARTED),
+        (_S.RECONNECTING, _I.CHANNEL_DOWN): Transition(None, _S.RECONNECTING),
+        (_S.RECONNECTING, _I.GIVE_UP): Transition(_stop, _S.CLOSED),
+        (_S.RECONNECTING, _I.STOP): Transition(_stop, _S.CLOSED),
+        (_S.CLOSING, _I.DISCONNECTED): Transition(_stop, _S.CLOSED),
+        (_S.CLOSING, _I.CHANNEL_DOWN): Transition(_stop, _S.CLOSED),
+        (_S.CLOSING, _I.STOP): Transition(None, _S.CLOSING),
+        (_S.CLOSING, _I.GIVE_UP): Transition(_stop, _S.CLOSED),
+        (_S.CLOSED, _I.STOP): Transition(None, _S.CLOSED),
+        (_S.CLOSED, _I.CHANNEL_DOWN): Transition(None, _S.CLOSED),
+        (_S.CLOSED, _I.GIVE_UP): Transition(None, _S.CLOSED),
+    }
 
 
-_NO_ROUTES: dict[int, SubscriptionCore] = {}
+_NO_ROUTES: dict[int, Route] = {}

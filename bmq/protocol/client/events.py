@@ -30,6 +30,7 @@ __all__ = [
     "SlowConsumer",
     "SlowConsumerRecovered",
     "StateRestored",
+    "StreamConfigured",
     "UnclaimedMessages",
 ]
 
@@ -200,6 +201,19 @@ class Pushed(Signal):
     """Messages arrived: (subscription, its messages in order) each."""
 
     deliveries: list[tuple[Any, list[Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamConfigured(Signal):
+    """The subscriptions of a queue are agreed to or not; reported before the outcomes for those who asked.
+
+    Attributes:
+        owner: the queue's owner.
+        failed: changes have failed, all that were under way: the queue wants what was agreed to.
+    """
+
+    owner: Any
+    failed: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import ClassVar
 
 from bmq.errors import (
     AuthenticationError,
@@ -12,7 +14,7 @@ from bmq.errors import (
     ProtocolError,
     StatusCategory,
 )
-from bmq.protocol.client.tables import HANDSHAKE_TRANSITIONS, HandshakeInput, HandshakeState, step
+from bmq.protocol.machine import Machine, Transition
 from bmq.wire.constants import EventType
 from bmq.wire.control import (
     AuthenticationRequest,
@@ -29,7 +31,7 @@ from bmq.wire.control.features import CONFIGURE_STREAM, MESSAGE_PROPERTIES_EX
 from bmq.wire.event import Event
 from bmq.wire.printable import printable
 
-__all__ = ["BrokerInfo", "Credentials", "Handshake", "not_a_broker"]
+__all__ = ["BrokerInfo", "Credentials", "Handshake", "HandshakeInput", "HandshakeState", "not_a_broker"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,32 @@ class BrokerInfo:
     max_missed_heartbeats: int
 
 
-class Handshake:
-    """Runs :data:`HANDSHAKE_TRANSITIONS` for one connection after another.
+class HandshakeState(Enum):
+    """The beginning of one connection."""
+
+    IDLE = "no connection"
+    AUTHENTICATING = "authenticationRequest sent"
+    NEGOTIATING = "clientIdentity sent"
+    DONE = "negotiated"
+
+
+class HandshakeInput(Enum):
+    """What moves the handshake."""
+
+    CONNECTED = "connected, no credentials"
+    CONNECTED_WITH_CREDENTIALS = "connected, with credentials"
+    AUTHENTICATED = "authenticationResponse: success"
+    NEGOTIATED = "brokerResponse: success"
+    REFUSED = "a response with a failure"
+    TIMEOUT = "no response in time"
+    CHANNEL_DOWN = "connection gone"
+
+
+_S, _I = HandshakeState, HandshakeInput
+
+
+class Handshake(Machine):
+    """The handshakes of a session: one for each connection, one after another.
 
     Attributes:
         state: where it is.
@@ -89,24 +115,28 @@ class Handshake:
         deadline: when it times out, or None.
     """
 
+    __slots__ = ("_identity", "broker", "deadline", "error", "lifetime")
+
+    state: HandshakeState
+
     def __init__(self, identity: ClientIdentity) -> None:
-        self.identity = identity
         self.state = HandshakeState.IDLE
+        self._identity = identity
         self.broker: BrokerInfo | None = None
         self.error: Error | None = None
         self.lifetime: float | None = None
         self.deadline: float | None = None
-        self._credentials: Credentials | None = None
 
     def connected(self, credentials: Credentials | None, deadline: float) -> bytes:
         """A connection is there; return the event to send."""
-        self.error = None
-        self.lifetime = None
+        self.error = self.lifetime = None
         self.deadline = deadline
-        self._credentials = credentials
-        return self._fire(
-            HandshakeInput.CONNECTED if credentials is None else HandshakeInput.CONNECTED_WITH_CREDENTIALS
+        event: bytes = (
+            self.fire(_I.CONNECTED)
+            if credentials is None
+            else self.fire(_I.CONNECTED_WITH_CREDENTIALS, credentials)
         )
+        return event
 
     def receive(self, event: Event) -> bytes:
         """Take the broker's answer; return the event to send next, if any.
@@ -123,25 +153,22 @@ class Handshake:
             message = decode_event(_expect(event, EventType.CONTROL), MessageKind.NEGOTIATION)
             if not isinstance(message, BrokerResponse):
                 raise ProtocolError("it introduced itself as a client")
-            return self._negotiation_answered(message)
+            self._negotiation_answered(message)
         except ProtocolError as error:
             raise not_a_broker(error) from error
+        return b""
 
-    def timed_out(self) -> None:
-        """The deadline has passed."""
+    def timed_out(self) -> Error:
+        """The deadline has passed; return what that means."""
         waiting = "credentials" if self.state is HandshakeState.AUTHENTICATING else "negotiation"
-        self.error = ConnectionFailed(f"the broker did not answer the {waiting} in time")
-        self._fire(HandshakeInput.TIMEOUT)
+        error = ConnectionFailed(f"the broker did not answer the {waiting} in time")
+        self.fire(_I.TIMEOUT, error)
+        return error
 
     def channel_down(self) -> None:
         """The connection is gone."""
         self.deadline = None
-        self._fire(HandshakeInput.CHANNEL_DOWN)
-
-    def authentication_request(self, credentials: Credentials) -> bytes:
-        """Return the event that carries credentials."""
-        request = AuthenticationRequest(mechanism=credentials.mechanism, data=credentials.data)
-        return encode_event(request, Codec.JSON)
+        self.fire(_I.CHANNEL_DOWN)
 
     def renewal_answered(self, event: Event) -> float | None:
         """Take the answer to renewed credentials on the live session; return their lifetime in seconds.
@@ -158,34 +185,41 @@ class Handshake:
         self.lifetime = _lifetime(answer)
         return self.lifetime
 
-    # transitions
-
-    def _fire(self, event: HandshakeInput) -> bytes:
-        action, self.state = step(HANDSHAKE_TRANSITIONS, self.state, event)
-        if action == "authenticate":
-            assert self._credentials is not None
-            return self.authentication_request(self._credentials)
-        if action == "negotiate":
-            return encode_event(self.identity, Codec.JSON)
-        if action in ("finish", "fail"):
-            self.deadline = None
-        return b""
+    @staticmethod
+    def authentication_request(credentials: Credentials) -> bytes:
+        """Return the event that carries credentials."""
+        request = AuthenticationRequest(mechanism=credentials.mechanism, data=credentials.data)
+        return encode_event(request, Codec.JSON)
 
     def _authentication_answered(self, answer: AuthenticationResponse) -> bytes:
         if answer.status.category != StatusCategory.E_SUCCESS:
-            self.error = _authentication_error(answer)
-            return self._fire(HandshakeInput.REFUSED)
+            self.fire(_I.REFUSED, _authentication_error(answer))
+            return b""
         self.lifetime = _lifetime(answer)
-        return self._fire(HandshakeInput.AUTHENTICATED)
+        event: bytes = self.fire(_I.AUTHENTICATED)
+        return event
 
-    def _negotiation_answered(self, message: BrokerResponse) -> bytes:
+    def _negotiation_answered(self, message: BrokerResponse) -> None:
         result = message.result
         if result.category != StatusCategory.E_SUCCESS:
-            self.error = NegotiationError(
+            error = NegotiationError(
                 f"the broker refused the session: {printable(result.message) or 'no reason given'} "
                 f"({result.category.name}, code {result.code})"
             )
-            return self._fire(HandshakeInput.REFUSED)
+            self.fire(_I.REFUSED, error)
+        else:
+            self.fire(_I.NEGOTIATED, message)
+
+    # actions
+
+    def _authenticate(self, credentials: Credentials) -> bytes:
+        return self.authentication_request(credentials)
+
+    def _negotiate(self) -> bytes:
+        return encode_event(self._identity, Codec.JSON)
+
+    def _finish(self, message: BrokerResponse) -> None:
+        self.deadline = None
         identity = message.broker_identity
         features = parse_features(identity.features)
         self.broker = BrokerInfo(
@@ -197,7 +231,25 @@ class Handshake:
             heartbeat_interval=message.heartbeat_interval_ms / 1000,
             max_missed_heartbeats=message.max_missed_heartbeats,
         )
-        return self._fire(HandshakeInput.NEGOTIATED)
+
+    def _fail(self, error: Error) -> None:
+        self.deadline = None
+        self.error = error
+
+    TRANSITIONS: ClassVar = {
+        (_S.IDLE, _I.CONNECTED): Transition(_negotiate, _S.NEGOTIATING),
+        (_S.IDLE, _I.CONNECTED_WITH_CREDENTIALS): Transition(_authenticate, _S.AUTHENTICATING),
+        (_S.IDLE, _I.CHANNEL_DOWN): Transition(None, _S.IDLE),
+        (_S.AUTHENTICATING, _I.AUTHENTICATED): Transition(_negotiate, _S.NEGOTIATING),
+        (_S.AUTHENTICATING, _I.REFUSED): Transition(_fail, _S.IDLE),
+        (_S.AUTHENTICATING, _I.TIMEOUT): Transition(_fail, _S.IDLE),
+        (_S.AUTHENTICATING, _I.CHANNEL_DOWN): Transition(None, _S.IDLE),
+        (_S.NEGOTIATING, _I.NEGOTIATED): Transition(_finish, _S.DONE),
+        (_S.NEGOTIATING, _I.REFUSED): Transition(_fail, _S.IDLE),
+        (_S.NEGOTIATING, _I.TIMEOUT): Transition(_fail, _S.IDLE),
+        (_S.NEGOTIATING, _I.CHANNEL_DOWN): Transition(None, _S.IDLE),
+        (_S.DONE, _I.CHANNEL_DOWN): Transition(None, _S.IDLE),
+    }
 
 
 def not_a_broker(error: ProtocolError) -> ConnectionFailed:

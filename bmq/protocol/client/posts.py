@@ -1,60 +1,119 @@
-"""The producing side of a session: posts, their acknowledgements, and what is sent again."""
+"""Posts that have no outcome yet: accepted, sent, sent again, and ended exactly once each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from operator import itemgetter
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from bmq.errors import AckStatus, QueueClosed, UsageError
+from bmq.errors import AckStatus, UsageError
 from bmq.protocol.client.events import Outcome
 from bmq.protocol.client.outbox import Outbox
-from bmq.protocol.client.queue import QueueCore
-from bmq.protocol.client.tables import QueueState
-from bmq.protocol.client.window import Entry, Lot, Window
 from bmq.wire.ack import STATUS_MASK, iter_acks
 from bmq.wire.constants import ACK_STATUS_FROM_WIRE, PutFlags
 from bmq.wire.event import Event
 from bmq.wire.guid import guid_to_text
 from bmq.wire.put import Outgoing
 
-__all__ = ["Producer"]
+if TYPE_CHECKING:
+    from bmq.protocol.client.queue import QueueCore
+
+__all__ = ["Posts"]
+
+#: One unacknowledged post: what was posted, ready to be sent again; the number of its batch; which of the
+#: token's posts it is. It refers to nothing that refers to others: the garbage collector forgets such a tuple
+#: as soon as it has met it, and a deep window costs it nothing.
+_Entry = tuple[Outgoing, int, int]
 
 # How often posts are checked for having waited too long.
 _EXPIRY_INTERVAL = 1.0
-# Posts to a queue in these states are accepted, and wait in the window until they can be sent,
-_ACCEPTING = frozenset(
-    {
-        QueueState.OPEN,
-        QueueState.RECONFIGURING,
-        QueueState.LOST,
-        QueueState.REOPENING,
-        QueueState.RESTORING,
-    }
-)
-# which is when the queue is in one of these.
-_SENDABLE = frozenset({QueueState.OPEN, QueueState.RECONFIGURING})
-
 
 _data_of = itemgetter(1)
 
 
-class Producer:
-    """Owns the window: accepts posts, sends them, sends them again, and ends each of them exactly once.
+class _Batch:
+    """Posts that were made together.
 
     Attributes:
-        window: the posts without outcome.
+        queue: the queue they were posted to.
+        token: whom the outcomes are for.
+        posted: when they were posted.
+        left: how many of them have no outcome yet.
+    """
+
+    __slots__ = ("left", "posted", "queue", "token")
+
+    def __init__(self, queue: QueueCore, token: object, posted: float, left: int) -> None:
+        self.queue = queue
+        self.token = token
+        self.posted = posted
+        self.left = left
+
+
+class Posts:
+    """The window: every post without outcome, by GUID, in the order of posting.
+
+    It is the only owner of their bytes: what a reconnect sends again comes from here.
+
+    Args:
+        outbox: where posts go to be sent.
+        max_messages: how many posts it takes before it is full.
+        max_bytes: how many bytes of application data.
+
+    Attributes:
+        bytes: the size of the application data of all posts held.
         deadline: when :meth:`expire` wants to be called, or None.
     """
 
-    __slots__ = ("_outbox", "_shortest", "deadline", "window")
+    __slots__ = (
+        "_batches",
+        "_entries",
+        "_last",
+        "_max_bytes",
+        "_max_messages",
+        "_outbox",
+        "_shortest",
+        "bytes",
+        "deadline",
+    )
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: Outbox, max_messages: int, max_bytes: int) -> None:
         self._outbox = outbox
-        self.window = Window()
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._entries: dict[bytes, _Entry] = {}
+        self._batches: dict[int, _Batch] = {}
+        self._last = 0
+        self.bytes = 0
         self.deadline: float | None = None
         # The shortest time for which a broker said to recognise GUIDs.
         self._shortest: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it takes another post."""
+        return len(self._entries) < self._max_messages and self.bytes < self._max_bytes
+
+    @property
+    def half_empty(self) -> bool:
+        """Whether it is worth waking those who wait for room."""
+        return len(self._entries) * 2 <= self._max_messages and self.bytes * 2 <= self._max_bytes
+
+    def room(self) -> tuple[int, int]:
+        """Return how many messages and bytes fit."""
+        return self._max_messages - len(self._entries), self._max_bytes - self.bytes
+
+    def oldest(self, queue: QueueCore | None = None) -> float | None:
+        """Return when the post was made that has waited longest, of all or of those to one queue."""
+        for batch in self._batches.values():
+            if queue is None or batch.queue is queue:
+                return batch.posted
+        return None
+
+    # accepting
 
     def post(
         self,
@@ -68,7 +127,7 @@ class Producer:
         schema_id: int = 0,
         compression: int = 0,
     ) -> None:
-        """Accept a post: from here on it ends in exactly one outcome.
+        """Accept a post: from here on it ends in exactly one outcome. A full window takes it too.
 
         Args:
             queue: where to.
@@ -82,21 +141,17 @@ class Producer:
             compression: of the PUT message.
 
         Raises:
-            QueueClosed: the queue is not open.
+            QueueClosed: the queue is not open for writing.
             UsageError: the GUID is already in the window.
         """
-        sending = queue.sending
-        if not sending:
-            self._check_accepting(queue)
-        window = self.window
-        if guid in window.entries:
-            raise UsageError(f"GUID {guid_to_text(guid)} belongs to another post that has no outcome yet")
+        if guid in self._entries:
+            raise _known(guid)
+        sending = queue.admit(1)
         message = guid, data, flags, schema_id, compression
-        window.last = number = window.last + 1
-        window.lots[number] = Lot(queue, token, now, 1)
-        window.entries[guid] = message, number, tag
-        window.bytes += len(data)
-        queue.unacked += 1
+        self._last = number = self._last + 1
+        self._batches[number] = _Batch(queue, token, now, 1)
+        self._entries[guid] = message, number, tag
+        self.bytes += len(data)
         if sending:
             self._outbox.put(queue.q_id, message)
         if self.deadline is None and self._shortest is not None:
@@ -115,47 +170,41 @@ class Producer:
             tag: which of the token's posts is the first of these; the others follow.
 
         Raises:
-            QueueClosed: the queue is not open.
+            QueueClosed: the queue is not open for writing.
             UsageError: a GUID is already in the window. The messages before it are posted.
         """
-        sending = queue.sending
-        if not sending:
-            self._check_accepting(queue)
-        if not messages:
-            return
-        window = self.window
-        number = window.last + 1
-        added: dict[bytes, Entry] = {}
+        number = self._last + 1
+        added: dict[bytes, _Entry] = {}
         each = tag
         for message in messages:
             added[message[0]] = message, number, each
             each += 1
-        if len(added) < len(messages) or not window.entries.keys().isdisjoint(added):
+        if len(added) < len(messages) or not self._entries.keys().isdisjoint(added):
             self._refuse_known(queue, messages, token, now, tag)
-        window.last = number
-        window.lots[number] = Lot(queue, token, now, len(messages))
-        window.entries.update(added)
-        window.bytes += sum(map(len, map(_data_of, messages)))
-        queue.unacked += len(messages)
+        sending = queue.admit(len(messages))
+        if not messages:
+            return
+        self._last = number
+        self._batches[number] = _Batch(queue, token, now, len(messages))
+        self._entries.update(added)
+        self.bytes += sum(map(len, map(_data_of, messages)))
         if sending:
             self._outbox.put_many(queue.q_id, messages)
         if self.deadline is None and self._shortest is not None:
             self.deadline = now + self._shortest
-
-    def _check_accepting(self, queue: QueueCore) -> None:
-        if queue.state not in _ACCEPTING or queue.closing is not None or not queue.writable:
-            raise QueueClosed(f"queue {queue.uri} is {queue.state.value}")
 
     def _refuse_known(
         self, queue: QueueCore, messages: list[Outgoing], token: object, now: float, tag: int
     ) -> NoReturn:
         seen: set[bytes] = set()
         for i, (guid, *_) in enumerate(messages):
-            if guid in seen or guid in self.window:
+            if guid in seen or guid in self._entries:
                 self.post_many(queue, messages[:i], token, now, tag)
-                raise UsageError(f"GUID {guid_to_text(guid)} belongs to another post that has no outcome yet")
+                raise _known(guid)
             seen.add(guid)
         raise AssertionError("no GUID is known")
+
+    # ending
 
     def acked(self, event: Event) -> list[Outcome]:
         """Take an ACK event; return the outcomes. GUIDs that are not (or no longer) known do not matter.
@@ -165,54 +214,42 @@ class Producer:
         """
         outcomes: list[Outcome] = []
         append = outcomes.append
-        lots, pop = self.window.lots, self.window.entries.pop
+        batches, pop = self._batches, self._entries.pop
         freed = 0
+        # Outcomes of one queue follow each other: they are counted together.
+        queue: QueueCore | None = None
+        counted = 0
         for status, _, guid, _ in iter_acks(event.data, event.body):
             entry = pop(guid, None)
             if entry is not None:
                 message, number, tag = entry
                 freed += len(message[1])
-                lot = lots[number]
-                lot.left -= 1
-                if not lot.left:
-                    del lots[number]
-                queue, token = lot.queue, lot.token
-                queue.unacked -= 1
-                append((token, tag, guid, ACK_STATUS_FROM_WIRE[status & STATUS_MASK], queue))
-        self.window.bytes -= freed
+                batch = batches[number]
+                batch.left -= 1
+                if not batch.left:
+                    del batches[number]
+                if batch.queue is not queue:
+                    if queue is not None:
+                        queue.settled(len(outcomes) - counted)
+                    queue, counted = batch.queue, len(outcomes)
+                append((batch.token, tag, guid, ACK_STATUS_FROM_WIRE[status & STATUS_MASK], queue))
+        if queue is not None:
+            queue.settled(len(outcomes) - counted)
+        self.bytes -= freed
         return outcomes
-
-    def opened(self, queue: QueueCore) -> None:
-        """A queue is open: what its broker said of it may shorten the time that posts can wait."""
-        time = queue.deduplication_time
-        if queue.writable and time > 0 and (self._shortest is None or time < self._shortest):
-            self._shortest = time
-            oldest = self.window.oldest()
-            if oldest is not None:
-                self.deadline = oldest + time
-
-    def resume(self, queues: Collection[QueueCore]) -> None:
-        """Send again, in the order of posting, what has no outcome yet and belongs to these queues."""
-        ready = {
-            queue for queue in queues if queue.writable and not queue.sending and queue.state in _SENDABLE
-        }
-        if not ready:
-            return
-        put = self._outbox.put
-        for queue, message in self.window:
-            if queue in ready:
-                put(queue.q_id, message)
-        for queue in ready:
-            queue.sending = True
 
     def lost(self) -> list[Outcome]:
         """The connection is gone: posts that the broker would not recognise when sent again end here."""
-        return self._end(lambda of: of.queue.sending and of.queue.deduplication_time <= 0, AckStatus.TIMEOUT)
+        return self._end(
+            lambda batch: batch.queue.sending and batch.queue.deduplication_time <= 0, AckStatus.TIMEOUT
+        )
 
     def expire(self, now: float) -> list[Outcome]:
         """Give up posts that stayed unanswered for as long as the broker recognises their GUIDs."""
-        outcomes = self._end(lambda of: 0 < of.queue.deduplication_time <= now - of.posted, AckStatus.TIMEOUT)
-        oldest = self.window.oldest()
+        outcomes = self._end(
+            lambda batch: 0 < batch.queue.deduplication_time <= now - batch.posted, AckStatus.TIMEOUT
+        )
+        oldest = self.oldest()
         if oldest is None or self._shortest is None:
             self.deadline = None
         else:
@@ -221,17 +258,54 @@ class Producer:
 
     def cancel(self, queue: QueueCore) -> list[Outcome]:
         """The queue is closed: its posts end here."""
-        return self._end(lambda of: of.queue is queue, AckStatus.CANCELED) if queue.unacked else []
+        return self._end(lambda batch: batch.queue is queue, AckStatus.CANCELED) if queue.unacked else []
 
     def cancel_all(self) -> list[Outcome]:
         """The session is over: every post ends here."""
         self.deadline = None
         return self._end(lambda _: True, AckStatus.CANCELED)
 
-    def _end(self, wanted: Callable[[Lot], bool], status: AckStatus) -> list[Outcome]:
+    def _end(self, wanted: Callable[[_Batch], bool], status: AckStatus) -> list[Outcome]:
+        batches = {number: batch for number, batch in self._batches.items() if wanted(batch)}
+        if not batches:
+            return []
         outcomes: list[Outcome] = []
-        for lot, tag, guid in self.window.take(wanted):
-            queue = lot.queue
-            queue.unacked -= 1
-            outcomes.append((lot.token, tag, guid, status, queue))
+        for message, number, tag in self._entries.values():
+            if number in batches:
+                batch = batches[number]
+                outcomes.append((batch.token, tag, message[0], status, batch.queue))
+                self.bytes -= len(message[1])
+        for _, _, guid, _, _ in outcomes:
+            del self._entries[guid]
+        for number, batch in batches.items():
+            del self._batches[number]
+            batch.queue.settled(batch.left)
         return outcomes
+
+    # queues
+
+    def opened(self, queue: QueueCore) -> None:
+        """A queue is open: what its broker said of it may shorten the time that posts can wait."""
+        time = queue.deduplication_time
+        if queue.writable and time > 0 and (self._shortest is None or time < self._shortest):
+            self._shortest = time
+            oldest = self.oldest()
+            if oldest is not None:
+                self.deadline = oldest + time
+
+    def send_again(self, queues: Collection[QueueCore]) -> None:
+        """Send, in the order of posting, what has no outcome yet and belongs to these queues."""
+        put = self._outbox.put
+        if any(queue.unacked for queue in queues):
+            for queue, message in self:
+                if queue in queues:
+                    put(queue.q_id, message)
+
+    def __iter__(self) -> Iterator[tuple[QueueCore, Outgoing]]:
+        """Iterate over queues and what was posted to them, in the order of posting."""
+        for message, number, _ in self._entries.values():
+            yield self._batches[number].queue, message
+
+
+def _known(guid: bytes) -> UsageError:
+    return UsageError(f"GUID {guid_to_text(guid)} belongs to another post that has no outcome yet")

@@ -1,27 +1,78 @@
-"""A queue and its subscriptions, as the client sees them."""
+"""A queue of a session, client role: its state machine, its subscriptions, what callers wait for."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, ClassVar
 
-from bmq.protocol.client.requests import Request
-from bmq.protocol.client.tables import QueueState
+from bmq.errors import (
+    CloseQueueError,
+    ConfigureQueueError,
+    ConnectionFailed,
+    Error,
+    OpenQueueError,
+    ProtocolError,
+    QueueClosed,
+    RequestError,
+    RequestTimeout,
+    StatusCategory,
+)
+from bmq.protocol.client.events import (
+    Acked,
+    Completed,
+    QueueReopened,
+    QueueReopenFailed,
+    QueueResumed,
+    QueueSuspended,
+    SessionEvent,
+    Signal,
+    StreamConfigured,
+)
+from bmq.protocol.client.posts import Posts
+from bmq.protocol.client.requests import Request, RequestKind, Requests
+from bmq.protocol.client.routes import Numbered, Routes
+from bmq.protocol.deadlines import Deadlines
+from bmq.protocol.machine import Machine, Transition
 from bmq.wire.control import (
     DEFAULT_APP_ID,
+    INVALID_CONSUMER_PRIORITY,
+    CloseQueue,
+    CloseQueueResponse,
+    ConfigureQueueStream,
+    ConfigureQueueStreamResponse,
+    ConfigureStream,
+    ConfigureStreamResponse,
     ConsumerInfo,
+    ControlBody,
     Expression,
     ExpressionVersion,
+    OpenQueue,
+    OpenQueueResponse,
     QueueFlags,
     QueueHandleParameters,
+    QueueStreamParameters,
     RoutingFlags,
+    Status,
     StreamParameters,
     SubQueueIdInfo,
     Subscription,
 )
+from bmq.wire.printable import printable
 from bmq.wire.uri import QueueUri
 
-__all__ = ["Family", "Operation", "QueueCore", "SubscriptionCore", "SubscriptionOptions"]
+__all__ = [
+    "Operation",
+    "QueueCore",
+    "QueueInput",
+    "QueueState",
+    "Shared",
+    "Siblings",
+    "SubscriptionCore",
+    "SubscriptionOptions",
+]
 
 # What a broker that does not say it means, in seconds.
 _DEFAULT_DEDUPLICATION = 300.0
@@ -44,28 +95,31 @@ class SubscriptionOptions:
         self.priority = priority
 
 
-_NO_OPTIONS = SubscriptionOptions(0, 0, 0)
-# As the official clients have it: half of what 32 bits hold.
-_LOWEST_PRIORITY = -(2**30)
-
-
 class SubscriptionCore:
-    """One subscription of a queue.
+    """One subscription of a queue. It has one queue for life.
 
     Attributes:
         expression: its text, "" for everything.
         options: its limits and priority.
         owner: whom its messages are for.
-        queue: the queue it belongs to.
+        part_of: what the caller made it for; comes back with the committed subscriptions.
     """
 
-    __slots__ = ("expression", "options", "owner", "queue")
+    __slots__ = ("expression", "options", "owner", "part_of")
 
-    def __init__(self, queue: QueueCore, expression: str, options: SubscriptionOptions, owner: Any) -> None:
-        self.queue = queue
+    def __init__(
+        self, expression: str, options: SubscriptionOptions, owner: Any, part_of: Any = None
+    ) -> None:
         self.expression = expression
         self.options = options
         self.owner = owner
+        self.part_of = part_of
+
+
+# What a stream that is open for reading has instead of no subscription: one without room. Nodes of a cluster
+# that do not have the queue themselves, and proxies, otherwise drop what is posted to it without a word: at
+# once, or when another node takes the queue over. The lowest priority is half of what 32 bits hold.
+_NOTHING = SubscriptionCore("", SubscriptionOptions(0, 0, -(2**30)), None)
 
 
 class Operation:
@@ -80,135 +134,224 @@ class Operation:
 
     __slots__ = ("deadline", "done", "queue", "token")
 
-    def __init__(self, token: Any, deadline: float) -> None:
+    def __init__(self, token: Any, deadline: float, queue: QueueCore | None = None) -> None:
         self.token = token
         self.deadline = deadline
-        self.queue: QueueCore | None = None
+        self.queue = queue
         self.done = False
 
 
-class Family:
+class Siblings:
     """The queues that share one URI without its appId, and with it a qId.
 
     Attributes:
         q_id: their number; never used for another URI in the same session.
-        sub_ids: the number of each appId.
         members: the queues.
         unclear: the broker may still know a member that is gone here.
     """
 
-    __slots__ = ("members", "q_id", "sub_ids", "unclear")
+    __slots__ = ("_sub_ids", "members", "q_id", "unclear")
 
     def __init__(self, q_id: int) -> None:
         self.q_id = q_id
-        self.sub_ids: dict[str, int] = {}
+        self._sub_ids: dict[str, int] = {}
         self.members: set[QueueCore] = set()
         self.unclear = False
 
     def sub_id(self, app_id: str) -> int:
         """Return the number of an appId, 0 for none."""
-        return self.sub_ids.setdefault(app_id, len(self.sub_ids) + 1) if app_id else 0
-
-    def others_open(self, queue: QueueCore) -> bool:
-        """Whether the broker has, or is being asked for, another member."""
-        return any(other is not queue and other.state not in _GONE for other in self.members)
+        return self._sub_ids.setdefault(app_id, len(self._sub_ids) + 1) if app_id else 0
 
 
-class QueueCore:
+@dataclass(slots=True)
+class Shared:
+    """What all queues of a session use.
+
+    Attributes:
+        requests: sends requests, and knows whose answer an answer is.
+        posts: the unacknowledged posts.
+        routes: where messages go.
+        operations: when what callers wait for times out.
+        changed: the queues whose stream is to be configured.
+        emit: reports something.
+        moved: says that a queue has made a transition.
+        settled: says that a reopening queue is open again, or never will be.
+        fail_channel: says that the connection is of no more use.
+        reopen_timeout: for requests that no caller waits for, in seconds.
+        configure_stream: the broker takes configureStream, not only its older form.
+    """
+
+    requests: Requests
+    posts: Posts
+    routes: Routes
+    operations: Deadlines[Operation]
+    changed: dict[QueueCore, None]
+    emit: Callable[[SessionEvent | Signal], None]
+    moved: Callable[[QueueCore], None]
+    settled: Callable[[QueueCore, float], None]
+    fail_channel: Callable[[Error], None]
+    reopen_timeout: float
+    configure_stream: bool = True
+
+
+class QueueState(Enum):
+    """Where a queue is."""
+
+    CLOSED = "closed"
+    WAITING = "to be opened once connected"
+    OPENING = "openQueue sent"
+    CONFIGURING = "first configureStream sent"
+    OPEN = "open"
+    RECONFIGURING = "another configureStream sent"
+    LOST = "connection lost"
+    REOPENING = "openQueue sent again"
+    RESTORING = "configureStream sent again"
+    REOPENED = "open again, posts wait for the other queues"
+    DECONFIGURING = "empty configureStream sent"
+    CLOSING = "closeQueue sent"
+    ABANDONED = "nobody waits for the openQueueResponse any more"
+
+
+class QueueInput(Enum):
+    """What moves a queue."""
+
+    OPEN = "open, connected"
+    OPEN_LATER = "open, not connected"
+    ACCEPTED = "success, a stream to configure"
+    ACCEPTED_PLAIN = "success, nothing to configure"
+    REFUSED = "failure"
+    TIMEOUT = "no response in time"
+    ABANDON = "the caller was cancelled"
+    CONFIGURE = "subscriptions changed"
+    RESUME = "posts of all queues are sent again"
+    CLOSE = "close a reader"
+    CLOSE_PLAIN = "close a writer"
+    CHANNEL_UP = "negotiated"
+    CHANNEL_DOWN = "connection gone"
+    STOP = "the session ends"
+
+
+class Service(Enum):
+    """Whether a queue takes part, as the health of its host wants it: beside its state."""
+
+    IN_SERVICE = "takes part"
+    SUSPENDING = "to take no part; the broker is not told yet"
+    SUSPENDED = "takes no part, and the application knows"
+    RESUMING = "to take part again; the broker is not told yet"
+
+
+_S, _I = QueueState, QueueInput
+_OPEN, _RECONFIGURING = QueueState.OPEN, QueueState.RECONFIGURING
+_ANSWERS: dict[RequestKind, tuple[type, ...]] = {
+    RequestKind.OPEN: (OpenQueueResponse,),
+    RequestKind.CONFIGURE: (ConfigureStreamResponse, ConfigureQueueStreamResponse),
+    RequestKind.CLOSE: (CloseQueueResponse,),
+}
+# The broker does not have a queue in these states open, or has already been asked to close it.
+_GONE = frozenset({_S.CLOSED, _S.WAITING, _S.LOST, _S.CLOSING})
+# The application has a queue in these states in its hands: it is open, or being reopened.
+_IN_USE = frozenset({_S.OPEN, _S.RECONFIGURING, _S.LOST, _S.REOPENING, _S.RESTORING, _S.REOPENED})
+# The broker has, or is just being told, the subscriptions.
+_STREAMING = frozenset({_S.OPEN, _S.RECONFIGURING, _S.RESTORING, _S.REOPENED, _S.CONFIGURING})
+
+
+class QueueCore(Machine):
     """One opened queue, or one application of a fanout queue.
+
+    All that is known of a queue is here, and nobody else changes it. Beside its state it has whether it is
+    suspended (:class:`Service`), and what callers wait for.
 
     Attributes:
         uri: what it was opened as.
-        family: the queues that differ in their appId only.
+        uri_text: the same as text.
         q_id: its number in this session; all applications of a queue share it.
         sub_app_id: the application it reads for, "" for none.
         sub_id: the application's number within the queue, 0 without an application.
         flags: what it is open for.
+        readable: it is open for reading.
+        writable: it is open for writing.
+        owner: the object of the layer above.
         state: where its state machine is.
-        desired: the subscriptions it should have.
-        applied: the subscriptions the broker has.
-        sending: posts may be written now (else they wait in the window).
-        attached: the broker has it open on this connection: it takes confirmations.
-        suspended: it does not take part because the host is unhealthy.
-        reported_suspended: the application was told so.
+        wanted: the subscriptions it is to have.
+        agreed: those it was to have when the broker agreed last: what it wants again when the broker refuses.
+        committed: the subscriptions the broker has: none while the queue is suspended.
+        at_most_once: the broker keeps nothing, so there is nothing to confirm.
         deduplication_time: how long the broker recognises a GUID, in seconds.
         unacked: how many posts wait for their outcome.
-        owner: the object of the I/O layer.
         anybody: stands for whichever of its subscriptions a message is for.
-        nothing: what the stream has instead of no subscription at all: one without room. Nodes of a cluster
-            that have not the queue themselves, and proxies, otherwise drop what is posted here without a
-            word: at once, or when another node takes the queue over.
     """
 
     __slots__ = (
+        "_asked",
+        "_closing",
+        "_configuring",
+        "_opening",
+        "_request",
+        "_service",
+        "_shared",
+        "_siblings",
+        "_suspends",
+        "_waiting",
+        "agreed",
         "anybody",
-        "applied",
         "at_most_once",
-        "attached",
-        "closing",
-        "configuring",
+        "committed",
         "deduplication_time",
-        "desired",
-        "family",
         "flags",
-        "nothing",
-        "opening",
         "owner",
         "q_id",
         "readable",
-        "reported_suspended",
-        "request",
-        "sending",
-        "state",
         "sub_app_id",
         "sub_id",
-        "suspended",
-        "suspends_on_bad_host_health",
         "unacked",
         "uri",
         "uri_text",
-        "waiting_configure",
+        "wanted",
         "writable",
     )
 
+    state: QueueState
+
     def __init__(
-        self, uri: QueueUri, family: Family, app_id: str, flags: QueueFlags, owner: Any, *, suspends: bool
+        self,
+        shared: Shared,
+        siblings: Siblings,
+        uri: QueueUri,
+        app_id: str,
+        flags: QueueFlags,
     ) -> None:
+        self.state = QueueState.CLOSED
+        self._shared = shared
+        self._siblings = siblings
+        siblings.members.add(self)
         self.uri = uri
         self.uri_text = str(uri)
-        self.family = family
-        self.q_id = family.q_id
+        self.q_id = siblings.q_id
         self.sub_app_id = app_id
-        self.sub_id = family.sub_id(app_id)
+        self.sub_id = siblings.sub_id(app_id)
         self.flags = flags
         self.readable = bool(flags & QueueFlags.READ)
         self.writable = bool(flags & QueueFlags.WRITE)
-        self.owner = owner
-        self.anybody = SubscriptionCore(self, "", _NO_OPTIONS, owner)
-        self.nothing = SubscriptionCore(self, "", SubscriptionOptions(0, 0, _LOWEST_PRIORITY), owner)
-        self.state = QueueState.CLOSED
-        self.desired: list[SubscriptionCore] = []
-        self.applied: list[SubscriptionCore] = []
-        self.sending = False
-        self.attached = False
-        self.suspended = False
-        self.reported_suspended = False
-        self.suspends_on_bad_host_health = suspends
+        self.owner: Any = None
+        self.anybody = SubscriptionCore("", _NOTHING.options, None)
+        self.wanted: Sequence[SubscriptionCore] = ()
+        self._asked: Sequence[SubscriptionCore] = ()
+        self.agreed: Sequence[SubscriptionCore] = ()
+        self.committed: Sequence[SubscriptionCore] = ()
         self.at_most_once = False
         self.deduplication_time = _DEFAULT_DEDUPLICATION
         self.unacked = 0
-        # the operations callers wait for
-        self.opening: Operation | None = None
-        self.closing: Operation | None = None
-        self.configuring: list[Operation] = []
-        self.waiting_configure: deque[Operation] = deque()
+        self._suspends = False
+        self._service = Service.IN_SERVICE
+        # the operations callers wait for: changes of the subscriptions that are being made, and those to come
+        self._opening: Operation | None = None
+        self._closing: Operation | None = None
+        self._configuring: list[Operation] = []
+        self._waiting: deque[Operation] = deque()
         # what is outstanding
-        self.request: Request | None = None
+        self._request: Request | None = None
 
-    @property
-    def app_id(self) -> str:
-        """The application as control messages name it."""
-        return self.uri.app_id if self.sub_id else DEFAULT_APP_ID
+    # what it is
 
     @property
     def in_use(self) -> bool:
@@ -216,16 +359,50 @@ class QueueCore:
         return self.state in _IN_USE
 
     @property
-    def effective(self) -> list[SubscriptionCore]:
-        """The subscriptions the stream is to have: none for messages while the queue is suspended."""
-        wanted = [] if self.suspended else self.desired
-        return wanted or ([self.nothing] if self.readable else [])
+    def opened(self) -> bool:
+        """Whether nobody waits for it to be opened."""
+        return self._opening is None
+
+    @property
+    def closing(self) -> bool:
+        """Whether somebody waits for it to be closed."""
+        return self._closing is not None
+
+    @property
+    def suspended(self) -> bool:
+        """Whether it is to take no part because the host is unhealthy."""
+        return self._service is Service.SUSPENDING or self._service is Service.SUSPENDED
+
+    @property
+    def reported_suspended(self) -> bool:
+        """Whether the application was told so."""
+        return self._service is Service.SUSPENDED or self._service is Service.RESUMING
+
+    @property
+    def sending(self) -> bool:
+        """Whether posts are written at once; else they wait in the window."""
+        return self.writable and (self.state is _OPEN or self.state is _RECONFIGURING)
+
+    @property
+    def attached(self) -> bool:
+        """Whether the broker takes confirmations: it has the queue open on this connection."""
+        state = self.state
+        return not self.at_most_once and (
+            state is _OPEN
+            or state is _RECONFIGURING
+            or state is QueueState.REOPENED
+            or state is QueueState.DECONFIGURING
+        )
+
+    def waits_to_be_opened_as(self, flags: QueueFlags) -> bool:
+        """Whether its openQueue is unanswered and wanted by nobody: it will do for who asks for the same."""
+        return self.state is QueueState.ABANDONED and self._closing is None and self.flags == flags
 
     def handle_parameters(self) -> QueueHandleParameters:
         """What openQueue and closeQueue say of the queue."""
         info = SubQueueIdInfo(sub_id=self.sub_id, app_id=self.uri.app_id) if self.sub_id else None
         return QueueHandleParameters(
-            uri=str(self.uri) if self.sub_id else self.uri.canonical,
+            uri=self.uri_text if self.sub_id else self.uri.canonical,
             q_id=self.q_id,
             sub_id_info=info,
             flags=int(self.flags),
@@ -234,10 +411,337 @@ class QueueCore:
             admin_count=0,
         )
 
-    def stream_parameters(self, numbered: list[tuple[int, SubscriptionCore]]) -> StreamParameters:
-        """The subscriptions, with their sIds, as configureStream names them."""
+    def fire(self, event: Enum, *arguments: Any) -> None:
+        """Make a transition, and let the session know."""
+        super().fire(event, *arguments)
+        self._shared.moved(self)
+
+    # what callers ask for
+
+    def open(
+        self,
+        owner: Any,
+        subscriptions: Sequence[SubscriptionCore],
+        operation: Operation,
+        now: float,
+        *,
+        suspends: bool,
+        healthy: bool,
+        connected: bool,
+    ) -> None:
+        """Begin to be opened."""
+        self.owner = self.anybody.owner = owner
+        self.wanted = subscriptions
+        self._suspends = suspends
+        self._service = Service.SUSPENDING if suspends and not healthy else Service.IN_SERVICE
+        self._opening = self._watch(operation)
+        self.fire(_I.OPEN if connected else _I.OPEN_LATER, now)
+
+    def abandon(self, now: float, deadline: float) -> None:
+        """Nobody wants it any more: close it as soon as that is possible, and report nothing."""
+        if self._opening is not None:
+            self._opening.done = True
+            self._shared.operations.discard(self._opening)
+            self._opening = None
+            self.fire(_I.ABANDON, now)
+        elif self._can_close:
+            self.close(Operation(None, deadline), now)
+
+    def configure(self, subscriptions: Sequence[SubscriptionCore], operation: Operation) -> None:
+        """Have other subscriptions; changes until :meth:`send_changes` go out together.
+
+        Raises:
+            QueueClosed: it is closing or closed.
+        """
+        if self._closing is not None or (self.state, _I.CONFIGURE) not in self.TRANSITIONS:
+            raise QueueClosed(f"queue {self.uri} is {self.state.value}")
+        self.wanted = subscriptions
+        self._waiting.append(self._watch(operation))
+        self._shared.changed[self] = None
+
+    def send_changes(self, now: float) -> None:
+        """Tell the broker of new subscriptions, if it can be told; else they keep."""
+        if self.state is QueueState.OPEN:
+            self.fire(_I.CONFIGURE, now)
+
+    @property
+    def _can_close(self) -> bool:
+        return self._closing is None and (self.state, self._close_input) in self.TRANSITIONS
+
+    @property
+    def _close_input(self) -> QueueInput:
+        return _I.CLOSE if self.readable else _I.CLOSE_PLAIN
+
+    def close(self, operation: Operation, now: float) -> None:
+        """Begin to be closed.
+
+        Raises:
+            QueueClosed: it is closing or closed already.
+        """
+        if not self._can_close:
+            raise QueueClosed(f"queue {self.uri} is {self.state.value}")
+        self._closing = self._watch(operation)
+        self.fire(self._close_input, now)
+
+    def admit(self, count: int) -> bool:
+        """Count posts; return whether they are to be written at once, rather than when it is reopened.
+
+        Raises:
+            QueueClosed: it takes no posts.
+        """
+        if self.writable and self._closing is None:
+            if self.state is _OPEN or self.state is _RECONFIGURING:
+                self.unacked += count
+                return True
+            if self.state in _IN_USE:
+                self.unacked += count
+                return False
+        raise QueueClosed(f"queue {self.uri} is {self.state.value}")
+
+    def settled(self, count: int) -> None:
+        """So many posts have their outcome."""
+        self.unacked -= count
+
+    # what happens to it
+
+    def channel_up(self, now: float) -> bool:
+        """There is a connection; return whether it is being reopened."""
+        if self.state is QueueState.LOST or self.state is QueueState.WAITING:
+            self.fire(_I.CHANNEL_UP, now)
+        return self.state is QueueState.REOPENING
+
+    def channel_down(self, now: float) -> None:
+        """Nothing outstanding will be answered."""
+        self._request = None
+        self._waiting.extendleft(reversed(self._configuring))
+        self._configuring.clear()
+        self.fire(_I.CHANNEL_DOWN, now)
+
+    def resume(self, now: float) -> bool:
+        """Posts may be written again; return whether they had to wait."""
+        if self.state is not QueueState.REOPENED:
+            return False
+        self.fire(_I.RESUME, now)
+        return True
+
+    def stop(self, error: Error, now: float) -> None:
+        """The session ends."""
+        self._fail_operations(error)
+        self.fire(_I.STOP, now)
+
+    def host_health(self, healthy: bool) -> None:
+        """Take part or not, as the health of the host wants it."""
+        if not self._suspends:
+            return
+        if healthy:
+            resumed = self._service is Service.SUSPENDING
+            self._service = Service.IN_SERVICE if resumed else Service.RESUMING
+        else:
+            again = self._service is Service.RESUMING
+            self._service = Service.SUSPENDED if again else Service.SUSPENDING
+        if self.state in _STREAMING and self.wanted:
+            self._shared.changed[self] = None
+        elif self.in_use:
+            self._report_service()
+
+    def late(self, operation: Operation, now: float) -> None:
+        """The time of an operation is up, unless the request behind it decides that."""
+        if operation.done:
+            return
+        if self._opening is operation and self.state is QueueState.WAITING:
+            self.fire(_I.TIMEOUT, now)
+        elif operation in self._waiting:
+            self._waiting.remove(operation)
+            self._complete(operation, self._timed_out("configure"))
+        elif operation in self._configuring:
+            self._configuring.remove(operation)
+            self._complete(operation, self._timed_out("configure"))
+        elif self._closing is operation and self.state is QueueState.ABANDONED:
+            self._complete(operation, self._timed_out("close"))
+
+    def answered(self, request: Request, body: ControlBody | None, now: float) -> None:
+        """Take the answer to a request.
+
+        Raises:
+            ProtocolError: it answers something else.
+        """
+        refusal = body if isinstance(body, Status) and body.category != StatusCategory.E_SUCCESS else None
+        if refusal is None and not isinstance(body, _ANSWERS[request.kind]):
+            raise ProtocolError(
+                f"request {request.r_id} was {request.kind.value}, the answer is {type(body).__name__}",
+                field="controlMessage.rId",
+            )
+        if self._request is not request:
+            # A configuration that had timed out here has reached the broker after all.
+            late = request.kind is RequestKind.CONFIGURE and refusal is None
+            if late and self.state is QueueState.OPEN and self._closing is None:
+                self._shared.changed[self] = None
+            return
+        self._request = None
+        if refusal is not None:
+            self.fire(_I.REFUSED, now, request, refusal)
+            return
+        if isinstance(body, OpenQueueResponse):
+            self.at_most_once = bool(body.routing_configuration.flags & RoutingFlags.AT_MOST_ONCE)
+            self.deduplication_time = max(0, body.deduplication_time_ms) / 1000
+            self._shared.posts.opened(self)
+        plain = request.kind is RequestKind.OPEN and not self.readable
+        self.fire(_I.ACCEPTED_PLAIN if plain else _I.ACCEPTED, now, request)
+
+    def unanswered(self, request: Request, now: float) -> None:
+        """Give up on an answer."""
+        if self._request is not request:
+            return
+        if request.kind is not RequestKind.OPEN:
+            self._request = None  # an openQueue is still waited for: what it opens has to be closed
+        self.fire(_I.TIMEOUT, now, request)
+
+    # actions: opening
+
+    def _send_open(self, now: float) -> None:
+        deadline = self._opening.deadline if self._opening else now + self._shared.reopen_timeout
+        body = OpenQueue(handle_parameters=self.handle_parameters())
+        self._request = self._shared.requests.send(RequestKind.OPEN, body, self, deadline)
+
+    def _wait_again(self, now: float) -> None:
+        assert self._request is not None
+        assert self._opening is not None
+        self._shared.requests.extend(self._request, self._opening.deadline)
+
+    def _finish_open(self, now: float, request: Request) -> None:
+        self._commit(request)
+        operation, self._opening = self._opening, None
+        self._complete(operation, None)
+        self._report_service_if_settled()
+
+    def _fail_open(self, now: float, request: Request | None = None, refusal: Status | None = None) -> None:
+        operation, self._opening = self._opening, None
+        self._complete(operation, self._refused(OpenQueueError, "open", refusal))
+
+    def _fail_configuring(self, now: float, request: Request, refusal: Status | None = None) -> None:
+        operation, self._opening = self._opening, None
+        self._complete(operation, self._refused(ConfigureQueueError, "configure", refusal))
+        self._send_close(now)
+
+    # actions: subscriptions
+
+    def _send_configure(self, now: float, request: Request | None = None) -> None:
+        self._configuring.extend(self._waiting)
+        self._waiting.clear()
+        self._shared.changed.pop(self, None)
+        deadlines = [operation.deadline for operation in self._configuring]
+        if self._opening:
+            deadlines.append(self._opening.deadline)
+        deadline = max(deadlines, default=now + self._shared.reopen_timeout)
+        self._asked = self.wanted
+        self._request_configure(() if self.suspended else self.wanted, deadline)
+
+    def _commit_configure(self, now: float, request: Request) -> None:
+        self._commit(request)
+        done, self._configuring = self._configuring, []
+        for operation in done:
+            self._complete(operation, None)
+        self._report_service_if_settled()
+
+    def _roll_back(self, now: float, request: Request, refusal: Status | None = None) -> None:
+        if refusal is None:
+            # The broker may have it: messages may come with its sIds.
+            self._shared.routes.settle(self, request.detail)
+        else:
+            self._shared.routes.drop(self, request.detail)
+        failed = [*self._configuring, *self._waiting]
+        self._configuring.clear()
+        self._waiting.clear()
+        self._shared.changed.pop(self, None)
+        error = self._refused(ConfigureQueueError, "configure", refusal)
+        if self._service is Service.SUSPENDING or self._service is Service.RESUMING:
+            # Nobody asked for it, so nobody can be told. A new connection brings both sides back in line.
+            what = "suspend" if self.suspended else "resume"
+            self._shared.fail_channel(ConnectionFailed(f"could not {what} queue {self.uri}: {error}"))
+        else:
+            self.wanted = self.agreed
+            self._shared.emit(StreamConfigured(self.owner, failed=True))
+        for operation in failed:
+            self._complete(operation, error)
+
+    # actions: reopening
+
+    def _finish_reopen(self, now: float, request: Request) -> None:
+        self._commit_configure(now, request)
+        self._shared.emit(QueueReopened(self.uri_text))
+        self._shared.settled(self, now)
+
+    def _fail_reopen(self, now: float, request: Request, refusal: Status | None = None) -> None:
+        error = self._refused(OpenQueueError, "reopen", refusal)
+        self._shared.emit(QueueReopenFailed(self.uri_text, error))
+        if refusal is None:
+            self._siblings.unclear = True
+        self._let_go(error, now)
+
+    def _fail_restoring(self, now: float, request: Request, refusal: Status | None = None) -> None:
+        error = self._refused(ConfigureQueueError, "configure", refusal)
+        self._shared.emit(QueueReopenFailed(self.uri_text, error))
+        self._let_go(error, now)
+        self._send_close(now)
+
+    def _give_up_reopen(self, now: float) -> None:
+        self._let_go(self._was_closed(), now)
+
+    def _close_restoring(self, now: float) -> None:
+        self._let_go(self._was_closed(), now)
+        self._send_close(now)
+
+    def _let_go(self, error: Error, now: float) -> None:
+        """A queue that was being reopened is not wanted, or not to be had."""
+        self._fail_operations(error)
+        self._give_up_posts()
+        self._shared.settled(self, now)
+
+    # actions: closing
+
+    def _send_deconfigure(self, now: float) -> None:
+        self._fail_operations(self._was_closed())
+        self._request_configure(None, self._closing_deadline(now))
+
+    def _send_close(self, now: float, request: Request | None = None, refusal: Status | None = None) -> None:
+        self._request_close(self._closing_deadline(now))
+
+    def _close_unanswered(self, now: float, request: Request) -> None:
+        # There is no time left to wait for the answer.
+        self._request_close(now + self._shared.reopen_timeout)
+        self._fail_close(now, request)
+
+    def _fail_close(self, now: float, request: Request, refusal: Status | None = None) -> None:
+        self._siblings.unclear = True
+        self._end(self._refused(CloseQueueError, "close", refusal))
+
+    def _finish_close(
+        self, now: float, request: Request | None = None, refusal: Status | None = None
+    ) -> None:
+        self._end(None)
+
+    # helpers
+
+    def _request_configure(self, subs: Sequence[SubscriptionCore] | None, deadline: float) -> None:
+        """Ask for subscriptions; None for none at all, which only a stream that is closed has."""
+        body: ControlBody
+        old = not self._shared.configure_stream
+        if old and (not subs or (len(subs) == 1 and not subs[0].expression)):
+            # The old form names no subscription: messages carry the sub-queue id instead.
+            numbered: Numbered = [(self.sub_id, sub) for sub in subs or ()]
+            body = ConfigureQueueStream(q_id=self.q_id, stream_parameters=self._old_parameters(subs))
+        else:
+            asked = () if subs is None else subs or (_NOTHING,)
+            numbered = self._shared.routes.number(asked)
+            body = ConfigureStream(q_id=self.q_id, stream_parameters=self._stream_parameters(numbered))
+            if not subs:
+                numbered = []
+        self._shared.routes.add(self, numbered)
+        self._request = self._shared.requests.send(RequestKind.CONFIGURE, body, self, deadline, numbered)
+
+    def _stream_parameters(self, numbered: Numbered) -> StreamParameters:
         return StreamParameters(
-            app_id=self.app_id,
+            app_id=self.uri.app_id if self.sub_id else DEFAULT_APP_ID,
             subscriptions=tuple(
                 Subscription(
                     s_id=s_id,
@@ -253,10 +757,167 @@ class QueueCore:
             ),
         )
 
-    def note_routing(self, flags: int, deduplication_time_ms: int) -> None:
-        """Keep what the openQueueResponse said."""
-        self.at_most_once = bool(flags & RoutingFlags.AT_MOST_ONCE)
-        self.deduplication_time = max(0, deduplication_time_ms) / 1000
+    def _old_parameters(self, subs: Sequence[SubscriptionCore] | None) -> QueueStreamParameters:
+        info = SubQueueIdInfo(sub_id=self.sub_id, app_id=self.uri.app_id) if self.sub_id else None
+        options = subs[0].options if subs else None
+        return QueueStreamParameters(
+            sub_id_info=info,
+            max_unconfirmed_messages=options.max_unconfirmed_messages if options else 0,
+            max_unconfirmed_bytes=options.max_unconfirmed_bytes if options else 0,
+            consumer_priority=options.priority if options else INVALID_CONSUMER_PRIORITY,
+            consumer_priority_count=1 if options else 0,
+        )
+
+    def _request_close(self, deadline: float) -> None:
+        others = any(other is not self and other.state not in _GONE for other in self._siblings.members)
+        body = CloseQueue(handle_parameters=self.handle_parameters(), is_final=not others)
+        self._request = self._shared.requests.send(RequestKind.CLOSE, body, self, deadline)
+
+    def _commit(self, request: Request) -> None:
+        """The broker has the subscriptions of a request; a stream that was not configured has none."""
+        numbered: Numbered = request.detail if request.kind is RequestKind.CONFIGURE else []
+        self.committed = [sub for _, sub in numbered]
+        if request.kind is RequestKind.CONFIGURE:
+            self._shared.routes.settle(self, numbered)
+            self.agreed = self._asked
+            self._shared.emit(StreamConfigured(self.owner, failed=False))
+
+    def _closing_deadline(self, now: float) -> float:
+        return self._closing.deadline if self._closing else now + self._shared.reopen_timeout
+
+    def _report_service_if_settled(self) -> None:
+        """Tell the application, once the stream is as the host's health wants it."""
+        if not self.committed if self.suspended else (self.committed or not self.wanted):
+            self._report_service()
+
+    def _report_service(self) -> None:
+        if self._service is Service.SUSPENDING:
+            self._service = Service.SUSPENDED
+            self._shared.emit(QueueSuspended(self.uri_text))
+        elif self._service is Service.RESUMING:
+            self._service = Service.IN_SERVICE
+            self._shared.emit(QueueResumed(self.uri_text))
+
+    def _watch(self, operation: Operation) -> Operation:
+        """Have an operation timed out at its deadline."""
+        operation.queue = self
+        self._shared.operations.set(operation, operation.deadline)
+        return operation
+
+    def _complete(self, operation: Operation | None, error: Error | None) -> None:
+        """Tell the caller of an operation how it ended, once."""
+        if operation is not None and not operation.done:
+            operation.done = True
+            self._shared.operations.discard(operation)
+            self._shared.emit(Completed(operation.token, error))
+
+    def _fail_operations(self, error: Error) -> None:
+        """End whatever callers wait for, closing apart."""
+        operations = (self._opening, *self._configuring, *self._waiting)
+        self._opening = None
+        self._configuring.clear()
+        self._waiting.clear()
+        for operation in operations:
+            self._complete(operation, error)
+
+    def _give_up_posts(self) -> None:
+        outcomes = self._shared.posts.cancel(self)
+        if outcomes:
+            self._shared.emit(Acked(outcomes))
+
+    def _end(self, error: Error | None) -> None:
+        self._request = None
+        self.committed = ()
+        self._fail_operations(self._was_closed())
+        self._give_up_posts()
+        self._complete(self._closing, error)
+
+    def _timed_out(self, what: str) -> RequestTimeout:
+        return RequestTimeout(f"the broker did not answer the request to {what} queue {self.uri} in time")
+
+    def _was_closed(self) -> QueueClosed:
+        return QueueClosed(f"queue {self.uri} was closed")
+
+    def _refused(self, cls: type[RequestError], what: str, refusal: Status | None) -> Error:
+        if refusal is None:
+            return self._timed_out(what)
+        text = printable(refusal.message) or "no reason given"
+        return cls(
+            f"the broker refused to {what} queue {self.uri}: {text} "
+            f"({refusal.category.name}, code {refusal.code})",
+            category=refusal.category,
+            code=refusal.code,
+            broker_message=refusal.message,
+        )
+
+    TRANSITIONS: ClassVar = {
+        (_S.CLOSED, _I.OPEN): Transition(_send_open, _S.OPENING),
+        (_S.CLOSED, _I.OPEN_LATER): Transition(None, _S.WAITING),
+        (_S.WAITING, _I.CHANNEL_UP): Transition(_send_open, _S.OPENING),
+        (_S.WAITING, _I.CHANNEL_DOWN): Transition(None, _S.WAITING),
+        (_S.WAITING, _I.TIMEOUT): Transition(_fail_open, _S.CLOSED),
+        (_S.WAITING, _I.ABANDON): Transition(None, _S.CLOSED),
+        (_S.OPENING, _I.ACCEPTED): Transition(_send_configure, _S.CONFIGURING),
+        (_S.OPENING, _I.ACCEPTED_PLAIN): Transition(_finish_open, _S.OPEN),
+        (_S.OPENING, _I.REFUSED): Transition(_fail_open, _S.CLOSED),
+        (_S.OPENING, _I.TIMEOUT): Transition(_fail_open, _S.ABANDONED),
+        (_S.OPENING, _I.ABANDON): Transition(None, _S.ABANDONED),
+        (_S.OPENING, _I.CHANNEL_DOWN): Transition(None, _S.WAITING),
+        (_S.CONFIGURING, _I.ACCEPTED): Transition(_finish_open, _S.OPEN),
+        (_S.CONFIGURING, _I.REFUSED): Transition(_fail_configuring, _S.CLOSING),
+        (_S.CONFIGURING, _I.TIMEOUT): Transition(_fail_configuring, _S.CLOSING),
+        (_S.CONFIGURING, _I.ABANDON): Transition(_send_close, _S.CLOSING),
+        (_S.CONFIGURING, _I.CHANNEL_DOWN): Transition(None, _S.WAITING),
+        (_S.OPEN, _I.CONFIGURE): Transition(_send_configure, _S.RECONFIGURING),
+        (_S.OPEN, _I.CLOSE): Transition(_send_deconfigure, _S.DECONFIGURING),
+        (_S.OPEN, _I.CLOSE_PLAIN): Transition(_send_close, _S.CLOSING),
+        (_S.OPEN, _I.CHANNEL_DOWN): Transition(None, _S.LOST),
+        (_S.RECONFIGURING, _I.ACCEPTED): Transition(_commit_configure, _S.OPEN),
+        (_S.RECONFIGURING, _I.REFUSED): Transition(_roll_back, _S.OPEN),
+        (_S.RECONFIGURING, _I.TIMEOUT): Transition(_roll_back, _S.OPEN),
+        (_S.RECONFIGURING, _I.CONFIGURE): Transition(None, _S.RECONFIGURING),
+        (_S.RECONFIGURING, _I.CLOSE): Transition(_send_deconfigure, _S.DECONFIGURING),
+        (_S.RECONFIGURING, _I.CHANNEL_DOWN): Transition(None, _S.LOST),
+        (_S.LOST, _I.CHANNEL_UP): Transition(_send_open, _S.REOPENING),
+        (_S.LOST, _I.CONFIGURE): Transition(None, _S.LOST),
+        (_S.LOST, _I.CLOSE): Transition(_finish_close, _S.CLOSED),
+        (_S.LOST, _I.CLOSE_PLAIN): Transition(_finish_close, _S.CLOSED),
+        (_S.REOPENING, _I.ACCEPTED): Transition(_send_configure, _S.RESTORING),
+        (_S.REOPENING, _I.ACCEPTED_PLAIN): Transition(_finish_reopen, _S.REOPENED),
+        (_S.REOPENING, _I.REFUSED): Transition(_fail_reopen, _S.CLOSED),
+        (_S.REOPENING, _I.TIMEOUT): Transition(_fail_reopen, _S.ABANDONED),
+        (_S.REOPENING, _I.CONFIGURE): Transition(None, _S.REOPENING),
+        (_S.REOPENING, _I.CLOSE): Transition(_give_up_reopen, _S.ABANDONED),
+        (_S.REOPENING, _I.CLOSE_PLAIN): Transition(_give_up_reopen, _S.ABANDONED),
+        (_S.REOPENING, _I.CHANNEL_DOWN): Transition(None, _S.LOST),
+        (_S.RESTORING, _I.ACCEPTED): Transition(_finish_reopen, _S.REOPENED),
+        (_S.RESTORING, _I.REFUSED): Transition(_fail_restoring, _S.CLOSING),
+        (_S.RESTORING, _I.TIMEOUT): Transition(_fail_restoring, _S.CLOSING),
+        (_S.RESTORING, _I.CONFIGURE): Transition(None, _S.RESTORING),
+        (_S.RESTORING, _I.CLOSE): Transition(_close_restoring, _S.CLOSING),
+        (_S.RESTORING, _I.CHANNEL_DOWN): Transition(None, _S.LOST),
+        (_S.REOPENED, _I.RESUME): Transition(None, _S.OPEN),
+        (_S.REOPENED, _I.CONFIGURE): Transition(None, _S.REOPENED),
+        (_S.REOPENED, _I.CLOSE): Transition(_send_deconfigure, _S.DECONFIGURING),
+        (_S.REOPENED, _I.CLOSE_PLAIN): Transition(_send_close, _S.CLOSING),
+        (_S.REOPENED, _I.CHANNEL_DOWN): Transition(None, _S.LOST),
+        (_S.DECONFIGURING, _I.ACCEPTED): Transition(_send_close, _S.CLOSING),
+        (_S.DECONFIGURING, _I.REFUSED): Transition(_send_close, _S.CLOSING),
+        (_S.DECONFIGURING, _I.TIMEOUT): Transition(_close_unanswered, _S.CLOSED),
+        (_S.DECONFIGURING, _I.CHANNEL_DOWN): Transition(_finish_close, _S.CLOSED),
+        (_S.CLOSING, _I.ACCEPTED): Transition(_finish_close, _S.CLOSED),
+        (_S.CLOSING, _I.REFUSED): Transition(_fail_close, _S.CLOSED),
+        (_S.CLOSING, _I.TIMEOUT): Transition(_fail_close, _S.CLOSED),
+        (_S.CLOSING, _I.CHANNEL_DOWN): Transition(_finish_close, _S.CLOSED),
+        (_S.ABANDONED, _I.OPEN): Transition(_wait_again, _S.OPENING),
+        (_S.ABANDONED, _I.OPEN_LATER): Transition(None, _S.WAITING),
+        (_S.ABANDONED, _I.ACCEPTED): Transition(_send_close, _S.CLOSING),
+        (_S.ABANDONED, _I.ACCEPTED_PLAIN): Transition(_send_close, _S.CLOSING),
+        (_S.ABANDONED, _I.TIMEOUT): Transition(None, _S.ABANDONED),
+        (_S.ABANDONED, _I.REFUSED): Transition(_finish_close, _S.CLOSED),
+        (_S.ABANDONED, _I.CHANNEL_DOWN): Transition(_finish_close, _S.CLOSED),
+        **dict.fromkeys(((state, _I.STOP) for state in _S), Transition(_finish_close, _S.CLOSED)),
+    }
 
 
 def consumer_info(options: SubscriptionOptions) -> ConsumerInfo:
@@ -267,16 +928,3 @@ def consumer_info(options: SubscriptionOptions) -> ConsumerInfo:
         consumer_priority=options.priority,
         consumer_priority_count=1,
     )
-
-
-# The broker does not have a queue in these states open, or has already been asked to close it.
-_GONE = frozenset({QueueState.CLOSED, QueueState.WAITING, QueueState.LOST, QueueState.CLOSING})
-_IN_USE = frozenset(
-    {
-        QueueState.OPEN,
-        QueueState.RECONFIGURING,
-        QueueState.LOST,
-        QueueState.REOPENING,
-        QueueState.RESTORING,
-    }
-)

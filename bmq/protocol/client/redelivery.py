@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-__all__ = ["Confirmed"]
+__all__ = ["UncertainConfirms"]
 
 #: How long after a reconnect redeliveries are recognised, in seconds.
 _WINDOW = 300.0
@@ -13,7 +13,7 @@ _WINDOW = 300.0
 _CAPACITY = 131_072
 
 
-class Confirmed:
+class UncertainConfirms:
     """Remembers encoded CONFIRM messages that a broken connection may have swallowed.
 
     Nothing acknowledges a confirmation. After a reconnect the broker delivers again what it does not know to

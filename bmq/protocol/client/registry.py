@@ -1,51 +1,35 @@
-"""The queues of a session, client role: what callers ask for, what the connection and broker do to them."""
+"""The queues of a session, client role: which there are, and what happens to all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bmq.errors import Error, ProtocolError, QueueClosed, StateError, StatusCategory
+from bmq.errors import Error, StateError
 from bmq.protocol.client.events import HostHealthRestored, HostUnhealthy
-from bmq.protocol.client.queue import Family, Operation, QueueCore, SubscriptionCore
-from bmq.protocol.client.queue_steps import Link, QueueSteps, timeout_error
-from bmq.protocol.client.requests import Request, RequestKind
-from bmq.protocol.client.tables import QUEUE_TRANSITIONS, QueueInput, QueueState
-from bmq.wire.control import (
-    CloseQueueResponse,
-    ConfigureQueueStreamResponse,
-    ConfigureStreamResponse,
-    ControlBody,
-    OpenQueueResponse,
-    QueueFlags,
-    Status,
-)
+from bmq.protocol.client.queue import Operation, QueueCore, QueueState, Shared, Siblings, SubscriptionCore
+from bmq.protocol.client.routes import Route
+from bmq.wire.control import QueueFlags
 from bmq.wire.uri import QueueUri
 
-__all__ = ["Queues"]
-
-_ANSWERS: dict[RequestKind, tuple[type, ...]] = {
-    RequestKind.OPEN: (OpenQueueResponse,),
-    RequestKind.CONFIGURE: (ConfigureStreamResponse, ConfigureQueueStreamResponse),
-    RequestKind.CLOSE: (CloseQueueResponse,),
-}
+__all__ = ["QueueRegistry"]
 
 
-class Queues:
+class QueueRegistry:
     """Every queue of a session.
 
+    Args:
+        shared: what its queues use.
+
     Attributes:
-        routes: the subscription for each (qId, sId).
         healthy: what the host health monitor says.
     """
 
-    def __init__(self, link: Link, reopen_timeout: float) -> None:
-        self._link = link
-        self._steps = QueueSteps(link, reopen_timeout)
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
         self._queues: dict[tuple[str, str, QueueFlags], QueueCore] = {}
-        self._families: dict[str, Family] = {}
+        self._siblings: dict[str, Siblings] = {}
         self._next_q_id = 0
-        self.routes = self._steps.routes.by_queue
         self.healthy = True
         self._announce_health = False
 
@@ -55,258 +39,117 @@ class Queues:
     def __len__(self) -> int:
         return len(self._queues)
 
-    # what callers ask for
-
     def open(
         self,
         uri: QueueUri,
         flags: QueueFlags,
         owner: Any,
+        subscriptions: Sequence[SubscriptionCore],
         operation: Operation,
+        now: float,
         *,
         suspends: bool,
+        connected: bool,
     ) -> QueueCore:
-        """Register a queue; :meth:`begin_open` starts opening it.
+        """Begin to open a queue.
 
         Raises:
             StateError: it is open already, or an earlier open or close of it is still going on.
         """
         app_id = uri.app_id if flags & QueueFlags.READ else ""
-        key = (uri.canonical, app_id, flags)
-        family = self._families.get(uri.canonical)
-        for other in family.members if family is not None else ():
-            waits = other.state is QueueState.ABANDONED and other.closing is None and other.flags == flags
-            if other.sub_app_id == app_id and other.flags & flags and not waits:
+        siblings = self._siblings.get(uri.canonical)
+        for other in siblings.members if siblings is not None else ():
+            if other.sub_app_id == app_id and other.flags & flags and not other.waits_to_be_opened_as(flags):
                 raise StateError(_is_taken(uri, other, flags))
+        key = (uri.canonical, app_id, flags)
+        # There may be an openQueue that nobody waited for any more: its answer is for this caller.
         queue = self._queues.get(key)
-        if queue is not None:
-            # An openQueue nobody waited for any more is still unanswered: its answer is for this caller.
-            queue.owner = queue.anybody.owner = owner
-            queue.suspends_on_bad_host_health = suspends
-        else:
-            if family is None:
-                family = self._families[uri.canonical] = Family(self._next_q_id)
+        if queue is None:
+            if siblings is None:
+                siblings = self._siblings[uri.canonical] = Siblings(self._next_q_id)
                 self._next_q_id += 1
-            queue = QueueCore(uri, family, app_id, flags, owner, suspends=suspends)
-            family.members.add(queue)
-            self._queues[key] = queue
-        queue.suspended = suspends and not self.healthy
-        queue.opening = operation
-        self._steps.watch(queue, operation)
+            queue = self._queues[key] = QueueCore(self._shared, siblings, uri, app_id, flags)
+        queue.open(
+            owner,
+            subscriptions,
+            operation,
+            now,
+            suspends=suspends,
+            healthy=self.healthy,
+            connected=connected,
+        )
         return queue
 
-    def begin_open(self, queue: QueueCore, now: float) -> None:
-        """Start opening a queue whose subscriptions are set."""
-        self._fire(queue, QueueInput.OPEN if self._link.connected else QueueInput.OPEN_LATER, now)
+    def moved(self, queue: QueueCore) -> None:
+        """A queue has made a transition: forget it once it is closed."""
+        if queue.state is QueueState.CLOSED:
+            siblings = self._siblings[queue.uri.canonical]
+            siblings.members.discard(queue)
+            if not siblings.members and not siblings.unclear:
+                del self._siblings[queue.uri.canonical]
+            del self._queues[queue.uri.canonical, queue.sub_app_id, queue.flags]
+            self._shared.changed.pop(queue, None)
+            self._shared.routes.remove(queue)
+        self._check_health()
 
-    def abandon(self, queue: QueueCore, now: float, deadline: float) -> None:
-        """Nobody wants this queue any more: close it as soon as that is possible."""
-        if queue.opening is not None:
-            queue.opening.done = True
-            self._steps.operations.discard(queue.opening)
-            queue.opening = None
-            self._fire(queue, QueueInput.ABANDON, now)
-        elif queue.closing is None and (queue.state, _close_input(queue)) in QUEUE_TRANSITIONS:
-            self.close(queue, Operation(None, deadline), now)
-
-    def configure(self, queue: QueueCore, operation: Operation) -> None:
-        """Bring the broker up to ``queue.desired``; changes until :meth:`flush` go out together.
-
-        Raises:
-            QueueClosed: the queue is closing or closed.
-        """
-        if queue.closing is not None or (queue.state, QueueInput.CONFIGURE) not in QUEUE_TRANSITIONS:
-            raise QueueClosed(f"queue {queue.uri} is {queue.state.value}")
-        queue.waiting_configure.append(operation)
-        self._steps.watch(queue, operation)
-        self._steps.dirty[queue] = None
-        if queue.state is not QueueState.OPEN:
-            self._fire(queue, QueueInput.CONFIGURE, 0.0)  # it waits until the queue is open
-
-    def close(self, queue: QueueCore, operation: Operation, now: float) -> None:
-        """Close a queue.
-
-        Raises:
-            QueueClosed: it is closing or closed already.
-        """
-        event = _close_input(queue)
-        if queue.closing is not None or (queue.state, event) not in QUEUE_TRANSITIONS:
-            raise QueueClosed(f"queue {queue.uri} is {queue.state.value}")
-        queue.closing = operation
-        queue.sending = False
-        self._steps.watch(queue, operation)
-        self._fire(queue, event, now)
+    # the host's health
 
     def host_health(self, healthy: bool) -> None:
         """Take queues that want it out of service while the host is unhealthy, and back in afterwards."""
         if healthy is self.healthy:
             return
         self.healthy = healthy
-        if healthy:
-            self._announce_health = True
-        else:
-            if not self._announce_health:
-                self._link.emit(HostUnhealthy())
-            self._announce_health = False
+        if not healthy and not self._announce_health:
+            self._shared.emit(HostUnhealthy())
+        self._announce_health = healthy
         for queue in self:
-            if not queue.suspends_on_bad_host_health:
-                continue
-            queue.suspended = not healthy
-            if queue.state in _STREAMING and queue.desired:
-                self._steps.dirty[queue] = None
-            elif queue.in_use:
-                self._steps.report_suspension(queue)
-        self.check_health()
+            queue.host_health(healthy)
+        self._check_health()
 
-    def check_health(self) -> None:
+    def _check_health(self) -> None:
         """Announce that the host is healthy, once the last suspended queue has resumed."""
         if self._announce_health and not any(queue.reported_suspended for queue in self._queues.values()):
             self._announce_health = False
-            self._link.emit(HostHealthRestored())
+            self._shared.emit(HostHealthRestored())
 
-    # what happens to the connection
+    # the connection
 
     def channel_up(self, now: float) -> list[QueueCore]:
         """Reopen what was open, open what waits; return the queues being reopened."""
-        reopening: list[QueueCore] = []
-        for queue in self:
-            if queue.state is QueueState.LOST:
-                reopening.append(queue)
-                self._fire(queue, QueueInput.CHANNEL_UP, now)
-            elif queue.state is QueueState.WAITING:
-                self._fire(queue, QueueInput.CHANNEL_UP, now)
-        return reopening
+        return [queue for queue in self if queue.channel_up(now)]
 
     def channel_down(self, now: float) -> None:
         """Nothing outstanding will be answered."""
         for queue in self:
-            queue.request = None
-            queue.sending = queue.attached = False
-            queue.waiting_configure.extendleft(reversed(queue.configuring))
-            queue.configuring.clear()
-            self._fire(queue, QueueInput.CHANNEL_DOWN, now)
+            queue.channel_down(now)
         # A new connection knows nothing of the old one.
-        for uri, family in list(self._families.items()):
-            family.unclear = False
-            if not family.members:
-                del self._families[uri]
+        for uri, siblings in list(self._siblings.items()):
+            siblings.unclear = False
+            if not siblings.members:
+                del self._siblings[uri]
 
     def stop(self, error: Error, now: float) -> None:
         """End every queue and every operation."""
         for queue in self:
-            self._steps.fail_operations(queue, error)
-            self._fire(queue, QueueInput.STOP, now)
+            queue.stop(error, now)
 
-    # time
-
-    def flush(self, now: float) -> None:
+    def send_changes(self, now: float) -> None:
         """Send the configurations that have gathered."""
-        if not self._steps.dirty or not self._link.connected:
-            return
-        for queue in list(self._steps.dirty):
-            if queue.state is QueueState.OPEN:
-                self._steps.dirty.pop(queue, None)
-                self._fire(queue, QueueInput.CONFIGURE, now)
+        for queue in list(self._shared.changed):
+            queue.send_changes(now)
 
-    def next_deadline(self) -> float | None:
-        """Return when the next operation times out."""
-        return self._steps.operations.first()
-
-    def tick(self, now: float) -> None:
-        """Fail the operations whose deadline has passed, unless the request behind them does."""
-        for operation in self._steps.operations.due(now):
-            queue = operation.queue
-            if queue is None or operation.done:
-                continue
-            if queue.state is QueueState.WAITING and queue.opening is operation:
-                self._fire(queue, QueueInput.TIMEOUT, now)
-            elif operation in queue.waiting_configure:
-                queue.waiting_configure.remove(operation)
-                self._steps.complete(operation, timeout_error("configure", queue))
-            elif operation in queue.configuring:
-                queue.configuring.remove(operation)
-                self._steps.complete(operation, timeout_error("configure", queue))
-            elif queue.closing is operation and queue.state is QueueState.ABANDONED:
-                self._steps.complete(operation, timeout_error("close", queue))
-
-    # responses
-
-    def response(self, request: Request, body: ControlBody | None, now: float) -> None:
-        """Take the answer to a request of a queue.
-
-        Raises:
-            ProtocolError: it answers something else.
-        """
-        queue: QueueCore = request.subject
-        refusal = body if isinstance(body, Status) and body.category != StatusCategory.E_SUCCESS else None
-        if refusal is None and not isinstance(body, _ANSWERS[request.kind]):
-            raise ProtocolError(
-                f"request {request.r_id} was {request.kind.value}, the answer is {type(body).__name__}",
-                field="controlMessage.rId",
-            )
-        if queue.request is not request:
-            # A configuration that had timed out locally has reached the broker after all.
-            late = request.kind is RequestKind.CONFIGURE and refusal is None
-            if late and queue.state is QueueState.OPEN and queue.closing is None:
-                self._steps.dirty[queue] = None
-            return
-        queue.request = None
-        if refusal is not None:
-            self._fire(queue, QueueInput.REFUSED, now, request, refusal)
-            return
-        if isinstance(body, OpenQueueResponse):
-            queue.note_routing(body.routing_configuration.flags, body.deduplication_time_ms)
-            self._link.queue_answered(queue)
-        plain = request.kind is RequestKind.OPEN and not queue.effective
-        self._fire(queue, QueueInput.ACCEPTED_PLAIN if plain else QueueInput.ACCEPTED, now, request)
-
-    def timed_out(self, request: Request, now: float) -> None:
-        """Give up on an answer."""
-        queue: QueueCore = request.subject
-        if queue.request is not request:
-            return
-        if request.kind is not RequestKind.OPEN:
-            queue.request = None  # an openQueue is still waited for: what it opens has to be closed
-        self._fire(queue, QueueInput.TIMEOUT, now, request)
-
-    def fallback(self, q_id: int) -> SubscriptionCore | None:
-        """Return whom a message without a known subscription id is for, when there is no doubt."""
+    def only_reader(self, q_id: int) -> Route | None:
+        """Return whose a message with an unknown subscription id is, when there is no doubt."""
         readers = [q for q in self._queues.values() if q.q_id == q_id and q.readable and q.in_use]
         if len(readers) != 1:
             return None
-        applied = readers[0].applied
-        return applied[0] if len(applied) == 1 else readers[0].anybody
-
-    # running the table
-
-    def _fire(
-        self,
-        queue: QueueCore,
-        event: QueueInput,
-        now: float,
-        request: Request | None = None,
-        refusal: Status | None = None,
-    ) -> None:
-        self._steps.fire(queue, event, now, request, refusal)
-        if queue.state is QueueState.CLOSED:
-            self._remove(queue)
-        if self._announce_health:
-            self.check_health()
-
-    def _remove(self, queue: QueueCore) -> None:
-        del self._queues[queue.uri.canonical, queue.sub_app_id, queue.flags]
-        self._steps.dirty.pop(queue, None)
-        self._steps.routes.remove(queue)
-        queue.applied = []
-        family = queue.family
-        family.members.discard(queue)
-        if not family.members and not family.unclear:
-            del self._families[queue.uri.canonical]
+        queue = readers[0]
+        return queue, queue.committed[0] if len(queue.committed) == 1 else queue.anybody
 
 
 def _is_taken(uri: QueueUri, queue: QueueCore, flags: QueueFlags) -> str:
     """Say why a queue cannot be opened once more."""
-    if queue.closing is not None or not queue.in_use:
+    if queue.closing or not queue.in_use:
         return f"queue {uri} is busy ({queue.state.value}); wait until that is done"
     sides = [name for side, name in _SIDES if queue.flags & flags & side]
     return (
@@ -317,13 +160,3 @@ def _is_taken(uri: QueueUri, queue: QueueCore, flags: QueueFlags) -> str:
 
 
 _SIDES = ((QueueFlags.READ, "reading"), (QueueFlags.WRITE, "writing"))
-
-
-def _close_input(queue: QueueCore) -> QueueInput:
-    return QueueInput.CLOSE if queue.readable else QueueInput.CLOSE_PLAIN
-
-
-# The broker has, or is just being told, its subscriptions.
-_STREAMING = frozenset(
-    {QueueState.OPEN, QueueState.RECONFIGURING, QueueState.RESTORING, QueueState.CONFIGURING}
-)

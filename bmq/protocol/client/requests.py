@@ -6,7 +6,9 @@ from collections import deque
 from enum import Enum
 from typing import Any
 
+from bmq.protocol.client.outbox import Outbox
 from bmq.protocol.deadlines import Deadlines
+from bmq.wire.control import Codec, ControlBody, ControlMessage, encode_event
 
 __all__ = ["Request", "RequestKind", "Requests"]
 
@@ -43,9 +45,14 @@ class Request:
 
 
 class Requests:
-    """The outstanding requests of one session; rIds count up from 1 for its whole life."""
+    """The outstanding requests of one session; rIds count up from 1 for its whole life.
 
-    def __init__(self) -> None:
+    Args:
+        outbox: where requests go to be sent.
+    """
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
         self._next = 1
         self._outstanding: dict[int, Request] = {}
         self._deadlines: Deadlines[int] = Deadlines()
@@ -54,12 +61,23 @@ class Requests:
     def __len__(self) -> int:
         return len(self._outstanding)
 
-    def add(self, kind: RequestKind, subject: Any, deadline: float, detail: Any = None) -> Request:
-        """Register a request and give it its rId."""
+    def send(
+        self, kind: RequestKind, body: ControlBody, subject: Any, deadline: float, detail: Any = None
+    ) -> Request:
+        """Send a request behind everything that waits to be sent.
+
+        Args:
+            kind: what is asked.
+            body: how it is asked.
+            subject: whom the response is for.
+            deadline: when it times out.
+            detail: what the subject wants to remember with it.
+        """
         request = Request(self._next, kind, subject, detail)
         self._next += 1
         self._outstanding[request.r_id] = request
         self._deadlines.set(request.r_id, deadline)
+        self._outbox.event(encode_event(ControlMessage(r_id=request.r_id, body=body), Codec.JSON))
         return request
 
     def extend(self, request: Request, deadline: float) -> None:

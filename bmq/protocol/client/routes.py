@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from bmq.protocol.client.queue import QueueCore, SubscriptionCore
+if TYPE_CHECKING:
+    from bmq.protocol.client.queue import QueueCore, SubscriptionCore
 
-__all__ = ["Numbered", "Routes"]
+__all__ = ["Numbered", "Route", "Routes"]
 
 # How many configurations of a queue stay known: messages routed by the one before may still arrive.
 _GENERATIONS = 2
 
 #: Subscriptions with the sIds one configuration gave them.
-Numbered = list[tuple[int, SubscriptionCore]]
+Numbered = list[tuple[int, "SubscriptionCore"]]
+#: Whose messages with one sId are.
+Route = tuple["QueueCore", "SubscriptionCore"]
 
 
 class Routes:
     """Hands out subscription ids and remembers whom they belong to.
 
     Attributes:
-        by_queue: for each qId, the subscription of each sId.
+        by_queue: for each qId, the queue and the subscription of each sId.
     """
 
     __slots__ = ("_generations", "_next_s_id", "by_queue")
@@ -27,9 +32,9 @@ class Routes:
     def __init__(self) -> None:
         self._next_s_id = 1
         self._generations: dict[QueueCore, deque[list[int]]] = {}
-        self.by_queue: dict[int, dict[int, SubscriptionCore]] = {}
+        self.by_queue: dict[int, dict[int, Route]] = {}
 
-    def number(self, subscriptions: list[SubscriptionCore]) -> Numbered:
+    def number(self, subscriptions: Sequence[SubscriptionCore]) -> Numbered:
         """Give subscriptions sIds that were never used before in this session."""
         numbered = list(enumerate(subscriptions, self._next_s_id))
         self._next_s_id += len(subscriptions)
@@ -38,7 +43,8 @@ class Routes:
     def add(self, queue: QueueCore, numbered: Numbered) -> None:
         """A configuration is being sent: messages may arrive in the same chunk as the response."""
         if numbered:
-            self.by_queue.setdefault(queue.q_id, {}).update(numbered)
+            routes = self.by_queue.setdefault(queue.q_id, {})
+            routes.update((s_id, (queue, sub)) for s_id, sub in numbered)
 
     def settle(self, queue: QueueCore, numbered: Numbered) -> None:
         """A configuration has, or may have, replaced the one before; older ones are forgotten."""
@@ -57,7 +63,7 @@ class Routes:
         self._generations.pop(queue, None)
         routes = self.by_queue.get(queue.q_id)
         if routes is not None:
-            self._forget(queue, [s_id for s_id, sub in routes.items() if sub.queue is queue])
+            self._forget(queue, [s_id for s_id, (of, _) in routes.items() if of is queue])
 
     def _forget(self, queue: QueueCore, s_ids: list[int]) -> None:
         routes = self.by_queue.get(queue.q_id)

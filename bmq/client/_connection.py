@@ -1,0 +1,460 @@
+"""A session's connection: one TCP (or TLS) channel after another, under one core and one timer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+import weakref
+from asyncio import get_running_loop
+from typing import Protocol, cast
+
+from bmq.errors import Error, UsageError
+from bmq.protocol.client.core import ClientCore, SessionState
+from bmq.protocol.client.events import SessionEvent, Signal
+
+__all__ = ["Channel", "Connection", "Owner", "Receiver"]
+
+logger = logging.getLogger("bmq.client")
+
+# Up to this much may wait in the transport; the rest stays in the core, where it is not copied.
+_HIGH_WATER = 1024 * 1024
+_LOW_WATER = 256 * 1024
+# How much is taken from the core for one write.
+_WRITE = 1024 * 1024
+# How long the peer may take to let a connection be closed.
+_LINGER = 1.0
+
+
+class Receiver(Protocol):
+    """What a channel reports to."""
+
+    def channel_data(self, channel: Channel, data: bytes) -> None:
+        """Bytes arrived."""
+        ...
+
+    def channel_lost(self, channel: Channel, error: Exception | None) -> None:
+        """The connection is gone; reported once."""
+        ...
+
+    def channel_writable(self, channel: Channel, writable: bool) -> None:
+        """The transport's buffer is full, or has room again."""
+        ...
+
+
+class Channel(asyncio.Protocol):
+    """Moves bytes between a transport and its receiver; knows nothing of the protocol.
+
+    It does not keep its receiver alive: the event loop keeps the channel, and a session that nobody holds any
+    more must be noticed, not kept.
+    """
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = weakref.ref(receiver)
+        self._transport: asyncio.Transport | None = None
+        self._reading = True
+        # What comes before somebody has taken the channel over.
+        self._early: list[bytes] | None = []
+        self._loop = asyncio.get_running_loop()
+        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._linger: asyncio.TimerHandle | None = None
+        self._gathers = False
+        self.bytes_sent = 0
+        self.bytes_received = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the event loop."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=_HIGH_WATER, low=_LOW_WATER)
+        # Only uvloop's writelines() is used, which does not copy. asyncio's joins the pieces before 3.12; in
+        # some releases since then it never pauses the protocol and fails once the connection is lost.
+        self._gathers = type(transport).__module__.startswith("uvloop")
+        raw = transport.get_extra_info("socket")
+        if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
+            try:
+                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            except OSError:
+                pass  # the peer has left already, which the loop is about to say
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the event loop."""
+        self.bytes_received += len(data)
+        if self._early is not None:
+            self._early.append(data)
+            return
+        receiver = self._receiver()
+        if receiver is not None:
+            receiver.channel_data(self, data)
+
+    def eof_received(self) -> bool:
+        """Called by the event loop; the transport closes itself."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the event loop."""
+        self._transport = None
+        if self._linger is not None:
+            self._linger.cancel()
+        if not self._gone.done():
+            self._gone.set_result(None)
+        receiver = self._receiver()
+        if receiver is not None:
+            receiver.channel_lost(self, exc)
+
+    def pause_writing(self) -> None:
+        """Called by the event loop."""
+        self._writable(False)
+
+    def resume_writing(self) -> None:
+        """Called by the event loop."""
+        self._writable(True)
+
+    def _writable(self, writable: bool) -> None:
+        receiver = self._receiver()
+        if receiver is not None:
+            receiver.channel_writable(self, writable)
+
+    def start(self) -> None:
+        """The receiver is ready: it gets what came so far, and whatever comes from now on."""
+        early, self._early = self._early, None
+        receiver = self._receiver()
+        if early and receiver is not None:
+            receiver.channel_data(self, b"".join(early))
+        if self._transport is None and receiver is not None:
+            receiver.channel_lost(self, None)  # it was gone before
+
+    @property
+    def write_buffer_size(self) -> int:
+        """How many bytes wait to be taken by the operating system."""
+        return self._transport.get_write_buffer_size() if self._transport else 0
+
+    def write(self, pieces: list[bytes]) -> int:
+        """Send whole events, which may come in pieces, in one write; nothing more once it is closing.
+
+        Returns:
+            How many bytes these were.
+        """
+        size = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return size
+        self.bytes_sent += size
+        try:
+            if self._gathers:
+                transport.writelines(pieces)
+            else:
+                transport.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        except Exception:
+            # A mistake of the event loop costs a connection, not the session.
+            logger.exception("writing failed; the connection is closed")
+            transport.abort()
+        return size
+
+    def set_reading(self, reading: bool) -> None:
+        """Pause or resume reading."""
+        if self._transport is not None and reading is not self._reading and not self._transport.is_closing():
+            self._reading = reading
+            if reading:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def close(self) -> None:
+        """Close once everything written is sent; a peer that does not take it is not waited for long."""
+        if self._transport is not None:
+            self._transport.close()
+            if self._linger is None:
+                self._linger = self._loop.call_later(_LINGER, self.abort)
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def wait_closed(self) -> None:
+        """Wait until the connection is gone, after :meth:`close` or :meth:`abort`: a second at most."""
+        await asyncio.shield(self._gone)
+
+
+class Owner(Protocol):
+    """Whom a connection is for."""
+
+    def handle(self, event: SessionEvent | Signal) -> None:
+        """The core reports something."""
+        ...
+
+    def disconnected(self) -> None:
+        """The connection is gone; the core knows."""
+        ...
+
+    def writable(self) -> None:
+        """The connection takes more again."""
+        ...
+
+    def crashed(self) -> None:
+        """There is a mistake in this library: the session ends."""
+        ...
+
+
+class Connection:
+    """A core on an event loop: its present channel, what it sends, and its timer.
+
+    The loop does not keep it alive: neither its channel nor its timer does.
+
+    Args:
+        core: what is to be run.
+        owner: whom it reports to.
+        busy_poll: for how long the event loop is kept awake after traffic, in seconds.
+
+    Attributes:
+        core: what is run.
+        loop: the event loop.
+        writable: the transport takes more.
+        scheduled: something is sent at the end of this turn of the event loop.
+        close_reason: why the session itself has closed the channel, if it has.
+        failure: the error that made it do so.
+    """
+
+    def __init__(self, core: ClientCore, owner: Owner, busy_poll: float) -> None:
+        self.core = core
+        self.loop = asyncio.get_running_loop()
+        self.writable = True
+        self.scheduled = False
+        self.close_reason = ""
+        self.failure: Error | None = None
+        self._owner = owner
+        self._busy_poll = busy_poll
+        self._channel: Channel | None = None
+        self._epoch = time.monotonic_ns()
+        self._clock = 0.0, 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._crashed = False
+        # The event loop is being kept awake, and until when.
+        self._awake = False
+        self._awake_until = 0.0
+
+    # time and place
+
+    def now(self) -> float:
+        """The loop's time."""
+        return self.loop.time()
+
+    def clock(self) -> tuple[float, int]:
+        """Return the loop's time, and nanoseconds since the session was started, what GUIDs are made from.
+
+        Both stand still in a turn of the event loop in which something waits to be sent.
+        """
+        if self.scheduled:
+            return self._clock
+        return self.loop.time(), time.monotonic_ns() - self._epoch
+
+    def check_loop(self) -> None:
+        """Raise unless this is the event loop the session belongs to.
+
+        Raises:
+            UsageError: it is not.
+        """
+        try:
+            if get_running_loop() is self.loop:
+                return
+        except RuntimeError:
+            pass
+        raise UsageError(
+            "a session, its queues and messages belong to the event loop the session was started in: use "
+            "loop.call_soon_threadsafe() or asyncio.run_coroutine_threadsafe() in other threads, and "
+            "bmq.connect() again in another loop"
+        )
+
+    # transmitting
+
+    def transmit_soon(self) -> None:
+        """Send what has gathered at the end of this turn of the event loop."""
+        if not self.scheduled:
+            self._clock = self.clock()
+            self.scheduled = True
+            self.loop.call_soon(self._transmit_scheduled)
+
+    def _transmit_scheduled(self) -> None:
+        self.scheduled = False
+        self.transmit()
+
+    def transmit(self) -> None:
+        """Hand over what the core reports, send what it has to send, and arm its timer."""
+        try:
+            self._transmit()
+        except Exception as error:
+            self._crash(error)
+
+    def _transmit(self) -> None:
+        core, handle = self.core, self._owner.handle
+        while events := core.events():
+            for event in events:
+                handle(event)
+        channel = self._channel
+        if channel is not None:
+            # What the transport does not take now waits in the core: messages in their window, not in a copy.
+            now = self.loop.time()
+            while self.writable and (data := core.data_to_send(now, _WRITE)):
+                if channel.write(data) < _WRITE:
+                    break
+            if self._busy_poll:
+                self._stay_awake()
+        deadline = core.next_deadline()
+        if deadline is not None and (self._timer is None or deadline < self._timer_at):
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = deadline
+            self._timer = self.loop.call_at(deadline, _tick, weakref.ref(self))
+
+    def on_timer(self) -> None:
+        """It is time for something."""
+        self._timer = None
+        try:
+            self.core.tick(self.loop.time())
+        except Exception as error:
+            self._crash(error)
+        self.transmit()
+
+    def _stay_awake(self) -> None:
+        """Keep the event loop from sleeping for a while: an event loop with something to call does not."""
+        # The loop's own time may count whole milliseconds (uvloop), and not while callbacks run.
+        self._awake_until = time.monotonic() + self._busy_poll
+        if not self._awake:
+            self._awake = True
+            self.loop.call_soon(self._poll)
+
+    def _poll(self) -> None:
+        self._awake = self._channel is not None and time.monotonic() < self._awake_until
+        if self._awake:
+            self.loop.call_soon(self._poll)
+
+    def _crash(self, error: Exception) -> None:
+        """There is a mistake in this library: end the session, so that nobody waits for what never comes."""
+        logger.critical("internal error; the session ends", exc_info=error)
+        if self._crashed:
+            return
+        self._crashed = True
+        self._owner.crashed()
+        self.core.give_up(f"internal error: {error!r}", self.loop.time())
+        for event in self.core.events():
+            try:
+                self._owner.handle(event)
+            except Exception:
+                logger.critical("internal error, while ending the session", exc_info=True)
+
+    # the channel (see Receiver)
+
+    def attach(self, channel: Channel) -> None:
+        """A channel is there."""
+        self._channel = channel
+        self.writable = True
+
+    def drop(self, channel: Channel) -> None:
+        """This channel came to nothing."""
+        channel.abort()
+        if channel is self._channel:
+            self._detach("it came to nothing")
+
+    def channel_data(self, channel: Channel, data: bytes) -> None:
+        """Bytes arrived."""
+        if channel is self._channel:
+            try:
+                self.core.receive(data, self.loop.time())
+            except Exception as error:
+                self._crash(error)
+            self.transmit()
+
+    def channel_lost(self, channel: Channel, error: Exception | None) -> None:
+        """The channel is gone."""
+        if channel is self._channel:
+            self._detach(self.close_reason or str(error or "the broker closed the connection"))
+            self._owner.disconnected()
+
+    def channel_writable(self, channel: Channel, writable: bool) -> None:
+        """The transport's buffer is full, or has room again."""
+        if channel is self._channel:
+            self.writable = writable
+            if writable:
+                self.transmit()
+                self._owner.writable()
+
+    def _detach(self, reason: str) -> None:
+        self._channel = None
+        self.writable = True
+        self.close_reason = ""
+        self.core.channel_closed(reason, self.now())
+        self.transmit()
+
+    def set_reading(self, reading: bool) -> None:
+        """Pause or resume reading."""
+        self.core.pause_reading(not reading, self.now())
+        self.transmit_soon()
+        if self._channel is not None:
+            self._channel.set_reading(reading)
+
+    def close_channel(self, error: Error | None) -> None:
+        """Close the channel, at once if it is because of an error."""
+        if self._channel is None:
+            return
+        if error is None:
+            self._channel.close()
+        else:
+            self.close_reason = str(error)
+            self.failure = error
+            self._channel.abort()
+
+    # the end
+
+    async def disconnect(self, deadline: float) -> None:
+        """Say goodbye, and wait until the channel is gone."""
+        done: asyncio.Future[None] = self.loop.create_future()
+        channel = self._channel
+        self.core.stop(done, self.now(), deadline)
+        self.transmit()
+        await done
+        if channel is not None:
+            await channel.wait_closed()
+
+    def give_up(self, reason: str) -> None:
+        """End the session at once, unless it is over; see :meth:`ClientCore.give_up`."""
+        if self.core.state is not SessionState.CLOSED:
+            self.core.give_up(reason, self.now())
+            self.transmit()
+
+    def finish(self) -> None:
+        """The session is over: leave nothing behind in the event loop."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._channel is not None:
+            self._channel.close()
+
+    def abort(self) -> None:
+        """Close the channel without waiting for anything."""
+        if self._channel is not None:
+            self._channel.abort()
+
+    # what there is to see
+
+    @property
+    def write_buffer_size(self) -> int:
+        """How many bytes wait to be taken by the operating system."""
+        return self._channel.write_buffer_size if self._channel else 0
+
+    @property
+    def bytes_sent(self) -> int:
+        """How many bytes went out on the present channel."""
+        return self._channel.bytes_sent if self._channel else 0
+
+    @property
+    def bytes_received(self) -> int:
+        """How many bytes came in on the present channel."""
+        return self._channel.bytes_received if self._channel else 0
+
+
+def _tick(connection: weakref.ref[Connection]) -> None:
+    if (alive := connection()) is not None:
+        alive.on_timer()

@@ -1,0 +1,196 @@
+"""What a consumer asks for, and messages with their place in the order of delivery."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from bmq.errors import ProtocolError, UsageError
+from bmq.protocol.client.queue import SubscriptionCore, SubscriptionOptions
+from bmq.wire.constants import PushFlags
+from bmq.wire.message import read_properties
+from bmq.wire.properties import Properties
+from bmq.wire.push import Push
+
+if TYPE_CHECKING:
+    from bmq.client.consumer import Consumer
+    from bmq.subscriptions import Complement, Expression, Selector
+
+__all__ = [
+    "Definition",
+    "Numbered",
+    "Places",
+    "changed_options",
+    "checked_options",
+    "compile_selector",
+    "numbered",
+    "properties_of",
+]
+
+# The SDKs' range: half of what the field holds, so that sums do not overflow.
+_MAX_PRIORITY = 2**30
+_MIN_PRIORITY = -(2**30)
+
+#: A message and its delivery number: messages of a session are numbered as they arrive.
+Numbered = tuple[int, Push]
+#: Where messages that follow each other were delivered: (index of the first, its delivery number) each.
+Places = list[tuple[int, int]]
+
+
+class Definition:
+    """What a consumer receives, and how.
+
+    Attributes:
+        consumer: whose it is.
+        selector: what it was made from.
+        expressions: what the selector means.
+        options: limits and priority, all expressions together.
+        discard: how to get what the selector does not want, if that is to be discarded.
+        subscriptions: one for each expression, the limits divided among them, and those that discard.
+    """
+
+    __slots__ = ("consumer", "discard", "expressions", "options", "selector", "subscriptions")
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        selector: Selector,
+        expressions: list[Expression | None],
+        options: SubscriptionOptions,
+        discard: Complement | None,
+    ) -> None:
+        self.consumer = consumer
+        self.selector = selector
+        self.expressions = expressions
+        self.options = options
+        self.discard = discard
+        parts = len(expressions)
+        divided = SubscriptionOptions(
+            _share(options.max_unconfirmed_messages, parts),
+            _share(options.max_unconfirmed_bytes, parts),
+            options.priority,
+        )
+        self.subscriptions = [
+            SubscriptionCore(str(each or ""), divided, consumer, self) for each in expressions
+        ]
+        if discard is not None:
+            # A catch-all matches what is wanted too: it must not be asked before the filter.
+            below = SubscriptionOptions(
+                divided.max_unconfirmed_messages, divided.max_unconfirmed_bytes, options.priority - 1
+            )
+            limits = below if discard.catch_all else divided
+            drain = _Drain(consumer, discard)
+            self.subscriptions += [
+                SubscriptionCore(str(each or ""), limits, drain, self) for each in discard.subscriptions()
+            ]
+
+    def takes(self, properties: Properties | None) -> bool:
+        """Whether a message with these properties is for the consumer."""
+        return any(each is None or each.matches(properties) for each in self.expressions)
+
+    def discards(self, properties: Properties | None) -> bool:
+        """Whether a message with these properties is to be confirmed unseen."""
+        return self.discard is not None and self.discard.may_discard(properties)
+
+
+class _Drain:
+    """Confirms unseen what a filter does not want, and nothing else.
+
+    The counterpart of brokers that drop a message for a subscriber whose filter does not match. Every message
+    is evaluated again before it is confirmed: one that is wanted goes to the consumer.
+    """
+
+    __slots__ = ("_complement", "_consumer")
+
+    def __init__(self, consumer: Consumer, complement: Complement) -> None:
+        self._consumer = consumer
+        self._complement = complement
+
+    def _deliver(self, messages: list[Push], places: Places) -> None:
+        """Take messages in that have just arrived."""
+        consumer = self._consumer
+        unwanted: list[bytes] = []
+        wanted: list[Numbered] = []
+        for number, message in numbered(messages, places):
+            if self._complement.may_discard(properties_of(message, consumer._max_message_size)):
+                unwanted.append(message[2])
+            else:
+                wanted.append((number, message))
+        if wanted:
+            pushes = [message for _, message in wanted]
+            consumer._deliver(pushes, [(index, number) for index, (number, _) in enumerate(wanted)])
+        if unwanted:
+            consumer.queue._confirm_many(unwanted)
+
+
+def compile_selector(
+    selector: Selector, *, discard: bool, strict: bool = True
+) -> tuple[Selector, list[Expression | None], Complement | None]:
+    """Return a selector, the expressions that mean it, and how to get what it does not want, if asked.
+
+    Raises:
+        InvalidExpression: it is not legal.
+    """
+    if isinstance(selector, str) and not selector:
+        selector = None
+    if selector is None and not discard:
+        return None, [None], None
+    # Imported by the first subscription with a filter, not by everybody who only posts.
+    from bmq.subscriptions import Expression, complement, subscriptions_for
+
+    if isinstance(selector, str):
+        selector = Expression(selector, strict=strict)
+    return selector, subscriptions_for(selector), complement(selector) if discard else None
+
+
+def checked_options(messages: int, size: int, priority: int) -> SubscriptionOptions:
+    """Return limits and priority.
+
+    Raises:
+        UsageError: one is out of its range.
+    """
+    if messages < 0 or size < 0:
+        raise UsageError("max_unconfirmed_messages and max_unconfirmed_bytes cannot be negative")
+    if not _MIN_PRIORITY <= priority <= _MAX_PRIORITY:
+        raise UsageError(f"a priority is {_MIN_PRIORITY} to {_MAX_PRIORITY}, not {priority}")
+    return SubscriptionOptions(messages, size, priority)
+
+
+def changed_options(
+    base: SubscriptionOptions, priority: int | None, messages: int | None, size: int | None
+) -> SubscriptionOptions:
+    """Return options with some of them changed.
+
+    Raises:
+        UsageError: one is out of its range.
+    """
+    return checked_options(
+        base.max_unconfirmed_messages if messages is None else messages,
+        base.max_unconfirmed_bytes if size is None else size,
+        base.priority if priority is None else priority,
+    )
+
+
+def numbered(messages: list[Push], places: Places) -> Iterator[Numbered]:
+    """Iterate over messages with their delivery numbers."""
+    ends = [*(first for first, _ in places[1:]), len(messages)]
+    for (first, number), end in zip(places, ends, strict=True):
+        for index in range(first, end):
+            yield number + index - first, messages[index]
+
+
+def properties_of(message: Push, limit: int) -> Properties | None:
+    """Return a message's properties; None when it has none that can be decoded, as the broker sees it."""
+    _, _, _, flags, schema_id, compression, data = message
+    if not flags & PushFlags.MESSAGE_PROPERTIES:
+        return None
+    try:
+        properties = read_properties(data, schema_id, compression, limit)
+        len(properties)  # decodes them
+    except ProtocolError:
+        return None
+    return properties
+
+
+def _share(limit: int, parts: int) -> int:
+    return max(1, limit // parts) if limit else 0

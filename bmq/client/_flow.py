@@ -1,0 +1,143 @@
+"""Backpressure, both ways: room for posts, and received messages that wait for the application."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from bmq.client._connection import Connection
+from bmq.client.options import SessionOptions
+from bmq.errors import BufferFull
+from bmq.protocol.client.events import SessionEvent, SlowConsumer, SlowConsumerRecovered
+from bmq.protocol.client.queue import QueueCore
+
+__all__ = ["Flow"]
+
+
+class Flow:
+    """Who waits for the window of unacknowledged posts, and whether there is reading.
+
+    Room is given again when the window is half empty: many posts at once cost less than each on its own.
+
+    Args:
+        connection: the session's connection.
+        options: the limits.
+        publish: tells the application.
+
+    Attributes:
+        buffered_messages: how many messages wait for the application.
+        buffered_bytes: how many bytes of them.
+    """
+
+    def __init__(
+        self, connection: Connection, options: SessionOptions, publish: Callable[[SessionEvent], None]
+    ) -> None:
+        self._connection = connection
+        self._posts = connection.core.posts
+        self._options = options
+        self._publish = publish
+        self._for_room: list[asyncio.Future[None]] = []
+        self._for_outcomes: list[tuple[QueueCore, float, asyncio.Future[None]]] = []
+        self.buffered_messages = 0
+        self.buffered_bytes = 0
+        self._slow = False
+
+    # out
+
+    @property
+    def takes_posts(self) -> bool:
+        """Whether the window takes another post and the connection keeps up."""
+        return self._connection.writable and self._posts.has_room
+
+    async def room(self) -> None:
+        """Wait until it is worth trying to post again: until the window is half empty."""
+        waiter: asyncio.Future[None] = self._connection.loop.create_future()
+        self._for_room.append(waiter)
+        try:
+            await waiter
+        finally:
+            # Not there any more if others were woken between the cancel and now.
+            if waiter.cancelled() and waiter in self._for_room:
+                self._for_room.remove(waiter)
+
+    def full(self) -> BufferFull:
+        """Say how full the window is."""
+        options = self._options
+        return BufferFull(
+            f"{len(self._posts):,} posts ({self._posts.bytes:,} bytes) have no outcome yet; the session "
+            f"allows {options.max_unacked_messages:,} ({options.max_unacked_bytes:,} bytes). "
+            "'await queue.post(...)' waits for room"
+        )
+
+    async def outcomes(self, queue: QueueCore) -> None:
+        """Wait until everything posted to a queue until now has its outcome."""
+        if not queue.unacked:
+            return
+        waiter: asyncio.Future[None] = self._connection.loop.create_future()
+        entry = (queue, self._connection.now(), waiter)
+        self._for_outcomes.append(entry)
+        try:
+            await waiter
+        finally:
+            self._for_outcomes.remove(entry)
+
+    def posts_left(self) -> None:
+        """Posts have left the window."""
+        if self._for_room and self._connection.writable and self._posts.half_empty:
+            self.wake()
+        for queue, since, waiter in self._for_outcomes:
+            oldest = self._posts.oldest(queue) if queue.unacked else None
+            if (oldest is None or oldest > since) and not waiter.done():
+                waiter.set_result(None)
+
+    def wake(self) -> None:
+        """Let everybody who waits for room try again."""
+        waiters, self._for_room = self._for_room, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # in
+
+    def count(self, messages: int, size: int) -> None:
+        """Count messages that wait for the application; pause reading when there are too many."""
+        self.buffered_messages += messages
+        self.buffered_bytes += size
+        if self._slow:
+            options = self._options
+            if (
+                self.buffered_messages * 2 <= options.max_buffered_messages
+                and self.buffered_bytes * 2 <= options.max_buffered_bytes
+            ):
+                self._slow = False
+                self._connection.set_reading(True)
+                self._publish(SlowConsumerRecovered(self.buffered_messages, self.buffered_bytes))
+            elif messages > 0 and self._holds_more_than(2):
+                self._connection.set_reading(False)
+        elif self._holds_more_than(1):
+            self._slow = True
+            # While queues are being reopened there are answers to wait for, behind messages: twice as much.
+            if self._connection.core.restored or self._holds_more_than(2):
+                self._connection.set_reading(False)
+            self._publish(SlowConsumer(self.buffered_messages, self.buffered_bytes))
+
+    def _holds_more_than(self, times: int) -> bool:
+        options = self._options
+        return (
+            self.buffered_messages > times * options.max_buffered_messages
+            or self.buffered_bytes > times * options.max_buffered_bytes
+        )
+
+    def restored(self) -> None:
+        """The answers that were waited for are there."""
+        if self._slow:
+            self._connection.set_reading(False)
+
+    # the end
+
+    def finish(self) -> None:
+        """The session is over: nobody waits any more."""
+        self.wake()
+        for _, _, waiter in self._for_outcomes:
+            if not waiter.done():
+                waiter.set_result(None)

@@ -1,0 +1,261 @@
+"""The subscriptions of a queue: its consumers, what the broker has of them, and what nobody wants."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import weakref
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from bmq.client._definition import Definition, Numbered, Places, numbered, properties_of
+from bmq.errors import ConfigureQueueError, QueueClosed, RequestTimeout
+from bmq.protocol.client.events import UnclaimedMessages
+from bmq.protocol.client.queue import SubscriptionCore
+from bmq.wire.push import Push
+
+if TYPE_CHECKING:
+    from bmq.client._driver import Driver
+    from bmq.client.consumer import Consumer
+    from bmq.client.queue import Queue
+
+__all__ = ["Subscriptions"]
+
+logger = logging.getLogger("bmq.client")
+
+# Messages nobody here wants are mentioned once they have waited this long, in seconds: not while one consumer
+# makes way for the next, or everything is being closed.
+_MENTION_UNCLAIMED_AFTER = 3.0
+
+_number = itemgetter(0)
+
+
+class Subscriptions:
+    """The consumers of one queue that are to have messages.
+
+    They are handed to the protocol as one set of subscriptions, and :meth:`configured` says what became of
+    it: there, and only there, changes that failed are undone.
+
+    Attributes:
+        unclaimed: messages that no consumer here wants, in the order of their delivery.
+    """
+
+    def __init__(self, queue: Queue, driver: Driver) -> None:
+        self._queue = queue
+        self._driver = driver
+        # Those that have begun, in that order.
+        self._consumers: dict[Consumer, None] = {}
+        self._repeating: set[asyncio.Future[None]] = set()
+        self.unclaimed: list[Numbered] = []
+        self._mention: asyncio.TimerHandle | None = None
+
+    def __contains__(self, consumer: object) -> bool:
+        return consumer in self._consumers
+
+    @property
+    def committed(self) -> list[Consumer]:
+        """The consumers whose subscriptions the broker has."""
+        has = {subscription.part_of.consumer for subscription in self._queue._core.committed}
+        return [consumer for consumer in self._consumers if consumer in has]
+
+    def wanted(self) -> list[SubscriptionCore]:
+        """What the stream is to have."""
+        return [each for consumer in self._consumers for each in consumer._definition.subscriptions]
+
+    # changes
+
+    def add(self, consumer: Consumer) -> None:
+        """Have a consumer from the beginning: before the queue is opened."""
+        self._consumers[consumer] = None
+
+    def begin(self, consumer: Consumer) -> asyncio.Future[None]:
+        """Add a consumer; return what tells when the broker has agreed.
+
+        Raises:
+            QueueClosed, SessionClosed: there are no changes any more.
+        """
+        self._queue._check_open()
+        if consumer.closed:
+            raise QueueClosed(f"{consumer!r} is closed; subscribe again")
+        self._consumers[consumer] = None
+        try:
+            asked = self._ask()
+        except QueueClosed:
+            del self._consumers[consumer]
+            raise
+        self._place_unclaimed()
+        return asked
+
+    async def begun(self, consumer: Consumer, asked: asyncio.Future[None]) -> None:
+        """Wait until the broker has agreed; else the consumer is out, and may begin again."""
+        try:
+            await asked
+        except BaseException as error:
+            if self._consumers.pop(consumer, self) is None and not isinstance(error, ConfigureQueueError):
+                self._ask_again()
+            self._place(consumer._take_back())  # it may have been given messages all the same
+            raise
+
+    async def end(self, consumer: Consumer) -> None:
+        """Remove a consumer; see :meth:`bmq.Consumer.close`."""
+        consumer._shut(None)
+        if consumer not in self._consumers:
+            return
+        del self._consumers[consumer]
+        # At once: what still arrives for it was delivered later.
+        self._place(consumer._take_back())
+        try:
+            await self._ask()
+        except QueueClosed:
+            pass
+        except ConfigureQueueError:
+            self._ask_again()  # refused because of another change; this one has still to be made
+        except RequestTimeout:
+            self._ask_again()
+            raise
+
+    async def redefine(self, consumer: Consumer, definition: Definition) -> None:
+        """Make a consumer's subscription another one; it stays as the broker has it when that fails."""
+        consumer._definition = definition
+        if consumer not in self._consumers:
+            return
+        self._place_unclaimed()
+        try:
+            await self._ask()
+        except Exception as error:
+            if not isinstance(error, ConfigureQueueError):
+                self._restore((consumer,))
+                self._ask_again()
+            raise
+
+    def configured(self, failed: bool) -> None:
+        """The broker has agreed to the changes, or not: then consumers are what it agreed to before.
+
+        Those that have left since stay away.
+        """
+        if failed:
+            agreed = {each.part_of.consumer for each in self._queue._core.agreed}
+            self._consumers = {each: None for each in self._consumers if each in agreed}
+            self._restore(self._consumers)
+
+    def _restore(self, consumers: Iterable[Consumer]) -> None:
+        """Make consumers what the broker has agreed to."""
+        agreed: dict[Consumer, Definition] = {
+            each.part_of.consumer: each.part_of for each in self._queue._core.agreed
+        }
+        for consumer in consumers:
+            consumer._definition = agreed.get(consumer, consumer._definition)
+
+    def _ask(self) -> asyncio.Future[None]:
+        """Have the stream be what the consumers say."""
+        return self._driver.configure(self._queue._core, self.wanted())
+
+    def _ask_again(self) -> None:
+        """Have the stream be what the consumers say, whatever became of the last attempt."""
+        if not self._queue.closed:
+            repeating = self._ask()
+            self._repeating.add(repeating)
+            repeating.add_done_callback(self._repeated)
+
+    def _repeated(self, repeating: asyncio.Future[None]) -> None:
+        self._repeating.discard(repeating)
+        if not repeating.cancelled():
+            repeating.exception()  # nobody asked for it: the next change will tell
+
+    # messages without a consumer of their own
+
+    def deliver(self, messages: list[Push], places: Places) -> None:
+        """Take messages that have just arrived, for a consumer that has left, or for one nobody knows."""
+        self._place(list(numbered(messages, places)))
+
+    def _place(self, messages: list[Numbered]) -> None:
+        """Hand messages to consumers that want them, where they belong in their lines; keep the others.
+
+        The protocol has no way to give one message back. Closing the reading side gives all of them back, but
+        a broker delivers those first, and nothing else until somebody takes them: consumers that do not want
+        them would starve. So they stay here, unconfirmed, until one wants them or the queue closes.
+        """
+        if self._queue._over or not messages:
+            return
+        ranked = sorted(self._consumers, key=lambda each: -each.options.priority)
+        limit = self._driver.options.max_message_size
+        shares: dict[Consumer, list[Numbered]] = {}
+        unwanted: list[bytes] = []
+        left: list[Numbered] = []
+        for each in messages:
+            properties = properties_of(each[1], limit)
+            for consumer in ranked:
+                if consumer._definition.takes(properties):
+                    shares.setdefault(consumer, []).append(each)
+                    break
+            else:
+                if any(consumer._definition.discards(properties) for consumer in ranked):
+                    unwanted.append(each[1][2])
+                else:
+                    left.append(each)
+        for consumer, share in shares.items():
+            consumer._merge(share)
+        if unwanted:
+            self._queue._confirm_many(unwanted)
+        if left and not self._queue._core.at_most_once:
+            self.unclaimed = list(heapq.merge(self.unclaimed, left, key=_number))
+        if not self.unclaimed:
+            self._mention_unclaimed(False)
+        elif self._mention is None:
+            self._mention_unclaimed(True)
+
+    def _place_unclaimed(self) -> None:
+        """See whether somebody wants now what nobody wanted so far."""
+        messages, self.unclaimed = self.unclaimed, []
+        self._place(messages)
+
+    def _mention_unclaimed(self, later: bool) -> None:
+        """Have the application told in a while that there are unclaimed messages; or not any more."""
+        if self._mention is not None:
+            self._mention.cancel()
+            self._mention = None
+        if later:
+            # The event loop does not keep the queue alive.
+            self._mention = self._driver.loop.call_later(
+                _MENTION_UNCLAIMED_AFTER, _mention, weakref.ref(self)
+            )
+
+    def mention(self) -> None:
+        """Tell the application of unclaimed messages."""
+        uri, count = self._queue.uri, len(self.unclaimed)
+        if count:
+            logger.warning(
+                "%s holds %d messages that were delivered to a consumer which has left, and that no other "
+                "consumer here wants: they stay unconfirmed until one does, or the queue is closed",
+                uri,
+                count,
+            )
+            self._driver.publish(UnclaimedMessages(uri, count))
+
+    # the connection and the end
+
+    def forget_delivered(self) -> None:
+        """What was delivered and not seen by the application will be delivered again: drop it."""
+        if not self._queue._core.at_most_once:
+            for consumer in self._consumers:
+                consumer._clear()
+            self._forget_unclaimed()
+
+    def finish(self) -> None:
+        """The queue is closing or closed: nobody claims anything any more."""
+        self._forget_unclaimed()
+
+    def _forget_unclaimed(self) -> None:
+        self.unclaimed.clear()
+        self._mention_unclaimed(False)
+
+    def consumers(self) -> list[Consumer]:
+        """Those that have begun and not left."""
+        return list(self._consumers)
+
+
+def _mention(subscriptions: weakref.ref[Subscriptions]) -> None:
+    if (alive := subscriptions()) is not None:
+        alive.mention()
