@@ -79,6 +79,7 @@ class ScriptedBroker:
         requests: the control messages not answered yet.
         puts: the posts not acknowledged yet.
         confirms: what was confirmed.
+        s_ids: the subscription ids of each queue's last configureStream.
         log: what arrived, by name, in order.
     """
 
@@ -88,6 +89,7 @@ class ScriptedBroker:
         self.requests: deque[ControlMessage] = deque()
         self.puts: list[PutMessage] = []
         self.confirms: list[ConfirmMessage] = []
+        self.s_ids: dict[int, list[int]] = {}
         self.log: list[str] = []
         self._framer = Framer()
 
@@ -109,6 +111,9 @@ class ScriptedBroker:
             elif event.type == EventType.CONTROL:
                 message = decode_event(event, MessageKind.CONTROL)
                 self.requests.append(message)
+                if isinstance(message.body, ConfigureStream):
+                    subscriptions = message.body.stream_parameters.subscriptions
+                    self.s_ids[message.body.q_id] = [each.s_id for each in subscriptions]
                 self.log.append(type(message.body).__name__)
             elif event.type == EventType.PUT:
                 self.puts.extend(decode_puts(event.data, event.body))
@@ -390,7 +395,7 @@ class Bench:
     def push(self, queue: QueueCore, *numbers: int, s_id: int | None = None) -> None:
         """Deliver messages to a queue's newest subscription, or the one named."""
         if s_id is None:
-            s_id = max(self.core._routes.by_queue[queue.q_id])
+            s_id = self.broker.s_ids[queue.q_id][-1]
         self.send(self.broker.push(queue.q_id, [(guid(n), b"%d" % n) for n in numbers], (s_id,)))
 
     # what there is to see

@@ -11,8 +11,7 @@ from bmq.errors import (
     SessionClosed,
     StateError,
 )
-from bmq.protocol.client.queue import QueueCore
-from bmq.protocol.client.tables import QueueState
+from bmq.protocol.client.queue import QueueCore, QueueState
 from bmq.wire.control import CloseQueue, ConfigureStream
 from tests.protocol.bench import READ, WRITE, Bench, connected
 
@@ -105,9 +104,9 @@ def test_a_queue_closed_cleanly_leaves_nothing_behind() -> None:
         bench.answer_all()
     assert len(ids) == 300  # an id is never used for another queue: late messages find nobody
     core = bench.core
-    assert core.queues._families == {}
-    assert core.queues.routes == {}
-    assert len(core.queues._steps.operations._heap) < 200
+    assert core._queues._families == {}
+    assert core._routes.by_queue == {}
+    assert len(core._queues._steps.operations._heap) < 200
     assert len(core._requests._deadlines._heap) < 200
 
 
@@ -201,7 +200,7 @@ def test_stopping_the_session_ends_a_queue_in_every_state(state: QueueState) -> 
             assert isinstance(bench.completed[token][0], SessionClosed)
     bench.wait(10)
     assert bench.completed["stop"] == [None]
-    assert len(bench.core.queues) == 0
+    assert len(bench.core._queues) == 0
 
 
 @pytest.mark.parametrize("state", [s for s in QueueState if s is not QueueState.CLOSED])

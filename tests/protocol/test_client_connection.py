@@ -12,10 +12,9 @@ from bmq.errors import (
     SessionClosed,
     StatusCategory,
 )
-from bmq.protocol.client.core import CoreOptions
+from bmq.protocol.client.core import CoreOptions, SessionState
 from bmq.protocol.client.events import Connected, ConnectionLost, Disconnected, StateRestored
-from bmq.protocol.client.handshake import Credentials
-from bmq.protocol.client.tables import HandshakeState, SessionState
+from bmq.protocol.client.handshake import Credentials, HandshakeState
 from bmq.wire.constants import EventType
 from bmq.wire.control import (
     ClientIdentity,
@@ -100,7 +99,7 @@ def test_a_broker_that_does_not_answer_the_handshake_is_given_up(credentials: Cr
     assert error.retryable
     bench.lose()
     assert bench.state is SessionState.STARTING
-    assert bench.core.handshake.state is HandshakeState.IDLE
+    assert bench.core._handshake.state is HandshakeState.IDLE
 
 
 def test_a_broker_that_drips_its_answer_byte_by_byte_is_given_up_all_the_same() -> None:
@@ -431,7 +430,7 @@ def test_giving_up_ends_everything_with_the_reason() -> None:
     assert isinstance(error, ConnectionFailed)
     assert "tried long enough" in str(error)
     assert waiting.state.name == queue.state.name == "CLOSED"
-    assert len(bench.core.queues) == 0
+    assert len(bench.core._queues) == 0
 
 
 def test_a_closed_session_refuses_and_needs_nothing() -> None:

@@ -7,8 +7,7 @@ import pytest
 from bmq.errors import AckStatus, ConfigureQueueError, OpenQueueError, QueueClosed, UsageError
 from bmq.protocol.client.core import CoreOptions
 from bmq.protocol.client.events import QueueReopened, QueueReopenFailed, StateRestored
-from bmq.protocol.client.queue import QueueCore
-from bmq.protocol.client.tables import QueueState
+from bmq.protocol.client.queue import QueueCore, QueueState
 from tests.protocol.bench import READ, WRITE, Bench, connected, guid
 
 URI = "bmq://bmq.test.mem.priority/q"
@@ -35,7 +34,7 @@ def test_each_post_gets_the_outcome_the_broker_gave_it() -> None:
         2: [AckStatus.SUCCESS],
         3: [AckStatus.LIMIT_MESSAGES],
     }
-    assert len(bench.core.window) == bench.core.window.bytes == queue.unacked == 0
+    assert len(bench.core.posts) == bench.core.posts.bytes == queue.unacked == 0
 
 
 @pytest.mark.parametrize(
@@ -273,9 +272,9 @@ def test_a_half_sent_turn_is_rebuilt_not_resumed() -> None:
     bench = connected()
     queue = bench.open(URI)
     for number in (1, 2):
-        bench.core.producer.post(queue, guid(number), b"%d" % number, number, bench.now)
+        bench.core.post(queue, guid(number), b"%d" % number, number, bench.now)
     assert bench.core.data_to_send(bench.now)  # taken by a transport that never gets rid of it
-    bench.core.producer.post(queue, guid(3), b"3", 3, bench.now)  # never taken
+    bench.core.post(queue, guid(3), b"3", 3, bench.now)  # never taken
     bench.lose()
     bench.connect()
     bench.answer_all()
@@ -289,7 +288,7 @@ def test_a_post_unanswered_for_the_deduplication_time_is_a_timeout() -> None:
     bench = connected()
     bench.begin_open(URI, WRITE)
     bench.answer(dedup_ms=10_000)
-    queue = next(iter(bench.core.queues))
+    queue = next(iter(bench.core._queues))
     bench.post(queue, 1)
     bench.wait(5)
     bench.post(queue, 2)
@@ -321,7 +320,7 @@ def test_each_queue_has_its_own_deduplication_time() -> None:
     bench.post(long, 1)
     bench.begin_open(OTHER, WRITE)
     bench.answer(dedup_ms=2000)
-    short = next(q for q in bench.core.queues if q is not long)
+    short = next(q for q in bench.core._queues if q is not long)
     bench.post(short, 2)
     bench.wait(3.1)
     assert bench.outcomes == {2: [AckStatus.TIMEOUT]}
@@ -333,7 +332,7 @@ def test_without_deduplication_nothing_is_sent_twice() -> None:
     bench = connected()
     bench.begin_open(URI, WRITE)
     bench.answer(dedup_ms=0)
-    queue = next(iter(bench.core.queues))
+    queue = next(iter(bench.core._queues))
     bench.post(queue, 1)
     bench.wait(1000)
     assert bench.outcomes == {}  # connected, the broker may take its time

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from bmq.errors import AckStatus, AuthenticationError, NegotiationError, OpenQueueError
+from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.handshake import Credentials
-from bmq.protocol.client.queue import QueueCore, SubscriptionCore, SubscriptionOptions
-from bmq.protocol.client.tables import QueueState, SessionState
+from bmq.protocol.client.queue import QueueCore, QueueState, SubscriptionCore, SubscriptionOptions
 from bmq.wire.confirm import decode_confirms
 from bmq.wire.constants import EventType, PutFlags
 from bmq.wire.control import ConfigureStream, ControlMessage, MessageKind, OpenQueue, decode_event
@@ -82,7 +82,7 @@ class Replay:
         wanted = b"".join(self.client_said(EventType.PUT).data[8:] for _ in range(count))
         for message in decode_puts(wanted, 0):
             if message.flags & PutFlags.ACK_REQUESTED:
-                self.bench.core.producer.post(
+                self.bench.core.post(
                     queue,
                     message.guid,
                     message.data,
@@ -93,7 +93,7 @@ class Replay:
                     message.schema_id,
                     message.compression,
                 )
-        assert b"".join(event[8:] for event in self.bench.core.outbox.take()) in wanted
+        assert b"".join(event[8:] for event in self.bench.core._outbox.take()) in wanted
         self.broker_says()
 
     def confirm(self, queues: dict[int, QueueCore], count: int) -> None:

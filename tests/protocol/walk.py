@@ -7,9 +7,8 @@ from collections import Counter, defaultdict
 from typing import Any
 
 from bmq.errors import AckStatus, QueueClosed, SessionClosed, StateError, StatusCategory, UsageError
-from bmq.protocol.client.core import CoreOptions
-from bmq.protocol.client.queue import QueueCore
-from bmq.protocol.client.tables import QueueState, SessionState
+from bmq.protocol.client.core import CoreOptions, SessionState
+from bmq.protocol.client.queue import QueueCore, QueueState
 from bmq.wire.control import Disconnect, OpenQueue
 from bmq.wire.put import PutMessage
 from tests.protocol.bench import READ, WRITE, Bench, ScriptedBroker, guid
@@ -139,7 +138,7 @@ class Walk:
         for _ in range(self.random.randint(1, 5)):
             number = self.numbers = self.numbers + 1
             try:
-                self.bench.core.producer.post(queue, guid(number), b"%d" % number, number, self.bench.now)
+                self.bench.core.post(queue, guid(number), b"%d" % number, number, self.bench.now)
             except (QueueClosed, UsageError):
                 usable = queue.state in _TAKES_POSTS and queue.writable and queue.closing is None
                 assert not usable, f"a usable queue refused a post: {queue.state}"
@@ -212,10 +211,10 @@ class Walk:
             self.bench.send(self.bench.broker.ack(self.random.sample(self.acked, 1)))
 
     def do_push(self) -> None:
-        if not self.bench.up or not self.bench.core.connected or not self.bench.core.queues.routes:
+        if not self.bench.up or not self.bench.core.connected or not self.bench.core._routes.by_queue:
             return
-        q_id = self.random.choice(list(self.bench.core.queues.routes))
-        known = list(self.bench.core.queues.routes[q_id])
+        q_id = self.random.choice(list(self.bench.core._routes.by_queue))
+        known = list(self.bench.core._routes.by_queue[q_id])
         s_ids = tuple(self.random.sample(known, min(len(known), self.random.randint(1, 2))))
         if self.random.random() < 0.05:
             s_ids = (self.random.randrange(10_000),)
@@ -299,7 +298,7 @@ class Walk:
     def look_closely(self) -> None:
         """The same, for what takes a while to see."""
         core = self.bench.core
-        window = core.window
+        window = core.posts
         assert window.bytes == sum(len(message[1]) for _, message in window)
         assert Counter({number: lot.left for number, lot in window.lots.items()}) == Counter(
             number for _, number, _ in window.entries.values()
@@ -311,11 +310,11 @@ class Walk:
             if queue.sending:
                 assert core.connected or not self.bench.up
         assert len(window) == sum(open_.values())
-        assert len(core.queues) <= 2 * len(URIS)  # one for each side
+        assert len(core._queues) <= 2 * len(URIS)  # one for each side
         assert len(core._requests) <= 1000 + 2 * len(URIS)
-        assert len(core.queues._families) <= len({uri.partition("?")[0] for uri in URIS})
-        assert sum(map(len, core.queues.routes.values())) <= 5 * len(URIS) * len(EXPRESSIONS)
-        assert len(core.queues._steps.dirty) <= len(URIS)
+        assert len(core._queues._families) <= len({uri.partition("?")[0] for uri in URIS})
+        assert sum(map(len, core._routes.by_queue.values())) <= 5 * len(URIS) * len(EXPRESSIONS)
+        assert len(core._queues._steps.dirty) <= len(URIS)
 
     def finish(self) -> None:
         """Let everything end: no post and no caller may be left waiting."""
@@ -333,7 +332,7 @@ class Walk:
                 self.look()
                 bench.wait(0.5)
                 self.look()
-            assert not len(bench.core.window), "posts nobody answers"
+            assert not len(bench.core.posts), "posts nobody answers"
             waiting = self.tokens - set(bench.completed) - self._ended - self.abandoned
             assert not waiting, f"callers nobody answers: {waiting}"
         bench.core.stop(self._token("stop"), bench.now, bench.now + 5)
@@ -346,7 +345,7 @@ class Walk:
         assert set(bench.outcomes) | self._settled == set(self.posted), "posts without outcome"
         missing = self.tokens - set(bench.completed) - self._ended - self.abandoned
         assert not missing, f"callers left waiting: {missing}"
-        assert len(bench.core.window) == bench.core.window.bytes == len(bench.core.queues) == 0
+        assert len(bench.core.posts) == bench.core.posts.bytes == len(bench.core._queues) == 0
         assert bench.core.next_deadline() is None
 
     # helpers
