@@ -256,7 +256,7 @@ class Driver:
         # with it what it was among all: it may pass messages on.
         shares: dict[Any, tuple[list[Push], Places]] = {}
         number = self._delivered
-        for subscription, messages in event.deliveries:
+        for _, subscription, messages in event.deliveries:
             share = shares.get(subscription.owner)
             if share is None:
                 shares[subscription.owner] = messages[:], [(0, number)]

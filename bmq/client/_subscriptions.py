@@ -100,6 +100,7 @@ class Subscriptions:
 
     async def end(self, consumer: Consumer) -> None:
         """Remove a consumer; see :meth:`bmq.Consumer.close`."""
+        self._driver.connection.check_loop()
         consumer._shut(None)
         if consumer not in self._consumers:
             return

@@ -12,7 +12,7 @@ import pytest
 
 import bmq
 from bmq.events import ConnectionLost, SessionEvent, SlowConsumer, SlowConsumerRecovered
-from bmq.protocol.client.tables import QueueState
+from bmq.protocol.client.queue import QueueState
 from bmq.wire.constants import EventType
 from bmq.wire.event import pack_event_header
 from bmq.wire.options import encode_sub_queue_ids

@@ -34,14 +34,14 @@ async def check_usable(peer: Peer, session: bmq.Session, queue: bmq.Queue) -> No
     """A session is usable when all of this works."""
     peer.answer("OpenQueue", "ConfigureStream", "CloseQueue", "PUT")
     async with asyncio.timeout(5):
-        await eventually(lambda: queue._core.request is None)
+        await eventually(lambda: queue.state is bmq.QueueState.OPEN)
         ack = await queue.post(b"77")
         assert ack.status is bmq.AckStatus.SUCCESS
         for consumer in queue.subscriptions:
             if consumer is not queue._default:  # it was too late to cancel
                 await consumer.close()
         receiving = asyncio.ensure_future(queue.receive())
-        await eventually(lambda: queue._core.state is bmq.QueueState.OPEN and queue._core.applied)
+        await eventually(lambda: queue.state is bmq.QueueState.OPEN and queue.subscriptions)
         peer.connection.push(88)
         assert (await receiving).data == b"88"
         await queue.configure(max_unconfirmed_messages=5)
@@ -105,7 +105,8 @@ async def _post_and(queue: bmq.Queue, call: Callable[[], Awaitable[None]]) -> No
 
 
 async def _open_and_close(queue: bmq.Queue) -> None:
-    queue._consumers.append(consumer := queue.subscribe("x > 9"))
+    consumer = queue.subscribe("x > 9")
+    queue._subscriptions.add(consumer)
     await consumer.close()
 
 
@@ -136,9 +137,8 @@ async def test_cancelled_connecting_leaves_nothing(peer: Peer, held: str, turns:
     peer.hold = {held} - {""}
     connecting = bmq.connect(peer.uri, credentials=bmq.Credentials.anonymous())
     if not await cancel_after(turns, connecting.__aenter__()):
-        await connecting._session.close()
+        await connecting.__aexit__(None, None, None)
     await eventually(lambda: all(connection.transport is None for connection in peer.connections))
-    assert connecting._session.state in (bmq.SessionState.STOPPED, bmq.SessionState.CLOSED)
 
 
 @pytest.mark.parametrize("turns", range(6))

@@ -155,9 +155,8 @@ async def test_closing_twice_at_the_same_time_and_afterwards(peer: Peer) -> None
     assert peer.log.count("Disconnect") == 1
 
 
-async def test_closing_before_anything_was_started() -> None:
-    session = bmq.connect("tcp://127.0.0.1:1")._session
-    assert (await session.close()).clean
+async def test_leaving_before_anything_was_started() -> None:
+    await bmq.connect("tcp://127.0.0.1:1").__aexit__(None, None, None)
 
 
 async def test_closing_while_connecting_ends_the_connecting(peer: Peer) -> None:
@@ -165,7 +164,7 @@ async def test_closing_while_connecting_ends_the_connecting(peer: Peer) -> None:
     connecting = bmq.connect(peer.uri)
     starting = asyncio.ensure_future(connecting.__aenter__())
     await eventually(lambda: peer.connections and peer.connection.script.identity)
-    assert (await connecting._session.close()).clean
+    await connecting.__aexit__(None, None, None)
     with pytest.raises(bmq.SessionClosed, match="while it was connecting"):
         await starting
     await eventually(lambda: peer.connection.transport is None)

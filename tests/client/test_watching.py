@@ -40,11 +40,9 @@ async def test_events_are_values() -> None:
 async def test_an_iterator_that_does_not_keep_up_loses_the_oldest(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         iterator = session.events()
-        health = session._driver.core
         for _ in range(800):
-            health.host_health(False)
-            health.host_health(True)
-        session._driver.pump()
+            session._driver.set_health(False)
+            session._driver.set_health(True)
         got = [await anext(iterator) for _ in range(1000)]
         assert got[-1] == events.HostHealthRestored()
 
@@ -54,7 +52,7 @@ async def test_iterators_that_are_dropped_are_forgotten(peer: Peer) -> None:
         for _ in range(100):
             session.events()
         gc.collect()
-        assert len(session._events._subscribers) == 0
+        assert len(session._driver.events._subscribers) == 0
 
 
 async def test_a_failing_callback_is_logged_and_harms_nobody(

@@ -272,7 +272,7 @@ class Bench:
         elif isinstance(event, Completed):
             self.completed.setdefault(event.token, []).append(event.error)
         elif isinstance(event, Pushed):
-            for sub, messages in event.deliveries:
+            for _, sub, messages in event.deliveries:
                 self.received.extend((sub.owner, PushMessage._make(message)) for message in messages)
         elif isinstance(event, CloseChannel):
             self.failures.append(event.error)

@@ -386,9 +386,7 @@ async def test_a_message_delivered_again_while_it_is_handled_is_not_handled_twic
         await queue.post(b"slow")
         async with consuming(queue, handle, concurrency=2, retry=bmq.Backoff(1), clock=Standstill()):
             await holding.wait()
-            channel = queue._driver._channel
-            assert channel is not None
-            channel.abort()
+            queue._driver.connection.abort()
             async for event in events:
                 if isinstance(event, bmq.events.StateRestored):
                     break

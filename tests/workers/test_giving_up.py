@@ -152,7 +152,7 @@ async def test_what_was_skipped_is_tried_again_when_the_connection_was_lost(
             max_unconfirmed_messages=2,
         ):
             assert await stage.next(4) == [*numbered(3), b"good"]
-            own._driver._channel.abort()  # type: ignore[union-attr]
+            own._driver.connection.abort()
             assert sorted(await stage.next(3)) == numbered(3)
             await stage.queue.post(b"good")
             assert await stage.next(1) == [b"good"]

@@ -507,7 +507,7 @@ class ClientCore(Machine):
         if self._confirms:
             deliveries = [(route, self._drop_confirmed(route[0], run)) for route, run in deliveries]
         if deliveries:
-            self._emit(Pushed([(subscription, run) for (_, subscription), run in deliveries]))
+            self._emit(Pushed([(queue, subscription, run) for (queue, subscription), run in deliveries]))
 
     def _drop_confirmed(self, queue: QueueCore, messages: list[Push]) -> list[Push]:
         """Confirm again what was confirmed before the connection was lost; return the rest."""

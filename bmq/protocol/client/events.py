@@ -198,9 +198,12 @@ class Acked(Signal):
 
 @dataclass(frozen=True, slots=True)
 class Pushed(Signal):
-    """Messages arrived: (subscription, its messages in order) each."""
+    """Messages arrived: (queue, subscription, its messages in order) each.
 
-    deliveries: list[tuple[Any, list[Any]]]
+    A message has the fields of :class:`bmq.wire.push.PushMessage`, in that order.
+    """
+
+    deliveries: list[tuple[Any, Any, list[Any]]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -515,6 +515,7 @@ class QueueCore(Machine):
         self._request = None
         self._waiting.extendleft(reversed(self._configuring))
         self._configuring.clear()
+        self._shared.routes.remove(self)
         self.fire(_I.CHANNEL_DOWN, now)
 
     def resume(self, now: float) -> bool:
@@ -732,7 +733,7 @@ class QueueCore(Machine):
             body = ConfigureQueueStream(q_id=self.q_id, stream_parameters=self._old_parameters(subs))
         else:
             asked = () if subs is None else subs or (_NOTHING,)
-            numbered = self._shared.routes.number(asked)
+            numbered = self._shared.routes.number(self, asked)
             body = ConfigureStream(q_id=self.q_id, stream_parameters=self._stream_parameters(numbered))
             if not subs:
                 numbered = []

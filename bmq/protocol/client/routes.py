@@ -34,10 +34,20 @@ class Routes:
         self._generations: dict[QueueCore, deque[list[int]]] = {}
         self.by_queue: dict[int, dict[int, Route]] = {}
 
-    def number(self, subscriptions: Sequence[SubscriptionCore]) -> Numbered:
-        """Give subscriptions sIds that were never used before in this session."""
-        numbered = list(enumerate(subscriptions, self._next_s_id))
-        self._next_s_id += len(subscriptions)
+    def number(self, queue: QueueCore, subscriptions: Sequence[SubscriptionCore]) -> Numbered:
+        """Give subscriptions their sIds: the ones they have, or ones never used before in this session.
+
+        A broker counts what is unconfirmed for each sId: with a new one, a subscription that did not change
+        would get all its room once more.
+        """
+        known = {sub: s_id for s_id, (_, sub) in self.by_queue.get(queue.q_id, {}).items()}
+        numbered: Numbered = []
+        for sub in subscriptions:
+            s_id = known.get(sub)
+            if s_id is None:
+                s_id = self._next_s_id
+                self._next_s_id += 1
+            numbered.append((s_id, sub))
         return numbered
 
     def add(self, queue: QueueCore, numbered: Numbered) -> None:
@@ -55,11 +65,12 @@ class Routes:
             self._forget(queue, [s_id for s_id in generations.popleft() if s_id not in kept])
 
     def drop(self, queue: QueueCore, numbered: Numbered) -> None:
-        """A configuration was refused: nothing will come with its sIds."""
-        self._forget(queue, [s_id for s_id, _ in numbered])
+        """A configuration was refused: nothing will come with the sIds that only it had."""
+        kept = {s_id for generation in self._generations.get(queue, ()) for s_id in generation}
+        self._forget(queue, [s_id for s_id, _ in numbered if s_id not in kept])
 
     def remove(self, queue: QueueCore) -> None:
-        """The queue is closed: whatever still arrives for it is nobody's."""
+        """The queue is closed, or the connection lost: whatever still arrives for it is nobody's."""
         self._generations.pop(queue, None)
         routes = self.by_queue.get(queue.q_id)
         if routes is not None:

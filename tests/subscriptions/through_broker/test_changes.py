@@ -17,19 +17,19 @@ class Counting:
 
     def __init__(self, queue: bmq.Queue) -> None:
         self.count = 0
-        core = queue._driver.core
-        request = core.request
+        requests = queue._driver.core._requests
+        send = requests.send
 
         def counting(kind: RequestKind, *args: object, **kwargs: object) -> object:
             self.count += kind is RequestKind.CONFIGURE
-            return request(kind, *args, **kwargs)  # type: ignore[arg-type]
+            return send(kind, *args, **kwargs)  # type: ignore[arg-type]
 
-        core.request = counting  # type: ignore[method-assign, assignment]
+        requests.send = counting  # type: ignore[method-assign, assignment]
 
 
 def refuse(consumer: bmq.Consumer) -> None:
     """Make a subscription one that a broker refuses: its priority says that it is not configured."""
-    for core in consumer._definition.cores:
+    for core in consumer._definition.subscriptions:
         core.options.priority = -(2**31)
 
 
@@ -85,15 +85,14 @@ async def test_a_refused_change_rolls_back_to_what_the_broker_has(
 ) -> None:
     queue = await scene.reader()
     async with queue.subscribe("x == 1", priority=7) as consumer:
-        define = consumer._define
+        redefine = queue._subscriptions.redefine
 
-        def broken(*definition: Any) -> Any:
-            defined = define(*definition)
-            for core in defined.cores:
-                core.options.priority = -(2**31)
-            return defined
+        def broken(consumer: bmq.Consumer, definition: Any) -> Any:
+            for each in definition.subscriptions:
+                each.options.priority = -(2**31)
+            return redefine(consumer, definition)
 
-        monkeypatch.setattr(consumer, "_define", broken)
+        monkeypatch.setattr(queue._subscriptions, "redefine", broken)
         with pytest.raises(bmq.ConfigureQueueError):
             await consumer.configure("x == 2", priority=9)
         assert consumer.expressions == ["x == 1"]
@@ -253,7 +252,7 @@ async def test_a_changed_consumer_gets_what_nobody_wanted_before(scene: Scene) -
 async def test_unclaimed_messages_are_mentioned_once(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("bmq.client.queue._MENTION_UNCLAIMED_AFTER", 0)
+    monkeypatch.setattr("bmq.client._subscriptions._MENTION_UNCLAIMED_AFTER", 0)
     queue = await scene.reader()
     events = aiter(scene.sessions[queue].events())
     for _ in range(2):
@@ -349,15 +348,14 @@ async def test_what_is_refused_leaves_the_default_subscription_as_it_was(
 ) -> None:
     queue = await scene.reader(default_subscription=True, priority=3)
     [default] = queue.subscriptions
-    define = default._define
+    redefine = queue._subscriptions.redefine
 
-    def broken(*definition: Any) -> Any:
-        defined = define(*definition)
-        for core in defined.cores:
-            core.options.priority = -(2**31)
-        return defined
+    def broken(consumer: bmq.Consumer, definition: Any) -> Any:
+        for each in definition.subscriptions:
+            each.options.priority = -(2**31)
+        return redefine(consumer, definition)
 
-    monkeypatch.setattr(default, "_define", broken)
+    monkeypatch.setattr(queue._subscriptions, "redefine", broken)
     with pytest.raises(bmq.ConfigureQueueError, match="invalid priority"):
         await queue.configure(priority=4)
     assert queue.subscriptions == [default]

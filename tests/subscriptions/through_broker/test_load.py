@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.client.consumer import Places, properties_of
+from bmq.client._definition import Places, properties_of
 from bmq.wire.push import Push
 from tests.subscriptions.through_broker.scene import Scene
 

@@ -1,0 +1,162 @@
+"""A blocking client in a hundred lines: the protocol core of bmq over a plain socket.
+
+    python examples/sans_io_client.py [--broker tcp://localhost:30114] [--queue URI] [--count 3]
+
+``ClientCore`` knows the protocol and does no I/O. Whoever has a socket and a clock gives it what arrives and
+the time, sends what it wants sent, and looks at what it reports. This is all there is to that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from bmq.errors import AckStatus, ConnectionFailed, Error
+from bmq.protocol.client import ClientCore, QueueCore, SubscriptionCore, SubscriptionOptions
+from bmq.protocol.client.events import Acked, CloseChannel, Completed, Connected, Pushed
+from bmq.wire.control import ClientIdentity, ClientType, GuidInfo, QueueFlags
+from bmq.wire.guid import GuidGenerator, client_id_from
+from bmq.wire.push import PushMessage
+from bmq.wire.uri import QueueUri
+
+
+class BlockingClient:
+    """One session. Every call returns when it is done, or raises why it is not."""
+
+    def __init__(self, broker: str, timeout: float = 10.0) -> None:
+        where = urlsplit(broker)
+        self._socket = socket.create_connection((where.hostname, where.port or 30114), timeout)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._timeout = timeout
+        self._guids = GuidGenerator(client_id_from(socket.gethostname(), time.time_ns(), os.getpid(), 1))
+        self._numbers = itertools.count()
+        self._done: dict[Any, Error | AckStatus | None] = {}
+        self._messages: deque[tuple[QueueCore, bytes, bytes]] = deque()
+        self._core = ClientCore(
+            ClientIdentity(
+                protocol_version=1,
+                client_type=ClientType.E_TCPCLIENT,
+                process_name="sans_io_client",
+                features="PROTOCOL_ENCODING:JSON;MPS:MESSAGE_PROPERTIES_EX",
+                guid_info=GuidInfo(client_id=self._guids.client_id_text),
+            )
+        )
+        self._core.channel_opened(None, time.monotonic())
+        self._wait_for("connected")
+
+    def open(self, uri: str, expressions: Sequence[str] = ("",)) -> QueueCore:
+        """Open a queue for reading and writing, with a subscription for each expression."""
+        token, now = next(self._numbers), time.monotonic()
+        options = SubscriptionOptions(max_unconfirmed_messages=100, max_unconfirmed_bytes=1 << 24, priority=0)
+        queue = self._core.open_queue(
+            QueueUri.parse(uri),
+            QueueFlags.READ | QueueFlags.WRITE,
+            uri,
+            token,
+            now,
+            now + self._timeout,
+            subscriptions=[SubscriptionCore(text, options, text) for text in expressions],
+        )
+        self._wait_for(token)
+        return queue
+
+    def post(self, queue: QueueCore, payload: bytes) -> AckStatus:
+        """Post a message; return what the broker says to it."""
+        token = next(self._numbers)
+        guid = self._guids.next(time.monotonic_ns())
+        self._core.post(queue, guid, payload, token, time.monotonic())
+        return self._wait_for(token)
+
+    def receive(self) -> tuple[QueueCore, bytes, bytes]:
+        """Return queue, GUID and data of the next message."""
+        while not self._messages:
+            self._turn()
+        return self._messages.popleft()
+
+    def confirm(self, queue: QueueCore, guid: bytes) -> None:
+        """Confirm a message; it leaves with whatever is sent next."""
+        self._core.confirm(queue, guid)
+
+    def close(self) -> None:
+        """Say goodbye."""
+        token, now = next(self._numbers), time.monotonic()
+        self._core.stop(token, now, now + self._timeout)
+        self._wait_for(token)
+        self._socket.close()
+
+    def _wait_for(self, token: Any) -> Any:
+        while token not in self._done:
+            self._turn()
+        outcome = self._done.pop(token)
+        if isinstance(outcome, Error):
+            raise outcome
+        return outcome
+
+    def _turn(self) -> None:
+        """Send what there is to send, take what comes until the next deadline, see what has happened."""
+        core = self._core
+        if data := b"".join(core.data_to_send(time.monotonic())):
+            self._socket.sendall(data)
+        if self._look():
+            return
+        deadline = core.next_deadline()
+        self._socket.settimeout(
+            self._timeout if deadline is None else max(0.001, deadline - time.monotonic())
+        )
+        try:
+            data = self._socket.recv(65536)
+            if data:
+                core.receive(data, time.monotonic())
+            else:
+                core.channel_closed("the broker closed the connection", time.monotonic())
+                core.give_up("the broker closed the connection", time.monotonic())
+        except TimeoutError:
+            core.tick(time.monotonic())
+        self._look()
+
+    def _look(self) -> bool:
+        events = self._core.events()
+        for event in events:
+            if isinstance(event, Connected):
+                self._done["connected"] = None
+            elif isinstance(event, Completed):
+                self._done[event.token] = event.error
+            elif isinstance(event, Acked):
+                self._done.update((token, status) for token, _, _, status, _ in event.outcomes)
+            elif isinstance(event, Pushed):
+                for queue, _, pushes in event.deliveries:
+                    self._messages.extend(
+                        (queue, push.guid, push.data) for push in map(PushMessage._make, pushes)
+                    )
+            elif isinstance(event, CloseChannel) and event.error:
+                raise ConnectionFailed(str(event.error))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--broker", default=os.environ.get("BMQ_BROKER_URI", "tcp://localhost:30114"))
+    parser.add_argument("--queue", default="bmq://bmq.test.mem.priority/sans-io")
+    parser.add_argument("--count", type=int, default=3)
+    options = parser.parse_args()
+    client = BlockingClient(options.broker)
+    queue = client.open(options.queue)
+    for number in range(options.count):
+        print("posted:", client.post(queue, f"message {number}".encode()).name)
+    for _ in range(options.count):
+        of, guid, data = client.receive()
+        print("received:", data.decode())
+        client.confirm(of, guid)
+    client.close()
+
+
+if __name__ == "__main__":
+    main()
