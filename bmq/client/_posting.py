@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from bmq.client.message import Ack, FailedPost, PostReport, PutMessage
-from bmq.errors import AckStatus, InvalidPayload, PostError, StateError, UsageError
+from bmq.errors import AckStatus, InvalidPayload, PostError
 from bmq.protocol.client.events import Outcome
 from bmq.protocol.client.queue import QueueCore
 from bmq.wire.constants import MAX_APPLICATION_DATA, PutFlags
@@ -143,7 +143,7 @@ class Poster:
     ) -> PostFuture:
         """Post one message; see :meth:`bmq.Queue.post_nowait`."""
         connection = self._connection
-        self._check()
+        self._driver.check_open()
         now, tick = connection.clock()
         data = payload if isinstance(payload, bytes) else _as_bytes(payload)
         raw, data, flags, schema_id, compression = self._prepare(data, properties, guid, tick)
@@ -223,12 +223,8 @@ class Poster:
 
     def _check(self) -> None:
         """Raise unless the queue can be posted to."""
-        core = self._core
         self._driver.check_open()
-        if not core.writable:
-            raise UsageError(f"queue {core.uri} was not opened for writing: open_queue(..., write=True)")
-        if core.suspended:
-            raise StateError(f"queue {core.uri} is suspended: the host is unhealthy")
+        self._core.check_posts()
 
     def _prepare(
         self, data: bytes, properties: Mapping[str, PropertyInput] | None, guid: str | None, tick: int

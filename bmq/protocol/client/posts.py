@@ -141,7 +141,7 @@ class Posts:
             compression: of the PUT message.
 
         Raises:
-            QueueClosed: the queue is not open for writing.
+            QueueClosed, UsageError, StateError: the queue takes no posts.
             UsageError: the GUID is already in the window.
         """
         if guid in self._entries:
@@ -170,7 +170,7 @@ class Posts:
             tag: which of the token's posts is the first of these; the others follow.
 
         Raises:
-            QueueClosed: the queue is not open for writing.
+            QueueClosed, UsageError, StateError: the queue takes no posts.
             UsageError: a GUID is already in the window. The messages before it are posted.
         """
         number = self._last + 1

@@ -18,7 +18,9 @@ from bmq.errors import (
     QueueClosed,
     RequestError,
     RequestTimeout,
+    StateError,
     StatusCategory,
+    UsageError,
 )
 from bmq.protocol.client.events import (
     Acked,
@@ -242,6 +244,7 @@ class Service(Enum):
 
 _S, _I = QueueState, QueueInput
 _OPEN, _RECONFIGURING = QueueState.OPEN, QueueState.RECONFIGURING
+_IN_SERVICE = Service.IN_SERVICE
 _ANSWERS: dict[RequestKind, tuple[type, ...]] = {
     RequestKind.OPEN: (OpenQueueResponse,),
     RequestKind.CONFIGURE: (ConfigureStreamResponse, ConfigureQueueStreamResponse),
@@ -487,16 +490,29 @@ class QueueCore(Machine):
         """Count posts; return whether they are to be written at once, rather than when it is reopened.
 
         Raises:
-            QueueClosed: it takes no posts.
+            QueueClosed, UsageError, StateError: see :meth:`check_posts`.
         """
-        if self.writable and self._closing is None:
-            if self.state is _OPEN or self.state is _RECONFIGURING:
-                self.unacked += count
-                return True
-            if self.state in _IN_USE:
-                self.unacked += count
-                return False
-        raise QueueClosed(f"queue {self.uri} is {self.state.value}")
+        state = self.state
+        at_once = (state is _OPEN or state is _RECONFIGURING) and self.writable
+        if not at_once or self._service is not _IN_SERVICE:
+            self.check_posts()
+        self.unacked += count
+        return at_once
+
+    def check_posts(self) -> None:
+        """Raise unless it takes posts.
+
+        Raises:
+            UsageError: it was not opened for writing.
+            QueueClosed: it is closing or closed.
+            StateError: it is suspended.
+        """
+        if not self.writable:
+            raise UsageError(f"queue {self.uri} was not opened for writing: open_queue(..., write=True)")
+        if self._closing is not None or self.state not in _IN_USE:
+            raise QueueClosed(f"queue {self.uri} is {self.state.value}")
+        if self.suspended:
+            raise StateError(f"queue {self.uri} is suspended: the host is unhealthy")
 
     def settled(self, count: int) -> None:
         """So many posts have their outcome."""
