@@ -28,7 +28,7 @@ import bmq.admin
 import bmq.errors
 import bmq.events
 from bmq.errors import AckStatus, StatusCategory
-from bmq.protocol.broker import session as broker
+from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.client import tables
 from bmq.wire import constants, layout
 
@@ -155,17 +155,20 @@ def enumerations() -> str:
     return "\n\n".join(parts)
 
 
-MACHINE = "_TRANSITIONS"
-
-
 def transition_tables() -> dict[str, Mapping[tuple[Enum, Enum], Any]]:
-    """Every table of the protocol by its name: Session, Queue and so on."""
+    """Every table of the protocol by the name of what it moves."""
     return {
-        name.removesuffix(MACHINE).capitalize(): table
-        for module in (tables, broker)
-        for name, table in vars(module).items()
-        if name.endswith(MACHINE)
+        "Handshake": tables.HANDSHAKE_TRANSITIONS,
+        "Session": tables.SESSION_TRANSITIONS,
+        "Queue": tables.QUEUE_TRANSITIONS,
+        "Broker": BrokerSession.TRANSITIONS,
     }
+
+
+def _action(step: Any) -> str:
+    """The name of what a transition runs."""
+    name = step.action if isinstance(step.action, str) else getattr(step.action, "__name__", "")
+    return f"`{name.lstrip('_')}`" if name else ""
 
 
 def _states(table: Mapping[tuple[Enum, Enum], Any]) -> list[Enum]:
@@ -188,7 +191,7 @@ def transitions(table: Mapping[tuple[Enum, Enum], Any]) -> str:
         (
             f"`{state.name}`",
             f"`{event.name}`",
-            step.action and f"`{step.action}`",
+            _action(step),
             f"`{step.next_state.name}`",
         )
         for (state, event), step in sorted(table.items(), key=lambda item: order.index(item[0][0]))
