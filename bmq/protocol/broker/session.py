@@ -9,17 +9,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from functools import partial
 from itertools import chain
 from typing import Any, ClassVar
 
 from bmq.errors import ProtocolError
 from bmq.protocol.broker.backend import Backend, ClientPort, stream_parameters
-from bmq.protocol.broker.data import Put, PutReader, read_confirm_event
-from bmq.protocol.broker.framing import BrokerFramer
 from bmq.protocol.broker.output import BrokerOutput
+from bmq.protocol.broker.properties import from_old_client
 from bmq.protocol.broker.settings import BrokerSettings
+from bmq.protocol.framing import Framer
 from bmq.protocol.heartbeat import Heartbeat, Pulse
 from bmq.protocol.machine import Machine, Transition
+from bmq.wire.confirm import iter_confirms
 from bmq.wire.constants import UNSET_GUID, EventType, PutFlags
 from bmq.wire.control import codec_of, decode_event, encode_event
 from bmq.wire.control.features import MESSAGE_PROPERTIES_EX, parse_features
@@ -51,6 +53,7 @@ from bmq.wire.control.messages import (
 from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, Event
 from bmq.wire.guid import GuidGenerator
 from bmq.wire.printable import printable
+from bmq.wire.put import Put, PutRun, decode_put_runs
 
 __all__ = [
     "BrokerInput",
@@ -61,6 +64,8 @@ __all__ = [
 _log = logging.getLogger("bmq.broker.session")
 
 _ACK_REQUESTED = int(PutFlags.ACK_REQUESTED)
+#: Where the GUID is in a :data:`Put`, and where in that a legacy client has its correlation id.
+_GUID = 2
 _CORRELATION_ID = slice(1, 4)
 #: The oldest SDKs served, by language.
 _MINIMUM_VERSIONS = {ClientLanguage.E_CPP: 10500, ClientLanguage.E_JAVA: 2}
@@ -147,7 +152,7 @@ class BrokerSession(Machine):
         #: The mechanism and the name the client authenticated with.
         self.principal: tuple[str, str] | None = None
         # Strangers cost little memory: what has to come first is small.
-        self._framer = BrokerFramer(settings.max_handshake_size, settings.max_handshake_size)
+        self._framer = Framer(settings.max_handshake_size, tolerant=True)
         # What came in the same chunk and is done later, to let others have a turn; and the error behind it.
         self._rest: list[Event] = []
         self._error: ProtocolError | None = None
@@ -241,12 +246,14 @@ class BrokerSession(Machine):
             self._error = error
             if self._rest or self.state is BrokerState.CLOSED:
                 break
-            if error is not None:
+            if error is None:
+                break
+            # What came in front of it may have raised the limit.
+            events, error = self._cut(b"")
+            if error is not None and not events:
                 self._complain(f"{error}; closing")
                 self.fire(_I.BAD_LENGTH, now)
-            if not self._framer.undecided:
                 break
-            events, error = self._cut(b"")
         if self.state is BrokerState.CLOSED:
             self._rest = []
         self.backend.deliver(now)
@@ -479,26 +486,29 @@ class BrokerSession(Machine):
     def _post(self, events: list[Event], now: float) -> None:
         client = self.client
         assert client is not None
-        read = PutReader(client.inflate)
+        runs: list[PutRun] = []
+        inflate = partial(from_old_client, client.inflate)
         for event in events:
-            error = read.event(event.data, event.body)
-            if error is not None:
+            try:
+                decode_put_runs(event.data, event.body, runs, inflate)
+            except ProtocolError as error:
+                # A real broker stops here too, without an answer, and keeps the connection.
                 self._complain(f"{error}; the rest of the event is ignored")
-        for queue_id, puts in read.runs:
+        for queue_id, puts in runs:
             if self._legacy:
                 puts = [self._named(put, now) for put in puts]
-            elif any(put[2] == UNSET_GUID for put in puts):
-                client.refuse(queue_id, [put for put in puts if put[2] == UNSET_GUID])
-                puts = [put for put in puts if put[2] != UNSET_GUID]
+            elif nameless := [put for put in puts if put[_GUID] == UNSET_GUID]:
+                client.refuse(queue_id, nameless)
+                puts = [put for put in puts if put[_GUID] != UNSET_GUID]
             client.post(queue_id, puts, now)
 
     def _named(self, put: Put, now: float) -> Put:
         """Give a legacy client's message a GUID; in its place came a correlation id."""
-        flags, _, field, schema_id, compression, size, data = put
+        flags, _, field, schema_id, compression, crc, size, data = put
         correlation_id = int.from_bytes(field[_CORRELATION_ID], "big")
         flags = flags | _ACK_REQUESTED if correlation_id else flags & ~_ACK_REQUESTED
         guid = self._guids.next(int(now * 1e9))
-        return flags, correlation_id, guid, schema_id, compression, size, data
+        return flags, correlation_id, guid, schema_id, compression, crc, size, data
 
     def _confirm(self, events: list[Event], now: float) -> None:
         client = self.client
@@ -506,7 +516,7 @@ class BrokerSession(Machine):
         confirms: list[Iterable[tuple[int, bytes, int]]] = []
         for event in events:
             try:
-                confirms.append(read_confirm_event(event.data, event.body))
+                confirms.append(iter_confirms(event.data, event.body))
             except ProtocolError as error:
                 self._complain(f"{error}; ignored")
         client.confirm(chain.from_iterable(confirms), now)
