@@ -39,6 +39,7 @@ from bmq.wire.crc import crc32c
 from bmq.wire.event import HEADER_SIZE, pack_event_header, read_event
 from bmq.wire.guid import GuidGenerator
 from bmq.wire.options import encode_sub_queue_ids
+from bmq.wire.padding import padding
 from bmq.wire.properties import Properties, encode_properties
 from bmq.wire.push import decode_push_runs, encode_push
 from bmq.wire.put import encode_puts
@@ -119,7 +120,7 @@ def producing() -> list[tuple[str, float]]:
 def consuming() -> list[tuple[str, float]]:
     guids = [number.to_bytes(16, "big") for number in range(1, COUNT + 1)]
     options = encode_sub_queue_ids((1,))
-    body = b"".join(encode_push(0, guid, PAYLOAD, options) for guid in guids)
+    body = b"".join(encode_push(0, guid, PAYLOAD + padding(len(PAYLOAD)), options) for guid in guids)
     event = pack_event_header(HEADER_SIZE + len(body), EventType.PUSH) + body
     pushes = decode_push_runs(event, HEADER_SIZE)[0]
     driver: Any = SimpleNamespace(

@@ -28,8 +28,10 @@ import bmq.admin
 import bmq.errors
 import bmq.events
 from bmq.errors import AckStatus, StatusCategory
-from bmq.protocol.broker import session as broker
-from bmq.protocol.client import tables
+from bmq.protocol.broker.session import BrokerSession
+from bmq.protocol.client.core import ClientCore
+from bmq.protocol.client.handshake import Handshake
+from bmq.protocol.client.queue import QueueCore, Service
 from bmq.wire import constants, layout
 
 ROOT = Path(__file__).parent.parent
@@ -155,17 +157,20 @@ def enumerations() -> str:
     return "\n\n".join(parts)
 
 
-MACHINE = "_TRANSITIONS"
-
-
 def transition_tables() -> dict[str, Mapping[tuple[Enum, Enum], Any]]:
-    """Every table of the protocol by its name: Session, Queue and so on."""
+    """Every table of the protocol by the name of what it moves."""
     return {
-        name.removesuffix(MACHINE).capitalize(): table
-        for module in (tables, broker)
-        for name, table in vars(module).items()
-        if name.endswith(MACHINE)
+        "Handshake": Handshake.TRANSITIONS,
+        "Session": ClientCore.TRANSITIONS,
+        "Queue": QueueCore.TRANSITIONS,
+        "Service": Service.TRANSITIONS,
+        "Broker": BrokerSession.TRANSITIONS,
     }
+
+
+def _action(step: Any) -> str:
+    """The name of what a transition runs."""
+    return f"`{step.action.__name__.removeprefix('_')}`" if step.action else ""
 
 
 def _states(table: Mapping[tuple[Enum, Enum], Any]) -> list[Enum]:
@@ -188,7 +193,7 @@ def transitions(table: Mapping[tuple[Enum, Enum], Any]) -> str:
         (
             f"`{state.name}`",
             f"`{event.name}`",
-            step.action and f"`{step.action}`",
+            _action(step),
             f"`{step.next_state.name}`",
         )
         for (state, event), step in sorted(table.items(), key=lambda item: order.index(item[0][0]))

@@ -15,7 +15,6 @@ from bmq.broker.handle import Handle, Stream
 from bmq.broker.queue import Queue
 from bmq.broker.uri_problem import uri_problem
 from bmq.errors import InvalidURI
-from bmq.protocol.broker.data import Put
 from bmq.protocol.broker.inflation import Exhausted
 from bmq.protocol.broker.output import BrokerOutput
 from bmq.wire.constants import FIRST_RESERVED_QUEUE_ID
@@ -35,6 +34,7 @@ from bmq.wire.control.messages import (
     SubQueueIdInfo,
 )
 from bmq.wire.printable import printable
+from bmq.wire.put import Put
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:

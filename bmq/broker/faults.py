@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from bmq.errors import AckStatus, InvalidArgument, StatusCategory
-from bmq.protocol.broker.data import Put
 from bmq.wire.constants import ACK_STATUS_TO_WIRE
 from bmq.wire.control.messages import ClientIdentity, QueueHandleParameters, Status
+from bmq.wire.put import Put
 
 if TYPE_CHECKING:
     from bmq.broker.connection import Connection
@@ -225,7 +225,8 @@ class Faults:
         for put in puts:
             if happens:
                 handle.queue.refused += 1
-                handle.output.ack(status, put[1], put[2], handle.q_id)
+                _, correlation_id, guid, *_ = put
+                handle.output.ack(status, correlation_id, guid, handle.q_id)
             else:
                 rest.append(put)
         return rest

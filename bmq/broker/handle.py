@@ -8,9 +8,9 @@ from bmq.broker.routing import Choice, Subscriber, choices_of
 from bmq.broker.storage import Message
 from bmq.protocol.broker.output import BrokerOutput
 from bmq.protocol.broker.properties import for_old_client
-from bmq.wire.codec import PUSH_HEADER
 from bmq.wire.constants import PushFlags
 from bmq.wire.control.messages import DEFAULT_APP_ID, Subscription
+from bmq.wire.push import encode_push
 
 if TYPE_CHECKING:
     from bmq.broker.app import App
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Handle", "Stream"]
 
-_HEADER_WORDS = PUSH_HEADER.size // 4
-_pack_push = PUSH_HEADER.packer(headerWords=_HEADER_WORDS, reserved=0)
 _OUT_OF_ORDER = int(PushFlags.OUT_OF_ORDER)
 _RECYCLED = 1
 
@@ -192,10 +190,7 @@ class Handle:
                 schema_id = self._schema(schema_id)
         if out_of_order:
             flags |= _OUT_OF_ORDER
-        option_words = len(options) >> 2
-        words = _HEADER_WORDS + option_words + (len(data) >> 2)
-        header = _pack_push(flags, words, option_words, compression, self.q_id, message.guid, schema_id)
-        self.output.push(header + options + data)
+        self.output.push(encode_push(self.q_id, message.guid, data, options, flags, schema_id, compression))
 
     def _schema(self, schema_id: int) -> int:
         # The recycled bit tells a client to learn a schema anew: it is set the first time it is met.

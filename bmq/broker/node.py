@@ -13,10 +13,10 @@ from bmq.broker.domains import Domain, DomainSource
 from bmq.broker.handle import Handle
 from bmq.broker.queue import Queue
 from bmq.protocol.broker.backend import ClientPort
-from bmq.protocol.broker.data import Put
 from bmq.protocol.broker.inflation import InflationBudget
 from bmq.protocol.broker.output import BrokerOutput
 from bmq.wire.control.messages import QueueHandleParameters, Status
+from bmq.wire.put import Put
 from bmq.wire.uri import QueueUri
 
 __all__ = ["Node"]

@@ -30,7 +30,7 @@ from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
     from bmq.broker.domains import Domain
-    from bmq.protocol.broker.data import Put
+    from bmq.wire.put import Put
 
 __all__ = ["Queue"]
 
@@ -160,7 +160,7 @@ class Queue:
         messages, history = store.messages, store.history if store.remembered else ()
         usage, domain = store.usage, store.domain
         posted = posted_bytes = acknowledged = 0
-        for flags, correlation_id, guid, schema_id, compression, size, data in puts:
+        for flags, correlation_id, guid, schema_id, compression, _, size, data in puts:
             status = 0
             if guid not in messages and not (history and guid in history):
                 pending = mask
@@ -218,7 +218,7 @@ class Queue:
 
     def _post_broadcast(self, handle: Handle, puts: Iterable[Put], now: float) -> None:
         app = self.apps[DEFAULT_APP_ID]
-        for flags, correlation_id, guid, schema_id, compression, size, data in puts:
+        for flags, correlation_id, guid, schema_id, compression, _, size, data in puts:
             if compression and flags & _PROPERTIES and not schema_id:
                 self.refused += 1
                 handle.output.ack(_LIMIT_BYTES, correlation_id, guid, handle.q_id)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from bmq.errors import ProtocolError
-from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT
-from bmq.wire.event import HEADER_SIZE, Event, read_event
+from bmq.wire.codec import EVENT_HEADER, new_tuple
+from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT, EventType
+from bmq.wire.event import HEADER_SIZE, MIN_HEADER_SIZE, Event, read_event
 
 __all__ = ["Framer"]
 
 _LENGTH_BYTES = 4
+_TYPE_MASK = EVENT_HEADER.fields["type"].mask
+_unpack = EVENT_HEADER.struct.unpack_from
+#: Only these have messages in them; whatever else a client sends is small.
+_LARGE = frozenset({int(EventType.PUT), int(EventType.CONFIRM)})
 
 
 class Framer:
@@ -20,12 +25,26 @@ class Framer:
 
     Args:
         max_event_size: the largest event that is accepted, in bytes.
+        max_request_size: the largest event accepted that is neither PUT nor CONFIRM, in bytes; None for
+            ``max_event_size``.
+        tolerant: read like a real broker, which closes only on a length that cannot be one: an event whose
+            header makes no sense has the type UNDEFINED. And a limit may be raised on account of events in
+            front of one that exceeds it: this one is looked at again at the next :meth:`feed`.
     """
 
-    __slots__ = ("_error", "_need", "_pending", "max_event_size")
+    __slots__ = ("_error", "_need", "_pending", "_smallest", "max_event_size", "max_request_size", "tolerant")
 
-    def __init__(self, max_event_size: int = DEFAULT_MAX_INCOMING_EVENT) -> None:
+    def __init__(
+        self,
+        max_event_size: int = DEFAULT_MAX_INCOMING_EVENT,
+        *,
+        max_request_size: int | None = None,
+        tolerant: bool = False,
+    ) -> None:
         self.max_event_size = max_event_size
+        self.max_request_size = max_event_size if max_request_size is None else max_request_size
+        self.tolerant = tolerant
+        self._smallest = _LENGTH_BYTES + 1 if tolerant else HEADER_SIZE
         # Not a list of chunks: a peer that sends bytes one by one would make it many times their size.
         self._pending = bytearray()
         self._need = _LENGTH_BYTES
@@ -54,7 +73,7 @@ class Framer:
                 if end < missing:
                     pending += data
                     return events, None
-                if self._need == _LENGTH_BYTES:
+                if self._need <= HEADER_SIZE:
                     data = b"".join((pending, data))
                     pending.clear()
                     end = len(data)
@@ -64,40 +83,66 @@ class Framer:
                     whole = bytes(pending)
                     pending.clear()
                     start = missing
-                    events.append(read_event(whole))
+                    events.append(self._read(whole))
+            smallest, largest, largest_request = self._smallest, self.max_event_size, self.max_request_size
+            unpack, append, make = _unpack, events.append, new_tuple
             while True:
                 left = end - start
-                if left < _LENGTH_BYTES:
+                if left >= HEADER_SIZE:
+                    # The first bit says "fragment": with it the number is larger than every limit.
+                    length, kind, words, specific, _ = unpack(data, start)
+                    kind &= _TYPE_MASK
+                elif left >= _LENGTH_BYTES:
+                    length = int.from_bytes(data[start : start + _LENGTH_BYTES], "big")
+                    kind = words = specific = 0
+                else:
                     self._need = _LENGTH_BYTES
                     break
-                length = self._check_length(data, start)
+                if not smallest <= length <= largest:
+                    raise self._refusal(length, self.max_event_size)
+                if length > largest_request and kind not in _LARGE:
+                    if left >= HEADER_SIZE:
+                        raise self._refusal(length, largest_request)
+                    self._need = HEADER_SIZE
+                    break
                 if left < length:
                     self._need = length
                     break
                 stop = start + length
-                events.append(read_event(data if length == end else data[start:stop]))
+                event = data if length == end else data[start:stop]
+                body = words * 4
+                if kind and MIN_HEADER_SIZE <= body <= length:
+                    append(make(Event, (kind, specific, event, body)))
+                else:
+                    append(self._read(event))
                 start = stop
         except ProtocolError as error:
-            self._error = error
+            if self.tolerant and events:
+                self._need = _LENGTH_BYTES
+                pending += memoryview(data)[start:]
+            else:
+                self._error = error
             return events, error
         if left:
             pending += memoryview(data)[start:]
         return events, None
 
-    def _check_length(self, data: bytes, start: int) -> int:
-        length = int.from_bytes(data[start : start + _LENGTH_BYTES], "big", signed=True)
-        if length < 0:
-            raise ProtocolError("fragmented events are not allowed", field="EventHeader.fragment", offset=0)
-        if length < HEADER_SIZE:
-            raise ProtocolError(
-                f"an event of {length} bytes cannot hold its header of {HEADER_SIZE}",
-                field="EventHeader.length",
-                offset=0,
-            )
-        if length > self.max_event_size:
-            raise ProtocolError(
-                f"an event of {length:,} bytes exceeds the limit of {self.max_event_size:,}",
-                field="EventHeader.length",
-                offset=0,
-            )
-        return length
+    def _read(self, data: bytes) -> Event:
+        """Return a whole event."""
+        try:
+            return read_event(data)
+        except ProtocolError:
+            if self.tolerant:
+                return Event(EventType.UNDEFINED, 0, data, 0)
+            raise
+
+    def _refusal(self, length: int, limit: int) -> ProtocolError:
+        field = "EventHeader.length"
+        if length >> 31:
+            field, text = "EventHeader.fragment", "fragmented events are not allowed"
+        elif length > limit:
+            kind = "an event" if limit == self.max_event_size else "a request"
+            text = f"{kind} of {length:,} bytes exceeds the limit of {limit:,}"
+        else:
+            text = f"an event of {length} bytes cannot hold its header of {HEADER_SIZE}"
+        return ProtocolError(text, field=field, offset=0)

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from bmq.errors import ProtocolError
-from bmq.wire.codec import ACK_HEADER, ACK_MESSAGE, new_tuple
+from bmq.wire.codec import ACK_HEADER, ACK_MESSAGE
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 
-__all__ = ["STATUS_MASK", "AckMessage", "decode_acks", "encode_acks", "iter_acks"]
+__all__ = [
+    "ACK_SIZE",
+    "STATUS_MASK",
+    "AckMessage",
+    "decode_acks",
+    "encode_ack",
+    "encode_acks",
+    "iter_acks",
+    "pack_acks",
+]
 
 _HEADER = ACK_HEADER.pack(ACK_HEADER.size // 4, ACK_MESSAGE.size // 4, 0, 0)
-_pack = ACK_MESSAGE.packer(reserved=0)
-_unpack = ACK_MESSAGE.unpacker("status", "correlationId", "messageGUID", "queueId")
+#: One acknowledgement's bytes from (wire status, correlation id, GUID, qId).
+encode_ack = ACK_MESSAGE.packer(reserved=0)
+#: The bytes of one acknowledgement.
+ACK_SIZE = ACK_MESSAGE.size
 
 #: The bits of an acknowledgement's first byte that hold the status.
 STATUS_MASK = ACK_MESSAGE.fields["status"].mask << ACK_MESSAGE.fields["status"].shift
@@ -31,7 +42,12 @@ class AckMessage(NamedTuple):
 
 def encode_acks(acks: Iterable[tuple[int, int, bytes, int]]) -> bytes:
     """Return an ACK event from (wire status, correlation id, GUID, qId) items."""
-    body = b"".join([_pack(*ack) for ack in acks])
+    return pack_acks([encode_ack(*ack) for ack in acks])
+
+
+def pack_acks(acks: Sequence[bytes]) -> bytes:
+    """Return an ACK event of acknowledgements that are already encoded."""
+    body = b"".join(acks)
     return pack_event_header(HEADER_SIZE + len(_HEADER) + len(body), EventType.ACK) + _HEADER + body
 
 
@@ -41,9 +57,10 @@ def decode_acks(event: bytes, body: int) -> list[AckMessage]:
     Raises:
         ProtocolError: the header's sizes are too small, or the messages do not fill the event.
     """
-    start, stride = read_list_header(event, body, "Ack", ACK_MESSAGE.size)
-    new = new_tuple
-    return [new(AckMessage, _unpack(event, at)) for at in range(start, len(event), stride)]
+    return [
+        AckMessage(status & STATUS_MASK, int.from_bytes(correlation_id, "big"), guid, queue_id)
+        for status, correlation_id, guid, queue_id in iter_acks(event, body)
+    ]
 
 
 def iter_acks(event: bytes, body: int) -> Iterator[tuple[int, bytes, bytes, int]]:

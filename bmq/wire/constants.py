@@ -15,17 +15,13 @@ __all__ = [
     "PropertyType",
     "PushFlags",
     "PutFlags",
-    "Schema",
 ]
 
-WORD = 4
 #: Version in every event header.
 PROTOCOL_VERSION = 1
 
 #: The application data (properties and payload) of one message may not exceed this many bytes.
 MAX_APPLICATION_DATA = 64 * 1024 * 1024
-#: A PUT event is closed before it exceeds this many bytes.
-MAX_PUT_EVENT = 66 * 1024 * 1024
 #: Any other event is closed before it exceeds this many bytes.
 MAX_EVENT_SOFT = 512 * 1024 * 1024
 #: Default for the largest event accepted from a peer: one message of the largest size and its headers.
@@ -110,15 +106,6 @@ class PropertyType(IntEnum):
     INT64 = 5
     STRING = 6
     BINARY = 7
-
-
-class Schema(IntEnum):
-    """The two schema ids this implementation writes; every other non-zero value means NEW too."""
-
-    #: No properties, or the old encoding.
-    OLD = 0
-    #: The new encoding (MESSAGE_PROPERTIES_EX) without a cached schema.
-    NEW = 1
 
 
 ACK_STATUS_TO_WIRE: dict[AckStatus, int] = {

@@ -25,8 +25,8 @@ _pack = EVENT_HEADER.packer(
     fragment=0, protocolVersion=PROTOCOL_VERSION, headerWords=HEADER_SIZE // 4, reserved=0
 )
 _unpack = EVENT_HEADER.unpacker("fragment", "length", "type", "headerWords", "typeSpecific")
-# A header may be cut to six bytes by its own HeaderWords; these are needed to make sense of it.
-_MIN_HEADER_SIZE = 6
+#: A header may be cut to six bytes by its own HeaderWords; these are needed to make sense of it.
+MIN_HEADER_SIZE = 6
 
 
 class Event(NamedTuple):
@@ -82,7 +82,7 @@ def read_event(data: bytes) -> Event:
     if event_type == 0:
         raise ProtocolError("0 is no event type", field="EventHeader.type", offset=4)
     body = header_words * 4
-    if not _MIN_HEADER_SIZE <= body <= length:
+    if not MIN_HEADER_SIZE <= body <= length:
         raise ProtocolError(
             f"{header_words} words do not fit an event of {length} bytes",
             field="EventHeader.headerWords",

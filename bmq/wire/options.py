@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from bmq.errors import ProtocolError
-from bmq.wire.codec import OPTION_HEADER, SUB_QUEUE_ID, SUB_QUEUE_INFO
+from bmq.wire.codec import OPTION_HEADER, SUB_QUEUE_ID
 from bmq.wire.constants import OptionType
 
-__all__ = ["encode_sub_queue_ids", "encode_sub_queue_infos", "read_sub_queue_ids"]
+__all__ = ["encode_sub_queue_ids", "read_sub_queue_ids"]
 
 _pack_ids = OPTION_HEADER.packer(type=OptionType.SUB_QUEUE_IDS_OLD, packed=0, typeSpecific=0)
-_pack_infos = OPTION_HEADER.packer(
-    type=OptionType.SUB_QUEUE_INFOS, packed=0, typeSpecific=SUB_QUEUE_INFO.size // 4
-)
 _unpack = OPTION_HEADER.unpack_from
 _unpack_id = SUB_QUEUE_ID.unpack_from
 
@@ -19,14 +16,6 @@ _unpack_id = SUB_QUEUE_ID.unpack_from
 def encode_sub_queue_ids(ids: tuple[int, ...]) -> bytes:
     """Return the option SUB_QUEUE_IDS_OLD, the form in which clients receive subscription ids."""
     return b"".join([_pack_ids(1 + len(ids)), *map(SUB_QUEUE_ID.pack, ids)])
-
-
-def encode_sub_queue_infos(ids: tuple[int, ...]) -> bytes:
-    """Return the option SUB_QUEUE_INFOS with unlimited delivery attempts; one id 0 is written packed."""
-    if ids == (0,):
-        return OPTION_HEADER.pack(OptionType.SUB_QUEUE_INFOS, 1, 0, 0x80)
-    words = 1 + SUB_QUEUE_INFO.size // 4 * len(ids)
-    return b"".join([_pack_infos(words), *(SUB_QUEUE_INFO.pack(i, 1, 0, 0, 0) for i in ids)])
 
 
 def read_sub_queue_ids(options: bytes, offset: int = 0) -> tuple[int, ...]:

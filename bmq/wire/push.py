@@ -8,19 +8,18 @@ from bmq.errors import ProtocolError
 from bmq.wire.codec import PUSH_HEADER
 from bmq.wire.constants import Compression, PushFlags
 from bmq.wire.options import read_sub_queue_ids
-from bmq.wire.padding import PADDING
+from bmq.wire.shape import read_shape, wrong_data, wrong_length
 
 __all__ = ["Push", "PushMessage", "decode_push_runs", "decode_pushes", "encode_push"]
 
 _HEADER_WORDS = PUSH_HEADER.size // 4
-_pack = PUSH_HEADER.packer(headerWords=_HEADER_WORDS, reserved=0)
 # The words of a header as they travel, and where the fields in them are.
+_pack = PUSH_HEADER.struct.pack
 _unpack_from = PUSH_HEADER.struct.unpack_from
 _FLAGS_SHIFT = PUSH_HEADER.fields["flags"].shift
+_OPTIONS_SHIFT = PUSH_HEADER.fields["optionsWords"].shift
+_CAT_SHIFT = PUSH_HEADER.fields["compressionAlgorithmType"].shift
 _WORDS_MASK = PUSH_HEADER.fields["messageWords"].mask
-_OPTIONS, _CAT, _HEADER = (
-    PUSH_HEADER.fields[name] for name in ("optionsWords", "compressionAlgorithmType", "headerWords")
-)
 # Old brokers send headers without the last word (schema id).
 _MIN_HEADER_WORDS = _HEADER_WORDS - 1
 _IMPLICIT = int(PushFlags.IMPLICIT_PAYLOAD)
@@ -62,27 +61,34 @@ def encode_push(
     guid: bytes,
     data: bytes,
     options: bytes = b"",
-    *,
     flags: int = 0,
     schema_id: int = 0,
     compression: int = Compression.NONE,
 ) -> bytes:
-    """Return one PUSH message: header, options, application data, padding.
+    """Return one PUSH message: header, options, application data.
 
     Args:
         queue_id: the receiver's qId.
         guid: 16 bytes.
-        data: the application data as it travels.
+        data: the application data as it travels, with its padding: so it came in the PUT.
         options: the encoded options area, see :mod:`bmq.wire.options`.
         flags: :class:`PushFlags` bits.
         schema_id: as in the PUT.
         compression: as in the PUT.
     """
-    size = len(data)
     option_words = len(options) >> 2
-    words = _HEADER_WORDS + option_words + (size >> 2) + 1
-    header = _pack(flags, words, option_words, compression, queue_id, guid, schema_id)
-    return header + options + data + PADDING[size & 3]
+    return (
+        _pack(
+            flags << _FLAGS_SHIFT | (_HEADER_WORDS + option_words + (len(data) >> 2)),
+            option_words << _OPTIONS_SHIFT | compression << _CAT_SHIFT | _HEADER_WORDS,
+            queue_id,
+            guid,
+            schema_id,
+            0,
+        )
+        + options
+        + data
+    )
 
 
 def _sub_ids(event: bytes, start: int, stop: int) -> tuple[int, ...]:
@@ -130,7 +136,7 @@ def decode_push_runs(event: bytes, body: int) -> list[list[Push]]:
             raise ProtocolError(f"{end - offset} bytes are too few", field="PushHeader", offset=offset)
         first, shape, queue_id, guid, schema_id, _ = unpack(event, offset)
         if shape != last_shape:
-            cat, header, header_and_options = _read_shape(shape, offset)
+            cat, header, header_and_options = read_shape(shape, "Push", _MIN_HEADER_WORDS, offset)
             short = header < size
             last_shape, last_queue = shape, None
         if short:
@@ -154,26 +160,10 @@ def decode_push_runs(event: bytes, body: int) -> list[list[Push]]:
             pad: int = event[stop - 1]
             data = event[start : stop - pad]
             if not data or not 1 <= pad <= 4:
-                raise _wrong_data(pad, offset, stop)
+                raise wrong_data(pad, "Push", offset, stop)
         append((queue_id, ids, guid, flags, schema_id, cat, data))
         offset = stop
     return runs
-
-
-def _read_shape(shape: int, offset: int) -> tuple[int, int, int]:
-    """Return the compression, the header's bytes, and the header's and the options' bytes together."""
-    header_words = shape >> _HEADER.shift & _HEADER.mask
-    cat = shape >> _CAT.shift & _CAT.mask
-    if header_words < _MIN_HEADER_WORDS:
-        raise ProtocolError(
-            f"{header_words} words are too few", field="PushHeader.headerWords", offset=offset + 7
-        )
-    if cat > Compression.ZLIB:
-        raise ProtocolError(
-            f"{cat} is no compression", field="PushHeader.compressionAlgorithmType", offset=offset + 7
-        )
-    option_words = shape >> _OPTIONS.shift & _OPTIONS.mask
-    return cat, header_words * 4, (header_words + option_words) * 4
 
 
 def _check_length(first: int, header: int, header_and_options: int, offset: int, end: int) -> None:
@@ -181,17 +171,4 @@ def _check_length(first: int, header: int, header_and_options: int, offset: int,
     words = first & _WORDS_MASK
     rest = words * 4 - header_and_options
     if words * 4 > end - offset or rest < 0 or (not rest and not first >> _FLAGS_SHIFT & _IMPLICIT):
-        raise ProtocolError(
-            f"{words} words, of which {header // 4} header and {(header_and_options - header) // 4} options, "
-            f"do not fit the {end - offset} bytes left",
-            field="PushHeader.messageWords",
-            offset=offset,
-        )
-
-
-def _wrong_data(pad: int, offset: int, stop: int) -> ProtocolError:
-    if not 1 <= pad <= 4:
-        return ProtocolError(
-            f"the padding byte is {pad}, must be 1 to 4", field="PUSH padding", offset=stop - 1
-        )
-    return ProtocolError("no application data", field="PushHeader.messageWords", offset=offset)
+        raise wrong_length(words, header, header_and_options, "Push", offset, end)

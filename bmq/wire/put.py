@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -11,8 +11,19 @@ from bmq.wire.codec import PUT_HEADER
 from bmq.wire.constants import Compression, PutFlags
 from bmq.wire.crc import crc32c
 from bmq.wire.padding import PADDING
+from bmq.wire.shape import read_shape, wrong_data, wrong_length
 
-__all__ = ["LARGE", "Outgoing", "PutMessage", "decode_puts", "encode_put", "encode_puts", "read_put"]
+__all__ = [
+    "LARGE",
+    "Outgoing",
+    "Put",
+    "PutMessage",
+    "PutRun",
+    "decode_put_runs",
+    "decode_puts",
+    "encode_put",
+    "encode_puts",
+]
 
 #: What a message to be encoded is made of: GUID, application data, flags, schema id, compression.
 Outgoing = tuple[bytes, bytes, int, int, int]
@@ -27,9 +38,19 @@ _FLAGS_SHIFT = PUT_HEADER.fields["flags"].shift
 _CAT_SHIFT = PUT_HEADER.fields["compressionAlgorithmType"].shift
 # What comes to the whole words of data: the header, and the word that ends with the padding.
 _WORDS_AROUND = _HEADER_WORDS + 1
-_unpack = PUT_HEADER.unpack_from
+_unpack_from = PUT_HEADER.struct.unpack_from
+_WORDS_MASK = PUT_HEADER.fields["messageWords"].mask
 # Headers may be shorter than ours; without the CRC (its first 28 bytes) a PUT makes no sense.
 _MIN_HEADER_WORDS = 8
+_PROPERTIES = int(PutFlags.MESSAGE_PROPERTIES)
+_NONE = int(Compression.NONE)
+
+#: A message as a broker takes it, a bare tuple because it is cheap to make: flags, correlation id (0; legacy
+#: clients have one in the place of the GUID), GUID, schema id, compression, CRC32-C, and the size of the data
+#: without its padding, the data with it.
+Put = tuple[int, int, bytes, int, int, int, int, bytes]
+#: A qId, and messages for it that follow each other.
+PutRun = tuple[int, list[Put]]
 
 
 class PutMessage(NamedTuple):
@@ -113,59 +134,91 @@ def encode_puts(
     return pieces, count, words * 4
 
 
-def read_put(event: bytes, offset: int) -> tuple[PutMessage, int]:
-    """Return the PUT message at ``offset`` of an event, and where the next one starts.
+def decode_put_runs(
+    event: bytes,
+    body: int,
+    runs: list[PutRun],
+    inflate: Callable[[int, bytes], bytes | None] | None = None,
+) -> None:
+    """Append the messages of a PUT event to ``runs``: what follows each other with the same qId.
+
+    What is the same as in the message before (the sizes of header and options) is not looked at again.
+
+    Args:
+        event: the event.
+        body: where its body starts.
+        runs: where the messages go. When the event is malformed, those before the mistake are there.
+        inflate: asked for the data, with its padding, of each message that is compressed together with its
+            properties, by qId and the data as it came; None leaves the message as it is.
 
     Raises:
         ProtocolError: a length does not fit the event, the padding is wrong, there is no application data,
             or a schema id comes without properties.
     """
-    end = len(event)
-    if end - offset < PUT_HEADER.size:
-        # Not even the shorter header of an older sender fits with a word of data behind it.
-        raise ProtocolError(f"{end - offset} bytes are too few", field="PutHeader", offset=offset)
-    flags, words, option_words, cat, header_words, queue_id, guid, crc, schema_id, _ = _unpack(event, offset)
-    stop: int = offset + words * 4
-    start = offset + (header_words + option_words) * 4
-    if header_words < _MIN_HEADER_WORDS:
-        raise ProtocolError(
-            f"{header_words} words are too few", field="PutHeader.headerWords", offset=offset + 7
-        )
-    if header_words < _HEADER_WORDS:
-        schema_id = 0
-    if not start < stop <= end:
-        raise ProtocolError(
-            f"{words} words, of which {header_words} header and {option_words} options, "
-            f"do not fit the {end - offset} bytes left",
-            field="PutHeader.messageWords",
-            offset=offset,
-        )
-    pad = event[stop - 1]
-    if not 1 <= pad <= 4:
-        raise ProtocolError(
-            f"the padding byte is {pad}, must be 1 to 4", field="PUT padding", offset=stop - 1
-        )
-    if start >= stop - pad:
-        raise ProtocolError("no application data", field="PutHeader.messageWords", offset=offset)
-    if cat not in (Compression.NONE, Compression.ZLIB):
-        raise ProtocolError(
-            f"{cat} is no compression", field="PutHeader.compressionAlgorithmType", offset=offset + 7
-        )
-    if schema_id and not flags & PutFlags.MESSAGE_PROPERTIES:
-        raise ProtocolError(
-            f"{schema_id} on a message without properties", field="PutHeader.schemaId", offset=offset + 32
-        )
-    return PutMessage(queue_id, guid, flags, schema_id, cat, crc, event[start : stop - pad]), stop
+    queue: int | None = None
+    puts: list[Put] = []
+    if runs:
+        queue, puts = runs[-1]
+    append = puts.append
+    unpack = _unpack_from
+    size, end = PUT_HEADER.size, len(event)
+    last_shape = -1
+    compression = header = header_and_options = 0
+    short = False
+    offset = body
+    while offset < end:
+        if end - offset < size:
+            # Not even the shorter header of an older sender fits with a word of data behind it.
+            raise ProtocolError(f"{end - offset} bytes are too few", field="PutHeader", offset=offset)
+        first, shape, queue_id, guid, crc, schema_id, _ = unpack(event, offset)
+        if shape != last_shape:
+            compression, header, header_and_options = read_shape(shape, "Put", _MIN_HEADER_WORDS, offset)
+            short = header < size
+            last_shape = shape
+        if short:
+            schema_id = 0
+        words: int = first & _WORDS_MASK
+        start, stop = offset + header_and_options, offset + words * 4
+        if not start < stop <= end:
+            raise wrong_length(words, header, header_and_options, "Put", offset, end)
+        data = event[start:stop]
+        pad = data[-1]
+        length = stop - start - pad
+        if length <= 0 or not 1 <= pad <= 4:
+            raise wrong_data(pad, "Put", offset, stop)
+        flags = first >> _FLAGS_SHIFT
+        cat = compression
+        if schema_id:
+            if not flags & _PROPERTIES:
+                raise ProtocolError(
+                    f"{schema_id} on a message without properties",
+                    field="PutHeader.schemaId",
+                    offset=offset + 32,
+                )
+        elif cat and inflate is not None and flags & _PROPERTIES:
+            plain = inflate(queue_id, data)
+            if plain is not None:
+                data = plain
+                length = len(data) - data[-1]
+                cat = _NONE
+        if queue_id != queue:
+            queue, puts = queue_id, []
+            append = puts.append
+            runs.append((queue_id, puts))
+        append((flags, 0, guid, schema_id, cat, crc, length, data))
+        offset = stop
 
 
 def decode_puts(event: bytes, body: int) -> list[PutMessage]:
     """Return every PUT message of an event whose body starts at ``body``.
 
     Raises:
-        ProtocolError: see :func:`read_put`.
+        ProtocolError: see :func:`decode_put_runs`.
     """
-    messages: list[PutMessage] = []
-    while body < len(event):
-        message, body = read_put(event, body)
-        messages.append(message)
-    return messages
+    runs: list[PutRun] = []
+    decode_put_runs(event, body, runs)
+    return [
+        PutMessage(queue_id, guid, flags, schema_id, compression, crc, data[:length])
+        for queue_id, puts in runs
+        for flags, _, guid, schema_id, compression, crc, length, data in puts
+    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bmq.errors import InvalidURI
 
@@ -84,16 +84,6 @@ class QueueUri:
     def canonical(self) -> str:
         """The URI without the appId: what names the queue."""
         return f"{_SCHEME}{self.qualified_domain}/{self.queue}"
-
-    def with_app_id(self, app_id: str) -> QueueUri:
-        """Return the same queue with another appId; ``""`` takes it away.
-
-        Raises:
-            InvalidURI: the appId has characters that none may have.
-        """
-        if app_id and not _NAME.match(app_id):
-            raise InvalidURI(f"the appId {app_id!r} must be letters, digits, '-', '_' or '.'")
-        return replace(self, app_id=app_id)
 
     def __str__(self) -> str:
         return f"{self.canonical}?id={self.app_id}" if self.app_id else self.canonical

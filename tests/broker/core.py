@@ -16,7 +16,6 @@ from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.broker.settings import BrokerSettings
 from bmq.protocol.framing import Framer
 from bmq.wire.ack import AckMessage, decode_acks
-from bmq.wire.confirm import encode_confirms
 from bmq.wire.constants import Compression, EventType, PushFlags, PutFlags
 from bmq.wire.control import Codec, decode_event, encode_event
 from bmq.wire.control.messages import (
@@ -47,6 +46,7 @@ from bmq.wire.message import join_application_data, split_application_data
 from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.push import PushMessage, decode_pushes
 from bmq.wire.put import encode_put
+from tests.wire.messages import encode_confirms
 
 PRIORITY = "bmq://bmq.test.mem.priority/q"
 FANOUT = "bmq://bmq.test.mem.fanout/q"

@@ -9,7 +9,6 @@ from typing import Any
 
 from bmq.protocol.framing import Framer
 from bmq.wire.ack import AckMessage, decode_acks
-from bmq.wire.confirm import encode_confirms
 from bmq.wire.constants import EventType, PutFlags
 from bmq.wire.control import Codec, decode_event, encode_event
 from bmq.wire.control.messages import (
@@ -31,6 +30,7 @@ from bmq.wire.guid import GuidGenerator
 from bmq.wire.push import PushMessage, decode_pushes
 from bmq.wire.put import encode_put
 from tests.broker.core import EX, subscription
+from tests.wire.messages import encode_confirms
 
 TIMEOUT = 10
 #: Every connection made, for tests to close at their end.

@@ -16,9 +16,9 @@ from bmq.protocol.client.queue import QueueState
 from bmq.wire.constants import EventType
 from bmq.wire.event import pack_event_header
 from bmq.wire.options import encode_sub_queue_ids
-from bmq.wire.push import encode_push
 from tests.client.peer import Peer, eventually
 from tests.protocol.bench import guid
+from tests.wire.messages import push_message
 
 URI = "bmq://bmq.test.mem.priority/q"
 
@@ -358,7 +358,7 @@ async def test_a_decompression_bomb_is_refused_when_it_is_opened_and_harms_nobod
         bomb = zlib.compress(bytes(64 << 20))
         assert len(bomb) < 100_000
         s_ids = encode_sub_queue_ids((peer.connection.s_ids[0],))
-        body = encode_push(0, guid(1), bomb, s_ids, compression=1)
+        body = push_message(0, guid(1), bomb, s_ids, compression=1)
         peer.connection.send(pack_event_header(8 + len(body), EventType.PUSH) + body)
         peer.connection.push(2)
         message = await queue.receive(timeout=5)

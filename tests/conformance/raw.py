@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 
 from bmq.protocol.framing import Framer
 from bmq.wire.ack import AckMessage, decode_acks
-from bmq.wire.confirm import encode_confirms
 from bmq.wire.constants import Compression, EventType, PushFlags, PutFlags
 from bmq.wire.control import Codec, MessageKind, decode_event, encode_event
 from bmq.wire.control.messages import (
@@ -44,6 +43,7 @@ from bmq.wire.message import join_application_data, split_application_data
 from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.push import PushMessage, decode_pushes
 from bmq.wire.put import encode_put
+from tests.wire.messages import encode_confirms
 
 TIMEOUT = 20.0
 #: How long something that must not come is waited for.

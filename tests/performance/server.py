@@ -35,8 +35,8 @@ from bmq.wire.control import (
 from bmq.wire.event import HEADER_SIZE, Event, pack_event_header
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.properties import encode_properties
-from bmq.wire.push import encode_push
 from bmq.wire.put import decode_puts
+from tests.wire.messages import push_message
 
 
 class Counter:
@@ -172,7 +172,7 @@ class Server(asyncio.Protocol):
         options = encode_sub_queue_ids((self._s_ids[0],))
         for start in range(0, count, 200):
             body = b"".join(
-                encode_push(0, number.to_bytes(16, "big"), data, options, flags=flags, schema_id=schema)
+                push_message(0, number.to_bytes(16, "big"), data, options, flags=flags, schema_id=schema)
                 for number in range(start + 1, min(start + 200, count) + 1)
             )
             self._transport.write(pack_event_header(HEADER_SIZE + len(body), EventType.PUSH) + body)

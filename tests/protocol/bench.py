@@ -55,9 +55,10 @@ from bmq.wire.control import (
 )
 from bmq.wire.event import HEADER_SIZE, HEARTBEAT_REQ, HEARTBEAT_RSP, pack_event_header
 from bmq.wire.options import encode_sub_queue_ids
-from bmq.wire.push import PushMessage, encode_push
+from bmq.wire.push import PushMessage
 from bmq.wire.put import PutMessage, decode_puts
 from bmq.wire.uri import QueueUri
+from tests.wire.messages import push_message
 
 __all__ = ["READ", "WRITE", "Bench", "ScriptedBroker", "guid"]
 
@@ -197,7 +198,7 @@ class ScriptedBroker:
     def push(q_id: int, messages: Iterable[tuple[bytes, bytes]], s_ids: tuple[int, ...]) -> bytes:
         """A PUSH event of (GUID, payload) for subscription ids."""
         options = encode_sub_queue_ids(s_ids) if s_ids else b""
-        body = b"".join(encode_push(q_id, key, data, options) for key, data in messages)
+        body = b"".join(push_message(q_id, key, data, options) for key, data in messages)
         return pack_event_header(HEADER_SIZE + len(body), EventType.PUSH) + body
 
 

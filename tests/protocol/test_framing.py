@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bmq.errors import ProtocolError
+from bmq.protocol import framing
 from bmq.protocol.framing import Framer
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEARTBEAT_REQ, Event, pack_event_header
@@ -104,24 +105,23 @@ def test_nothing_makes_nothing() -> None:
 # Bounded work and memory
 
 
-class Counting(Framer):
-    """Counts how often the bytes gathered so far are looked at: once for every time they are joined."""
-
-    looks = 0
-
-    def _check_length(self, data: bytes, start: int) -> int:
-        self.looks += 1
-        return super()._check_length(data, start)
-
-
 @pytest.mark.parametrize("chunk", [1, 7, 1000])
-def test_small_chunks_of_a_large_event_are_joined_once(chunk: int) -> None:
+def test_small_chunks_of_a_large_event_are_joined_once(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes gathered so far are looked at when there is something to know: not with every chunk."""
+    looks = 0
+    unpack = framing._unpack
+
+    def counting(data: bytes, start: int) -> tuple:
+        nonlocal looks
+        looks += 1
+        return unpack(data, start)
+
+    monkeypatch.setattr(framing, "_unpack", counting)
     size = 200_000
-    framer = Counting()
-    events, error = feed_all(framer, cut(event(size) * 2, [chunk] * (2 * size // chunk)))
+    events, error = feed_all(Framer(), cut(event(size) * 2, [chunk] * (2 * size // chunk)))
     assert (len(events), error) == (2, None)
-    # Per event: when its length is there, and when the rest is.
-    assert framer.looks <= 2 * 2 + 1
+    # Per event: when its header is there, and when the rest is.
+    assert looks <= 2 * 2
 
 
 def test_tiny_chunks_take_no_more_memory_than_their_bytes() -> None:
@@ -231,3 +231,65 @@ def test_a_damaged_stream_is_events_or_an_error(pieces: list[bytes], sizes: list
     again, same = once.feed(data)
     assert [e.data for e in again] == events, "chunks change nothing"
     assert str(same) == str(error)
+
+
+# As a broker reads
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_a_broker_skips_events_whose_header_makes_no_sense(size: int) -> None:
+    senseless = [
+        header(5)[:5],
+        header(7)[:7],
+        header(8, byte4=0x40),
+        header(8, words=0),
+        header(8, words=1),
+        header(8, words=3),
+    ]
+    data = b"".join(piece for each in senseless for piece in (each, HEARTBEAT_REQ))
+    framer = Framer(max_event_size=1000, tolerant=True)
+    events: list[Event] = []
+    for chunk in cut(data, [size] * (len(data) // size)):
+        some, error = framer.feed(chunk)
+        assert error is None
+        events += some
+    assert [e.data for e in events] == [piece for each in senseless for piece in (each, HEARTBEAT_REQ)]
+    assert [e.type for e in events] == [EventType.UNDEFINED, EventType.HEARTBEAT_REQ] * len(senseless)
+
+
+@pytest.mark.parametrize("length", [0, 4, 1001, 8 | 1 << 31])
+def test_a_broker_closes_on_a_length_that_cannot_be(length: int) -> None:
+    framer = Framer(max_event_size=1000, tolerant=True)
+    events, error = framer.feed(HEARTBEAT_REQ + header(length))
+    assert [e.data for e in events] == [HEARTBEAT_REQ]
+    assert error is not None
+    assert framer.feed(b"")[1] is not None
+    assert framer.feed(HEARTBEAT_REQ * 100) == framer.feed(b""), "nothing more is accepted"
+    assert framer.buffered == 0
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_limit_may_be_raised_by_what_came_in_front(whole: bool) -> None:
+    large = event(500, EventType.PUT)
+    framer = Framer(max_event_size=100, tolerant=True)
+    events, error = framer.feed(HEARTBEAT_REQ + (large if whole else large[:20]))
+    assert [e.data for e in events] == [HEARTBEAT_REQ]
+    assert error is not None
+    framer.max_event_size = framer.max_request_size = 1000
+    events, error = framer.feed(b"")
+    assert error is None
+    if not whole:
+        events, error = framer.feed(large[20:])
+    assert [e.data for e in events] == [large]
+
+
+@pytest.mark.parametrize("chunk", [1, 6, 1000])
+def test_only_events_with_messages_may_be_as_large_as_messages(chunk: int) -> None:
+    framer = Framer(max_event_size=1000, max_request_size=100)
+    data = event(500, EventType.PUT) + event(500, EventType.CONFIRM) + event(100, EventType.CONTROL)
+    events, error = feed_all(framer, cut(data, [chunk] * (len(data) // chunk)))
+    assert (len(events), error) == (3, None)
+    _, error = feed_all(framer, cut(event(101, EventType.CONTROL), [chunk] * 8))
+    assert error is not None
+    assert "a request of 101 bytes exceeds the limit of 100" in str(error)
+    assert framer.buffered == 0

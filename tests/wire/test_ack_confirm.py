@@ -16,7 +16,6 @@ from bmq.wire.confirm import (
     ConfirmMessage,
     decode_confirms,
     encode_confirm,
-    encode_confirms,
     pack_confirms,
 )
 from bmq.wire.constants import ACK_STATUS_FROM_WIRE, ACK_STATUS_TO_WIRE, EventType
@@ -24,6 +23,7 @@ from bmq.wire.event import read_event
 from bmq.wire.layout import AckHeader, ConfirmHeader
 from bmq.wire.layout import AckMessage as AckLayout
 from bmq.wire.layout import ConfirmMessage as ConfirmLayout
+from tests.wire.messages import encode_confirms
 
 GUID = bytes.fromhex("40000100000000003039CD8101020304")
 EVENT_HEADER = bytes(8)

@@ -16,7 +16,7 @@ from bmq.wire.constants import Compression
 from bmq.wire.crc import crc32c
 from bmq.wire.message import join_application_data, split_application_data
 from bmq.wire.properties import Properties, encode_properties
-from bmq.wire.put import encode_put, read_put
+from bmq.wire.put import decode_puts, encode_put
 
 ZLIB = Compression.ZLIB
 MIB = 1024 * 1024
@@ -97,7 +97,7 @@ def test_data_that_does_not_shrink_stays_plain(new: bool) -> None:
 def test_the_crc_is_that_of_the_bytes_that_travel(new: bool) -> None:
     data, compression = join_application_data(b"z" * 5000, AREA[new], new=new, compression=ZLIB)
     put = encode_put(0, bytes(16), data, flags=3, schema_id=int(new), compression=compression)
-    message, _ = read_put(put, 0)
+    [message] = decode_puts(put, 0)
     assert message.crc == crc32c(data) == int.from_bytes(put[28:32], "big")
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bmq.errors import ProtocolError
 from bmq.wire.layout import OptionHeader, SubQueueInfo
-from bmq.wire.options import encode_sub_queue_ids, encode_sub_queue_infos, read_sub_queue_ids
+from bmq.wire.options import encode_sub_queue_ids, read_sub_queue_ids
 from tests.hostile import attempt
 
 identifiers = st.integers(0, 2**32 - 1)
@@ -46,12 +46,7 @@ def test_old_ids(ids: tuple[int, ...]) -> None:
 @given(some.filter(lambda ids: ids != (0,)))
 def test_infos(ids: tuple[int, ...]) -> None:
     expected = option(3, b"".join(map(info, ids)), specific=2)
-    assert encode_sub_queue_infos(ids) == expected
     assert read_sub_queue_ids(expected) == ids
-
-
-def test_an_info_of_id_0_is_packed_into_its_header() -> None:
-    assert encode_sub_queue_infos((0,)) == option(3, packed=1, words=0x80)
 
 
 @pytest.mark.parametrize("rda", [0x80, 0x00, 0x3F, 0x40, 0x45, 0xFF])

@@ -15,8 +15,9 @@ from bmq.wire import push as push_module
 from bmq.wire.crc import crc32c
 from bmq.wire.layout import PushHeader, PutHeader
 from bmq.wire.options import encode_sub_queue_ids
-from bmq.wire.push import PushMessage, decode_pushes, encode_push
-from bmq.wire.put import PutMessage, decode_puts, encode_put, encode_puts, read_put
+from bmq.wire.push import PushMessage, decode_pushes
+from bmq.wire.put import PutMessage, PutRun, decode_put_runs, decode_puts, encode_put, encode_puts
+from tests.wire.messages import push_message
 
 GUID = bytes.fromhex("40000100000000003039CD8101020304")
 EVENT_HEADER = bytes(8)
@@ -140,7 +141,7 @@ def test_puts_arrive_as_they_were_sent(messages: list[PutMessage]) -> None:
 )
 def test_pushes_arrive_as_they_were_sent(messages: list[PushMessage]) -> None:
     encoded = [
-        encode_push(
+        push_message(
             m.queue_id,
             m.guid,
             m.data,
@@ -212,7 +213,7 @@ def test_implicit_payload_has_no_data() -> None:
 
 def test_what_is_not_said_when_encoding() -> None:
     assert encode_put(3, GUID, b"x") == put(b"x", flags=1, crc32c=crc32c(b"x")), "an ack is asked for"
-    assert encode_push(3, GUID, b"x") == push(b"x")
+    assert push_message(3, GUID, b"x") == push(b"x")
 
 
 # Peers of other versions
@@ -324,8 +325,12 @@ def test_malformed_options_are_placed_in_the_event() -> None:
     assert (caught.value.field, caught.value.offset) == ("OptionHeader.words", AT + len(good) + 32 + 8)
 
 
-def test_messages_can_be_read_one_by_one() -> None:
-    event = EVENT_HEADER + put(b"one") + put(b"second")
-    first, after = read_put(event, AT)
-    second, end = read_put(event, after)
-    assert (first.data, second.data, after, end) == (b"one", b"second", AT + 40, len(event))
+def test_what_comes_before_a_mistake_is_read() -> None:
+    runs: list[PutRun] = []
+    decode_put_runs(EVENT_HEADER + put(b"one") + put(b"two", queueId=5), AT, runs)
+    with pytest.raises(ProtocolError):
+        decode_put_runs(
+            EVENT_HEADER + put(b"three", queueId=5) + put(b"four", compressionAlgorithmType=2), AT, runs
+        )
+    read = [(queue_id, [data[:size] for *_, size, data in puts]) for queue_id, puts in runs]
+    assert read == [(3, [b"one"]), (5, [b"two", b"three"])]

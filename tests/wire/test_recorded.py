@@ -8,16 +8,17 @@ from itertools import groupby
 import pytest
 
 from bmq.wire.ack import decode_acks, encode_acks
-from bmq.wire.confirm import decode_confirms, encode_confirms
+from bmq.wire.confirm import decode_confirms
 from bmq.wire.constants import Compression, EventType, PropertyType, PushFlags, PutFlags
 from bmq.wire.crc import crc32c
 from bmq.wire.event import HEADER_SIZE, pack_event_header, read_event
 from bmq.wire.message import join_application_data, split_application_data
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.properties import Properties, encode_properties
-from bmq.wire.push import PushMessage, decode_pushes, encode_push
+from bmq.wire.push import PushMessage, decode_pushes
 from bmq.wire.put import PutMessage, decode_puts, encode_put, encode_puts
 from tests.transcripts import RECORDINGS, Recorded, recorded
+from tests.wire.messages import encode_confirms, push_message
 
 #: How many there are of each, so that nothing is left out unnoticed.
 COUNTS = {
@@ -114,7 +115,7 @@ def test_pushes_encode_to_the_same_bytes(event: Recorded) -> None:
     messages = decode_pushes(event.data, HEADER_SIZE)
     assert messages
     again = [
-        encode_push(
+        push_message(
             m.queue_id,
             m.guid,
             close_data(m),

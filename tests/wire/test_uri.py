@@ -95,14 +95,6 @@ def test_tier_and_app_id_are_optional() -> None:
     assert str(QueueUri("d", "q")) == "bmq://d/q"
 
 
-def test_another_app_id() -> None:
-    uri = QueueUri.parse("bmq://d.~t/q?id=foo")
-    assert str(uri.with_app_id("bar")) == "bmq://d.~t/q?id=bar"
-    assert str(uri.with_app_id("")) == uri.canonical == "bmq://d.~t/q"
-    with pytest.raises(InvalidURI, match="the appId 'b r' must be letters"):
-        uri.with_app_id("b r")
-
-
 def test_equal_uris_are_one_key() -> None:
     one, two = QueueUri.parse("bmq://d/q?id=a"), QueueUri.parse("bmq://d/q?id=a")
     assert one == two

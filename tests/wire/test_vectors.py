@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bmq.wire.ack import AckMessage, decode_acks, encode_acks
 from bmq.wire.compression import compress
-from bmq.wire.confirm import ConfirmMessage, decode_confirms, encode_confirms
+from bmq.wire.confirm import ConfirmMessage, decode_confirms
 from bmq.wire.constants import EventType, PropertyType, PutFlags
 from bmq.wire.crc import crc32c
 from bmq.wire.event import (
@@ -17,10 +17,11 @@ from bmq.wire.event import (
 )
 from bmq.wire.guid import GuidGenerator, guid_from_text, guid_to_text
 from bmq.wire.message import split_application_data
-from bmq.wire.options import encode_sub_queue_ids, encode_sub_queue_infos, read_sub_queue_ids
+from bmq.wire.options import encode_sub_queue_ids, read_sub_queue_ids
 from bmq.wire.properties import Properties, Typed, encode_properties
-from bmq.wire.push import PushMessage, decode_pushes, encode_push
+from bmq.wire.push import PushMessage, decode_pushes
 from bmq.wire.put import PutMessage, decode_puts, encode_put
+from tests.wire.messages import encode_confirms, push_message
 
 GUID = bytes.fromhex("40000100000000003039CD8101020304")
 CLIENT_ID = bytes.fromhex("CD8101020304")
@@ -40,6 +41,7 @@ PUSH = bytes.fromhex(
     "00000038 44020000 0000000c 00000208 00000000 40000100 00000000 3039cd81 01020304"
     "00000000 04000002 00000001 68656c6c 6f030303"
 )
+
 ACK = bytes.fromhex("00000024 45020000 16000000 00000000 40000100 00000000 3039cd81 01020304 00000000")
 NACK = bytes.fromhex("00000024 45020000 16000000 05000000 40000100 00000000 3039cd81 01020304 00000000")
 CONFIRM = bytes.fromhex("00000024 43020000 16000000 00000000 40000100 00000000 3039cd81 01020304 00000000")
@@ -87,7 +89,7 @@ def test_put_without_properties() -> None:
 
 
 def test_push() -> None:
-    assert event_of(EventType.PUSH, encode_push(0, GUID, b"hello", encode_sub_queue_ids((1,)))) == PUSH
+    assert event_of(EventType.PUSH, push_message(0, GUID, b"hello", encode_sub_queue_ids((1,)))) == PUSH
     assert decode_pushes(PUSH, 8) == [PushMessage(0, (1,), GUID, 0, 0, 0, b"hello")]
 
 
@@ -115,8 +117,6 @@ def test_control_event() -> None:
 def test_option_headers() -> None:
     assert encode_sub_queue_ids((1,)) == bytes.fromhex("04000002 00000001")
     packed, unpacked = bytes.fromhex("0e000080"), bytes.fromhex("0c400003 00000007 80000000")
-    assert encode_sub_queue_infos((0,)) == packed
-    assert encode_sub_queue_infos((7,)) == unpacked
     assert read_sub_queue_ids(packed) == (0,)
     assert read_sub_queue_ids(unpacked) == (7,)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from bmq.protocol.broker.data import Put
 from bmq.protocol.broker.output import BrokerOutput
 from bmq.wire.control.messages import (
     INVALID_CONSUMER_PRIORITY,
@@ -19,6 +18,7 @@ from bmq.wire.control.messages import (
     StreamParameters,
     Subscription,
 )
+from bmq.wire.put import Put
 
 __all__ = ["Backend", "ClientPort", "stream_parameters"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bmq.wire.codec import ACK_HEADER, ACK_MESSAGE
+from bmq.wire.ack import ACK_SIZE, encode_ack, pack_acks
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 
@@ -12,9 +12,7 @@ __all__ = ["BrokerOutput"]
 
 #: An event of PUSH messages is closed when it has this many bytes.
 _FLUSH_AT = 1024 * 1024
-_ACK_HEADER = ACK_HEADER.pack(ACK_HEADER.size // 4, ACK_MESSAGE.size // 4, 0, 0)
-_pack_ack = ACK_MESSAGE.packer(reserved=0)
-_MAX_ACKS = _FLUSH_AT // ACK_MESSAGE.size
+_MAX_ACKS = _FLUSH_AT // ACK_SIZE
 
 
 def _ignore(*_: object) -> None:
@@ -83,7 +81,7 @@ class BrokerOutput:
 
     def add_ack(self, status: int, correlation_id: int, guid: bytes, queue_id: int) -> None:
         """Add one acknowledgement."""
-        self._acks.append(_pack_ack(status, correlation_id, guid, queue_id))
+        self._acks.append(encode_ack(status, correlation_id, guid, queue_id))
         if not self._awake:
             self._awake = True
             self.wake()
@@ -126,10 +124,7 @@ class BrokerOutput:
         acks = self._acks
         if acks:
             for start in range(0, len(acks), _MAX_ACKS):
-                part = acks[start : start + _MAX_ACKS]
-                length = HEADER_SIZE + len(_ACK_HEADER) + len(part) * ACK_MESSAGE.size
-                header = pack_event_header(length, EventType.ACK)
-                self._chunks.append(b"".join((header, _ACK_HEADER, *part)))
+                self._chunks.append(pack_acks(acks[start : start + _MAX_ACKS]))
             acks.clear()
         pushes = self._pushes
         if pushes:

@@ -17,17 +17,21 @@ from bmq.wire.properties import encode_properties, properties_length
 __all__ = ["for_old_client", "from_old_client"]
 
 
-def from_old_client(data: bytes, inflate: Callable[[bytes], bytes | None]) -> bytes | None:
+def from_old_client(
+    inflate: Callable[[int, bytes], bytes | None], queue_id: int, data: bytes
+) -> bytes | None:
     """Return compressed application data with properties in the old encoding, decompressed.
 
     Args:
+        inflate: what decompresses data for a qId, or returns None when that is not wanted; then None is
+            returned.
+        queue_id: the qId.
         data: the data.
-        inflate: what decompresses it, or returns None when that is not wanted; then None is returned.
 
     Raises:
         ProtocolError: it does not decompress to properties and something behind them, within 64 MiB.
     """
-    plain = inflate(data[: -data[-1]])
+    plain = inflate(queue_id, data[: -data[-1]])
     if plain is None:
         return None
     properties_length(plain)

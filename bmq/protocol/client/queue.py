@@ -233,18 +233,53 @@ class QueueInput(Enum):
     STOP = "the session ends"
 
 
-class Service(Enum):
+class ServiceState(Enum):
     """Whether a queue takes part, as the health of its host wants it: beside its state."""
 
     IN_SERVICE = "takes part"
-    SUSPENDING = "to take no part; the broker is not told yet"
-    SUSPENDED = "takes no part, and the application knows"
-    RESUMING = "to take part again; the broker is not told yet"
+    SUSPENDING = "is to take no part, the broker does not know yet"
+    SUSPENDED = "takes no part"
+    RESUMING = "is to take part again, the broker does not know yet"
+
+
+class ServiceInput(Enum):
+    """What moves it."""
+
+    UNHEALTHY = "the host is not healthy"
+    HEALTHY = "the host is healthy"
+    DONE = "the broker knows, and the application"
+
+
+_V, _VI = ServiceState, ServiceInput
+
+
+class Service(Machine):
+    """Takes a queue out of service and back.
+
+    Attributes:
+        state: where that is.
+    """
+
+    __slots__ = ()
+
+    state: ServiceState
+
+    def __init__(self, *, in_service: bool) -> None:
+        self.state = _V.IN_SERVICE if in_service else _V.SUSPENDING
+
+    TRANSITIONS: ClassVar = {
+        (_V.IN_SERVICE, _VI.UNHEALTHY): Transition(None, _V.SUSPENDING),
+        (_V.SUSPENDING, _VI.HEALTHY): Transition(None, _V.IN_SERVICE),
+        (_V.SUSPENDING, _VI.DONE): Transition(None, _V.SUSPENDED),
+        (_V.SUSPENDED, _VI.HEALTHY): Transition(None, _V.RESUMING),
+        (_V.RESUMING, _VI.UNHEALTHY): Transition(None, _V.SUSPENDED),
+        (_V.RESUMING, _VI.DONE): Transition(None, _V.IN_SERVICE),
+    }
 
 
 _S, _I = QueueState, QueueInput
 _OPEN, _RECONFIGURING = QueueState.OPEN, QueueState.RECONFIGURING
-_IN_SERVICE = Service.IN_SERVICE
+_IN_SERVICE = ServiceState.IN_SERVICE
 _ANSWERS: dict[RequestKind, tuple[type, ...]] = {
     RequestKind.OPEN: (OpenQueueResponse,),
     RequestKind.CONFIGURE: (ConfigureStreamResponse, ConfigureQueueStreamResponse),
@@ -261,8 +296,8 @@ _STREAMING = frozenset({_S.OPEN, _S.RECONFIGURING, _S.RESTORING, _S.REOPENED, _S
 class QueueCore(Machine):
     """One opened queue, or one application of a fanout queue.
 
-    All that is known of a queue is here, and nobody else changes it. Beside its state it has whether it is
-    suspended (:class:`Service`), and what callers wait for.
+    All that is known of a queue is here, and nobody else changes it. Beside its state it has another
+    one for the health of its host (:class:`Service`), and what callers wait for.
 
     Attributes:
         uri: what it was opened as.
@@ -345,7 +380,7 @@ class QueueCore(Machine):
         self.deduplication_time = _DEFAULT_DEDUPLICATION
         self.unacked = 0
         self._suspends = False
-        self._service = Service.IN_SERVICE
+        self._service = Service(in_service=True)
         # the operations callers wait for: changes of the subscriptions that are being made, and those to come
         self._opening: Operation | None = None
         self._closing: Operation | None = None
@@ -374,12 +409,12 @@ class QueueCore(Machine):
     @property
     def suspended(self) -> bool:
         """Whether it is to take no part because the host is unhealthy."""
-        return self._service is Service.SUSPENDING or self._service is Service.SUSPENDED
+        return self._service.state in (_V.SUSPENDING, _V.SUSPENDED)
 
     @property
     def reported_suspended(self) -> bool:
         """Whether the application was told so."""
-        return self._service is Service.SUSPENDED or self._service is Service.RESUMING
+        return self._service.state in (_V.SUSPENDED, _V.RESUMING)
 
     @property
     def sending(self) -> bool:
@@ -436,7 +471,7 @@ class QueueCore(Machine):
         self.owner = self.anybody.owner = owner
         self.wanted = subscriptions
         self._suspends = suspends
-        self._service = Service.SUSPENDING if suspends and not healthy else Service.IN_SERVICE
+        self._service = Service(in_service=healthy or not suspends)
         self._opening = self._watch(operation)
         self.fire(_I.OPEN if connected else _I.OPEN_LATER, now)
 
@@ -494,7 +529,7 @@ class QueueCore(Machine):
         """
         state = self.state
         at_once = (state is _OPEN or state is _RECONFIGURING) and self.writable
-        if not at_once or self._service is not _IN_SERVICE:
+        if not at_once or self._service.state is not _IN_SERVICE:
             self.check_posts()
         self.unacked += count
         return at_once
@@ -550,12 +585,7 @@ class QueueCore(Machine):
         """Take part or not, as the health of the host wants it."""
         if not self._suspends:
             return
-        if healthy:
-            resumed = self._service is Service.SUSPENDING
-            self._service = Service.IN_SERVICE if resumed else Service.RESUMING
-        else:
-            again = self._service is Service.RESUMING
-            self._service = Service.SUSPENDED if again else Service.SUSPENDING
+        self._service.fire(_VI.HEALTHY if healthy else _VI.UNHEALTHY)
         if self.state in _STREAMING and self.wanted:
             self._shared.changed[self] = None
         elif self.in_use:
@@ -671,7 +701,7 @@ class QueueCore(Machine):
         self._waiting.clear()
         self._shared.changed.pop(self, None)
         error = self._refused(ConfigureQueueError, "configure", refusal)
-        if self._service is Service.SUSPENDING or self._service is Service.RESUMING:
+        if self._service.state in (_V.SUSPENDING, _V.RESUMING):
             # Nobody asked for it, so nobody can be told. A new connection brings both sides back in line.
             what = "suspend" if self.suspended else "resume"
             self._shared.fail_channel(ConnectionFailed(f"could not {what} queue {self.uri}: {error}"))
@@ -808,12 +838,10 @@ class QueueCore(Machine):
             self._report_service()
 
     def _report_service(self) -> None:
-        if self._service is Service.SUSPENDING:
-            self._service = Service.SUSPENDED
-            self._shared.emit(QueueSuspended(self.uri_text))
-        elif self._service is Service.RESUMING:
-            self._service = Service.IN_SERVICE
-            self._shared.emit(QueueResumed(self.uri_text))
+        if self._service.state in (_V.SUSPENDING, _V.RESUMING):
+            uri, suspended = self.uri_text, self.suspended
+            self._service.fire(_VI.DONE)
+            self._shared.emit(QueueSuspended(uri) if suspended else QueueResumed(uri))
 
     def _watch(self, operation: Operation) -> Operation:
         """Have an operation timed out at its deadline."""
