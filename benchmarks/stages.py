@@ -27,14 +27,12 @@ from bmq.client._posting import PostBatch, settle
 from bmq.client.consumer import Consumer
 from bmq.client.message import Message
 from bmq.protocol.client.outbox import Outbox
-from bmq.protocol.client.posts import Producer
-from bmq.protocol.client.queue import Family, QueueCore, SubscriptionOptions
-from bmq.protocol.client.tables import QueueState
+from bmq.protocol.client.posts import Posts
+from bmq.protocol.client.queue import SubscriptionOptions
 from bmq.protocol.framing import Framer
 from bmq.wire.ack import encode_acks
 from bmq.wire.confirm import encode_confirm, encode_queue_confirms
 from bmq.wire.constants import EventType, PutFlags
-from bmq.wire.control import QueueFlags
 from bmq.wire.crc import crc32c
 from bmq.wire.event import HEADER_SIZE, pack_event_header, read_event
 from bmq.wire.guid import GuidGenerator
@@ -43,7 +41,6 @@ from bmq.wire.padding import padding
 from bmq.wire.properties import Properties, encode_properties
 from bmq.wire.push import decode_push_runs, encode_push
 from bmq.wire.put import encode_puts
-from bmq.wire.uri import QueueUri
 
 COUNT, RUNS = 2000, 60
 PAYLOAD = bytes(256)
@@ -76,15 +73,19 @@ def producing() -> list[tuple[str, float]]:
     generator = GuidGenerator(b"abcdef")
     guids = [generator.next(1) for _ in range(COUNT)]
     outgoing = [(guid, PAYLOAD, int(PutFlags.ACK_REQUESTED), 0, 0) for guid in guids]
-    core = QueueCore(QueueUri.parse("bmq://d/q"), Family(0), "", QueueFlags.WRITE, None, suspends=False)
-    core.state, core.sending = QueueState.OPEN, True
+    queue: Any = SimpleNamespace(
+        q_id=0, unacked=0, admit=lambda count: True, settled=lambda count: None, uri_text="bmq://d/q"
+    )
     batch = PostBatch()
 
-    def posted() -> Producer:
-        producer = Producer(Outbox())
+    def empty() -> Posts:
+        return Posts(Outbox(), COUNT, 2**30)
+
+    def posted() -> Posts:
+        posts = empty()
         batch.pending = COUNT
-        producer.post_many(core, list(outgoing), batch, 0.0)
-        return producer
+        posts.post_many(queue, list(outgoing), batch, 0.0)
+        return posts
 
     def filled() -> Outbox:
         outbox = Outbox()
@@ -97,8 +98,8 @@ def producing() -> list[tuple[str, float]]:
         batch.pending = COUNT
         return posted().acked(acks)
 
-    def post(producer: Producer) -> None:
-        producer.post_many(core, list(outgoing), batch, 0.0)
+    def post(posts: Posts) -> None:
+        posts.post_many(queue, list(outgoing), batch, 0.0)
 
     guid, crc, encode = (
         least(repeat(lambda: generator.next(1))),
@@ -109,7 +110,7 @@ def producing() -> list[tuple[str, float]]:
         ("make a GUID", guid),
         ("CRC32-C of 256 bytes", crc),
         ("header, data, padding: one PUT message", encode - crc),
-        ("a place in the window", least(post, lambda: Producer(Outbox()))),
+        ("a place in the window", least(post, empty)),
         ("copy into the PUT event", least(lambda outbox: outbox.take(), filled) - encode),
         ("read the ACK, take the post out of the window", least(lambda p: p.acked(acks), posted)),
         ("count the outcome", least(settle, outcomes)),
@@ -124,11 +125,14 @@ def consuming() -> list[tuple[str, float]]:
     event = pack_event_header(HEADER_SIZE + len(body), EventType.PUSH) + body
     pushes = decode_push_runs(event, HEADER_SIZE)[0]
     driver: Any = SimpleNamespace(
-        options=SimpleNamespace(max_message_size=2**26), note_buffered=lambda messages, size: None
+        options=SimpleNamespace(max_message_size=2**26),
+        flow=SimpleNamespace(count=lambda messages, size: None),
+        connection=None,
     )
-    queue: Any = SimpleNamespace(_driver=driver, _core=None, uri="bmq://d/q")
+    begun: set[Consumer] = set()
+    queue: Any = SimpleNamespace(_driver=driver, _subscriptions=begun, uri="bmq://d/q")
     consumer = Consumer(queue, None, [None], SubscriptionOptions(1000, 2**30, 0), None)
-    consumer._begun = True
+    begun.add(consumer)
 
     def line() -> deque[Any]:
         consumer._clear()

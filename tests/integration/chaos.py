@@ -21,7 +21,7 @@ from typing import Any
 import bmq
 from bmq import events
 from bmq.broker import Broker
-from bmq.protocol.client.redelivery import Confirmed
+from bmq.protocol.client.redelivery import UncertainConfirms
 from bmq.testing import Fault, FaultProxy, fresh_queue_uri, plan_faults
 from tests.integration.accounts import SUCCESS, Accounts, Key, Moment, Result, key_of, payload
 
@@ -117,18 +117,18 @@ def new_uris(hint: str) -> dict[str, str]:
 @contextlib.contextmanager
 def counted_drops() -> Iterator[list[int]]:
     """Count the redeliveries that sessions keep from their applications."""
-    original, count = Confirmed.take, [0]
+    original, count = UncertainConfirms.take, [0]
 
-    def take(self: Confirmed, message: bytes) -> bool:
+    def take(self: UncertainConfirms, message: bytes) -> bool:
         known = original(self, message)
         count[0] += known
         return known
 
-    Confirmed.take = take  # type: ignore[method-assign]
+    UncertainConfirms.take = take  # type: ignore[method-assign]
     try:
         yield count
     finally:
-        Confirmed.take = original  # type: ignore[method-assign]
+        UncertainConfirms.take = original  # type: ignore[method-assign]
 
 
 class _Client:
