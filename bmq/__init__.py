@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bmq import workers as workers
     from bmq.client._retry import exponential_backoff
     from bmq.client.connect import connect, run
-    from bmq.client.consumer import Consumer
+    from bmq.client.consumer import Consumer, Subscription
     from bmq.client.health import HostHealth, HostHealthMonitor
     from bmq.client.message import Ack, FailedPost, Message, MessageBatch, PostReport, PutMessage
     from bmq.client.options import Credentials, SessionOptions
@@ -143,7 +143,7 @@ __all__ = [
 # pytest, which loads the plugin wherever bmq is installed, for nothing.
 _NAMES = {
     "bmq.client.connect": ["connect", "run"],
-    "bmq.client.consumer": ["Consumer"],
+    "bmq.client.consumer": ["Consumer", "Subscription"],
     "bmq.client.health": ["HostHealth", "HostHealthMonitor"],
     "bmq.client.message": ["Ack", "FailedPost", "Message", "MessageBatch", "PostReport", "PutMessage"],
     "bmq.client.options": ["Credentials", "SessionOptions"],

@@ -6,6 +6,7 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterator
+from dataclasses import dataclass, field
 from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -21,11 +22,42 @@ if TYPE_CHECKING:
     from bmq.client.queue import Queue
     from bmq.subscriptions import Complement, Expression, Selector
 
-__all__ = ["Consumer"]
+__all__ = ["Consumer", "Subscription"]
 
 _COUNT_EVERY = 64
 
 _number = itemgetter(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """What to receive, and how: for :meth:`bmq.Session.open_queue`.
+
+    Attributes:
+        selector: what to receive, as for :meth:`bmq.Queue.subscribe`; None or "" for everything.
+        priority: the highest matching priority gets a message; None for the queue's.
+        max_unconfirmed_messages: how many delivered messages may be unconfirmed; None for the queue's.
+        max_unconfirmed_bytes: how many bytes of them; None for the queue's.
+        discard_unmatched: confirm unseen whatever does not match.
+        strict: False sends an expression that does not compile as it is.
+    """
+
+    selector: Selector = field(default=None, kw_only=False)
+    priority: int | None = None
+    max_unconfirmed_messages: int | None = None
+    max_unconfirmed_bytes: int | None = None
+    discard_unmatched: bool = False
+    strict: bool = True
+
+    def _consumer(self, queue: Queue, options: SubscriptionOptions) -> Consumer:
+        """Make a consumer of it; what is left out is as in ``options``."""
+        changed = changed_options(
+            options, self.priority, self.max_unconfirmed_messages, self.max_unconfirmed_bytes
+        )
+        selector, expressions, discard = compile_selector(
+            self.selector, discard=self.discard_unmatched, strict=self.strict
+        )
+        return Consumer(queue, selector, expressions, changed, discard)
 
 
 class Consumer:

@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from bmq.client._deadline import within
-from bmq.client._definition import Definition, Places, changed_options, compile_selector
+from bmq.client._definition import Definition, Places, changed_options
 from bmq.client._handlers import Handlers
 from bmq.client._posting import Poster, PostFuture, tagged
 from bmq.client._subscriptions import Subscriptions
-from bmq.client.consumer import Consumer
+from bmq.client.consumer import Consumer, Subscription
 from bmq.client.message import Ack, Message, MessageBatch, PostReport, PutMessage
 from bmq.errors import Error, QueueClosed, UsageError
 from bmq.protocol.client.queue import QueueState, SubscriptionOptions
@@ -57,6 +57,7 @@ class Queue:
         options: SubscriptionOptions,
         *,
         default_subscription: bool | None,
+        subscriptions: Iterable[Selector | Subscription],
         suspends: bool,
         opened: asyncio.Future[None],
         deadline: float,
@@ -76,6 +77,9 @@ class Queue:
             self._default = Consumer(self, None, [None], options, None)
             if default_subscription:
                 self._subscriptions.add(self._default)
+        for each in subscriptions:
+            subscription = each if isinstance(each, Subscription) else Subscription(each)
+            self._subscriptions.add(subscription._consumer(self, options))
         self._core = driver.core.open_queue(
             uri,
             flags,
@@ -311,9 +315,15 @@ class Queue:
         """
         if not self._core.readable:
             raise UsageError(f"queue {self.uri} was not opened for reading: open_queue(..., read=True)")
-        options = changed_options(self._options, priority, max_unconfirmed_messages, max_unconfirmed_bytes)
-        selector, expressions, discard = compile_selector(selector, discard=discard_unmatched, strict=strict)
-        return Consumer(self, selector, expressions, options, discard)
+        subscription = Subscription(
+            selector,
+            priority=priority,
+            max_unconfirmed_messages=max_unconfirmed_messages,
+            max_unconfirmed_bytes=max_unconfirmed_bytes,
+            discard_unmatched=discard_unmatched,
+            strict=strict,
+        )
+        return subscription._consumer(self, self._options)
 
     def _deliver(self, messages: list[Push], places: Places) -> None:
         """Take messages that have just arrived, for a subscription nobody knows."""

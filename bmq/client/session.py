@@ -6,13 +6,15 @@ import asyncio
 import logging
 import ssl as ssl_module
 import warnings
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from bmq.client._address import Address
 from bmq.client._definition import checked_options
 from bmq.client._driver import Driver
+from bmq.client.consumer import Subscription
 from bmq.client.health import HostHealthMonitor
 from bmq.client.options import CredentialsSource, SessionOptions
 from bmq.client.queue import (
@@ -27,6 +29,9 @@ from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import SessionEvent
 from bmq.wire.control import QueueFlags
 from bmq.wire.uri import QueueUri
+
+if TYPE_CHECKING:
+    from bmq.subscriptions import Selector
 
 __all__ = ["CloseReport", "Session", "SessionStats"]
 
@@ -211,6 +216,7 @@ class Session:
         max_unconfirmed_bytes: int = DEFAULT_MAX_UNCONFIRMED_BYTES,
         suspends_on_bad_host_health: bool = False,
         default_subscription: bool | None = None,
+        subscriptions: Iterable[Selector | Subscription] = (),
         timeout: float | None = None,
     ) -> Queue:
         """Open a queue.
@@ -235,12 +241,17 @@ class Session:
                 queue itself: None when the first of them does, True now, False never (they get a
                 ``UsageError``). Once begun, it stays until the queue is closed; a consumer of everything that
                 can be closed is ``queue.subscribe()``.
+            subscriptions: what to receive from the beginning, by :class:`bmq.Subscription` or what
+                :meth:`Queue.subscribe` takes as its selector. The broker gets them with the request that
+                opens the stream, and sends nothing else before. Each has a :class:`bmq.Consumer` in
+                :attr:`Queue.subscriptions`, in this order.
             timeout: seconds to wait; None for the session's ``open_timeout``.
 
         Raises:
             OpenQueueError: the broker refused; ``broker_message`` has its reason.
             RequestTimeout: the broker did not answer in time.
-            InvalidURI, UsageError: the arguments are not legal.
+            InvalidURI, InvalidExpression, UsageError: the arguments are not legal.
+            ConfigureQueueError: the broker refused the subscriptions.
             StateError: the queue is already open in this session for the same side.
             SessionClosed: the session is closed.
 
@@ -254,6 +265,11 @@ class Session:
                 f"{uri} names an appId, which only a reader has: open it with read=True, "
                 f"and {parsed.canonical} with write=True"
             )
+        if isinstance(subscriptions, str):
+            raise UsageError(f"subscriptions is a list: subscriptions=[{subscriptions!r}]")
+        subscriptions = list(subscriptions)
+        if subscriptions and not read:
+            raise UsageError(f"{uri} has subscriptions, which only a reader has: open it with read=True")
         options = checked_options(max_unconfirmed_messages, max_unconfirmed_bytes, priority)
         flags = (QueueFlags.READ if read else QueueFlags(0)) | (QueueFlags.WRITE if write else QueueFlags(0))
         driver, connection = self._driver, self._driver.connection
@@ -269,6 +285,7 @@ class Session:
             flags,
             options,
             default_subscription=default_subscription,
+            subscriptions=subscriptions,
             suspends=suspends_on_bad_host_health,
             opened=opened,
             deadline=connection.now() + seconds,
