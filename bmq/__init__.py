@@ -125,6 +125,7 @@ __all__ = [
     "SessionState",
     "SessionStats",
     "StateError",
+    "Subscription",
     "StatusCategory",
     "TagFilter",
     "TimedOut",

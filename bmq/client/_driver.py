@@ -91,6 +91,8 @@ class Driver:
                 max_incoming_event=options.max_event_size,
                 max_unacked_messages=options.max_unacked_messages,
                 max_unacked_bytes=options.max_unacked_bytes,
+                repeat_after=options.repeat_subscriptions_after,
+                repeat_every=options.repeat_subscriptions_every,
                 drop_confirmed_redeliveries=options.drop_confirmed_redeliveries,
             ),
         )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from bmq.protocol.client.events import (
     Connected,
     ConnectionLost,
+    DeliveryRevived,
     Disconnected,
     HostHealthRestored,
     HostUnhealthy,
@@ -88,6 +89,12 @@ class Reporter:
                 logger.warning("queue %s is suspended: the host is unhealthy", uri)
             case QueueResumed(uri):
                 logger.warning("queue %s is in service again: the host is healthy", uri)
+            case DeliveryRevived(uri):
+                logger.warning(
+                    "the broker had stopped delivering to %s, and went on when its subscriptions were repeated; "
+                    "this is done again whenever it is needed",
+                    uri,
+                )
             case HostUnhealthy():
                 logger.info("the host is unhealthy")
             case HostHealthRestored():

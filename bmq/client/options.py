@@ -31,6 +31,7 @@ _TIMES = (
     "close_timeout",
     "disconnect_timeout",
     "reconnect_timeout",
+    "repeat_subscriptions_every",
 )
 _COUNTS = (
     "max_unacked_messages",
@@ -69,6 +70,11 @@ class SessionOptions:
         max_buffered_bytes: how many bytes of them.
         max_event_size: the largest event accepted from the broker.
         max_message_size: the largest payload, decompressed, accepted from the broker.
+        repeat_subscriptions_after: how long a queue's subscriptions with expressions may be quiet before the
+            broker is told them once more. A real broker under load stops delivering to such subscriptions
+            until something happens to the queue; telling it what it knows changes nothing else. It is
+            repeated with growing pauses, and soon again when it helped. 0 switches this off.
+        repeat_subscriptions_every: how long these pauses grow.
         drop_confirmed_redeliveries: whether a message that is delivered again after a reconnect, although
             this process had confirmed it, is confirmed again instead of being handed to the application.
         reconnect: whether a lost connection is restored.
@@ -94,6 +100,8 @@ class SessionOptions:
     max_buffered_bytes: int = 128 * 1024 * 1024
     max_event_size: int = DEFAULT_MAX_INCOMING_EVENT
     max_message_size: int = MAX_APPLICATION_DATA
+    repeat_subscriptions_after: float = 1.0
+    repeat_subscriptions_every: float = 60.0
     drop_confirmed_redeliveries: bool = True
     reconnect: bool = True
     reconnect_delays: Callable[[], Iterator[float]] = exponential_backoff
@@ -109,8 +117,10 @@ class SessionOptions:
                 continue
             if not _at_least(value, 0) or value == 0:
                 raise UsageError(f"{name} is {value!r}; it must be a number, more than 0")
-        if not _at_least(self.busy_poll, 0):
-            raise UsageError(f"busy_poll is {self.busy_poll!r}; it must be a number, 0 or more")
+        for name in ("busy_poll", "repeat_subscriptions_after"):
+            value = getattr(self, name)
+            if not _at_least(value, 0):
+                raise UsageError(f"{name} is {value!r}; it must be a number, 0 or more")
         if not isinstance(self.compression, Compression):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"compression is {self.compression!r}; it is one of bmq.Compression")
         if self.max_event_size < _MIN_EVENT_SIZE:
@@ -133,6 +143,8 @@ class SessionFields(TypedDict, total=False):
     max_buffered_bytes: int
     max_event_size: int
     max_message_size: int
+    repeat_subscriptions_after: float
+    repeat_subscriptions_every: float
     drop_confirmed_redeliveries: bool
     reconnect: bool
     reconnect_delays: Callable[[], Iterator[float]]

@@ -78,6 +78,8 @@ class SessionStats:
         bytes_sent: on the present connection.
         bytes_received: on the present connection.
         reconnects: how often the connection was restored.
+        repeated_subscriptions: how often the open queues' subscriptions were repeated, because nothing came.
+        revived_messages: how many messages came at once when they were.
     """
 
     state: SessionState
@@ -90,6 +92,8 @@ class SessionStats:
     bytes_sent: int
     bytes_received: int
     reconnects: int
+    repeated_subscriptions: int
+    revived_messages: int
 
 
 class Session:
@@ -343,4 +347,6 @@ class Session:
             bytes_sent=connection.bytes_sent,
             bytes_received=connection.bytes_received,
             reconnects=driver.dialer.reconnects,
+            repeated_subscriptions=sum(core.repeated for core in driver.queues),
+            revived_messages=sum(core.revived for core in driver.queues),
         )

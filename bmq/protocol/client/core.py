@@ -79,6 +79,9 @@ class CoreOptions:
         max_incoming_event: the largest event accepted.
         max_unacked_messages: how many posts without outcome fill the window.
         max_unacked_bytes: how many bytes of them.
+        repeat_after: how long subscriptions with expressions may be quiet before they are repeated; 0 for
+            ever.
+        repeat_every: how long it takes at most until they are repeated again.
         drop_confirmed_redeliveries: what was confirmed on a connection that was lost, and is delivered again,
             is confirmed again and not reported.
     """
@@ -88,6 +91,8 @@ class CoreOptions:
     max_incoming_event: int = DEFAULT_MAX_INCOMING_EVENT
     max_unacked_messages: int = 200_000
     max_unacked_bytes: int = 128 * 1024 * 1024
+    repeat_after: float = 1.0
+    repeat_every: float = 60.0
     drop_confirmed_redeliveries: bool = True
 
 
@@ -155,6 +160,8 @@ class ClientCore(Machine):
             settled=self._queue_settled,
             fail_channel=self._fail_channel,
             reopen_timeout=options.reopen_timeout,
+            repeat_after=options.repeat_after,
+            repeat_every=options.repeat_every,
         )
         self._queues = QueueRegistry(self._shared)
         self._framer = Framer(options.max_incoming_event)
@@ -205,6 +212,7 @@ class ClientCore(Machine):
             self._handshake.deadline,
             self._requests.next_deadline(),
             self._shared.operations.first(),
+            self._shared.watched.first(),
             self._heartbeat.deadline if self._heartbeat else None,
             self._pulse_at,
             self._renewal.due,
@@ -311,6 +319,8 @@ class ClientCore(Machine):
         for operation in self._shared.operations.due(now):
             if operation.queue is not None:
                 operation.queue.late(operation, now)
+        for queue in self._shared.watched.due(now):
+            queue.look_after(now)
         self._beat(now)
         if self._renewal.take_due(now):
             self._emit(CredentialsNeeded())
@@ -460,7 +470,7 @@ class ClientCore(Machine):
         elif self._handshake.state is not HandshakeState.DONE:
             self._shake_hands(event, now)
         elif kind == EventType.PUSH:
-            self._pushed(event)
+            self._pushed(event, now)
         elif kind == EventType.ACK:
             self._report(self.posts.acked(event))
         elif kind == EventType.CONTROL:
@@ -489,7 +499,7 @@ class ClientCore(Machine):
             self.fire(_I.CHANNEL_UP, now)
             self.pause_reading(self._reading_paused, now)
 
-    def _pushed(self, event: Event) -> None:
+    def _pushed(self, event: Event, now: float) -> None:
         deliveries: list[tuple[Route, list[Push]]] = []
         for run in decode_push_runs(event.data, event.body):
             q_id, ids, *_ = run[0]
@@ -506,6 +516,8 @@ class ClientCore(Machine):
             deliveries += [(route, run) for route in found if route is not None]
         if self._confirms:
             deliveries = [(route, self._drop_confirmed(route[0], run)) for route, run in deliveries]
+        for (queue, _), run in deliveries:
+            queue.delivered(len(run), now)
         if deliveries:
             self._emit(Pushed([(queue, subscription, run) for (queue, subscription), run in deliveries]))
 

@@ -14,6 +14,7 @@ __all__ = [
     "Connected",
     "ConnectionLost",
     "CredentialsNeeded",
+    "DeliveryRevived",
     "Disconnected",
     "HostHealthRestored",
     "HostUnhealthy",
@@ -159,6 +160,16 @@ class UnclaimedMessages(SessionEvent):
 
     queue_uri: str
     messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRevived(SessionEvent):
+    """The broker had stopped delivering to a queue, and went on when its subscriptions were repeated.
+
+    Reported once a queue; see :attr:`bmq.SessionOptions.repeat_subscriptions_after`.
+    """
+
+    queue_uri: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -25,6 +25,7 @@ from bmq.errors import (
 from bmq.protocol.client.events import (
     Acked,
     Completed,
+    DeliveryRevived,
     QueueReopened,
     QueueReopenFailed,
     QueueResumed,
@@ -78,6 +79,10 @@ __all__ = [
 
 # What a broker that does not say it means, in seconds.
 _DEFAULT_DEDUPLICATION = 300.0
+# What comes so soon after subscriptions were repeated comes because of that, in seconds.
+_REVIVED_WITHIN = 0.5
+# Fewer may have come by chance.
+_WORTH_MENTION = 10
 
 
 class SubscriptionOptions:
@@ -179,7 +184,10 @@ class Shared:
         moved: says that a queue has made a transition.
         settled: says that a reopening queue is open again, or never will be.
         fail_channel: says that the connection is of no more use.
+        watched: when subscriptions with expressions are looked after.
         reopen_timeout: for requests that no caller waits for, in seconds.
+        repeat_after: how long they may be quiet before they are repeated, in seconds; 0 for ever.
+        repeat_every: how long it takes at most until they are repeated again.
         configure_stream: the broker takes configureStream, not only its older form.
     """
 
@@ -193,6 +201,9 @@ class Shared:
     settled: Callable[[QueueCore, float], None]
     fail_channel: Callable[[Error], None]
     reopen_timeout: float
+    repeat_after: float
+    repeat_every: float
+    watched: Deadlines[QueueCore] = field(default_factory=Deadlines["QueueCore"])
     configure_stream: bool = True
 
 
@@ -317,13 +328,18 @@ class QueueCore(Machine):
         deduplication_time: how long the broker recognises a GUID, in seconds.
         unacked: how many posts wait for their outcome.
         anybody: stands for whichever of its subscriptions a message is for.
+        repeated: how often its subscriptions were repeated because nothing came.
+        revived: how many messages came at once when they were.
     """
 
     __slots__ = (
         "_asked",
         "_closing",
         "_configuring",
+        "_heard",
         "_opening",
+        "_pause",
+        "_repeated_at",
         "_request",
         "_service",
         "_shared",
@@ -339,6 +355,8 @@ class QueueCore(Machine):
         "owner",
         "q_id",
         "readable",
+        "repeated",
+        "revived",
         "sub_app_id",
         "sub_id",
         "unacked",
@@ -379,6 +397,12 @@ class QueueCore(Machine):
         self.at_most_once = False
         self.deduplication_time = _DEFAULT_DEDUPLICATION
         self.unacked = 0
+        self.repeated = 0
+        self.revived = 0
+        # When messages came last, how long they may stay away, and when the subscriptions were repeated.
+        self._heard = 0.0
+        self._pause = 0.0
+        self._repeated_at: float | None = None
         self._suspends = False
         self._service = Service(in_service=True)
         # the operations callers wait for: changes of the subscriptions that are being made, and those to come
@@ -606,6 +630,46 @@ class QueueCore(Machine):
         elif self._closing is operation and self.state is QueueState.ABANDONED:
             self._complete(operation, self._timed_out("close"))
 
+    def delivered(self, count: int, now: float) -> None:
+        """Messages have come."""
+        self._heard = now
+        if self._repeated_at is not None:
+            if now - self._repeated_at <= _REVIVED_WITHIN:
+                before, self.revived = self.revived, self.revived + count
+                if before < _WORTH_MENTION <= self.revived:
+                    self._shared.emit(DeliveryRevived(self.uri_text))
+                if self._pause > self._shared.repeat_after:
+                    # There may be more where these come from: a broker gives them in portions.
+                    self._watch_streams(now)
+            else:
+                self._repeated_at = None
+
+    def look_after(self, now: float) -> None:
+        """Repeat the subscriptions if nothing has come for a while.
+
+        A real broker under load stops delivering to subscriptions with expressions, and goes on when
+        something happens to the queue. A request that changes nothing is enough.
+        """
+        if self.state is not QueueState.OPEN:
+            return  # the next answer begins anew
+        quiet_until = self._heard + self._pause
+        if quiet_until > now:
+            self._shared.watched.set(self, quiet_until)
+            return
+        self.repeated += 1
+        self._repeated_at = now
+        self._pause = min(2 * self._pause, self._shared.repeat_every)
+        self._shared.watched.set(self, now + self._pause)
+        self._shared.changed[self] = None
+
+    def _watch_streams(self, now: float) -> None:
+        """Look after subscriptions with expressions, from now on."""
+        if self._shared.repeat_after > 0 and any(sub.expression for sub in self.committed):
+            self._pause = self._shared.repeat_after
+            self._shared.watched.set(self, now + self._pause)
+        else:
+            self._shared.watched.discard(self)
+
     def answered(self, request: Request, body: ControlBody | None, now: float) -> None:
         """Take the answer to a request.
 
@@ -660,6 +724,7 @@ class QueueCore(Machine):
         operation, self._opening = self._opening, None
         self._complete(operation, None)
         self._report_service_if_settled()
+        self._watch_streams(now)
 
     def _fail_open(self, now: float, request: Request | None = None, refusal: Status | None = None) -> None:
         operation, self._opening = self._opening, None
@@ -689,6 +754,8 @@ class QueueCore(Machine):
         for operation in done:
             self._complete(operation, None)
         self._report_service_if_settled()
+        if done or self not in self._shared.watched:
+            self._watch_streams(now)
 
     def _roll_back(self, now: float, request: Request, refusal: Status | None = None) -> None:
         if refusal is None:

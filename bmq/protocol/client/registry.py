@@ -89,6 +89,7 @@ class QueueRegistry:
                 del self._siblings[queue.uri.canonical]
             del self._queues[queue.uri.canonical, queue.sub_app_id, queue.flags]
             self._shared.changed.pop(queue, None)
+            self._shared.watched.discard(queue)
             self._shared.routes.remove(queue)
         self._check_health()
 
