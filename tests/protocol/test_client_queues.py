@@ -128,7 +128,7 @@ def test_applications_of_one_queue_share_its_id() -> None:
     other = bench.open("bmq://d/other", WRITE)
     assert other.q_id != foo.q_id
     # One PUSH for both applications is two messages.
-    ids = tuple(sorted(bench.core._routes.by_queue[foo.q_id]))
+    ids = tuple(bench.broker.s_ids[foo.q_id])
     bench.send(bench.broker.push(foo.q_id, [(b"g" * 16, b"1")], ids))
     assert bench.numbers_received == [1, 1]
 
@@ -170,7 +170,8 @@ def test_an_open_that_times_out_and_succeeds_later_is_closed_again() -> None:
     assert bench.answer_all() == ["OpenQueue", "CloseQueue"]
     assert queue.state is QueueState.CLOSED
     assert bench.completed == {URI: [error]}
-    assert len(bench.core._queues) == 0
+    assert bench.core.next_deadline() is None
+    bench.open(URI, token="again")
 
 
 def test_an_open_that_times_out_and_fails_later_is_forgotten() -> None:
@@ -325,7 +326,7 @@ def test_a_queue_is_open_once_in_a_session() -> None:
 def test_a_changed_configuration_replaces_the_subscriptions() -> None:
     bench = connected()
     queue = bench.open(URI)
-    old = max(bench.core._routes.by_queue[queue.q_id])
+    (old,) = bench.broker.s_ids[queue.q_id]
     bench.configure(queue, "x > 1", "x < 1")
     bench.push(queue, 1, s_id=old)  # routed before the change
     bench.answer_all()
@@ -356,7 +357,7 @@ def test_changes_made_in_one_turn_go_out_together() -> None:
     bench = connected()
     queue = bench.open(URI)
     for name in "abc":
-        bench.core.configure_queue(queue, name, bench.now + 60)
+        bench.core.configure_queue(queue, bench.subscriptions([name]), name, bench.now + 60)
     bench.pump()
     assert bench.answer_all() == ["ConfigureStream"]
     assert [bench.completed[name] for name in "abc"] == [[None]] * 3
@@ -365,12 +366,12 @@ def test_changes_made_in_one_turn_go_out_together() -> None:
 def test_a_refused_configuration_leaves_the_one_before() -> None:
     bench = connected()
     queue = bench.open(URI)
-    old = max(bench.core._routes.by_queue[queue.q_id])
+    (old,) = bench.broker.s_ids[queue.q_id]
     bench.configure(queue, "x > 1")
     bench.refuse()
     (error,) = bench.completed[("x > 1",)]
     assert isinstance(error, ConfigureQueueError)
-    assert [sub.expression for sub in queue.desired] == [""]
+    assert [sub.expression for sub in queue.wanted] == [""]
     assert queue.state is QueueState.OPEN
     bench.push(queue, 1, s_id=old)
     assert bench.numbers_received == [1]
@@ -395,7 +396,7 @@ def test_a_configuration_that_comes_late_is_brought_back_in_line() -> None:
     bench = connected()
     queue = bench.open(URI)
     bench.configure(queue, "x > 1", timeout=5)
-    late_id = max(bench.core._routes.by_queue[queue.q_id])
+    late_id = bench.broker.s_ids[queue.q_id][-1]
     bench.wait(5)
     (error,) = bench.completed[("x > 1",)]
     assert isinstance(error, RequestTimeout)
