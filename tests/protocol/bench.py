@@ -5,8 +5,11 @@ The broker does nothing of its own accord: a test decides which request is answe
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from collections.abc import Iterable
+from enum import Enum
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from bmq.errors import AckStatus, Error
@@ -60,7 +63,7 @@ from bmq.wire.put import PutMessage, decode_puts
 from bmq.wire.uri import QueueUri
 from tests.wire.messages import push_message
 
-__all__ = ["READ", "WRITE", "Bench", "ScriptedBroker", "guid"]
+__all__ = ["READ", "WRITE", "Bench", "ScriptedBroker", "connected", "guid", "held"]
 
 READ, WRITE = QueueFlags.READ, QueueFlags.WRITE
 FEATURES = "PROTOCOL_ENCODING:BER,JSON;MPS:MESSAGE_PROPERTIES_EX;SUBSCRIPTIONS:CONFIGURE_STREAM"
@@ -80,7 +83,7 @@ class ScriptedBroker:
         requests: the control messages not answered yet.
         puts: the posts not acknowledged yet.
         confirms: what was confirmed.
-        s_ids: the subscription ids of each queue's last configureStream.
+        s_ids: the subscription ids that each qId was told of, oldest first.
         log: what arrived, by name, in order.
     """
 
@@ -114,7 +117,7 @@ class ScriptedBroker:
                 self.requests.append(message)
                 if isinstance(message.body, ConfigureStream):
                     subscriptions = message.body.stream_parameters.subscriptions
-                    self.s_ids[message.body.q_id] = [each.s_id for each in subscriptions]
+                    self.s_ids.setdefault(message.body.q_id, []).extend(each.s_id for each in subscriptions)
                 self.log.append(type(message.body).__name__)
             elif event.type == EventType.PUT:
                 self.puts.extend(decode_puts(event.data, event.body))
@@ -215,6 +218,8 @@ class Bench:
         received: the messages delivered, each with the owner of its subscription.
         failures: why the core wanted connections closed.
         renewals: how often it asked for credentials.
+        configured: what became of configured streams: their owner, and whether changes failed.
+        signals: the names of everything reported, in order.
     """
 
     def __init__(self, options: CoreOptions | None = None) -> None:
@@ -227,6 +232,8 @@ class Bench:
         self.received: list[tuple[Any, PushMessage]] = []
         self.failures: list[Error | None] = []
         self.renewals = 0
+        self.configured: list[tuple[Any, bool]] = []
+        self.signals: list[str] = []
         self.up = False
 
     # the connection
@@ -265,6 +272,7 @@ class Bench:
             self.broker.take(data)
 
     def _note(self, event: Any) -> None:
+        self.signals.append(type(event).__name__)
         if isinstance(event, SessionEvent):
             self.happened.append(event)
         elif isinstance(event, Acked):
@@ -277,7 +285,9 @@ class Bench:
                 self.received.extend((sub.owner, PushMessage._make(message)) for message in messages)
         elif isinstance(event, CloseChannel):
             self.failures.append(event.error)
-        elif not isinstance(event, StreamConfigured):
+        elif isinstance(event, StreamConfigured):
+            self.configured.append((event.owner, event.failed))
+        else:
             assert isinstance(event, CredentialsNeeded)
             self.renewals += 1
 
@@ -379,6 +389,12 @@ class Bench:
         self.send(self.broker.refuse(request, category))
         return request.body
 
+    def answer_queue(self, queue: QueueCore) -> None:
+        """Accept the requests of one queue until there are no more; the others wait."""
+        while mine := [each for each in self.broker.requests if _q_id(each) == queue.q_id]:
+            self.broker.requests.remove(mine[0])
+            self.send(self.broker.accept(mine[0]))
+
     def answer_all(self, **options: Any) -> list[str]:
         """Accept requests until there are no more; return what they were."""
         names = []
@@ -422,8 +438,32 @@ class Bench:
         return HEARTBEAT_RSP if response else HEARTBEAT_REQ
 
 
+def _q_id(request: ControlMessage) -> int | None:
+    """Which queue a request is about."""
+    body = request.body
+    if isinstance(body, (OpenQueue, CloseQueue)):
+        return body.handle_parameters.q_id
+    return body.q_id if isinstance(body, (ConfigureStream, ConfigureQueueStream)) else None
+
+
 def connected(options: CoreOptions | None = None) -> Bench:
     """Return a bench whose core is connected."""
     bench = Bench(options)
     bench.connect()
     return bench
+
+
+def held(core: ClientCore) -> int:
+    """How many objects a core keeps alive: what is done with must not be among them."""
+    core.next_deadline()  # what is no deadline any more leaves when it is met
+    seen: set[int] = set()
+    found: list[Any] = [core]
+    while found:
+        new = [each for each in found if id(each) not in seen and not isinstance(each, _CODE)]
+        seen.update(map(id, new))
+        found = gc.get_referents(*new)
+    return len(seen)
+
+
+# What objects refer to that is there anyway.
+_CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, Enum)

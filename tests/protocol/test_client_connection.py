@@ -14,7 +14,7 @@ from bmq.errors import (
 )
 from bmq.protocol.client.core import CoreOptions, SessionState
 from bmq.protocol.client.events import Connected, ConnectionLost, Disconnected, StateRestored
-from bmq.protocol.client.handshake import Credentials, HandshakeState
+from bmq.protocol.client.handshake import Credentials
 from bmq.wire.constants import EventType
 from bmq.wire.control import (
     ClientIdentity,
@@ -41,14 +41,16 @@ def test_a_client_introduces_itself_and_is_connected_when_the_broker_agrees() ->
     assert bench.state is SessionState.STARTED
     assert bench.names == ["Connected"]
     assert bench.core.new_properties
-    assert bench.core.uses_configure_stream
+    bench.begin_open("bmq://d/q")
+    assert bench.answer_all() == ["OpenQueue", "ConfigureStream"]
 
 
 def test_features_of_the_broker_are_believed() -> None:
     bench = Bench()
     bench.connect(features="PROTOCOL_ENCODING:JSON")
     assert not bench.core.new_properties
-    assert not bench.core.uses_configure_stream
+    bench.begin_open("bmq://d/q")
+    assert bench.answer_all() == ["OpenQueue", "ConfigureQueueStream"]
 
 
 def test_credentials_come_before_the_identity() -> None:
@@ -99,7 +101,8 @@ def test_a_broker_that_does_not_answer_the_handshake_is_given_up(credentials: Cr
     assert error.retryable
     bench.lose()
     assert bench.state is SessionState.STARTING
-    assert bench.core._handshake.state is HandshakeState.IDLE
+    bench.connect()
+    assert bench.state is SessionState.STARTED
 
 
 def test_a_broker_that_drips_its_answer_byte_by_byte_is_given_up_all_the_same() -> None:
@@ -430,7 +433,7 @@ def test_giving_up_ends_everything_with_the_reason() -> None:
     assert isinstance(error, ConnectionFailed)
     assert "tried long enough" in str(error)
     assert waiting.state.name == queue.state.name == "CLOSED"
-    assert len(bench.core._queues) == 0
+    assert bench.core.next_deadline() is None
 
 
 def test_a_closed_session_refuses_and_needs_nothing() -> None:

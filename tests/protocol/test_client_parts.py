@@ -1,8 +1,9 @@
-"""The small parts of the client core: deadlines, requests, routes, the outbox, confirmations, renewal."""
+"""The small parts of the client core: deadlines, requests, the outbox, confirmations, renewal."""
 
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections.abc import Iterator
 
 import pytest
@@ -10,19 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmq.protocol.client.outbox import Outbox
-from bmq.protocol.client.queue import Family, QueueCore, SubscriptionCore, SubscriptionOptions
-from bmq.protocol.client.redelivery import Confirmed
+from bmq.protocol.client.redelivery import UncertainConfirms
 from bmq.protocol.client.renewal import Renewal
 from bmq.protocol.client.requests import RequestKind, Requests
-from bmq.protocol.client.routes import Routes
 from bmq.protocol.deadlines import Deadlines
 from bmq.protocol.framing import Framer
 from bmq.wire.confirm import encode_confirm
 from bmq.wire.constants import EventType
-from bmq.wire.control import QueueFlags
+from bmq.wire.control import Disconnect
 from bmq.wire.event import Event
 from bmq.wire.put import Outgoing, decode_puts, encode_put
-from bmq.wire.uri import QueueUri
 from tests.protocol.bench import guid
 
 
@@ -54,20 +52,29 @@ def test_deadlines_agree_with_a_dictionary(steps: list[tuple[int, int | None]]) 
 
 
 def test_deadlines_take_memory_for_what_is_live_only() -> None:
-    deadlines = Deadlines[int]()
-    for key in range(100_000):
-        deadlines.set(key, 60.0 + random.random())
-        deadlines.discard(key - 10)
-    assert len(deadlines) == 10
-    assert len(deadlines._heap) < 200
+    def full_of(live: int) -> Deadlines[int]:
+        deadlines = Deadlines[int]()
+        for key in range(100_000):
+            deadlines.set(key, 60.0 + random.random())
+            deadlines.discard(key - live)
+        assert len(deadlines) == live
+        return deadlines
+
+    tracemalloc.start()
+    try:
+        kept = full_of(10)
+        assert tracemalloc.get_traced_memory()[0] < 50_000
+        assert kept.first() is not None
+    finally:
+        tracemalloc.stop()
 
 
 # requests
 
 
 def test_requests_count_up_and_resolve_once() -> None:
-    requests = Requests()
-    first, second = (requests.add(RequestKind.OPEN, "q", 10.0) for _ in range(2))
+    requests = Requests(Outbox())
+    first, second = (requests.send(RequestKind.OPEN, Disconnect(), "q", 10.0) for _ in range(2))
     assert (first.r_id, second.r_id) == (1, 2)
     assert requests.resolve(2) is second
     assert requests.resolve(2) is None
@@ -76,8 +83,8 @@ def test_requests_count_up_and_resolve_once() -> None:
 
 
 def test_late_responses_resolve_and_only_so_many_are_waited_for() -> None:
-    requests = Requests()
-    sent = [requests.add(RequestKind.CONFIGURE, "q", 1.0) for _ in range(1500)]
+    requests = Requests(Outbox())
+    sent = [requests.send(RequestKind.CONFIGURE, Disconnect(), "q", 1.0) for _ in range(1500)]
     assert requests.expire(0.9) == []
     assert requests.expire(1.0) == sent
     assert requests.expire(2.0) == []
@@ -87,8 +94,8 @@ def test_late_responses_resolve_and_only_so_many_are_waited_for() -> None:
 
 
 def test_a_request_can_be_waited_for_again() -> None:
-    requests = Requests()
-    request = requests.add(RequestKind.OPEN, "q", 1.0)
+    requests = Requests(Outbox())
+    request = requests.send(RequestKind.OPEN, Disconnect(), "q", 1.0)
     requests.expire(1.0)
     requests.extend(request, 5.0)
     assert requests.next_deadline() == 5.0
@@ -96,31 +103,6 @@ def test_a_request_can_be_waited_for_again() -> None:
     requests.resolve(request.r_id)
     requests.extend(request, 9.0)  # answered: there is nothing to wait for
     assert requests.next_deadline() is None
-
-
-# routes
-
-
-def queue() -> QueueCore:
-    return QueueCore(QueueUri.parse("bmq://d/q"), Family(0), "", QueueFlags.READ, None, suspends=False)
-
-
-def test_ids_are_never_used_twice_and_two_configurations_back_still_known() -> None:
-    routes, core = Routes(), queue()
-    subscription = SubscriptionCore(core, "", SubscriptionOptions(1, 1, 0), None)
-    seen: set[int] = set()
-    for generation in range(10):
-        numbered = routes.number([subscription, subscription])
-        ids = {s_id for s_id, _ in numbered}
-        assert not ids & seen
-        seen |= ids
-        routes.add(core, numbered)
-        routes.settle(core, numbered)
-        assert set(routes.by_queue[0]) == set(sorted(seen)[-4:] if generation else ids)
-    routes.drop(core, numbered)
-    assert len(routes.by_queue[0]) == 2
-    routes.remove(core)
-    assert routes.by_queue == {}
 
 
 # the outbox
@@ -226,7 +208,7 @@ def test_what_was_confirmed_lately_is_returned_when_the_connection_is_lost() -> 
 
 
 def test_a_confirmation_is_recognised_once() -> None:
-    confirmed = Confirmed(enabled=True)
+    confirmed = UncertainConfirms(enabled=True)
     confirmed.remember([b"a", b"b"])
     confirmed.restored(100.0)
     assert confirmed.take(b"a")
@@ -239,7 +221,7 @@ def test_a_confirmation_is_recognised_once() -> None:
 
 
 def test_nothing_is_remembered_when_it_is_turned_off() -> None:
-    confirmed = Confirmed(enabled=False)
+    confirmed = UncertainConfirms(enabled=False)
     confirmed.remember([b"a"])
     assert len(confirmed) == 0
 

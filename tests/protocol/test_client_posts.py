@@ -7,7 +7,7 @@ import pytest
 from bmq.errors import AckStatus, ConfigureQueueError, OpenQueueError, QueueClosed, UsageError
 from bmq.protocol.client.core import CoreOptions
 from bmq.protocol.client.events import QueueReopened, QueueReopenFailed, StateRestored
-from bmq.protocol.client.queue import QueueCore, QueueState
+from bmq.protocol.client.queue import QueueState
 from tests.protocol.bench import READ, WRITE, Bench, connected, guid
 
 URI = "bmq://bmq.test.mem.priority/q"
@@ -161,21 +161,13 @@ def test_posting_to_a_queue_that_is_open_again_while_others_are_not_keeps_the_or
     bench.post(queue, 1)
     bench.lose()
     bench.connect()
-    while queue.state is not QueueState.OPEN:
-        request = next(r for r in bench.broker.requests if _names(r, queue))
-        bench.broker.requests.remove(request)
-        bench.send(bench.broker.accept(request))
+    bench.answer_queue(queue)
+    assert queue.state is QueueState.REOPENED
     bench.post(queue, 2)
     assert sent(bench) == []
     bench.answer_all()
     assert sent(bench) == [1, 2]
-    assert other.state is QueueState.OPEN
-
-
-def _names(request: object, queue: QueueCore) -> bool:
-    body = request.body  # type: ignore[attr-defined]
-    parameters = getattr(body, "handle_parameters", None)
-    return (parameters.q_id if parameters else body.q_id) == queue.q_id
+    assert queue.state is other.state is QueueState.OPEN
 
 
 def test_a_queue_that_cannot_be_reopened_fails_alone() -> None:
@@ -286,9 +278,8 @@ def test_a_half_sent_turn_is_rebuilt_not_resumed() -> None:
 
 def test_a_post_unanswered_for_the_deduplication_time_is_a_timeout() -> None:
     bench = connected()
-    bench.begin_open(URI, WRITE)
+    queue = bench.begin_open(URI, WRITE)
     bench.answer(dedup_ms=10_000)
-    queue = next(iter(bench.core._queues))
     bench.post(queue, 1)
     bench.wait(5)
     bench.post(queue, 2)
@@ -318,9 +309,8 @@ def test_each_queue_has_its_own_deduplication_time() -> None:
     bench = connected()
     long = bench.open(URI)
     bench.post(long, 1)
-    bench.begin_open(OTHER, WRITE)
+    short = bench.begin_open(OTHER, WRITE)
     bench.answer(dedup_ms=2000)
-    short = next(q for q in bench.core._queues if q is not long)
     bench.post(short, 2)
     bench.wait(3.1)
     assert bench.outcomes == {2: [AckStatus.TIMEOUT]}
@@ -330,9 +320,8 @@ def test_each_queue_has_its_own_deduplication_time() -> None:
 
 def test_without_deduplication_nothing_is_sent_twice() -> None:
     bench = connected()
-    bench.begin_open(URI, WRITE)
+    queue = bench.begin_open(URI, WRITE)
     bench.answer(dedup_ms=0)
-    queue = next(iter(bench.core._queues))
     bench.post(queue, 1)
     bench.wait(1000)
     assert bench.outcomes == {}  # connected, the broker may take its time

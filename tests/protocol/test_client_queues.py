@@ -11,9 +11,9 @@ from bmq.errors import (
     StateError,
     StatusCategory,
 )
-from bmq.protocol.client.queue import QueueState
+from bmq.protocol.client.queue import QueueCore, QueueState
 from bmq.wire.control import ConfigureQueueStream, ConfigureStream, OpenQueue
-from tests.protocol.bench import READ, WRITE, Bench, connected
+from tests.protocol.bench import READ, WRITE, Bench, connected, guid
 
 URI = "bmq://bmq.test.mem.priority/q"
 
@@ -128,7 +128,7 @@ def test_applications_of_one_queue_share_its_id() -> None:
     other = bench.open("bmq://d/other", WRITE)
     assert other.q_id != foo.q_id
     # One PUSH for both applications is two messages.
-    ids = tuple(sorted(bench.core._routes.by_queue[foo.q_id]))
+    ids = tuple(bench.broker.s_ids[foo.q_id])
     bench.send(bench.broker.push(foo.q_id, [(b"g" * 16, b"1")], ids))
     assert bench.numbers_received == [1, 1]
 
@@ -170,7 +170,8 @@ def test_an_open_that_times_out_and_succeeds_later_is_closed_again() -> None:
     assert bench.answer_all() == ["OpenQueue", "CloseQueue"]
     assert queue.state is QueueState.CLOSED
     assert bench.completed == {URI: [error]}
-    assert len(bench.core._queues) == 0
+    assert bench.core.next_deadline() is None
+    bench.open(URI, token="again")
 
 
 def test_an_open_that_times_out_and_fails_later_is_forgotten() -> None:
@@ -325,7 +326,7 @@ def test_a_queue_is_open_once_in_a_session() -> None:
 def test_a_changed_configuration_replaces_the_subscriptions() -> None:
     bench = connected()
     queue = bench.open(URI)
-    old = max(bench.core._routes.by_queue[queue.q_id])
+    (old,) = bench.broker.s_ids[queue.q_id]
     bench.configure(queue, "x > 1", "x < 1")
     bench.push(queue, 1, s_id=old)  # routed before the change
     bench.answer_all()
@@ -356,7 +357,7 @@ def test_changes_made_in_one_turn_go_out_together() -> None:
     bench = connected()
     queue = bench.open(URI)
     for name in "abc":
-        bench.core.configure_queue(queue, name, bench.now + 60)
+        bench.core.configure_queue(queue, bench.subscriptions([name]), name, bench.now + 60)
     bench.pump()
     assert bench.answer_all() == ["ConfigureStream"]
     assert [bench.completed[name] for name in "abc"] == [[None]] * 3
@@ -365,12 +366,12 @@ def test_changes_made_in_one_turn_go_out_together() -> None:
 def test_a_refused_configuration_leaves_the_one_before() -> None:
     bench = connected()
     queue = bench.open(URI)
-    old = max(bench.core._routes.by_queue[queue.q_id])
+    (old,) = bench.broker.s_ids[queue.q_id]
     bench.configure(queue, "x > 1")
     bench.refuse()
     (error,) = bench.completed[("x > 1",)]
     assert isinstance(error, ConfigureQueueError)
-    assert [sub.expression for sub in queue.desired] == [""]
+    assert [sub.expression for sub in queue.wanted] == [""]
     assert queue.state is QueueState.OPEN
     bench.push(queue, 1, s_id=old)
     assert bench.numbers_received == [1]
@@ -395,7 +396,7 @@ def test_a_configuration_that_comes_late_is_brought_back_in_line() -> None:
     bench = connected()
     queue = bench.open(URI)
     bench.configure(queue, "x > 1", timeout=5)
-    late_id = max(bench.core._routes.by_queue[queue.q_id])
+    late_id = bench.broker.s_ids[queue.q_id][-1]
     bench.wait(5)
     (error,) = bench.completed[("x > 1",)]
     assert isinstance(error, RequestTimeout)
@@ -464,3 +465,127 @@ def test_reopening_commits_the_changes_that_waited() -> None:
     bench.answer_all()
     assert bench.completed[("a > 1",)] == bench.completed[("b > 1",)] == [None]
     assert [sub.expression for sub in queue.committed] == ["b > 1"]
+
+
+# what the layer above hears
+
+
+def test_that_a_stream_is_configured_is_reported_before_those_who_asked_hear_of_it() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    assert bench.signals[-2:] == ["StreamConfigured", "Completed"]
+    bench.configure(queue, "x > 1")
+    bench.answer()
+    bench.configure(queue, "x > 2")
+    bench.refuse()
+    assert bench.signals[-4:] == ["StreamConfigured", "Completed"] * 2
+    assert bench.configured == [(URI, False), (URI, False), (URI, True)]
+
+
+def test_a_writer_has_no_stream_to_report() -> None:
+    bench = connected()
+    bench.open(URI, WRITE)
+    assert bench.configured == []
+
+
+@pytest.mark.parametrize("how", ["refused", "timeout"])
+def test_a_change_that_fails_takes_those_that_wait_behind_it_along(how: str) -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.configure(queue, "agreed > 1")
+    bench.answer()
+    agreed = queue.wanted
+    bench.configure(queue, "a > 1", timeout=5)
+    bench.configure(queue, "b > 1")
+    bench.configure(queue)
+    if how == "refused":
+        bench.refuse()
+    else:
+        bench.wait(5)
+        bench.broker.requests.clear()
+    error = ConfigureQueueError if how == "refused" else RequestTimeout
+    for token in (("a > 1",), ("b > 1",), ()):
+        (outcome,) = bench.completed[token]
+        assert isinstance(outcome, error)
+    assert bench.signals[-4:] == ["StreamConfigured", "Completed", "Completed", "Completed"]
+    # Exactly what was agreed to: wanted here, known there, and nothing more is sent.
+    assert queue.wanted is queue.agreed is agreed
+    assert [sub.expression for sub in queue.committed] == ["agreed > 1"]
+    assert not bench.broker.requests
+    bench.lose()
+    bench.connect()
+    bench.answer()
+    assert expressions(bench) == ["agreed > 1"]
+
+
+def test_a_change_after_a_refusal_starts_from_what_was_agreed() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.configure(queue, "a > 1")
+    bench.refuse()
+    bench.configure(queue, "b > 1")
+    bench.answer()
+    assert bench.completed[("b > 1",)] == [None]
+    assert [sub.expression for sub in queue.agreed] == ["b > 1"]
+    bench.configure(queue, "c > 1")
+    bench.refuse()
+    assert [sub.expression for sub in queue.wanted] == ["b > 1"]
+
+
+# open again, while the posts of others are waited for
+
+
+OTHER = "bmq://bmq.test.mem.priority/other"
+
+
+def reopened_before_the_other(bench: Bench) -> tuple[QueueCore, QueueCore]:
+    """Two queues after a reconnect, of which only the first was answered."""
+    queue, other = bench.open(URI), bench.open(OTHER)
+    bench.lose()
+    bench.connect()
+    bench.answer_queue(queue)
+    assert queue.state is QueueState.REOPENED
+    return queue, other
+
+
+def test_a_change_of_a_reopened_queue_waits_until_the_posts_are_sent_again() -> None:
+    bench = connected()
+    queue, _ = reopened_before_the_other(bench)
+    bench.configure(queue, "a > 1")
+    bench.post(queue, 1)
+    bench.broker.log.clear()
+    assert ("a > 1",) not in bench.completed
+    bench.answer_all()
+    assert bench.broker.log == ["ConfigureStream", "PUT", "ConfigureStream"]
+    assert bench.completed[("a > 1",)] == [None]
+    assert queue.state is QueueState.OPEN
+
+
+def test_a_reopened_queue_takes_messages_confirmations_and_posts() -> None:
+    bench = connected()
+    queue, _ = reopened_before_the_other(bench)
+    assert queue.in_use
+    assert queue.attached
+    assert not queue.sending
+    bench.push(queue, 7)
+    bench.core.confirm(queue, guid(7))
+    bench.post(queue, 1)
+    assert [each.guid for each in bench.broker.confirms] == [guid(7)]
+    assert bench.broker.puts == []
+    assert queue.unacked == 1
+    bench.wait(1)  # the other one takes too long
+    assert queue.state is QueueState.OPEN
+    assert bench.ack_all() == [1]
+
+
+def test_a_reopened_queue_can_be_closed_at_once() -> None:
+    bench = connected()
+    queue, _ = reopened_before_the_other(bench)
+    bench.post(queue, 1)
+    bench.close(queue)
+    assert queue.state is QueueState.DECONFIGURING
+    bench.answer_all()
+    assert bench.completed["close"] == [None]
+    assert queue.state is QueueState.CLOSED
+    assert [status.name for status in bench.outcomes[1]] == ["CANCELED"]
+    assert bench.names[-1] == "StateRestored"

@@ -60,9 +60,15 @@ class Replay:
     def open(self, uri: str, flags: Any, subscriptions: list[tuple[str, int, int, int]]) -> QueueCore:
         """Open a queue with (expression, messages, bytes, priority) each."""
         bench = self.bench
-        queue = bench.core.open_queue(QueueUri.parse(uri), flags, uri, uri, bench.now + 60)
-        self.desire(queue, subscriptions)
-        bench.core.begin_open(queue, bench.now)
+        queue = bench.core.open_queue(
+            QueueUri.parse(uri),
+            flags,
+            uri,
+            uri,
+            bench.now,
+            bench.now + 60,
+            subscriptions=self.subscriptions(subscriptions),
+        )
         bench.pump()
         self.request()
         if subscriptions:
@@ -71,10 +77,11 @@ class Replay:
         return queue
 
     @staticmethod
-    def desire(queue: QueueCore, subscriptions: list[tuple[str, int, int, int]]) -> None:
-        queue.desired = [
-            SubscriptionCore(queue, text, SubscriptionOptions(messages, size, priority), (text, priority))
-            for text, messages, size, priority in subscriptions
+    def subscriptions(wanted: list[tuple[str, int, int, int]]) -> list[SubscriptionCore]:
+        """Subscriptions of (expression, messages, bytes, priority) each."""
+        return [
+            SubscriptionCore(text, SubscriptionOptions(messages, size, priority), (text, priority))
+            for text, messages, size, priority in wanted
         ]
 
     def post(self, queue: QueueCore, count: int) -> None:
@@ -93,7 +100,7 @@ class Replay:
                     message.schema_id,
                     message.compression,
                 )
-        assert b"".join(event[8:] for event in self.bench.core._outbox.take()) in wanted
+        assert b"".join(event[8:] for event in self.bench.core.data_to_send(self.bench.now)) in wanted
         self.broker_says()
 
     def confirm(self, queues: dict[int, QueueCore], count: int) -> None:
@@ -132,7 +139,6 @@ def test_a_whole_session() -> None:
     connect(replay)
     assert bench.state is SessionState.STARTED
     assert bench.core.new_properties
-    assert bench.core.uses_configure_stream
 
     priority = replay.open(
         PRIORITY,
@@ -156,8 +162,8 @@ def test_a_whole_session() -> None:
     ]
     replay.confirm({0: priority}, 5)
 
-    Replay.desire(priority, [("exists(CustomerId)", 1000, 33_554_432, 0)])
-    bench.core.configure_queue(priority, "reconfigure", bench.now + 60)
+    changed = Replay.subscriptions([("exists(CustomerId)", 1000, 33_554_432, 0)])
+    bench.core.configure_queue(priority, changed, "reconfigure", bench.now + 60)
     bench.pump()
     replay.request()
     assert bench.completed["reconfigure"] == [None]
@@ -191,7 +197,8 @@ def test_a_whole_session() -> None:
     assert "doesn't exist" in error.broker_message
     # The recorder went on to configure a queue and to post to one that it had never opened.
     replay.skip(EventType.CONTROL, EventType.PUT)
-    bench.core._requests._next += 1
+    bench.begin_open("bmq://no.such.domain/uses-the-number-of-that-request")
+    bench.refuse()
 
     for queue in (priority, foo, bar, writer):
         bench.close(queue, token=queue)

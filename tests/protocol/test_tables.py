@@ -1,42 +1,34 @@
-"""The state machines as graphs: nothing is unreachable, nothing is a trap, every action exists."""
+"""The state machines as graphs: nothing is unreachable, nothing is a trap, every action can be run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
 from enum import Enum
-from typing import Any
 
 import pytest
 
 from bmq.errors import StateError
-from bmq.protocol.client.core import ClientCore
-from bmq.protocol.client.queue_steps import QueueSteps
-from bmq.protocol.client.tables import (
-    HANDSHAKE_TRANSITIONS,
-    QUEUE_TRANSITIONS,
-    SESSION_TRANSITIONS,
-    HandshakeState,
-    QueueInput,
-    QueueState,
-    SessionInput,
-    SessionState,
-    Transition,
-    step,
+from bmq.protocol.client.core import ClientCore, SessionInput, SessionState
+from bmq.protocol.client.handshake import Handshake, HandshakeInput, HandshakeState
+from bmq.protocol.client.queue import QueueCore, QueueInput, QueueState
+from bmq.protocol.machine import Machine
+from bmq.wire.control import ClientIdentity, ClientType
+
+#: Each machine with its inputs, where it begins and where it ends.
+MACHINES: list[tuple[type[Machine], type[Enum], Enum, Enum]] = [
+    (Handshake, HandshakeInput, HandshakeState.IDLE, HandshakeState.IDLE),
+    (ClientCore, SessionInput, SessionState.STARTING, SessionState.CLOSED),
+    (QueueCore, QueueInput, QueueState.CLOSED, QueueState.CLOSED),
+]
+every_machine = pytest.mark.parametrize(
+    ("machine", "inputs", "start", "end"), MACHINES, ids=[machine.__name__ for machine, *_ in MACHINES]
 )
 
-Table = Mapping[tuple[Any, Any], Transition]
 
-MACHINES: list[tuple[Table, Enum, Enum]] = [
-    (HANDSHAKE_TRANSITIONS, HandshakeState.IDLE, HandshakeState.IDLE),
-    (SESSION_TRANSITIONS, SessionState.STOPPED, SessionState.CLOSED),
-    (QUEUE_TRANSITIONS, QueueState.CLOSED, QueueState.CLOSED),
-]
-
-
-def reachable(table: Table, start: Enum, *, backwards: bool = False) -> set[Enum]:
+def reachable(machine: type[Machine], start: Enum, *, backwards: bool = False) -> set[Enum]:
     found, new = {start}, {start}
     while new:
-        edges = [(a, t.next_state) for (a, _), t in table.items()]
+        edges = [(a, transition.next_state) for (a, _), transition in machine.TRANSITIONS.items()]
         if backwards:
             edges = [(b, a) for a, b in edges]
         new = {b for a, b in edges if a in new} - found
@@ -44,48 +36,86 @@ def reachable(table: Table, start: Enum, *, backwards: bool = False) -> set[Enum
     return found
 
 
-@pytest.mark.parametrize(("table", "start", "end"), MACHINES, ids=["handshake", "session", "queue"])
-def test_every_state_can_be_reached_and_left_for_the_end(table: Table, start: Enum, end: Enum) -> None:
+@every_machine
+def test_every_state_can_be_reached_and_left_for_the_end(
+    machine: type[Machine], inputs: type[Enum], start: Enum, end: Enum
+) -> None:
     states = set(type(start))
-    assert reachable(table, start) == states
-    assert reachable(table, end, backwards=True) == states
+    assert reachable(machine, start) == states
+    assert reachable(machine, end, backwards=True) == states
 
 
-def test_every_action_is_a_method_of_the_class_that_runs_the_table() -> None:
-    for owner, table in ((ClientCore, SESSION_TRANSITIONS), (QueueSteps, QUEUE_TRANSITIONS)):
-        for action in {transition.action for transition in table.values()} - {""}:
-            assert callable(getattr(owner, f"_{action}")), action
+@every_machine
+def test_every_input_is_possible_somewhere_and_no_other(
+    machine: type[Machine], inputs: type[Enum], start: Enum, end: Enum
+) -> None:
+    assert {event for _, event in machine.TRANSITIONS} == set(inputs)
+    assert {state for state, _ in machine.TRANSITIONS} == set(type(start))
+
+
+@every_machine
+def test_every_action_is_a_function_of_the_class_and_all_for_one_input_take_the_same(
+    machine: type[Machine], inputs: type[Enum], start: Enum, end: Enum
+) -> None:
+    for event in inputs:
+        actions = {t.action for (_, on), t in machine.TRANSITIONS.items() if on is event and t.action}
+        for action in actions:
+            assert getattr(machine, action.__name__) is action
+        required = [
+            [p for p in inspect.signature(action).parameters.values() if p.default is p.empty]
+            for action in actions
+        ]
+        accepted = [len(inspect.signature(action).parameters) for action in actions]
+        # There is a number of arguments that each of them takes.
+        assert max(map(len, required), default=0) <= min(accepted, default=0), event
 
 
 def test_the_end_of_the_session_and_of_the_connection_is_possible_in_every_state() -> None:
     for state in SessionState:
-        assert (state, SessionInput.STOP) in SESSION_TRANSITIONS
-        assert (state, SessionInput.GIVE_UP) in SESSION_TRANSITIONS
-        if state is not SessionState.STOPPED:
-            assert (state, SessionInput.CHANNEL_DOWN) in SESSION_TRANSITIONS
+        for event in (SessionInput.STOP, SessionInput.GIVE_UP, SessionInput.CHANNEL_DOWN):
+            assert (state, event) in ClientCore.TRANSITIONS
+    for handshake_state in HandshakeState:
+        down = Handshake.TRANSITIONS[handshake_state, HandshakeInput.CHANNEL_DOWN]
+        assert down.next_state is HandshakeState.IDLE
     for queue_state in QueueState:
-        assert QUEUE_TRANSITIONS[queue_state, QueueInput.STOP].next_state is QueueState.CLOSED
+        assert QueueCore.TRANSITIONS[queue_state, QueueInput.STOP].next_state is QueueState.CLOSED
         if queue_state not in (QueueState.CLOSED, QueueState.LOST):
-            assert (queue_state, QueueInput.CHANNEL_DOWN) in QUEUE_TRANSITIONS
+            down = QueueCore.TRANSITIONS[queue_state, QueueInput.CHANNEL_DOWN]
+            # Nothing of the old connection is waited for on the next one.
+            assert down.next_state in (QueueState.CLOSED, QueueState.WAITING, QueueState.LOST)
 
 
 def test_whatever_waits_for_an_answer_can_be_answered_in_three_ways() -> None:
-    waiting = {
-        state
-        for (state, event), transition in QUEUE_TRANSITIONS.items()
-        if event is QueueInput.REFUSED and transition
-    }
+    waiting = {state for state, event in QueueCore.TRANSITIONS if event is QueueInput.REFUSED}
     assert waiting == set(QueueState) - {
         QueueState.CLOSED,
         QueueState.WAITING,
         QueueState.OPEN,
         QueueState.LOST,
+        QueueState.REOPENED,
     }
     for state in waiting:
-        assert (state, QueueInput.ACCEPTED) in QUEUE_TRANSITIONS
-        assert (state, QueueInput.TIMEOUT) in QUEUE_TRANSITIONS
+        assert (state, QueueInput.ACCEPTED) in QueueCore.TRANSITIONS
+        assert (state, QueueInput.TIMEOUT) in QueueCore.TRANSITIONS
 
 
-def test_a_missing_key_says_what_was_tried_where() -> None:
-    with pytest.raises(StateError, match=r"CHANNEL_UP is not possible in state SessionState\.STOPPED"):
-        step(SESSION_TRANSITIONS, SessionState.STOPPED, SessionInput.CHANNEL_UP)
+def test_a_queue_can_be_reconfigured_and_closed_wherever_the_application_has_it_in_its_hands() -> None:
+    for state in (
+        QueueState.OPEN,
+        QueueState.RECONFIGURING,
+        QueueState.LOST,
+        QueueState.REOPENING,
+        QueueState.RESTORING,
+        QueueState.REOPENED,
+    ):
+        assert (state, QueueInput.CONFIGURE) in QueueCore.TRANSITIONS
+        assert (state, QueueInput.CLOSE) in QueueCore.TRANSITIONS
+        if state not in (QueueState.RECONFIGURING, QueueState.RESTORING):  # a writer has no stream
+            assert (state, QueueInput.CLOSE_PLAIN) in QueueCore.TRANSITIONS
+
+
+def test_an_input_that_is_not_possible_says_what_was_tried_where_and_changes_nothing() -> None:
+    core = ClientCore(ClientIdentity(client_type=ClientType.E_TCPCLIENT))
+    with pytest.raises(StateError, match=r"DISCONNECTED is not possible in state SessionState\.STARTING"):
+        core.fire(SessionInput.DISCONNECTED, 0.0)
+    assert core.state is SessionState.STARTING
