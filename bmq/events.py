@@ -3,6 +3,7 @@
 from bmq.protocol.client.events import (
     Connected,
     ConnectionLost,
+    DeliveryRevived,
     Disconnected,
     HostHealthRestored,
     HostUnhealthy,
@@ -22,6 +23,7 @@ from bmq.protocol.client.events import (
 __all__ = [
     "Connected",
     "ConnectionLost",
+    "DeliveryRevived",
     "Disconnected",
     "HostHealthRestored",
     "HostUnhealthy",
