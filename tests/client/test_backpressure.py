@@ -17,8 +17,8 @@ from bmq.wire.constants import EventType
 from bmq.wire.event import pack_event_header
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.push import encode_push
-from tests.client.peer import Peer, eventually
-from tests.protocol.bench import guid
+from tests.fakes.broker import Peer, guid
+from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/q"
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import bmq
-from tests.client.peer import Peer, eventually
+from tests.fakes.broker import Peer
+from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/q"
 OTHER = "bmq://bmq.test.mem.priority/other"

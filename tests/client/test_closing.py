@@ -14,7 +14,8 @@ import pytest
 
 import bmq
 from bmq.events import Disconnected
-from tests.client.peer import Peer, eventually
+from tests.fakes.broker import Peer
+from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/q"
 

@@ -20,7 +20,8 @@ from bmq.client._dialer import Dialer
 from bmq.testing import BackgroundBroker, FaultProxy
 from bmq.wire.constants import EventType
 from bmq.wire.event import pack_event_header
-from tests.client.peer import Peer, eventually
+from tests.fakes.broker import Peer
+from tests.waiting import eventually
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 import bmq
-from tests.client.peer import Peer, eventually
+from tests.fakes.broker import Peer
+from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/q"
 
@@ -117,7 +118,7 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
     """Run a script in a fresh interpreter, beside a broker, and wait for it at most ten seconds."""
     prelude = """
         import asyncio, bmq, sys
-        from tests.client.peer import Peer
+        from tests.fakes.broker import Peer
         URI = "bmq://bmq.test.mem.priority/q"
     """
     program = textwrap.dedent(prelude) + textwrap.dedent(script)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import bmq
-from tests.client.peer import Peer, eventually
+from tests.fakes.broker import Peer
+from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/q"
 

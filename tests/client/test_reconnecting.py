@@ -21,7 +21,8 @@ from bmq.events import (
     SessionEvent,
     StateRestored,
 )
-from tests.client.peer import Peer, eventually
+from tests.fakes.broker import Peer
+from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/q"
 AT_ONCE: dict[str, Any] = {"reconnect_delays": lambda: itertools.repeat(0.001)}

@@ -13,7 +13,8 @@ import pytest
 import bmq
 from bmq.wire.control import Codec, StatusCategory, encode_event
 from bmq.wire.control.messages import BrokerResponse, ClientIdentity, ClientType, Status
-from tests.client.peer import Peer, eventually
+from tests.fakes.broker import Peer
+from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/q"
 NASTY = "no\x1b[2J\r\nWARNING forged\u202e\u2028\x07"

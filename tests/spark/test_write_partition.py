@@ -33,8 +33,9 @@ import bmq
 from bmq.spark import portal as portals
 from bmq.spark import write_partition
 from bmq.spark.posting import Scope
-from tests.client.peer import Peer, eventually
+from tests.fakes.broker import Peer
 from tests.spark.brokers import DOMAIN, BrokerThread
+from tests.waiting import eventually
 
 ORDERS = [
     Row(body=f"order {n}", CustomerId=n % 7, OrderType="EXPRESS" if n % 3 else None, weight=1.5)
