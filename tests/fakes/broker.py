@@ -1,7 +1,7 @@
 """The broker that tests put before a client: it does nothing that a test has not told it.
 
-:class:`ScriptedBroker` is one connection's end of the conversation, bytes in and bytes out; :class:`Peer` puts
-it behind a socket.
+:class:`ScriptedBroker` is one connection's end of the conversation, bytes in and bytes out; :class:`Peer`
+puts it behind a socket.
 """
 
 from __future__ import annotations
