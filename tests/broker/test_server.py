@@ -30,19 +30,13 @@ from bmq.wire.control.messages import (
 from tests.broker.core import PRIORITY, domain, subscription
 from tests.broker.wire import client, close_all, connect
 from tests.fakes.client import SocketClient
+from tests.waiting import eventually
 
 
 @pytest.fixture(autouse=True)
 async def _closing() -> AsyncIterator[None]:
     yield
     await close_all()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for something that only the broker's own tasks bring about."""
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 (there is nothing to be told by)
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture
@@ -287,7 +281,7 @@ async def test_real_time_passes_by_itself() -> None:
         await peer.open(PRIORITY, write=True)
         peer.put(b"m")
         await peer.acks(1)
-        await until(lambda: not len(broker.queues[PRIORITY]))
+        await eventually(lambda: not len(broker.queues[PRIORITY]))
 
 
 # ---- domains
@@ -414,7 +408,7 @@ async def test_slow_negotiations_by_the_broker_s_clock() -> None:
         broker.faults.delay_negotiation(30)
         peer = await connect(broker.port)
         waiting = asyncio.create_task(peer.negotiate())
-        await until(lambda: any(connection.waiting for connection in broker._connections))
+        await eventually(lambda: any(connection.waiting for connection in broker._connections))
         assert not waiting.done()
         clock.advance(30)
         assert (await waiting).result == Status()
@@ -474,7 +468,7 @@ async def test_it_logs_who_comes_and_goes(broker: Broker, caplog: pytest.LogCapt
     with caplog.at_level(logging.INFO, logger="bmq.broker"):
         peer = await client(broker.port)
         await peer.close()
-        await until(lambda: not broker._connections)
+        await eventually(lambda: not broker._connections)
     text = " ".join(caplog.messages)
     assert "connected" in text
     assert "disconnected" in text
@@ -517,7 +511,7 @@ async def test_more_connections_than_wanted_are_closed_at_once(caplog: pytest.Lo
         (line,) = [each for each in caplog.messages if "most this broker takes" in each]
         assert "3 connections" in line
         await peers.pop().close()
-        await until(lambda: len(broker._connections) == 2)
+        await eventually(lambda: len(broker._connections) == 2)
         assert isinstance(await (await client(broker.port)).open(PRIORITY, write=True), OpenQueueResponse)
 
 
@@ -525,7 +519,7 @@ async def test_a_stranger_is_shut_out_soon() -> None:
     clock = ManualClock()
     async with Broker(clock=clock) as broker:
         silent = await connect(broker.port)
-        await until(lambda: broker._connections)
+        await eventually(lambda: broker._connections)
         clock.advance(9)
         assert broker._connections
         clock.advance(1.5)

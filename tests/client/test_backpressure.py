@@ -276,8 +276,7 @@ async def test_reading_pauses_though_the_broker_leaves_a_queue_unopened(peer: Pe
 async def _take_until_open(queue: bmq.Queue) -> None:
     async with asyncio.TaskGroup() as tasks:
         taking = tasks.create_task(_take_all(queue))
-        while queue.state is not QueueState.OPEN:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await eventually(lambda: queue.state is QueueState.OPEN, 10)
         taking.cancel()
 
 

@@ -233,7 +233,7 @@ async def test_cancelling_is_never_turned_into_something_else(peer: Peer) -> Non
             session.open_queue(OTHER, write=True, timeout=60),
         ):
             task = asyncio.ensure_future(call)
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0)  # it waits now
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task

@@ -119,6 +119,7 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
     prelude = """
         import asyncio, bmq, sys
         from tests.fakes.broker import Peer
+        from tests.waiting import eventually
         URI = "bmq://bmq.test.mem.priority/q"
     """
     program = textwrap.dedent(prelude) + textwrap.dedent(script)
@@ -162,8 +163,7 @@ def test_leaving_the_loop_while_reconnecting_is_quiet(runner: str) -> None:
             queue = await session.open_queue(URI, write=True)
             await peer.stop()
             post = asyncio.ensure_future(queue.post(b"1"))
-            await asyncio.sleep(0.05)
-            assert session.state is bmq.SessionState.RECONNECTING
+            await eventually(lambda: session.state is bmq.SessionState.RECONNECTING)
 
         {runner}(main())
         assert session.state is bmq.SessionState.CLOSED, session

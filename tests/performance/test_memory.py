@@ -13,6 +13,7 @@ import pytest
 
 import bmq
 from tests.performance.server import Server
+from tests.waiting import eventually
 
 COUNT = 20_000
 PAYLOAD = bytes(256)
@@ -118,8 +119,7 @@ async def test_the_garbage_collector_does_not_follow_messages_that_wait(
     await consumer.open()
     before = followed()
     server.deliver(COUNT, PAYLOAD, {"id": 7, "name": "n"})
-    while consumer.buffered < COUNT:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await eventually(lambda: consumer.buffered == COUNT)
     assert followed() - before < COUNT / 50
 
 
