@@ -62,7 +62,7 @@ def test_a_worker_without_a_broker_says_so_in_a_line() -> None:
 
 
 CONSUMING = """
-import asyncio, bmq, sys
+import asyncio, bmq, signal, sys
 
 async def handle(message):
     print("begun", flush=True)
@@ -70,14 +70,16 @@ async def handle(message):
     print("finished", flush=True)
 
 async def main():
-    loop = asyncio.get_running_loop()
-    add = loop.add_signal_handler
+    install = signal.signal
 
-    def say(callback, *arguments):
-        callback(*arguments)
-        print("told", flush=True)
+    def installing(number, handler):
+        def say(*arguments):
+            handler(*arguments)
+            print("told", flush=True)
 
-    loop.add_signal_handler = lambda number, *call: add(number, say, *call)
+        return install(number, say if callable(handler) else handler)
+
+    signal.signal = installing
     async with bmq.broker.Broker(port=0) as broker, bmq.connect(broker.uri) as session:
         uri = "bmq://bmq.test.mem.priority/orders"
         queue = await session.open_queue(uri, read=True, write=True, default_subscription=False)
