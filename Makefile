@@ -44,9 +44,10 @@ test: setup ## all tests; choose with ARGS="-k name"
 integration: setup ## the suites against a real broker, in Docker; PROFILE=cluster for three nodes
 	@./docker/integration "$(RUN)" $(ARGS)
 
-lint: setup ## ruff: rules and format
+lint: setup ## ruff: rules and format; import-linter: which way imports point
 	$(RUN) -m ruff check $(CODE)
 	$(RUN) -m ruff format --check $(CODE)
+	$(VENV)/bin/lint-imports --no-cache
 
 format: setup ## let ruff rewrite what it can
 	$(RUN) -m ruff check --fix $(CODE)

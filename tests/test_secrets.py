@@ -16,7 +16,8 @@ from bmq.protocol.broker.settings import Authentication, BrokerSettings
 from bmq.wire.control import Codec, encode_event
 from bmq.wire.control.messages import AuthenticationRequest
 from tests.broker.core import Core
-from tests.client.peer import Peer, eventually
+from tests.fakes.broker import Peer
+from tests.waiting import eventually
 
 SECRET = "correct-horse-battery-staple"
 URI = "bmq://bmq.test.mem.priority/q"

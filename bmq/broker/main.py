@@ -8,15 +8,15 @@ import ctypes
 import gc
 import logging
 import os
-import signal
 import ssl
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 
 import orjson
 
+from bmq._loop import new_event_loop
+from bmq._signals import on_signals
 from bmq.broker.server import Broker
 from bmq.errors import Error, UsageError
 from bmq.wire.codec import CODECS
@@ -102,7 +102,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         broker = Broker(
             host=options.host, port=options.port, config_dir=options.config, ssl=context, auth=users
         )
-        with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(_serve(broker))
     except (Error, OSError) as error:
         sys.stderr.write(f"bmq broker: {error}\n")
@@ -154,34 +154,16 @@ def _users(arguments: Sequence[str], file: str | None, variable: str | None) -> 
     return users
 
 
-def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return what makes a uvloop loop where that is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
-
-
 async def _serve(broker: Broker) -> None:
-    loop = asyncio.get_running_loop()
     ended = asyncio.Event()
-
-    def end(_: int, __: FrameType | None) -> None:
-        loop.call_soon_threadsafe(ended.set)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        try:
-            loop.add_signal_handler(number, ended.set)
-        except NotImplementedError:  # on Windows
-            signal.signal(number, end)
     _warm_up()
-    async with broker:
-        sys.stdout.write(_READY.format(uri=broker.uri) + "\n")
-        sys.stdout.flush()
-        tidying = loop.create_task(_tidy(broker))
-        await ended.wait()
-        tidying.cancel()
+    with on_signals(ended.set):
+        async with broker:
+            sys.stdout.write(_READY.format(uri=broker.uri) + "\n")
+            sys.stdout.flush()
+            tidying = asyncio.create_task(_tidy(broker))
+            await ended.wait()
+            tidying.cancel()
 
 
 async def _tidy(broker: Broker) -> None:

@@ -10,28 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-__all__ = ["VERBS", "main"]
-
-#: The verbs, in the order of the help: the module of each, and what it is for. A module has a function
-#: ``command``.
-VERBS: dict[str, tuple[str, str]] = {
-    "post": ("bmq.cli.post", "Post messages: arguments, files, lines, NDJSON."),
-    "tail": ("bmq.cli.tail", "Print messages as they come; take them only when told to."),
-    "peek": ("bmq.cli.peek", "List what waits in a queue without taking it."),
-    "purge": ("bmq.cli.purge", "Delete what waits in a queue or a domain."),
-    "queues": ("bmq.cli.queues", "List queues with what they hold."),
-    "stat": ("bmq.cli.stat", "Show what was posted, delivered and confirmed."),
-    "top": ("bmq.cli.top", "Watch queues, rates, consumers and clients."),
-    "explain": ("bmq.cli.explain", "Say why a message is still in its queue."),
-    "check": ("bmq.cli.check", "Check subscription expressions, and try them on properties."),
-    "doctor": ("bmq.cli.doctor", "Try everything between here and a queue, step by step."),
-    "bench": ("bmq.cli.bench", "Measure a broker: producing, consuming, round trips."),
-    "admin": ("bmq.cli.admin", "Send a command in the broker's own language."),
-    "decode": ("bmq.cli.decode", "Take apart recorded bytes, field by field."),
-    "record": ("bmq.cli.record", "Write down what a client and a broker say to each other."),
-    "replay": ("bmq.cli.replay", "Play one half of a recorded conversation."),
-    "broker": ("bmq.cli.broker", "Run the embedded broker, for development and tests."),
-}
+__all__ = ["main"]
 
 _NEEDS_EXTRA = "bmq: the command line needs an extra: pip install 'bmq[cli]' (bmq broker runs without it)\n"
 
@@ -62,5 +41,4 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         sys.stderr.write(_NEEDS_EXTRA)
         return 2
-    completing = "_BMQ_COMPLETE" in os.environ
-    return run_app(arguments, VERBS if completing else {})
+    return run_app(arguments, completing="_BMQ_COMPLETE" in os.environ)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
 from bmq._version import __version__
-from bmq.cli import VERBS
+from bmq.cli.verbs import VERBS
 
 __all__ = ["run_app"]
 
@@ -57,12 +57,13 @@ def _chosen(arguments: list[str]) -> str | None:
     return next((word for word in arguments if word in VERBS), None)
 
 
-def run_app(arguments: list[str], load: Mapping[str, object]) -> int:
+def run_app(arguments: list[str], *, completing: bool) -> int:
     """Run the command line.
 
     Args:
         arguments: without the program's name.
-        load: verbs that are imported although they are not the one that is used.
+        completing: the shell asks for what could follow, so that every verb is imported and not only the one
+            that is used.
 
     Returns:
         The exit status.
@@ -79,7 +80,7 @@ def run_app(arguments: list[str], load: Mapping[str, object]) -> int:
     chosen = _chosen(arguments)
     for verb, (module, summary) in VERBS.items():
         function: Callable[..., Any] = _stub
-        if (verb == chosen or verb in load) and verb != "broker":
+        if (completing or verb == chosen) and verb != "broker":
             function = importlib.import_module(module).command
         app.command(verb, short_help=summary, help=_flowing(function.__doc__ or ""))(function)
     try:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import getpass
 import inspect
 import logging
 import os
 import shlex
-import signal
 import ssl as ssl_module
 import subprocess
 import sys
@@ -324,36 +322,11 @@ def _with_signature(command: Callable[..., None], parameters: list[inspect.Param
     return command
 
 
-class _Terminated(Exception):
-    """SIGTERM came."""
-
-
 def _run(coroutine: Coroutine[Any, Any, int | None]) -> int | None:
     """Run a verb; Ctrl-C and SIGTERM cancel it, so that it closes what it has open."""
     import bmq
 
-    async def main() -> int | None:
-        task = asyncio.current_task()
-        assert task is not None
-        ended: list[int] = []
-
-        def end() -> None:
-            ended.append(signal.SIGTERM)
-            task.cancel()
-
-        loop = asyncio.get_running_loop()
-        try:
-            loop.add_signal_handler(signal.SIGTERM, end)
-        except (NotImplementedError, RuntimeError, ValueError):
-            pass  # not on this platform, or not in the main thread
-        try:
-            return await coroutine
-        except asyncio.CancelledError:
-            if ended:
-                raise _Terminated from None
-            raise
-
-    return bmq.run(main())
+    return bmq.run(coroutine)
 
 
 def _guarded(name: str, run: Callable[[], int | None]) -> None:
@@ -370,8 +343,6 @@ def _guarded(name: str, run: Callable[[], int | None]) -> None:
         sys.stdout.flush()
     except KeyboardInterrupt:
         status = Status.INTERRUPTED
-    except _Terminated:
-        status = Status.TERMINATED
     except BrokenPipeError:
         # Whatever is still buffered for nobody must not fail once more when the interpreter ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

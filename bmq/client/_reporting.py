@@ -91,8 +91,8 @@ class Reporter:
                 logger.warning("queue %s is in service again: the host is healthy", uri)
             case DeliveryRevived(uri):
                 logger.warning(
-                    "the broker had stopped delivering to %s, and went on when its subscriptions were repeated; "
-                    "this is done again whenever it is needed",
+                    "the broker had stopped delivering to %s, and went on when its subscriptions were "
+                    "repeated; this is done again whenever it is needed",
                     uri,
                 )
             case HostUnhealthy():

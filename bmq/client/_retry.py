@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from random import SystemRandom
+
+from bmq._backoff import backoff
 
 __all__ = ["exponential_backoff"]
 
@@ -23,7 +26,5 @@ def exponential_backoff(
         cap: up to this. By default no client stays away much longer than its broker did.
     """
     yield _random.uniform(0, first)
-    limit = base
-    while True:
-        yield _random.uniform(0, limit)
-        limit = min(cap, limit * factor)
+    for attempt in count(1):
+        yield _random.uniform(0, backoff(attempt, base, cap, factor))

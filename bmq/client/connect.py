@@ -7,13 +7,14 @@ import gc
 import logging
 import signal
 import ssl as ssl_module
-import threading
 from collections.abc import Callable, Coroutine, Generator
 from dataclasses import replace
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
 from bmq._local import is_loopback
+from bmq._loop import new_event_loop
+from bmq._signals import on_signals
 from bmq.client._address import Address, find_broker
 from bmq.client.health import HostHealthMonitor
 from bmq.client.options import Credentials, CredentialsSource, SessionFields, SessionOptions
@@ -127,27 +128,24 @@ def _warn_of_clear_text(credentials: CredentialsSource, addresses: list[Address]
 
 
 async def _until_terminated(main: Coroutine[Any, Any, T]) -> T:
-    ours = threading.current_thread() is threading.main_thread()
-    if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         return await main
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    task = asyncio.current_task()
     assert task is not None
     terminated = False
 
-    def terminate(_: int, __: FrameType | None) -> None:
+    def terminate() -> None:
         nonlocal terminated
         terminated = True
-        loop.call_soon_threadsafe(task.cancel)
+        task.cancel()
 
-    signal.signal(signal.SIGTERM, terminate)
-    try:
-        return await main
-    except asyncio.CancelledError:
-        if terminated:
-            raise SystemExit(128 + signal.SIGTERM) from None
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with on_signals(terminate, [signal.SIGTERM]):
+        try:
+            return await main
+        except asyncio.CancelledError:
+            if terminated:
+                raise SystemExit(128 + signal.SIGTERM) from None
+            raise
 
 
 def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
@@ -162,17 +160,11 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
     is closed in good order, and ends the process with status 143. SIGINT is what it is with ``asyncio.run``:
     a KeyboardInterrupt, once the coroutine was cancelled.
     """
-    try:
-        import uvloop
-
-        loop_factory = uvloop.new_event_loop
-    except ImportError:
-        loop_factory = None
     freezes = not gc.get_freeze_count()
     if freezes:
         gc.freeze()
     try:
-        with asyncio.Runner(debug=debug, loop_factory=loop_factory) as runner:
+        with asyncio.Runner(debug=debug, loop_factory=new_event_loop) as runner:
             return runner.run(_until_terminated(main))
     finally:
         if freezes:

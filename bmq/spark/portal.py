@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from bmq._loop import new_event_loop
 from bmq.client._address import find_broker
 from bmq.client.connect import connect
 from bmq.client.options import Credentials
@@ -127,7 +128,7 @@ class Portal:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.ended = False
-        self._loop = _new_loop()
+        self._loop = new_event_loop()
         self._leases: dict[Connection, Lease] = {}
         self._connecting = asyncio.Lock()
         self._pending = 0
@@ -240,14 +241,6 @@ class Portal:
             self._pending -= 1
             if not self._pending and not self._leases and not self.ended:
                 self._loop.call_soon_threadsafe(self._end_if_idle)
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 _guard = threading.Lock()

@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from bmq._backoff import backoff
 from bmq.client.message import FailedPost, PostReport, PutMessage
 from bmq.client.queue import Queue
 from bmq.errors import AckStatus, Error, PostError, RequestTimeout, UsageError
@@ -31,6 +32,7 @@ logger = logging.getLogger("bmq.spark")
 SLICE_ROWS = 1000
 SLICE_BYTES = 1024 * 1024
 _SLICES_IN_FLIGHT = 8
+_LONGEST_PAUSE = 30.0
 
 # After these the same post will never succeed.
 _FINAL = frozenset({AckStatus.INVALID_ARGUMENT, AckStatus.NOT_SUPPORTED})
@@ -233,7 +235,6 @@ class _Partition:
     async def _post_all(self, queue: Queue, posts: list[PutMessage], positions: list[int]) -> None:
         """Post until every message is acknowledged, or one has been refused too often."""
         settings = self._settings
-        delay = settings.retry_interval
         for attempt in range(settings.max_retries + 1):
             outcome = await self._post_in_turn(queue, posts)
             self._report.acknowledged += outcome.acknowledged
@@ -241,6 +242,7 @@ class _Partition:
                 return
             failures = sorted(outcome.failures, key=lambda each: each.index)
             self._raise_if_final(failures, positions, attempt)
+            delay = backoff(attempt + 1, settings.retry_interval, _LONGEST_PAUSE)
             logger.warning(
                 "%d messages to %s were not accepted (%s), posting them again in %g s",
                 len(failures),
@@ -249,7 +251,6 @@ class _Partition:
                 delay,
             )
             await asyncio.sleep(delay)
-            delay = min(delay * 2, 30.0)
             self._report.retried += len(failures)
             posts = [posts[each.index] for each in failures]
             positions = [positions[each.index] for each in failures]

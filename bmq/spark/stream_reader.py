@@ -11,14 +11,13 @@ What Spark calls and what it proves (the engine's order of events is in the docu
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from bmq._signals import exit_on_sigterm
 from bmq.client.queue import Queue
 from bmq.spark.ledger import Key, Ledger, Standing
 from bmq.spark.log import BatchLog
@@ -123,7 +122,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ConnectionFailed: the broker is not to be reached.
         """
         if self._inlet is None:
-            _die_gently()
+            # Spark ends this process with SIGTERM; after ``stop`` the broker takes messages back without
+            # counting a failed delivery. Nothing depends on it.
+            exit_on_sigterm()
             self._inlet = Inlet(self._settings, self._limits, self._log_path, self._whole_schema)
         most = min(getattr(limit, "max_rows", self._limits.per_trigger), self._limits.per_trigger)
         known = None if start is None else start["messages"]
@@ -297,16 +298,3 @@ class Inlet:
 
 def _key(received: Received) -> Key:
     return (received.message.queue_uri, received.message.guid)
-
-
-def _die_gently() -> None:
-    """Let SIGTERM, with which Spark ends this process, run ``stop``: the broker then takes messages back
-    without counting a failed delivery. Nothing depends on it.
-    """
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _terminate)
-
-
-def _terminate(_number: int, _frame: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes twice
-    raise SystemExit(0)

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar, Unpack
 
+from bmq._signals import on_signals
 from bmq.client.connect import connect
 from bmq.client.options import ConnectOptions
 from bmq.client.queue import Queue
@@ -21,7 +22,6 @@ from bmq.workers.consume import AckPolicy, OnError, check_handling, feed, policy
 from bmq.workers.failure import DeadLetter
 from bmq.workers.handlers import Handler
 from bmq.workers.retry import RetryPolicy
-from bmq.workers.signals import on_signals
 
 __all__ = ["App"]
 

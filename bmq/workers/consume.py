@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
 from typing import Any, TypeAlias
 
+from bmq._signals import on_signals
 from bmq.client.consumer import Consumer
 from bmq.client.message import Message
 from bmq.client.queue import Queue
@@ -21,7 +22,6 @@ from bmq.workers.handlers import Handler, Invoker, is_async, name_of
 from bmq.workers.left import Left
 from bmq.workers.outcomes import Reject, RetryAfter
 from bmq.workers.retry import DEFAULT_RETRY, NoRetry, RetryPolicy
-from bmq.workers.signals import on_signals
 
 __all__ = ["AckPolicy", "OnError", "check_handling", "consume", "feed", "policy_of", "settled"]
 

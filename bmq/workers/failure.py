@@ -7,8 +7,10 @@ import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Final, Literal, TypeAlias
 
+from bmq._backoff import backoff
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.errors import PostError, ProtocolError, UsageError
@@ -91,16 +93,14 @@ class DeadLetter:
         origin = f"{message.guid} {message.queue_uri} dead letter"
         guid = hashlib.blake2b(origin.encode(), digest_size=16).hexdigest().upper()
         data, properties = _letter(failure)
-        seconds = _FIRST_PAUSE
-        while True:
+        for attempt in count(1):
             try:
                 await queue.post(data, properties=properties, guid=guid)
                 return
             except PostError as error:
                 if not error.retryable:
                     raise
-            await pause(seconds)
-            seconds = min(seconds * 2, _LONGEST_PAUSE)
+            await pause(backoff(attempt, _FIRST_PAUSE, _LONGEST_PAUSE))
 
 
 #: What becomes of a message that is not tried again: confirmed and gone; left in the queue, unconfirmed, with

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, cast
 
+from bmq._backoff import backoff
 from bmq.errors import ProtocolError, StateError, UsageError
 from bmq.workers.failure import DeadLetter, GiveUp
 
@@ -17,9 +18,6 @@ __all__ = ["DEFAULT_RETRY", "Backoff", "ExponentialDecay", "NoRetry", "NoRetryOn
 
 #: Exceptions after which no further attempt is made: a type, several, or a function that is asked.
 NoRetryOn: TypeAlias = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
-
-# The longest pause would be reached long before; a float would overflow.
-_MAX_EXPONENT = 60
 
 
 class RetryPolicy(Protocol):
@@ -103,7 +101,7 @@ class Backoff:
             return None
         if self.factor == 1:
             return self.every
-        return min(self.every * self.factor ** min(attempt - 1, _MAX_EXPONENT), self.cap)
+        return backoff(attempt, self.every, self.cap, self.factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +145,7 @@ class ExponentialDecay:
         left = self.give_up_after - elapsed
         if left <= 0 or never(self.no_retry, error):
             return None
-        return min(self.first * self.factor ** min(attempt - 1, _MAX_EXPONENT), self.cap, left)
+        return min(backoff(attempt, self.first, self.cap, self.factor), left)
 
 
 def check_give_up(then: GiveUp) -> None:

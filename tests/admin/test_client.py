@@ -10,6 +10,7 @@ import pytest
 
 import bmq
 from bmq.testing import Direction, FaultProxy
+from tests.fakes.broker import Peer
 
 
 @pytest.fixture
@@ -96,16 +97,10 @@ async def test_closing(broker: bmq.broker.Broker) -> None:
 
 
 async def test_the_peer_is_no_broker() -> None:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        await reader.read()
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
+    async with Peer() as peer:
+        peer.greeting = b"HTTP/1.1 400 Bad Request\r\n\r\n"
         with pytest.raises(bmq.ConnectionFailed, match="does not behave like a BlazingMQ broker"):
-            await bmq.admin.connect(f"tcp://127.0.0.1:{port}", timeout=20)
+            await bmq.admin.connect(peer.uri, timeout=20)
 
 
 async def test_heartbeats_are_answered() -> None:

@@ -45,6 +45,7 @@ from bmq.wire.message import join_application_data
 from bmq.wire.properties import encode_properties
 from bmq.wire.put import encode_put
 from tests.broker.core import EX, FANOUT, PRIORITY, Core, Peer, domain, subscription
+from tests.fakes.client import open_queue
 
 MIB = 2**20
 SMALL = "bmq://bmq.test.small.priority/q"
@@ -494,7 +495,7 @@ def test_others_have_a_turn_between_a_thousand_requests_and_their_order_stays() 
         encode_event(
             ControlMessage(
                 r_id=q_id,
-                body=OpenQueue(handle_parameters=peer.parameters(f"{PRIORITY}{q_id}", q_id, False, True)),
+                body=open_queue(f"{PRIORITY}{q_id}", q_id, write=True),
             ),
             Codec.JSON,
         )

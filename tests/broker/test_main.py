@@ -15,7 +15,6 @@ import pytest
 
 from bmq.broker.main import run
 from bmq.wire.control.messages import (
-    AuthenticationRequest,
     AuthenticationResponse,
     OpenQueueResponse,
     Status,
@@ -23,24 +22,13 @@ from bmq.wire.control.messages import (
 )
 from tests.broker.core import PRIORITY
 from tests.broker.test_server import make_certificate
-from tests.broker.wire import Wire, client
+from tests.broker.wire import client, connect
 
 PROGRAM = "import sys; from bmq.broker.main import run; sys.exit(run(sys.argv[1:]))"
 
 
-#: As on systems whose event loops take no signal handlers.
-WITHOUT_SIGNAL_HANDLERS = """
-import asyncio, sys
-sys.modules["uvloop"] = None
-
-def add_signal_handler(*_):
-    raise NotImplementedError
-
-asyncio.SelectorEventLoop.add_signal_handler = add_signal_handler
-"""
-
-
-PLAIN = "import bmq.broker.main; bmq.broker.main._fastest_loop = lambda: None; " + PROGRAM
+#: Where uvloop is not installed.
+PLAIN = "import sys; sys.modules['uvloop'] = None; " + PROGRAM
 
 
 @asynccontextmanager
@@ -79,7 +67,7 @@ async def test_ready_serves_and_ends_cleanly(number: signal.Signals) -> None:
         peer = await client(port)
         assert isinstance(await peer.open(PRIORITY, write=True), OpenQueueResponse)
         broker.send_signal(number)
-        await peer.closed()
+        await peer.ended()
         await peer.close()
         out, log = await asyncio.wait_for(broker.communicate(), 20)
         assert broker.returncode == 0
@@ -88,8 +76,8 @@ async def test_ready_serves_and_ends_cleanly(number: signal.Signals) -> None:
         assert b"Traceback" not in log
 
 
-async def test_where_event_loops_take_no_signal_handlers() -> None:
-    async with process(program=WITHOUT_SIGNAL_HANDLERS + PROGRAM) as (broker, _):
+async def test_without_uvloop_it_ends_on_signals_too() -> None:
+    async with process(program=PLAIN) as (broker, _):
         broker.send_signal(signal.SIGTERM)
         out, log = await asyncio.wait_for(broker.communicate(), 20)
         assert (broker.returncode, out, log) == (0, b"", b"")
@@ -98,7 +86,7 @@ async def test_where_event_loops_take_no_signal_handlers() -> None:
 async def test_credentials_and_domains_of_a_directory(tmp_path: Path) -> None:
     (tmp_path / "domains").mkdir()
     async with process("--config", str(tmp_path), "--auth", "user:secret") as (_, port):
-        peer = await Wire.connect(port)
+        peer = await connect(port)
         with pytest.raises(ConnectionError):
             await peer.negotiate()
         await peer.close()
@@ -126,8 +114,8 @@ def test_what_it_cannot_do(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
 
 
 async def accepts(port: int, credentials: str) -> bool:
-    peer = await Wire.connect(port)
-    answer = await peer.authenticate(AuthenticationRequest(mechanism="BASIC", data=credentials.encode()))
+    peer = await connect(port)
+    answer = await peer.authenticate("BASIC", credentials.encode())
     await peer.close()
     assert isinstance(answer, AuthenticationResponse)
     return answer.status.category is StatusCategory.E_SUCCESS
@@ -187,7 +175,7 @@ async def test_without_file_descriptors_it_waits_and_says_so_once(program: str) 
         peer = await client(port)
         used = len(os.listdir(f"/proc/{broker.pid}/fd"))
         resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (used + 10, used + 10))
-        strangers = [await Wire.connect(port) for _ in range(50)]
+        strangers = [await connect(port) for _ in range(50)]
         assert isinstance(await peer.open(PRIORITY, write=True), OpenQueueResponse)
         peer.put(b"m")
         assert len(await peer.acks(1)) == 1

@@ -17,11 +17,9 @@ import uvloop
 import bmq
 from bmq.broker import Authentication, Broker, DomainConfig, InvalidDomain, Limits, ManualClock, Mode
 from bmq.errors import AckStatus, StateError, StatusCategory
-from bmq.wire.constants import EventType
 from bmq.wire.control.messages import (
     AdminCommand,
     AdminCommandResponse,
-    AuthenticationRequest,
     AuthenticationResponse,
     ClientType,
     ConfigureStream,
@@ -30,20 +28,15 @@ from bmq.wire.control.messages import (
     StreamParameters,
 )
 from tests.broker.core import PRIORITY, domain, subscription
-from tests.broker.wire import Wire, client, close_all
+from tests.broker.wire import client, close_all, connect
+from tests.fakes.client import SocketClient
+from tests.waiting import eventually
 
 
 @pytest.fixture(autouse=True)
 async def _closing() -> AsyncIterator[None]:
     yield
     await close_all()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for something that only the broker's own tasks bring about."""
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 (there is nothing to be told by)
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture
@@ -89,7 +82,7 @@ async def test_post_store_push_confirm(broker: Broker) -> None:
     assert queue.messages[0].waiting_for == ("__default",)
     assert (len(queue), queue.bytes, queue.unconfirmed) == (2, 6, 0)
     await reader.consume(PRIORITY)
-    assert [push.data for push in await reader.pushes(2)] == [b"one", b"two"]
+    assert [got.payload for got in await reader.pushes(2)] == [b"one", b"two"]
     assert queue.apps["__default"].unconfirmed == tuple(guid.hex().upper() for guid in guids)
     reader.confirm(*guids)
     await reader.open(PRIORITY, read=True)
@@ -126,7 +119,7 @@ async def test_a_graceful_stop_does_not_count_as_a_failed_delivery(broker: Broke
         await reader.consume(uri)
         await reader.pushes(1)
         await broker.restart()
-        await reader.closed()
+        await reader.ended()
     assert len(broker.queues[uri]) == 1
 
 
@@ -187,8 +180,8 @@ async def test_a_crash_of_a_client_is_noticed(broker: Broker) -> None:
     sender.put(b"m")
     await first.pushes(1)
     await second.consume(PRIORITY)
-    first.writer.transport.abort()
-    assert [push.data for push in await second.pushes(1)] == [b"m"]
+    first.drop()
+    assert [got.payload for got in await second.pushes(1)] == [b"m"]
 
 
 async def test_a_reader_that_does_not_read_holds_little_memory(broker: Broker) -> None:
@@ -235,21 +228,19 @@ def make_certificate(key: Path, certificate: Path) -> None:
 
 async def test_credentials() -> None:
     async with Broker(auth={"user": "secret"}) as broker:
-        silent = await Wire.connect(broker.port)
+        silent = await connect(broker.port)
         with pytest.raises(ConnectionError):
             await silent.negotiate()
         for password, category in (
             (b"secret", StatusCategory.E_SUCCESS),
             (b"x", StatusCategory.E_REFUSED),
         ):
-            peer = await Wire.connect(broker.port)
-            answer = await peer.authenticate(
-                AuthenticationRequest(mechanism="BASIC", data=b"user:" + password)
-            )
+            peer = await connect(broker.port)
+            answer = await peer.authenticate("BASIC", b"user:" + password)
             assert isinstance(answer, AuthenticationResponse)
             assert answer.status.category is category
             if category is StatusCategory.E_REFUSED:
-                await peer.closed()
+                await peer.ended()
             else:
                 await peer.negotiate()
 
@@ -258,13 +249,13 @@ async def test_credentials_expire_by_the_broker_s_clock() -> None:
     clock = ManualClock()
     auth = Authentication({"user": "secret"}, lifetime_ms=60_000)
     async with Broker(auth=auth, clock=clock) as broker:
-        peer = await Wire.connect(broker.port)
-        await peer.authenticate(AuthenticationRequest(mechanism="BASIC", data=b"user:secret"))
+        peer = await connect(broker.port)
+        await peer.authenticate("BASIC", b"user:secret")
         await peer.negotiate()
         clock.advance(59)
         assert broker._connections
         clock.advance(2)
-        await peer.closed()
+        await peer.ended()
 
 
 async def test_time_stands_still_until_told() -> None:
@@ -290,7 +281,7 @@ async def test_real_time_passes_by_itself() -> None:
         await peer.open(PRIORITY, write=True)
         peer.put(b"m")
         await peer.acks(1)
-        await until(lambda: not len(broker.queues[PRIORITY]))
+        await eventually(lambda: not len(broker.queues[PRIORITY]))
 
 
 # ---- domains
@@ -329,7 +320,7 @@ async def test_a_configuration_directory(tmp_path: Path) -> None:
 # ---- faults
 
 
-async def opened(broker: Broker) -> Wire:
+async def opened(broker: Broker) -> SocketClient:
     peer = await client(broker.port)
     await peer.open(PRIORITY, write=True)
     return peer
@@ -385,7 +376,7 @@ async def test_messages_twice(broker: Broker) -> None:
     await peer.consume(PRIORITY)
     broker.faults.duplicate_pushes(1)
     peer.put(b"0", b"1")
-    assert [push.data for push in await peer.pushes(3)] == [b"0", b"0", b"1"]
+    assert [got.payload for got in await peer.pushes(3)] == [b"0", b"0", b"1"]
 
 
 async def test_refused_opens(broker: Broker) -> None:
@@ -402,12 +393,12 @@ async def test_refused_opens(broker: Broker) -> None:
 
 async def test_refused_negotiations(broker: Broker) -> None:
     broker.faults.refuse_negotiation(count=1)
-    peer = await Wire.connect(broker.port)
+    peer = await connect(broker.port)
     response = await peer.negotiate()
     assert response.result == Status(
         category=StatusCategory.E_REFUSED, code=-1, message="Connection not authorized"
     )
-    await peer.closed()
+    await peer.ended()
     await client(broker.port)
 
 
@@ -415,9 +406,9 @@ async def test_slow_negotiations_by_the_broker_s_clock() -> None:
     clock = ManualClock()
     async with Broker(clock=clock) as broker:
         broker.faults.delay_negotiation(30)
-        peer = await Wire.connect(broker.port)
+        peer = await connect(broker.port)
         waiting = asyncio.create_task(peer.negotiate())
-        await until(lambda: any(connection.waiting for connection in broker._connections))
+        await eventually(lambda: any(connection.waiting for connection in broker._connections))
         assert not waiting.done()
         clock.advance(30)
         assert (await waiting).result == Status()
@@ -429,7 +420,7 @@ async def test_connections_that_break_after_some_events(broker: Broker) -> None:
     peer.put(b"0")
     peer.put(b"1")
     peer.put(b"2")
-    await peer.closed()
+    await peer.ended()
     assert [message.payload for message in broker.queues[PRIORITY].messages] == [b"0", b"1"]
     broker.faults.clear()
     await opened(broker)
@@ -439,7 +430,7 @@ async def test_all_connections_cut_at_once(broker: Broker) -> None:
     peers = [await opened(broker) for _ in range(3)]
     broker.faults.disconnect()
     for peer in peers:
-        await peer.closed()
+        await peer.ended()
 
 
 async def test_a_broker_that_stops_reading(broker: Broker) -> None:
@@ -447,7 +438,7 @@ async def test_a_broker_that_stops_reading(broker: Broker) -> None:
     broker.faults.stop_reading()
     peer.put(b"0")
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(peer.event(EventType.ACK), 0.2)
+        await asyncio.wait_for(peer.acks(1), 0.2)
     broker.faults.resume_reading()
     assert len(await peer.acks(1)) == 1
 
@@ -465,7 +456,7 @@ async def test_faults_stay_on_after_a_restart(broker: Broker) -> None:
 
 
 async def test_an_admin_session(broker: Broker) -> None:
-    peer = await Wire.connect(broker.port)
+    peer = await connect(broker.port)
     await peer.negotiate(client_type=ClientType.E_TCPADMIN)
     answer = await peer.ask(AdminCommand(command="HELP"))
     assert isinstance(answer, AdminCommandResponse)
@@ -477,7 +468,7 @@ async def test_it_logs_who_comes_and_goes(broker: Broker, caplog: pytest.LogCapt
     with caplog.at_level(logging.INFO, logger="bmq.broker"):
         peer = await client(broker.port)
         await peer.close()
-        await until(lambda: not broker._connections)
+        await eventually(lambda: not broker._connections)
     text = " ".join(caplog.messages)
     assert "connected" in text
     assert "disconnected" in text
@@ -514,25 +505,25 @@ async def test_more_connections_than_wanted_are_closed_at_once(caplog: pytest.Lo
     async with Broker(max_connections=3) as broker:
         peers = [await client(broker.port) for _ in range(3)]
         for _ in range(5):
-            await (await Wire.connect(broker.port)).closed()
+            await (await connect(broker.port)).ended()
         for peer in peers:
             assert isinstance(await peer.open(PRIORITY, write=True), OpenQueueResponse)
         (line,) = [each for each in caplog.messages if "most this broker takes" in each]
         assert "3 connections" in line
         await peers.pop().close()
-        await until(lambda: len(broker._connections) == 2)
+        await eventually(lambda: len(broker._connections) == 2)
         assert isinstance(await (await client(broker.port)).open(PRIORITY, write=True), OpenQueueResponse)
 
 
 async def test_a_stranger_is_shut_out_soon() -> None:
     clock = ManualClock()
     async with Broker(clock=clock) as broker:
-        silent = await Wire.connect(broker.port)
-        await until(lambda: broker._connections)
+        silent = await connect(broker.port)
+        await eventually(lambda: broker._connections)
         clock.advance(9)
         assert broker._connections
         clock.advance(1.5)
-        await silent.closed()
+        await silent.ended()
 
 
 async def test_limits_are_arguments() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bmq.cli import VERBS
+from bmq.cli.verbs import VERBS
 from tests.cli.conftest import Bmq
 from tests.transcripts import DIRECTORY, RECORDINGS, recorded, stream
 
@@ -46,7 +46,7 @@ def test_help_imports_little() -> None:
         "print([m for m in sys.modules if m.startswith(('bmq.cli.', 'bmq.broker', 'bmq.admin', 'numpy'))])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "['bmq.cli.app']"
+    assert done.stdout.strip() == "['bmq.cli.verbs', 'bmq.cli.app']"
 
 
 def test_without_its_extra_it_says_what_to_install() -> None:

@@ -12,7 +12,7 @@ import pytest_asyncio
 import uvloop
 
 import bmq
-from tests.client.peer import Peer
+from tests.fakes.broker import Peer
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:

@@ -16,8 +16,8 @@ from bmq.protocol.client.queue import QueueState
 from bmq.wire.constants import EventType
 from bmq.wire.event import pack_event_header
 from bmq.wire.options import encode_sub_queue_ids
-from tests.client.peer import Peer, eventually
-from tests.protocol.bench import guid
+from tests.fakes.broker import Peer, guid
+from tests.waiting import eventually
 from tests.wire.messages import push_message
 
 URI = "bmq://bmq.test.mem.priority/q"
@@ -276,8 +276,7 @@ async def test_reading_pauses_though_the_broker_leaves_a_queue_unopened(peer: Pe
 async def _take_until_open(queue: bmq.Queue) -> None:
     async with asyncio.TaskGroup() as tasks:
         taking = tasks.create_task(_take_all(queue))
-        while queue.state is not QueueState.OPEN:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await eventually(lambda: queue.state is QueueState.OPEN, 10)
         taking.cancel()
 
 

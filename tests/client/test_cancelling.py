@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import bmq
-from tests.client.peer import Peer, eventually
+from tests.fakes.broker import Peer
+from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/q"
 OTHER = "bmq://bmq.test.mem.priority/other"
@@ -232,7 +233,7 @@ async def test_cancelling_is_never_turned_into_something_else(peer: Peer) -> Non
             session.open_queue(OTHER, write=True, timeout=60),
         ):
             task = asyncio.ensure_future(call)
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0)  # it waits now
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task

@@ -7,14 +7,15 @@ import gc
 import logging
 import time
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 import bmq
 from bmq.events import Disconnected
-from tests.client.peer import Peer, eventually
+from tests.fakes.broker import Peer
+from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/q"
 
@@ -185,12 +186,20 @@ async def test_closing_while_disconnected_ends_at_once_without_posts() -> None:
 async def test_closing_while_disconnected_waits_for_posts_that_may_still_get_through() -> None:
     peer = Peer()
     await peer.start()
-    session = await bmq.connect(peer.uri, reconnect_delays=lambda: iter([0.005] * 1000))
+    attempts = 0
+
+    def delays() -> Iterator[float]:
+        nonlocal attempts
+        while True:
+            attempts += 1
+            yield 0.001
+
+    session = await bmq.connect(peer.uri, reconnect_delays=delays)
     queue = await session.open_queue(URI, write=True)
     await peer.stop()
     pending = queue.post_nowait(b"1")
     closing = asyncio.ensure_future(session.close())
-    await asyncio.sleep(0.02)
+    await eventually(lambda: attempts > 3)
     assert not closing.done()
     await peer.start()
     assert (await closing).clean
@@ -400,9 +409,10 @@ async def test_messages_that_come_while_a_queue_waits_to_be_closed_are_left_alon
         for number in range(20):
             peer.connection.push(number)
             await asyncio.sleep(0)
-        await asyncio.sleep(0.02)
-        # Not closed and opened again to hand each of them back: closing does that.
-        assert peer.log[3:] == ["PUT"]
+        # Not closed and opened again to hand each of them back: closing does that. What is asked for now is
+        # answered behind them.
+        await session.open_queue("bmq://bmq.test.mem.priority/other", write=True)
+        assert peer.log[3:] == ["PUT", "OpenQueue"]
         peer.answer("PUT")
         await closing
         await pending

@@ -20,7 +20,8 @@ from bmq.client._dialer import Dialer
 from bmq.testing import BackgroundBroker, FaultProxy
 from bmq.wire.constants import EventType
 from bmq.wire.event import pack_event_header
-from tests.client.peer import Peer, eventually
+from tests.fakes.broker import Peer
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ async def test_a_broker_that_drips_its_answer_is_given_up(peer: Peer) -> None:
     await eventually(lambda: peer.connections and peer.connection.script.identity)
     for byte in peer.connection.script.welcome():
         peer.connection.send(bytes([byte]))
-        await asyncio.sleep(0.002)
+        await asyncio.wait([connecting], timeout=0.002)
         if connecting.done():
             break
     with pytest.raises(bmq.ConnectionFailed):
@@ -215,10 +216,18 @@ async def test_a_broker_that_comes_up_later_is_found(closed_port: Callable[[], i
     peer = Peer()
     peer.port = closed_port()
     uri = peer.uri
+    attempts = 0
+
+    def delays() -> Iterator[float]:
+        nonlocal attempts
+        while True:
+            attempts += 1
+            yield 0.001
+
     connecting = asyncio.ensure_future(
-        bmq.connect(uri, retry_first_connect=True, reconnect_delays=lambda: iter([0.01] * 1000)).__aenter__()
+        bmq.connect(uri, retry_first_connect=True, reconnect_delays=delays).__aenter__()
     )
-    await asyncio.sleep(0.05)
+    await eventually(lambda: attempts > 3)
     async with peer:
         session = await connecting
         await session.close()

@@ -9,7 +9,7 @@ import pytest
 import bmq
 from bmq.wire.message import join_application_data, read_properties, split_application_data
 from bmq.wire.properties import encode_properties
-from tests.client.peer import eventually
+from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/drained"
 PAYLOAD = bytes(30_000_000)

@@ -12,7 +12,8 @@ import pytest_asyncio
 
 import bmq
 from bmq.events import Disconnected, SessionEvent, StateRestored
-from tests.client.peer import Peer, eventually
+from tests.fakes.broker import Peer
+from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/eager"
 

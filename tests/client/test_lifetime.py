@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 import bmq
-from tests.client.peer import Peer, eventually
+from tests.fakes.broker import Peer
+from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/q"
 
@@ -117,7 +118,8 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
     """Run a script in a fresh interpreter, beside a broker, and wait for it at most ten seconds."""
     prelude = """
         import asyncio, bmq, sys
-        from tests.client.peer import Peer
+        from tests.fakes.broker import Peer
+        from tests.waiting import eventually
         URI = "bmq://bmq.test.mem.priority/q"
     """
     program = textwrap.dedent(prelude) + textwrap.dedent(script)
@@ -161,8 +163,7 @@ def test_leaving_the_loop_while_reconnecting_is_quiet(runner: str) -> None:
             queue = await session.open_queue(URI, write=True)
             await peer.stop()
             post = asyncio.ensure_future(queue.post(b"1"))
-            await asyncio.sleep(0.05)
-            assert session.state is bmq.SessionState.RECONNECTING
+            await eventually(lambda: session.state is bmq.SessionState.RECONNECTING)
 
         {runner}(main())
         assert session.state is bmq.SessionState.CLOSED, session

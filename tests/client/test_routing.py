@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import bmq
-from tests.client.peer import Peer, eventually
-from tests.protocol.bench import guid
+from tests.fakes.broker import Peer, guid
+from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/q"
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 import bmq
-from tests.client.peer import Peer, eventually
+from tests.fakes.broker import Peer
+from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/q"
 SECRET = "correct-horse-battery-staple"

@@ -12,7 +12,8 @@ import pytest
 
 import bmq
 from bmq import events
-from tests.client.peer import Peer, eventually
+from tests.fakes.broker import Peer
+from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/q"
 

@@ -25,13 +25,13 @@ class TestSubscriptions:
     async def test_ids(self, raw: Raw) -> None:
         """PUSH: the sId of the matching subscription; after a reconfigure the new one."""
         await raw.configure(0, subscription(11, "CustomerId == 0"), subscription(12, "CustomerId == 1"))
-        raw.put(b"a", properties={"CustomerId": 0})
-        raw.put(b"b", properties={"CustomerId": 1})
-        raw.put(b"d")
+        raw.post(b"a", properties={"CustomerId": 0})
+        raw.post(b"b", properties={"CustomerId": 1})
+        raw.post(b"d")
         first = [await raw.push(), await raw.push()]
         assert [(got.payload, got.push.sub_ids) for got in first] == [(b"a", (11,)), (b"b", (12,))]
         await raw.configure(0, subscription(13, "exists(CustomerId)"))
-        raw.put(b"c", properties={"CustomerId": 7})
+        raw.post(b"c", properties={"CustomerId": 7})
         assert (await raw.push()).push.sub_ids == (13,)
         await raw.configure(0, subscription(14))
         last = await raw.push()
@@ -45,15 +45,15 @@ class TestSubscriptions:
             subscription(10, "CustomerId == 0", priority=10),
         )
         for number in (0, 1, 0):
-            raw.put(b"%d" % number, properties={"CustomerId": number})
+            raw.post(b"%d" % number, properties={"CustomerId": number})
         got = [await raw.push() for _ in range(3)]
         assert {(g.payload, g.push.sub_ids) for g in got} == {(b"0", (10,)), (b"1", (5,))}
 
     async def test_an_expression_that_does_not_compile_matches_everything(self, raw: Raw) -> None:
         """configureStream with `x >`: success; everything is delivered."""
         await raw.configure(0, subscription(7, "x >"))
-        raw.put(b"no props")
-        raw.put(b"props", properties={"x": 1})
+        raw.post(b"no props")
+        raw.post(b"props", properties={"x": 1})
         assert await raw.payloads(2) == [b"no props", b"props"]
 
     @pytest.mark.parametrize("low", ["x >= 0", "x < 100"], ids=["the same expression", "another expression"])
@@ -64,7 +64,7 @@ class TestSubscriptions:
         await other.configure(0, subscription(2, low, priority=1))
         await raw.configure(0, subscription(1, "x >= 0", priority=2, messages=1))
         for number in range(10):
-            raw.put(b"%d" % number, properties={"x": number})
+            raw.post(b"%d" % number, properties={"x": number})
         assert await raw.payloads(1) == [b"0"]
         assert await other.no_push()
 
@@ -75,7 +75,7 @@ class TestSubscriptions:
         await other.configure(0, subscription(1))
         await raw.configure(0, subscription(1))
         for number in range(12):
-            raw.put(b"%d" % number)
+            raw.post(b"%d" % number)
         mine, theirs = await raw.payloads(6), await other.payloads(6)
         assert sorted([*map(int, mine), *map(int, theirs)]) == list(range(12))
         assert {int(p) % 2 for p in mine} | {int(p) % 2 for p in theirs} == {0, 1}
@@ -88,7 +88,7 @@ class TestSubscriptions:
         await other.configure(0, subscription(1, count=1))
         await raw.configure(0, subscription(1, count=3))
         for number in range(12):
-            raw.put(b"%d" % number)
+            raw.post(b"%d" % number)
         assert len(await raw.payloads(9)) == 9
         assert len(await other.payloads(3)) == 3
 
@@ -103,7 +103,7 @@ class TestSubscriptions:
             (b"both", {"t.urgent": True, "t.eu": True}),
         ]
         for payload, properties in posts:
-            raw.put(payload, properties=properties)
+            raw.post(payload, properties=properties)
         got = {g.payload: g.push.sub_ids for g in [await raw.push() for _ in posts]}
         assert got == {b"urgent": (1,), b"low": (2,), b"none": (2,), b"both": (1,)}
 
@@ -111,7 +111,7 @@ class TestSubscriptions:
         """An empty list of subscriptions deconfigures: it stays open and receives nothing."""
         await raw.configure(0, subscription(1))
         await raw.configure(0)
-        raw.put(b"x")
+        raw.post(b"x")
         assert await raw.statuses(1) == [0]
         assert await raw.no_push()
         await raw.configure(0, subscription(2))
@@ -146,7 +146,7 @@ async def test_expressions(
 ) -> None:
     """Each expression that was put to a real broker, with the answer it gave."""
     await raw.configure(0, subscription(1, text, priority=2), subscription(2, priority=1))
-    raw.put(b"x", properties=posted(properties))
+    raw.post(b"x", properties=posted(properties))
     assert (await raw.push()).push.sub_ids == ((1,) if matched else (2,))
 
 
@@ -155,7 +155,7 @@ class TestFlowControl:
         """maxUnconfirmed 10: 10 delivered; after 1 confirm none; after 2 confirms 2 more."""
         await raw.configure(0, subscription(1, messages=10))
         for number in range(20):
-            raw.put(b"%d" % number)
+            raw.post(b"%d" % number)
         got = [await raw.push() for _ in range(10)]
         assert await raw.no_push()
         raw.confirm(got[0].push.guid)
@@ -168,7 +168,7 @@ class TestFlowControl:
         """Maximum 1 resumes at 0."""
         await raw.configure(0, subscription(1, messages=1))
         for number in range(3):
-            raw.put(b"%d" % number)
+            raw.post(b"%d" % number)
         for number in range(3):
             got = await raw.push()
             assert got.payload == b"%d" % number
@@ -178,23 +178,23 @@ class TestFlowControl:
     async def test_bytes(self, raw: Raw) -> None:
         """One message is always allowed below the limit, even if it overshoots the bytes."""
         await raw.configure(0, subscription(1, size=100))
-        raw.put(bytes(60))
-        raw.put(bytes(60))
-        raw.put(b"x")
+        raw.post(bytes(60))
+        raw.post(bytes(60))
+        raw.post(b"x")
         assert [len(payload) for payload in await raw.payloads(2)] == [60, 60]
         assert await raw.no_push()
 
     async def test_zero_never_delivers(self, raw: Raw) -> None:
         """Maximum 0: never deliver."""
         await raw.configure(0, subscription(1, messages=0))
-        raw.put(b"x")
+        raw.post(b"x")
         assert await raw.no_push()
 
     async def test_limits_are_each_subscriptions_own(self, raw: Raw) -> None:
         """Limits are per subscription."""
         await raw.configure(0, subscription(1, "x == 1", messages=1), subscription(2, "x == 2", messages=1))
         for x in (1, 1, 2, 2):
-            raw.put(b"%d" % x, properties={"x": x})
+            raw.post(b"%d" % x, properties={"x": x})
         assert sorted(await raw.payloads(2)) == [b"1", b"2"]
         assert await raw.no_push()
 
@@ -206,7 +206,7 @@ class TestRedelivery:
         """Unconfirmed messages of a consumer that goes: in order, with the out-of-order bit."""
         await raw.configure(0, subscription(1))
         for number in range(5):
-            raw.put(b"%d" % number)
+            raw.post(b"%d" % number)
         await raw.payloads(5)
         await raw.close_queue(bmq_queue_uri)
         other = await client()
@@ -221,7 +221,7 @@ class TestRedelivery:
         await other.open(bmq_queue_uri, write=False)
         await other.configure(0, subscription(1, priority=1))
         await raw.configure(0, subscription(1, priority=2))
-        raw.put(b"x")
+        raw.post(b"x")
         await raw.push()
         raw.drop()
         got = await other.push()
@@ -235,10 +235,10 @@ class TestRedelivery:
         await two.open(bmq_queue_uri)
         await two.configure(0, subscription(1, "x == 2"))
         await raw.configure(0, subscription(1, "x == 1"))
-        raw.put(b"one", properties={"x": 1})
+        raw.post(b"one", properties={"x": 1})
         await raw.push()
         await raw.close_queue(bmq_queue_uri)
-        two.put(b"two", properties={"x": 2})
+        two.post(b"two", properties={"x": 2})
         assert await two.no_push()
         again = await client()
         await again.open(bmq_queue_uri, write=False)
@@ -253,7 +253,7 @@ class TestRedelivery:
         uri = bmq_new_queue_uri("bmq.test.rda.priority")
         producer = await client()
         await producer.open(uri, read=False)
-        producer.put(b"poison")
+        producer.post(b"poison")
         await producer.ack()
         seen: list[tuple[bytes, bool]] = []
         for _ in range(3):
@@ -268,7 +268,7 @@ class TestRedelivery:
         last = await client()
         await last.open(uri)
         await last.configure(0, subscription(1))
-        last.put(b"next")
+        last.post(b"next")
         assert await last.payloads(1) == [b"next"]
 
     async def test_closing_gracefully_does_not_count(
@@ -278,7 +278,7 @@ class TestRedelivery:
         uri = bmq_new_queue_uri("bmq.test.rda.priority")
         raw = await client()
         await raw.open(uri)
-        raw.put(b"x")
+        raw.post(b"x")
         for _ in range(5):
             await raw.configure(0, subscription(1))
             assert await raw.payloads(1) == [b"x"]
@@ -297,7 +297,7 @@ class TestFanout:
         for sub_id, app in ((1, "foo"), (2, "bar")):
             await raw.open(f"{uri}?id={app}", 0, write=False, sub_id=sub_id)
             await raw.configure(0, subscription(sub_id * 10), app_id=app)
-        raw.put(b"m")
+        raw.post(b"m")
         got = await raw.push()
         assert sorted(got.push.sub_ids) == [10, 20]
         assert await raw.no_push()
@@ -307,7 +307,7 @@ class TestFanout:
         uri = bmq_new_queue_uri(FANOUT)
         raw = await client()
         await raw.open(uri, read=False)
-        raw.put(b"m")
+        raw.post(b"m")
         await raw.ack()
         for app in ("foo", "bar", "baz"):
             reader = await client()
@@ -327,8 +327,8 @@ class TestFanout:
             await raw.open(f"{uri}?id={app}", 0, write=False, sub_id=sub_id)
             await raw.configure(0, subscription(sub_id), app_id=app)
         for x in (1, 2, 3):
-            raw.put(b"%d" % x, properties={"x": x})
-        raw.put(b"none")
+            raw.post(b"%d" % x, properties={"x": x})
+        raw.post(b"none")
         assert await raw.statuses(4) == [0] * 4
         got = [await raw.push(), await raw.push()]
         assert sorted((g.payload, g.push.sub_ids) for g in got) == [(b"1", (1,)), (b"2", (2,))]
@@ -341,9 +341,9 @@ class TestFanout:
         raw = await client()
         await raw.open(bmq_new_queue_uri("bmq.test.appsub.priority"))
         await raw.configure(0, subscription(1))
-        raw.put(b"neg", properties={"x": -1})
-        raw.put(b"none")
-        raw.put(b"pos", properties={"x": 1})
+        raw.post(b"neg", properties={"x": -1})
+        raw.post(b"none")
+        raw.post(b"pos", properties={"x": 1})
         assert await raw.statuses(3) == [0] * 3
         assert await raw.payloads(1) == [b"pos"]
 
@@ -354,14 +354,14 @@ class TestBroadcast:
         uri = bmq_new_queue_uri(BROADCAST)
         producer = await client()
         await producer.open(uri, read=False)
-        producer.put(b"nobody")
+        producer.post(b"nobody")
         assert await producer.statuses(1) == [0]
         readers = [await client() for _ in range(2)]
         for reader in readers:
             await reader.open(uri, write=False)
             await reader.configure(0, subscription(1, messages=1))
         for number in range(3):
-            producer.put(b"%d" % number)
+            producer.post(b"%d" % number)
         assert await producer.statuses(3) == [0] * 3
         for reader in readers:
             assert await reader.payloads(3) == [b"0", b"1", b"2"]
@@ -375,14 +375,14 @@ class TestBroadcast:
         for priority, reader in zip((2, 2, 1), readers, strict=True):
             await reader.open(uri, write=False)
             await reader.configure(0, subscription(1, priority=priority))
-        producer.put(b"x")
+        producer.post(b"x")
         assert [await reader.payloads(1) for reader in readers[:2]] == [[b"x"], [b"x"]]
         assert await readers[2].no_push()
 
 
 async def test_the_configure_response_comes_before_what_it_lets_through(raw: Raw, bmq_queue_uri: str) -> None:
     """Success of a configure is sent before the first PUSH for it."""
-    raw.put(b"x")
+    raw.post(b"x")
     await raw.ack()
     before = len(raw.kinds)
     await raw.configure(0, subscription(1))

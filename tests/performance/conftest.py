@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
@@ -11,17 +10,13 @@ from tests.performance.server import Server
 
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[Server]:
-    one = Server()
-    listener = await asyncio.get_running_loop().create_server(lambda: one, "127.0.0.1", 0)
-    one.port = listener.sockets[0].getsockname()[1]
-    yield one
-    listener.close()
-    await listener.wait_closed()
+    async with Server() as one:
+        yield one
 
 
 @pytest_asyncio.fixture
 async def session(server: Server) -> AsyncIterator[bmq.Session]:
-    async with bmq.connect(f"tcp://127.0.0.1:{server.port}", max_unacked_messages=1_000_000) as session:
+    async with bmq.connect(server.uri, max_unacked_messages=1_000_000) as session:
         yield session
 
 

@@ -31,10 +31,10 @@ async def test_post_many(
     items = [item] * COUNT
     calls: list[int] = []
     for _ in range(3):  # the system may deliver in more pieces, which takes more turns: the least counts
-        server.posted = 0
+        server.post_count = 0
         with counted() as counter:
             task = asyncio.ensure_future(queue.post_many(items))
-            await server.until(lambda: server.posted == COUNT)
+            await server.until(lambda: server.post_count == COUNT)
         server.acknowledge()
         assert (await task).acknowledged == COUNT
         calls.append(counter.calls)
@@ -44,7 +44,7 @@ async def test_post_many(
 async def test_post_nowait(server: Server, queue: bmq.Queue) -> None:
     with counted() as counter:
         futures = [queue.post_nowait(PAYLOAD) for _ in range(COUNT)]
-        await server.until(lambda: server.posted == COUNT)
+        await server.until(lambda: server.post_count == COUNT)
     server.acknowledge()
     await asyncio.gather(*futures)
     assert counter.calls / COUNT < 25.5
@@ -52,7 +52,7 @@ async def test_post_nowait(server: Server, queue: bmq.Queue) -> None:
 
 async def test_acknowledgements_of_post_many(server: Server, queue: bmq.Queue) -> None:
     task = asyncio.ensure_future(queue.post_many([PAYLOAD] * COUNT))
-    await server.until(lambda: server.posted == COUNT)
+    await server.until(lambda: server.post_count == COUNT)
     server.acknowledge()
     with counted() as counter:
         report = await task
@@ -70,7 +70,7 @@ async def test_iterating_and_confirming(server: Server, queue: bmq.Queue) -> Non
             left -= 1
             if not left:
                 break
-        await server.until(lambda: server.confirmed == COUNT)
+        await server.until(lambda: server.confirm_count == COUNT)
     assert counter.calls / COUNT < 19.5
 
 
@@ -85,7 +85,7 @@ async def test_batches(server: Server, queue: bmq.Queue) -> None:
             left -= len(batch)
             if not left:
                 break
-        await server.until(lambda: server.confirmed == COUNT)
+        await server.until(lambda: server.confirm_count == COUNT)
     assert counter.calls / COUNT < 9.5
 
 
@@ -102,5 +102,5 @@ async def test_reading_two_properties(server: Server, queue: bmq.Queue) -> None:
             left -= 1
             if not left:
                 break
-        await server.until(lambda: server.confirmed == COUNT)
+        await server.until(lambda: server.confirm_count == COUNT)
     assert counter.calls / COUNT < 39

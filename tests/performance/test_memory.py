@@ -13,6 +13,7 @@ import pytest
 
 import bmq
 from tests.performance.server import Server
+from tests.waiting import eventually
 
 COUNT = 20_000
 PAYLOAD = bytes(256)
@@ -46,7 +47,7 @@ async def test_an_unacknowledged_message_takes_less_than_400_bytes_more_than_its
     with traced() as memory:
         # Each has a payload of its own: what the window keeps is the application's object, not a copy.
         task = asyncio.gather(queue.post_many(bytes(len(PAYLOAD)) for _ in range(COUNT)))
-        await server.until(lambda: server.posted == COUNT)
+        await server.until(lambda: server.post_count == COUNT)
         assert memory.grown() / COUNT < len(PAYLOAD) + 400
     await session.close(timeout=0)
     assert len((await task)[0].failures) == COUNT
@@ -56,8 +57,8 @@ async def test_nothing_is_left_of_acknowledged_messages(server: Server, queue: b
     with traced() as memory:
         for _ in range(3):
             task = asyncio.gather(queue.post_many(PAYLOAD for _ in range(COUNT)))
-            await server.until(lambda: not server.posted % COUNT and server.posted > 0)
-            server.posted = 0
+            await server.until(lambda: not server.post_count % COUNT and server.post_count > 0)
+            server.post_count = 0
             server.acknowledge()
             await task
         # The window's table keeps its size: a few dozen bytes for each of the most messages it ever held.
@@ -99,12 +100,12 @@ async def test_the_garbage_collector_does_not_follow_what_is_unacknowledged(
     server: Server, item: bytes | bmq.PutMessage, compression: bmq.Compression
 ) -> None:
     server.keep = False
-    uri = f"tcp://127.0.0.1:{server.port}"
+    uri = server.uri
     async with bmq.connect(uri, max_unacked_messages=2 * COUNT, compression=compression) as session:
         queue = await session.open_queue("bmq://bmq.test.mem.priority/q", write=True)
         before = followed()
         task = asyncio.gather(queue.post_many(item for _ in range(COUNT)))
-        await server.until(lambda: server.posted == COUNT)
+        await server.until(lambda: server.post_count == COUNT)
         assert queue.unacked == COUNT
         assert followed() - before < COUNT / 50
         await session.close(timeout=0)
@@ -118,8 +119,7 @@ async def test_the_garbage_collector_does_not_follow_messages_that_wait(
     await consumer.open()
     before = followed()
     server.deliver(COUNT, PAYLOAD, {"id": 7, "name": "n"})
-    while consumer.buffered < COUNT:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await eventually(lambda: consumer.buffered == COUNT)
     assert followed() - before < COUNT / 50
 
 
@@ -156,6 +156,6 @@ async def test_no_task_future_or_handle_is_made_for_a_received_message(
         left -= 1
         if not left:
             break
-    await server.until(lambda: server.confirmed == COUNT)
+    await server.until(lambda: server.confirm_count == COUNT)
     # What there is comes with each read of the socket, some hundreds of messages.
     assert made < COUNT / 20

@@ -1,4 +1,4 @@
-"""A client core and a broker made of the wire modules, in memory, with a clock that stands still.
+"""A client core and a scripted broker, in memory, with a clock that stands still.
 
 The broker does nothing of its own accord: a test decides which request is answered, how, and when.
 """
@@ -6,7 +6,6 @@ The broker does nothing of its own accord: a test decides which request is answe
 from __future__ import annotations
 
 import gc
-from collections import deque
 from collections.abc import Iterable
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -25,184 +24,27 @@ from bmq.protocol.client.events import (
 )
 from bmq.protocol.client.handshake import Credentials
 from bmq.protocol.client.queue import QueueCore, QueueState, SubscriptionCore, SubscriptionOptions
-from bmq.protocol.framing import Framer
-from bmq.wire.ack import encode_acks
-from bmq.wire.confirm import ConfirmMessage, decode_confirms
-from bmq.wire.constants import ACK_STATUS_TO_WIRE, EventType, PutFlags
+from bmq.wire.constants import PutFlags
 from bmq.wire.control import (
-    AuthenticationRequest,
-    AuthenticationResponse,
-    BrokerResponse,
     ClientIdentity,
     ClientType,
     CloseQueue,
-    CloseQueueResponse,
-    Codec,
     ConfigureQueueStream,
-    ConfigureQueueStreamResponse,
     ConfigureStream,
-    ConfigureStreamResponse,
     ControlBody,
     ControlMessage,
-    Disconnect,
-    DisconnectResponse,
-    MessageKind,
     OpenQueue,
-    OpenQueueResponse,
     QueueFlags,
-    RoutingConfiguration,
-    Status,
     StatusCategory,
-    decode_event,
-    encode_event,
 )
-from bmq.wire.event import HEADER_SIZE, HEARTBEAT_REQ, HEARTBEAT_RSP, pack_event_header
-from bmq.wire.options import encode_sub_queue_ids
+from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP
 from bmq.wire.push import PushMessage
-from bmq.wire.put import PutMessage, decode_puts
 from bmq.wire.uri import QueueUri
-from tests.wire.messages import push_message
+from tests.fakes.broker import ScriptedBroker, guid
 
 __all__ = ["READ", "WRITE", "Bench", "ScriptedBroker", "connected", "guid", "held"]
 
 READ, WRITE = QueueFlags.READ, QueueFlags.WRITE
-FEATURES = "PROTOCOL_ENCODING:BER,JSON;MPS:MESSAGE_PROPERTIES_EX;SUBSCRIPTIONS:CONFIGURE_STREAM"
-
-
-def guid(number: int) -> bytes:
-    """A GUID that says which one it is."""
-    return b"\x40" + bytes(7) + number.to_bytes(8, "big")
-
-
-class ScriptedBroker:
-    """What one connection's broker has been told, and the bytes it could answer with.
-
-    Attributes:
-        identity: how the client introduced itself.
-        credentials: what it authenticated with, latest last.
-        requests: the control messages not answered yet.
-        puts: the posts not acknowledged yet.
-        confirms: what was confirmed.
-        s_ids: the subscription ids that each qId was told of, oldest first.
-        log: what arrived, by name, in order.
-    """
-
-    def __init__(self) -> None:
-        self.identity: ClientIdentity | None = None
-        self.credentials: list[AuthenticationRequest] = []
-        self.requests: deque[ControlMessage] = deque()
-        self.puts: list[PutMessage] = []
-        self.confirms: list[ConfirmMessage] = []
-        self.s_ids: dict[int, list[int]] = {}
-        self.log: list[str] = []
-        self._framer = Framer()
-
-    def take(self, data: Iterable[bytes]) -> None:
-        """Read what the client sent."""
-        events, error = self._framer.feed(b"".join(data))
-        assert error is None
-        for event in events:
-            if event.type == EventType.AUTHENTICATION:
-                request = decode_event(event, MessageKind.AUTHENTICATION)
-                assert isinstance(request, AuthenticationRequest)
-                self.credentials.append(request)
-                self.log.append("authenticationRequest")
-            elif event.type == EventType.CONTROL and self.identity is None:
-                identity = decode_event(event, MessageKind.NEGOTIATION)
-                assert isinstance(identity, ClientIdentity)
-                self.identity = identity
-                self.log.append("clientIdentity")
-            elif event.type == EventType.CONTROL:
-                message = decode_event(event, MessageKind.CONTROL)
-                self.requests.append(message)
-                if isinstance(message.body, ConfigureStream):
-                    subscriptions = message.body.stream_parameters.subscriptions
-                    self.s_ids.setdefault(message.body.q_id, []).extend(each.s_id for each in subscriptions)
-                self.log.append(type(message.body).__name__)
-            elif event.type == EventType.PUT:
-                self.puts.extend(decode_puts(event.data, event.body))
-                self.log.append("PUT")
-            elif event.type == EventType.CONFIRM:
-                self.confirms.extend(decode_confirms(event.data, event.body))
-                self.log.append("CONFIRM")
-            else:
-                self.log.append(EventType(event.type).name)
-
-    @staticmethod
-    def welcome(
-        *,
-        category: StatusCategory = StatusCategory.E_SUCCESS,
-        features: str = FEATURES,
-        interval_ms: int = 3000,
-        max_missed: int = 0,
-    ) -> bytes:
-        """The answer to a clientIdentity."""
-        message = "" if category == StatusCategory.E_SUCCESS else "go away"
-        return encode_event(
-            BrokerResponse(
-                result=Status(category=category, code=0, message=message),
-                protocol_version=1,
-                broker_version=999999,
-                broker_identity=ClientIdentity(client_type=ClientType.E_TCPBROKER, features=features),
-                heartbeat_interval_ms=interval_ms,
-                max_missed_heartbeats=max_missed,
-            ),
-            Codec.JSON,
-        )
-
-    @staticmethod
-    def admit(
-        *, category: StatusCategory = StatusCategory.E_SUCCESS, lifetime_ms: int | None = None
-    ) -> bytes:
-        """The answer to an authenticationRequest."""
-        message = "" if category == StatusCategory.E_SUCCESS else "wrong password"
-        status = Status(category=category, code=0, message=message)
-        return encode_event(AuthenticationResponse(status=status, lifetime_ms=lifetime_ms), Codec.JSON)
-
-    @staticmethod
-    def accept(request: ControlMessage, *, dedup_ms: int = 300_000, routing: int = 2) -> bytes:
-        """The success of a request."""
-        body = request.body
-        answer: ControlBody
-        if isinstance(body, OpenQueue):
-            answer = OpenQueueResponse(
-                original_request=body,
-                routing_configuration=RoutingConfiguration(flags=routing),
-                deduplication_time_ms=dedup_ms,
-            )
-        elif isinstance(body, ConfigureStream):
-            answer = ConfigureStreamResponse(request=body)
-        elif isinstance(body, ConfigureQueueStream):
-            answer = ConfigureQueueStreamResponse(request=body)
-        elif isinstance(body, CloseQueue):
-            answer = CloseQueueResponse()
-        else:
-            assert isinstance(body, Disconnect)
-            answer = DisconnectResponse()
-        return encode_event(ControlMessage(r_id=request.r_id, body=answer), Codec.JSON)
-
-    @staticmethod
-    def refuse(
-        request: ControlMessage,
-        category: StatusCategory = StatusCategory.E_UNKNOWN,
-        message: str = "not here",
-    ) -> bytes:
-        """The failure of a request."""
-        status = Status(category=category, code=-1, message=message)
-        return encode_event(ControlMessage(r_id=request.r_id, body=status), Codec.JSON)
-
-    @staticmethod
-    def ack(puts: Iterable[PutMessage], status: AckStatus = AckStatus.SUCCESS) -> bytes:
-        """An ACK event."""
-        wire = ACK_STATUS_TO_WIRE.get(status, 5)
-        return encode_acks([(wire, 0, put.guid, put.queue_id) for put in puts])
-
-    @staticmethod
-    def push(q_id: int, messages: Iterable[tuple[bytes, bytes]], s_ids: tuple[int, ...]) -> bytes:
-        """A PUSH event of (GUID, payload) for subscription ids."""
-        options = encode_sub_queue_ids(s_ids) if s_ids else b""
-        body = b"".join(push_message(q_id, key, data, options) for key, data in messages)
-        return pack_event_header(HEADER_SIZE + len(body), EventType.PUSH) + body
 
 
 class Bench:

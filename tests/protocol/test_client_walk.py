@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 import pytest
-from hypothesis import settings, HealthCheck
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -31,7 +31,7 @@ from bmq.protocol.client.queue import QueueCore, QueueState
 from bmq.protocol.machine import Machine
 from bmq.wire.control import CloseQueue, ConfigureStream, ControlMessage, Disconnect, OpenQueue, QueueFlags
 from bmq.wire.put import PutMessage
-from tests.protocol.bench import FEATURES, READ, WRITE, Bench, ScriptedBroker, guid, held
+from tests.protocol.bench import FEATURES, READ, WRITE, Bench, guid, held
 
 #: BMQ_WALKS takes another number of walks: thousands by night.
 WALKS = int(os.environ.get("BMQ_WALKS", "60"))
@@ -98,9 +98,7 @@ class Walk(RuleBasedStateMachine):
         suspends: bool,
     ) -> Any:
         self.bench = Bench(
-            CoreOptions(
-                handshake_timeout=5, reopen_timeout=reopen_timeout, drop_confirmed_redeliveries=drop
-            )
+            CoreOptions(handshake_timeout=5, reopen_timeout=reopen_timeout, drop_confirmed_redeliveries=drop)
         )
         self.drop = drop
         # For so many steps the session does not end, and there is no garbage.
@@ -305,7 +303,9 @@ class Walk(RuleBasedStateMachine):
             return
         s_ids = tuple(sorted(stream.known, reverse=True)[: 2 if both else 1])
         if queue.state is QueueState.CLOSED:
-            self.bench.send(self.bench.broker.push(queue.q_id, [(guid(n), b"%d" % n) for n in numbers], s_ids))
+            self.bench.send(
+                self.bench.broker.push(queue.q_id, [(guid(n), b"%d" % n) for n in numbers], s_ids)
+            )
             return
         for number in numbers:
             before, confirms = len(self.bench.received), len(self.bench.broker.confirms)

@@ -70,10 +70,9 @@ def cluster() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[BrokerThread]:
-    broker = BrokerThread()
-    yield broker
-    shutdown()  # else idle sessions would try to come back to it, beside the tests that follow
-    broker.close()
+    with BrokerThread() as broker:
+        yield broker
+        shutdown()  # else idle sessions would try to come back to it, beside the tests that follow
 
 
 @pytest.fixture

@@ -33,8 +33,9 @@ import bmq
 from bmq.spark import portal as portals
 from bmq.spark import write_partition
 from bmq.spark.posting import Scope
-from tests.client.peer import Peer, eventually
+from tests.fakes.broker import Peer
 from tests.spark.brokers import DOMAIN, BrokerThread
+from tests.waiting import eventually
 
 ORDERS = [
     Row(body=f"order {n}", CustomerId=n % 7, OrderType="EXPRESS" if n % 3 else None, weight=1.5)
@@ -111,7 +112,7 @@ def test_an_idle_session_is_closed_and_the_thread_ends(broker: BrokerThread, que
         pass
     before._thread.join(20)
     assert not before._thread.is_alive()
-    broker.run(eventually(lambda: not broker.broker._connections))
+    broker.call(lambda b: eventually(lambda: not b._connections))
     write(iter(ORDERS[10:20]))
     assert len(broker.drain(queue, expect=20)) == 20
 
@@ -271,7 +272,7 @@ def test_a_lost_connection_is_restored_and_nothing_lost_or_doubled(broker: Broke
     def rows() -> Any:
         for n in range(20_000):
             if n in (5000, 12_000):
-                broker.run(broker.broker.restart(graceful=False))
+                broker.call(lambda b: b.restart(graceful=False))
             yield Row(value=f"{n}")
 
     report = write_partition(queue=queue, broker=broker.uri).post(rows(), Scope("job"))

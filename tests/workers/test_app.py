@@ -6,12 +6,13 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 import bmq
+from tests.fakes.broker import Peer
+from tests.waiting import eventually
 from tests.workers.conftest import FakeClock
 from tests.workers.test_consume import seen_by
 
@@ -24,22 +25,12 @@ async def post(session: bmq.Session, uri: str, *items: bytes | bmq.PutMessage) -
     await queue.close()
 
 
-@asynccontextmanager
-async def silent_server() -> AsyncIterator[tuple[str, asyncio.Event]]:
-    """Something that takes connections and never says a word; the event is set by the first."""
-    connected, done = asyncio.Event(), asyncio.Event()
-
-    async def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connected.set()
-        await reader.read()
-        writer.close()
-        done.set()
-
-    server = await asyncio.start_server(ignore, "127.0.0.1", 0)
-    host, port = server.sockets[0].getsockname()
-    yield f"tcp://{host}:{port}", connected
-    server.close()
-    await done.wait()
+@pytest.fixture
+async def silent() -> AsyncIterator[Peer]:
+    """A broker that takes connections and never says a word."""
+    async with Peer() as peer:
+        peer.hold.add("clientIdentity")
+        yield peer
 
 
 async def test_a_service_from_start_to_stop(broker_uri: str, session: bmq.Session, uri: str) -> None:
@@ -244,33 +235,31 @@ async def test_a_handler_of_an_application_posts_to_its_queue(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_ends_it_while_no_broker_answers(number: signal.Signals) -> None:
-    async with silent_server() as (uri, connected):
-        app = bmq.App(uri, connect_timeout=3600)
+async def test_a_signal_ends_it_while_no_broker_answers(silent: Peer, number: signal.Signals) -> None:
+    app = bmq.App(silent.uri, connect_timeout=3600)
 
-        @app.consumer("bmq://bmq.test.mem.priority/q")
-        async def handle(message: bmq.Message) -> None: ...
+    @app.consumer("bmq://bmq.test.mem.priority/q")
+    async def handle(message: bmq.Message) -> None: ...
 
-        task = asyncio.create_task(app.run())
-        await connected.wait()
-        os.kill(os.getpid(), number)
+    task = asyncio.create_task(app.run())
+    await eventually(lambda: silent.connections)
+    os.kill(os.getpid(), number)
+    await task
+
+
+async def test_cancelled_while_no_broker_answers_it_is_cancelled(silent: Peer) -> None:
+    app = bmq.App(silent.uri, connect_timeout=3600)
+
+    @app.consumer("bmq://bmq.test.mem.priority/q")
+    async def handle(message: bmq.Message) -> None: ...
+
+    task = asyncio.create_task(app.run())
+    await eventually(lambda: silent.connections)
+    with pytest.raises(bmq.StateError, match="running already"):
+        await app.run()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
         await task
-
-
-async def test_cancelled_while_no_broker_answers_it_is_cancelled() -> None:
-    async with silent_server() as (uri, connected):
-        app = bmq.App(uri, connect_timeout=3600)
-
-        @app.consumer("bmq://bmq.test.mem.priority/q")
-        async def handle(message: bmq.Message) -> None: ...
-
-        task = asyncio.create_task(app.run())
-        await connected.wait()
-        with pytest.raises(bmq.StateError, match="running already"):
-            await app.run()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
 
 
 async def test_one_failing_consumer_ends_all_and_says_why(
@@ -287,7 +276,7 @@ async def test_one_failing_consumer_ends_all_and_says_why(
     async def handle(message: bmq.Message) -> None:
         failing = next(queue for queue in app.session.queues if queue.uri == bad)
         failing.subscriptions[0]._shut(Refusal("the queue is gone"))
-        await asyncio.sleep(0.02)
+        await eventually(lambda: f"consume {bad}" not in {task.get_name() for task in asyncio.all_tasks()})
         finished.append(message.data)
 
     @app.consumer(bad)

@@ -43,7 +43,7 @@ async def post_bytes(
         put = encode_put(
             0, secrets.token_bytes(16), data, PutFlags.ACK_REQUESTED | flags, schema, compression
         )
-        raw.put_raw(put)
+        raw.put_encoded(put)
         assert (await raw.ack()).status == 0
         await raw.disconnect()
 

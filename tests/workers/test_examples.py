@@ -62,14 +62,24 @@ def test_a_worker_without_a_broker_says_so_in_a_line() -> None:
 
 
 CONSUMING = """
-import asyncio, bmq
+import asyncio, bmq, signal, sys
 
 async def handle(message):
     print("begun", flush=True)
-    await asyncio.sleep(0.2)
+    await asyncio.to_thread(sys.stdin.readline)
     print("finished", flush=True)
 
 async def main():
+    install = signal.signal
+
+    def installing(number, handler):
+        def say(*arguments):
+            handler(*arguments)
+            print("told", flush=True)
+
+        return install(number, say if callable(handler) else handler)
+
+    signal.signal = installing
     async with bmq.broker.Broker(port=0) as broker, bmq.connect(broker.uri) as session:
         uri = "bmq://bmq.test.mem.priority/orders"
         queue = await session.open_queue(uri, read=True, write=True, default_subscription=False)
@@ -84,11 +94,13 @@ bmq.run(main())
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_program_that_consumes_finishes_and_closes_on_a_signal(number: signal.Signals) -> None:
     command = [sys.executable, "-W", "error", "-c", CONSUMING]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         process.send_signal(number)
-        output, errors = process.communicate(timeout=30)
+        assert process.stdout.readline() == "told\n"
+        output, errors = process.communicate("go on\n", timeout=30)
     assert (process.returncode, output, errors) == (0, "finished\nclosed\n", "")
 
 

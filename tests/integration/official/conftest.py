@@ -2,63 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
 import queue
-import threading
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import blazingmq
 import pytest
 
-from bmq.broker import Broker, ManualClock
+from bmq.broker import ManualClock
+from bmq.testing import BackgroundBroker
 
 TIMEOUT = 20.0
 QUIET = 0.3
 
-_R = TypeVar("_R")
 
+class BrokerThread(BackgroundBroker):
+    """A broker on a thread, with a clock that stands still."""
 
-class BrokerThread:
-    """A broker and its event loop in a thread."""
-
-    def __init__(self, **options: Any) -> None:
+    def __init__(self) -> None:
         self.clock = ManualClock()
-        self.broker = Broker(clock=self.clock, **options)
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-        self.wait(self.broker.start())
-
-    def stop(self) -> None:
-        self.wait(self.broker.stop())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(TIMEOUT)
-        self.loop.close()
-
-    def wait(self, coroutine: Any) -> Any:
-        """Run a coroutine in the broker's loop and return its result."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(TIMEOUT)
-
-    def call(self, function: Callable[[], _R]) -> _R:
-        """Call a function in the broker's thread and return its result."""
-
-        async def run() -> _R:
-            return function()
-
-        result: _R = self.wait(run())
-        return result
+        super().__init__(clock=self.clock)
 
     def advance(self, seconds: float) -> None:
         """Let time pass for the broker."""
-        self.call(lambda: self.clock.advance(seconds))
+        self.call(lambda _: self.clock.advance(seconds))
 
     def stored(self, uri: str) -> int:
         """How many messages a queue stores."""
-        return self.call(lambda: len(self.broker.queues[uri]))
+        return self.call(lambda broker: len(broker.queues[uri]))
 
 
 class Client:
@@ -112,10 +84,8 @@ class Client:
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokerThread]:
     # The official client would let this win over the address it is given.
     monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
-    thread = BrokerThread()
-    thread.start()
-    yield thread
-    thread.stop()
+    with BrokerThread() as broker:
+        yield broker
 
 
 @pytest.fixture
@@ -124,7 +94,7 @@ def connect(broker: BrokerThread) -> Iterator[Callable[..., Client]]:
     clients: list[Client] = []
 
     def make(**options: Any) -> Client:
-        client = Client(broker.broker.uri, **options)
+        client = Client(broker.uri, **options)
         clients.append(client)
         return client
 

@@ -245,10 +245,10 @@ def test_reconnecting_after_a_restart(
     client.post(uri, b"before")
     assert client.statuses(1) == [AckStatus.SUCCESS]
     (first,) = client.take(1)
-    broker.wait(broker.broker.stop(graceful=graceful))
+    broker.call(lambda it: it.stop(graceful=graceful))
     client.event(session_events.ConnectionLost)
     client.post(uri, b"while lost")
-    broker.wait(broker.broker.start())
+    broker.call(lambda it: it.start())
     client.event(session_events.StateRestored)
     again = client.take(2)
     assert [message.data for message in again] == [b"before", b"while lost"]
@@ -257,15 +257,15 @@ def test_reconnecting_after_a_restart(
 
 
 def test_a_client_that_is_not_let_in(broker: BrokerThread) -> None:
-    broker.call(lambda: broker.broker.faults.refuse_negotiation())
+    broker.call(lambda it: it.faults.refuse_negotiation())
     with pytest.raises(blazingmq.Error):
-        Client(broker.broker.uri, timeout=blazingmq.Timeouts(connect_timeout=0.5))
+        Client(broker.uri, timeout=blazingmq.Timeouts(connect_timeout=0.5))
 
 
 def test_messages_sent_twice_are_seen_twice(broker: BrokerThread, connect: Connect, new_uri: NewUri) -> None:
     """What a test of an idempotent consumer wants."""
     uri, client = new_uri(PRIORITY), connect()
     client.session.open_queue(uri, read=True, write=True)
-    broker.call(lambda: broker.broker.faults.duplicate_pushes(1))
+    broker.call(lambda it: it.faults.duplicate_pushes(1))
     client.post(uri, b"m", b"n")
     assert client.payloads(3) == [b"m", b"m", b"n"]

@@ -1,0 +1,16 @@
+"""The event loop that programs and threads of ours run."""
+
+from __future__ import annotations
+
+import asyncio
+
+__all__ = ["new_event_loop"]
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Make one: uvloop's where that is installed, asyncio's otherwise."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()

@@ -1,0 +1,51 @@
+"""Signals as a request to end in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from types import FrameType
+
+__all__ = ["exit_on_sigterm", "on_signals"]
+
+
+@contextmanager
+def on_signals(
+    stop: Callable[[], object], numbers: Iterable[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
+) -> Generator[None]:
+    """Call ``stop`` in the running event loop when a signal comes. Afterwards all is as it was before.
+
+    Only the main thread is told of signals: elsewhere this does nothing. Not ``loop.add_signal_handler``:
+    Windows has none, and what was there before it cannot be put back.
+    """
+    loop = asyncio.get_running_loop()
+
+    def told(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(stop)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, told) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, signal.SIG_DFL if previous is None else previous)
+
+
+def exit_on_sigterm() -> None:
+    """Let the first SIGTERM end the process as ``sys.exit(0)`` does, so that ``finally`` blocks run.
+
+    For programs without an event loop. In any other thread than the main one this does nothing.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _exit)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # who sends it may send it twice
+    raise SystemExit(0)

@@ -1,0 +1,1 @@
+"""The other end, for either role: a broker that does what it is told, a client of a few bytes."""

@@ -1,0 +1,371 @@
+"""The broker that tests put before a client: it does nothing that a test has not told it.
+
+:class:`ScriptedBroker` is one connection's end of the conversation, bytes in and bytes out; :class:`Peer`
+puts it behind a socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl as ssl_module
+from collections import deque
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, cast
+
+from bmq.errors import AckStatus
+from bmq.protocol.framing import Framer
+from bmq.wire.ack import encode_acks
+from bmq.wire.confirm import ConfirmMessage, decode_confirms
+from bmq.wire.constants import ACK_STATUS_TO_WIRE, EventType, PushFlags
+from bmq.wire.control import (
+    AuthenticationRequest,
+    AuthenticationResponse,
+    BrokerResponse,
+    ClientIdentity,
+    ClientType,
+    CloseQueue,
+    CloseQueueResponse,
+    Codec,
+    ConfigureQueueStream,
+    ConfigureQueueStreamResponse,
+    ConfigureStream,
+    ConfigureStreamResponse,
+    ControlBody,
+    ControlMessage,
+    Disconnect,
+    DisconnectResponse,
+    MessageKind,
+    OpenQueue,
+    OpenQueueResponse,
+    RoutingConfiguration,
+    Status,
+    StatusCategory,
+    decode_event,
+    encode_event,
+)
+from bmq.wire.event import HEADER_SIZE, pack_event_header
+from bmq.wire.options import encode_sub_queue_ids
+from bmq.wire.properties import PropertyInput, encode_properties
+from bmq.wire.put import PutMessage, decode_puts
+from tests.waiting import eventually
+from tests.wire.messages import push_message
+
+__all__ = ["Connection", "Peer", "ScriptedBroker", "guid"]
+
+FEATURES = "PROTOCOL_ENCODING:BER,JSON;MPS:MESSAGE_PROPERTIES_EX;SUBSCRIPTIONS:CONFIGURE_STREAM"
+
+
+def guid(number: int) -> bytes:
+    """A GUID that says which one it is."""
+    return b"\x40" + bytes(7) + number.to_bytes(8, "big")
+
+
+class ScriptedBroker:
+    """What one connection's broker has been told, and the bytes it could answer with.
+
+    Attributes:
+        identity: how the client introduced itself.
+        credentials: what it authenticated with, latest last.
+        requests: the control messages not answered yet.
+        puts: the posts not acknowledged yet.
+        confirms: what was confirmed.
+        s_ids: the subscription ids that each qId was told of, oldest first.
+        log: what arrived, by name, in order.
+    """
+
+    def __init__(self) -> None:
+        self.identity: ClientIdentity | None = None
+        self.credentials: list[AuthenticationRequest] = []
+        self.requests: deque[ControlMessage] = deque()
+        self.puts: list[PutMessage] = []
+        self.confirms: list[ConfirmMessage] = []
+        self.s_ids: dict[int, list[int]] = {}
+        self.log: list[str] = []
+        self._framer = Framer()
+
+    def take(self, data: Iterable[bytes]) -> None:
+        """Read what the client sent."""
+        events, error = self._framer.feed(b"".join(data))
+        assert error is None
+        for event in events:
+            if event.type == EventType.AUTHENTICATION:
+                request = decode_event(event, MessageKind.AUTHENTICATION)
+                assert isinstance(request, AuthenticationRequest)
+                self.credentials.append(request)
+                self.log.append("authenticationRequest")
+            elif event.type == EventType.CONTROL and self.identity is None:
+                identity = decode_event(event, MessageKind.NEGOTIATION)
+                assert isinstance(identity, ClientIdentity)
+                self.identity = identity
+                self.log.append("clientIdentity")
+            elif event.type == EventType.CONTROL:
+                message = decode_event(event, MessageKind.CONTROL)
+                self.requests.append(message)
+                if isinstance(message.body, ConfigureStream):
+                    subscriptions = message.body.stream_parameters.subscriptions
+                    self.s_ids.setdefault(message.body.q_id, []).extend(each.s_id for each in subscriptions)
+                self.log.append(type(message.body).__name__)
+            elif event.type == EventType.PUT:
+                self.posted(decode_puts(event.data, event.body))
+                self.log.append("PUT")
+            elif event.type == EventType.CONFIRM:
+                self.confirmed(decode_confirms(event.data, event.body))
+                self.log.append("CONFIRM")
+            else:
+                self.log.append(EventType(event.type).name)
+
+    def posted(self, puts: list[PutMessage]) -> None:
+        """Keep posts."""
+        self.puts += puts
+
+    def confirmed(self, confirms: list[ConfirmMessage]) -> None:
+        """Keep confirmations."""
+        self.confirms += confirms
+
+    @staticmethod
+    def welcome(
+        *,
+        category: StatusCategory = StatusCategory.E_SUCCESS,
+        features: str = FEATURES,
+        interval_ms: int = 3000,
+        max_missed: int = 0,
+    ) -> bytes:
+        """The answer to a clientIdentity."""
+        message = "" if category == StatusCategory.E_SUCCESS else "go away"
+        return encode_event(
+            BrokerResponse(
+                result=Status(category=category, code=0, message=message),
+                protocol_version=1,
+                broker_version=999999,
+                broker_identity=ClientIdentity(client_type=ClientType.E_TCPBROKER, features=features),
+                heartbeat_interval_ms=interval_ms,
+                max_missed_heartbeats=max_missed,
+            ),
+            Codec.JSON,
+        )
+
+    @staticmethod
+    def admit(
+        *, category: StatusCategory = StatusCategory.E_SUCCESS, lifetime_ms: int | None = None
+    ) -> bytes:
+        """The answer to an authenticationRequest."""
+        message = "" if category == StatusCategory.E_SUCCESS else "wrong password"
+        status = Status(category=category, code=0, message=message)
+        return encode_event(AuthenticationResponse(status=status, lifetime_ms=lifetime_ms), Codec.JSON)
+
+    @staticmethod
+    def accept(request: ControlMessage, *, dedup_ms: int = 300_000, routing: int = 2) -> bytes:
+        """The success of a request."""
+        body = request.body
+        answer: ControlBody
+        if isinstance(body, OpenQueue):
+            answer = OpenQueueResponse(
+                original_request=body,
+                routing_configuration=RoutingConfiguration(flags=routing),
+                deduplication_time_ms=dedup_ms,
+            )
+        elif isinstance(body, ConfigureStream):
+            answer = ConfigureStreamResponse(request=body)
+        elif isinstance(body, ConfigureQueueStream):
+            answer = ConfigureQueueStreamResponse(request=body)
+        elif isinstance(body, CloseQueue):
+            answer = CloseQueueResponse()
+        else:
+            assert isinstance(body, Disconnect)
+            answer = DisconnectResponse()
+        return encode_event(ControlMessage(r_id=request.r_id, body=answer), Codec.JSON)
+
+    @staticmethod
+    def refuse(
+        request: ControlMessage,
+        category: StatusCategory = StatusCategory.E_UNKNOWN,
+        message: str = "not here",
+    ) -> bytes:
+        """The failure of a request."""
+        status = Status(category=category, code=-1, message=message)
+        return encode_event(ControlMessage(r_id=request.r_id, body=status), Codec.JSON)
+
+    @staticmethod
+    def ack(puts: Iterable[PutMessage], status: AckStatus = AckStatus.SUCCESS) -> bytes:
+        """An ACK event."""
+        wire = ACK_STATUS_TO_WIRE.get(status, 5)
+        return encode_acks([(wire, 0, put.guid, put.queue_id) for put in puts])
+
+    @staticmethod
+    def push(
+        q_id: int,
+        messages: Iterable[tuple[bytes, bytes]],
+        s_ids: tuple[int, ...],
+        properties: Mapping[str, PropertyInput] | None = None,
+    ) -> bytes:
+        """A PUSH event of (GUID, payload) for subscription ids; all have the same properties."""
+        options = encode_sub_queue_ids(s_ids) if s_ids else b""
+        area, flags, schema = b"", 0, 0
+        if properties:
+            area = encode_properties(properties, new=True)
+            flags, schema = PushFlags.MESSAGE_PROPERTIES, 1
+        body = b"".join(
+            push_message(q_id, key, area + data, options, flags=flags, schema_id=schema)
+            for key, data in messages
+        )
+        return pack_event_header(HEADER_SIZE + len(body), EventType.PUSH) + body
+
+
+class Connection(asyncio.Protocol):
+    """One client's connection."""
+
+    def __init__(self, peer: Peer, script: ScriptedBroker) -> None:
+        self.peer = peer
+        self.script = script
+        self.transport: asyncio.Transport | None = None
+        self.welcomed = False
+        self.admitted = 0
+        self.s_ids: dict[int, int] = {}
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self.peer.connections.append(self)
+        if self.peer.greeting is not None:
+            self.transport.write(self.peer.greeting)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+
+    def data_received(self, data: bytes) -> None:
+        if self.peer.greeting is None:
+            self.script.take([data])
+            self.react()
+
+    def send(self, *data: bytes) -> None:
+        """Send events."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.write(b"".join(data))
+
+    def react(self) -> None:
+        """Answer what is not held."""
+        peer, script = self.peer, self.script
+        if self.admitted < len(script.credentials) and "authenticationRequest" not in peer.hold:
+            self.admitted += 1
+            category = (
+                StatusCategory.E_REFUSED
+                if "authenticationRequest" in peer.refuse
+                else StatusCategory.E_SUCCESS
+            )
+            self.send(script.admit(category=category, lifetime_ms=peer.lifetime_ms))
+        if script.identity is not None and not self.welcomed and "clientIdentity" not in peer.hold:
+            self.welcomed = True
+            category = (
+                StatusCategory.E_NOT_SUPPORTED
+                if "clientIdentity" in peer.refuse
+                else StatusCategory.E_SUCCESS
+            )
+            self.send(script.welcome(category=category, **peer.welcome))
+        for request in list(script.requests):
+            name = type(request.body).__name__
+            if name in peer.hold:
+                continue
+            script.requests.remove(request)
+            if name in peer.refuse:
+                self.send(script.refuse(request, message=peer.refusal))
+                continue
+            if isinstance(request.body, ConfigureStream):
+                for subscription in request.body.stream_parameters.subscriptions:
+                    self.s_ids[request.body.q_id] = subscription.s_id
+            self.send(script.accept(request, **(peer.open_options if name == "OpenQueue" else {})))
+        if script.puts and "PUT" not in peer.hold:
+            puts, script.puts = script.puts, []
+            peer.posted.extend(int(put.data) if put.data.isdigit() else put.data for put in puts)
+            self.send(script.ack(puts, peer.status))
+
+    def push(self, *numbers: int, q_id: int = 0, size: int = 0) -> None:
+        """Deliver messages to a queue's newest subscription."""
+        payloads = [(guid(number), b"%d" % number + b" " * size) for number in numbers]
+        self.send(self.script.push(q_id, payloads, (self.s_ids[q_id],)))
+
+
+class Peer:
+    """A broker on a socket that answers everything at once, except what a test tells it to hold or to refuse.
+
+    Attributes:
+        hold: the names of what is not answered: "clientIdentity", "OpenQueue", "PUT", ...
+        refuse: the names of what is answered with a failure.
+        refusal: what the failure of a request says.
+        greeting: what is sent to whoever connects, instead of being a broker.
+        welcome: how negotiation is answered, see :meth:`ScriptedBroker.welcome`.
+        open_options: how openQueue is answered, see :meth:`ScriptedBroker.accept`.
+        status: how posts are acknowledged.
+        lifetime_ms: of credentials.
+        posted: what was posted and acknowledged.
+        connections: all there were.
+    """
+
+    def __init__(self, ssl: ssl_module.SSLContext | None = None) -> None:
+        self.hold: set[str] = set()
+        self.refuse: set[str] = set()
+        self.refusal = "not here"
+        self.greeting: bytes | None = None
+        self.welcome: dict[str, Any] = {}
+        self.open_options: dict[str, Any] = {}
+        self.status = AckStatus.SUCCESS
+        self.lifetime_ms: int | None = None
+        self.posted: list[Any] = []
+        self.connections: list[Connection] = []
+        self.port = 0
+        self._ssl = ssl
+        self._server: asyncio.Server | None = None
+
+    @property
+    def uri(self) -> str:
+        """Its address."""
+        return f"{'tcps' if self._ssl else 'tcp'}://127.0.0.1:{self.port}"
+
+    @property
+    def connection(self) -> Connection:
+        """The newest connection."""
+        return self.connections[-1]
+
+    @property
+    def log(self) -> list[str]:
+        """What arrived on the newest connection, by name."""
+        return self.connection.script.log
+
+    def answer(self, *names: str) -> None:
+        """Hold these no more, and answer what was held."""
+        self.hold -= set(names)
+        for connection in self.connections:
+            if connection.transport is not None:
+                connection.react()
+
+    def cut(self) -> None:
+        """Break every connection."""
+        for connection in self.connections:
+            if connection.transport is not None:
+                connection.transport.abort()
+
+    def accept(self) -> Connection:
+        """Make what stands behind the next connection."""
+        return Connection(self, ScriptedBroker())
+
+    async def start(self) -> None:
+        """Listen, on the same port as before."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self.accept, "127.0.0.1", self.port, ssl=self._ssl)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Listen no more, and break every connection."""
+        if self._server is not None:
+            self._server.close()
+            self.cut()
+            self._server = None
+            await eventually(lambda: all(c.transport is None for c in self.connections))
+
+    async def __aenter__(self) -> Peer:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.stop()
