@@ -1,6 +1,7 @@
 """Session events: what :meth:`bmq.Session.events` yields and ``on_event`` is called with."""
 
 from bmq.protocol.client.events import (
+    ClientDeprecated,
     Connected,
     ConnectionLost,
     DeliveryRevived,
@@ -21,6 +22,7 @@ from bmq.protocol.client.events import (
 )
 
 __all__ = [
+    "ClientDeprecated",
     "Connected",
     "ConnectionLost",
     "DeliveryRevived",

@@ -24,6 +24,7 @@ from bmq.errors import SessionClosed
 from bmq.protocol.client.core import ClientCore, CoreOptions, SessionState
 from bmq.protocol.client.events import (
     Acked,
+    Astray,
     CloseChannel,
     Completed,
     ConnectionLost,
@@ -37,6 +38,7 @@ from bmq.protocol.client.events import (
     StreamConfigured,
 )
 from bmq.protocol.client.queue import QueueCore, SubscriptionCore
+from bmq.wire.properties import SchemaIds
 from bmq.wire.push import Push
 
 if TYPE_CHECKING:
@@ -67,6 +69,7 @@ class Driver:
         dialer: what connects and reconnects.
         events: the application's.
         guids: makes the GUIDs of posts.
+        schema_ids: numbers the sequences of their properties' names.
         queues: the queues that were opened, or are being opened, and are not closed.
         sealed: closing has come so far that not even handlers in flight may post any more.
     """
@@ -82,6 +85,7 @@ class Driver:
         host_health: HostHealthMonitor | None,
     ) -> None:
         identity, self.guids = introduce(options.process_name)
+        self.schema_ids = SchemaIds()
         self.options = options
         self.core = ClientCore(
             identity,
@@ -115,6 +119,8 @@ class Driver:
         self.sealed = False
         # How many messages have arrived: what they are numbered with.
         self._delivered = 0
+        # How many arrived for what is not open.
+        self._astray = 0
         self._health_task: asyncio.Task[None] | None = None
         if host_health is not None:
             self._health_task = self.keep(_watch_health(weakref.ref(self), host_health))
@@ -248,10 +254,25 @@ class Driver:
             if event.error is not None:
                 logger.info("closing the connection to %s: %s", self.dialer.target, event.error)
             self.connection.close_channel(event.error)
+        elif isinstance(event, Astray):
+            self._note_astray(event)
         elif isinstance(event, CredentialsNeeded):
             self.dialer.renew_credentials()
         elif isinstance(event, SessionEvent):
             self._happened(event)
+
+    def _note_astray(self, event: Astray) -> None:
+        # Some are to be expected when a queue is closed under flow: one line says it for all.
+        level = logging.DEBUG if self._astray else logging.WARNING
+        self._astray += event.messages
+        logger.log(
+            level,
+            "%d messages arrived for a queue that is not open here (qId %d, subscriptions %s); they stay "
+            "unconfirmed",
+            event.messages,
+            event.q_id,
+            event.s_ids,
+        )
 
     def _deliver(self, event: Pushed) -> None:
         # Subscriptions take turns: each consumer gets its share of an event at once, in its order, and

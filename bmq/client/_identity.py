@@ -21,7 +21,8 @@ def introduce(process_name: str) -> tuple[ClientIdentity, GuidGenerator]:
     """Return the identity of a new session, and what makes its GUIDs: the two belong together."""
     session_id = next(_session_ids)
     wall = time.time_ns()
-    guids = GuidGenerator(client_id_from(socket.gethostname(), wall, os.getpid(), session_id))
+    host = socket.gethostname()
+    guids = GuidGenerator(client_id_from(host, wall, os.getpid(), session_id))
     identity = ClientIdentity(
         protocol_version=1,
         sdk_version=_version_number(__version__),
@@ -29,7 +30,7 @@ def introduce(process_name: str) -> tuple[ClientIdentity, GuidGenerator]:
         process_name=process_name,
         pid=os.getpid(),
         session_id=session_id,
-        host_name="",
+        host_name=host,
         features=_FEATURES,
         sdk_language=ClientLanguage.E_UNKNOWN,
         guid_info=GuidInfo(client_id=guids.client_id_text, nano_seconds_from_epoch=wall),

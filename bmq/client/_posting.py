@@ -8,10 +8,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from bmq.client.message import Ack, FailedPost, PostReport, PutMessage
+from bmq.client.options import check_compression
 from bmq.errors import AckStatus, InvalidPayload, PostError
 from bmq.protocol.client.events import Outcome
 from bmq.protocol.client.queue import QueueCore
-from bmq.wire.constants import MAX_APPLICATION_DATA, PutFlags
+from bmq.wire.constants import MAX_APPLICATION_DATA, Compression, PutFlags
 from bmq.wire.guid import guid_from_text, guid_to_text
 from bmq.wire.message import join_application_data
 from bmq.wire.properties import PropertyInput, encode_properties
@@ -126,29 +127,33 @@ def tagged(
 class Poster:
     """Posts to one queue."""
 
-    __slots__ = ("_compression", "_connection", "_core", "_driver", "_flow")
+    __slots__ = ("_compression", "_connection", "_core", "_driver", "_flow", "_level", "_threshold")
 
-    def __init__(self, driver: Driver, core: QueueCore) -> None:
+    def __init__(self, driver: Driver, core: QueueCore, compression: Compression | None) -> None:
         self._driver = driver
         self._connection = driver.connection
         self._flow = driver.flow
         self._core = core
-        self._compression = int(driver.options.compression)
+        options = driver.options
+        self._compression = int(options.compression if compression is None else compression)
+        self._level = options.compression_level
+        self._threshold = options.compression_threshold
 
     def post(
         self,
         payload: bytes | bytearray | memoryview,
         properties: Mapping[str, PropertyInput] | None,
         guid: str | None,
+        compression: Compression | None,
     ) -> PostFuture:
         """Post one message; see :meth:`bmq.Queue.post_nowait`."""
         connection = self._connection
         self._driver.check_open()
         now, tick = connection.clock()
         data = payload if isinstance(payload, bytes) else _as_bytes(payload)
-        raw, data, flags, schema_id, compression = self._prepare(data, properties, guid, tick)
+        raw, data, flags, schema_id, packing = self._prepare(data, properties, guid, tick, compression)
         future: PostFuture = connection.loop.create_future()
-        connection.core.post(self._core, raw, data, future, now, 0, flags, schema_id, compression)
+        connection.core.post(self._core, raw, data, future, now, 0, flags, schema_id, packing)
         if not connection.scheduled:
             connection.transmit_soon()
         return future
@@ -193,13 +198,13 @@ class Poster:
         try:
             for item in items:
                 if item.__class__ is PutMessage:
-                    data, guid = item.data, item.guid
+                    data, guid, compression = item.data, item.guid, item.compression
                     properties = tagged(item.properties, item.tags) if item.tags else item.properties
                 else:
-                    data, properties, guid = item, None, None
+                    data, properties, guid, compression = item, None, None, None
                 if data.__class__ is not bytes:
                     data = _as_bytes(data)
-                message = prepare(data, properties, guid, tick)
+                message = prepare(data, properties, guid, tick, compression)
                 append(message)
                 report.bytes += len(data)
                 budget -= len(message[1])
@@ -227,7 +232,12 @@ class Poster:
         self._core.check_posts()
 
     def _prepare(
-        self, data: bytes, properties: Mapping[str, PropertyInput] | None, guid: str | None, tick: int
+        self,
+        data: bytes,
+        properties: Mapping[str, PropertyInput] | None,
+        guid: str | None,
+        tick: int,
+        wanted: Compression | None,
     ) -> Outgoing:
         """Check a message and bring it into the form in which it travels."""
         if not 0 < len(data) <= MAX_APPLICATION_DATA:
@@ -235,14 +245,27 @@ class Poster:
         driver = self._driver
         raw = driver.guids.next(tick) if guid is None else guid_from_text(guid)
         compression = self._compression
+        if wanted is not None:
+            check_compression(wanted)
+            compression = int(wanted)
         if properties:
             new = driver.core.new_properties
-            area = encode_properties(properties, new=new)
-            data, compression = join_application_data(data, area, new=new, compression=compression)
-            return raw, data, _WITH_PROPERTIES, int(new), compression
+            if new:
+                area, schema_id = driver.schema_ids.encode(properties)
+            else:
+                area, schema_id = encode_properties(properties, new=False), 0
+            data, compression = self._join(data, area, new, compression)
+            return raw, data, _WITH_PROPERTIES, schema_id, compression
         if compression:
-            data, compression = join_application_data(data, compression=compression)
+            data, compression = self._join(data, b"", True, compression)
         return raw, data, _PLAIN, 0, compression
+
+    def _join(self, data: bytes, area: bytes, new: bool, compression: int) -> tuple[bytes, int]:
+        if not compression and len(data) + len(area) <= MAX_APPLICATION_DATA:
+            return area + data, 0
+        return join_application_data(
+            data, area, new=new, compression=compression, level=self._level, threshold=self._threshold
+        )
 
 
 def _wrong_size(size: int) -> InvalidPayload:

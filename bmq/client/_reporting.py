@@ -12,6 +12,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from bmq.protocol.client.events import (
+    ClientDeprecated,
     Connected,
     ConnectionLost,
     DeliveryRevived,
@@ -89,6 +90,8 @@ class Reporter:
                 logger.warning("queue %s is suspended: the host is unhealthy", uri)
             case QueueResumed(uri):
                 logger.warning("queue %s is in service again: the host is healthy", uri)
+            case ClientDeprecated(broker):
+                logger.warning("%s says that this version of the client is deprecated: upgrade it", broker)
             case DeliveryRevived(uri):
                 logger.warning(
                     "the broker had stopped delivering to %s, and went on when its subscriptions were "

@@ -8,9 +8,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, overload
 
 from bmq.errors import AckStatus, PostError
-from bmq.wire.constants import PropertyType, PushFlags
+from bmq.wire.constants import Compression, PropertyType, PushFlags
 from bmq.wire.guid import guid_to_text
 from bmq.wire.message import NO_PROPERTIES, split_application_data, split_properties
+from bmq.wire.options import LimitedIds
 from bmq.wire.properties import Properties, PropertyInput
 from bmq.wire.push import Push
 
@@ -130,6 +131,15 @@ class Message:
         """
         return bool(self._push[3] & _OUT_OF_ORDER)
 
+    @property
+    def delivery_attempts_left(self) -> int | None:
+        """How often it is delivered once more unless it is confirmed; None where the broker does not say.
+
+        Brokers tell each other; one that tells clients too is not known to exist yet.
+        """
+        ids = self._push[1]
+        return ids.attempts_left if isinstance(ids, LimitedIds) else None
+
     def confirm(self) -> None:
         """Tell the broker that the message is done with.
 
@@ -222,12 +232,14 @@ class PutMessage:
             :attr:`Message.guid` has them. The broker drops a second message with the same GUID within its
             deduplication window, so equal GUIDs must mean equal messages.
         tags: tags that a :class:`bmq.TagFilter` selects by; each becomes a property.
+        compression: how the payload is compressed; None for the queue's way.
     """
 
     data: bytes | bytearray | memoryview
     properties: Mapping[str, PropertyInput] | None = None
     guid: str | None = None
     tags: Iterable[str] = ()
+    compression: Compression | None = None
 
 
 class Ack:

@@ -14,9 +14,22 @@ from bmq.client.health import HostHealthMonitor
 from bmq.errors import UsageError
 from bmq.protocol.client.events import SessionEvent
 from bmq.protocol.client.handshake import Credentials
-from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT, MAX_APPLICATION_DATA, Compression
+from bmq.wire.compression import DEFAULT_LEVEL
+from bmq.wire.constants import (
+    COMPRESSION_THRESHOLD,
+    DEFAULT_MAX_INCOMING_EVENT,
+    MAX_APPLICATION_DATA,
+    Compression,
+)
 
-__all__ = ["ConnectOptions", "Credentials", "CredentialsSource", "SessionFields", "SessionOptions"]
+__all__ = [
+    "ConnectOptions",
+    "Credentials",
+    "CredentialsSource",
+    "SessionFields",
+    "SessionOptions",
+    "check_compression",
+]
 
 #: Credentials, or something to call for them at every authentication (so that they can rotate).
 CredentialsSource = Credentials | Callable[[], Credentials | Awaitable[Credentials]]
@@ -42,6 +55,16 @@ _COUNTS = (
 )
 
 
+def check_compression(value: object) -> None:
+    """Raise unless this is a compression.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if not isinstance(value, Compression):
+        raise UsageError(f"compression is {value!r}; it is one of bmq.Compression")
+
+
 def _at_least(value: object, limit: int) -> bool:
     """Whether it is a number and not less; a comparison with NaN is never true."""
     return isinstance(value, int | float) and not isinstance(value, bool) and value >= limit
@@ -62,7 +85,9 @@ class SessionOptions:
         configure_timeout: for changing a queue's subscriptions or options.
         close_timeout: for closing a queue.
         disconnect_timeout: for the whole of :meth:`Session.close`.
-        compression: how payloads of 1,024 bytes and more are compressed when posted.
+        compression: how payloads are compressed when posted, unless the queue or the post says otherwise.
+        compression_level: zlib's level: 1 is the fastest, 9 the smallest, -1 what zlib takes for the best.
+        compression_threshold: payloads of fewer bytes are not compressed.
         max_unacked_messages: how many posts may be without outcome before ``post`` waits.
         max_unacked_bytes: how many bytes of payloads and properties they may have.
         max_buffered_messages: how many received messages may wait for the application before reading from
@@ -94,6 +119,8 @@ class SessionOptions:
     close_timeout: float = 60.0
     disconnect_timeout: float = 30.0
     compression: Compression = Compression.NONE
+    compression_level: int = DEFAULT_LEVEL
+    compression_threshold: int = COMPRESSION_THRESHOLD
     max_unacked_messages: int = 200_000
     max_unacked_bytes: int = 128 * 1024 * 1024
     max_buffered_messages: int = 200_000
@@ -117,12 +144,13 @@ class SessionOptions:
                 continue
             if not _at_least(value, 0) or value == 0:
                 raise UsageError(f"{name} is {value!r}; it must be a number, more than 0")
-        for name in ("busy_poll", "repeat_subscriptions_after"):
+        for name in ("busy_poll", "compression_threshold", "repeat_subscriptions_after"):
             value = getattr(self, name)
             if not _at_least(value, 0):
                 raise UsageError(f"{name} is {value!r}; it must be a number, 0 or more")
-        if not isinstance(self.compression, Compression):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"compression is {self.compression!r}; it is one of bmq.Compression")
+        check_compression(self.compression)
+        if self.compression_level not in range(-1, 10):
+            raise UsageError(f"compression_level is {self.compression_level!r}; zlib has -1 to 9")
         if self.max_event_size < _MIN_EVENT_SIZE:
             raise UsageError(f"max_event_size is {self.max_event_size}; brokers send up to {_MIN_EVENT_SIZE}")
 
@@ -137,6 +165,8 @@ class SessionFields(TypedDict, total=False):
     close_timeout: float
     disconnect_timeout: float
     compression: Compression
+    compression_level: int
+    compression_threshold: int
     max_unacked_messages: int
     max_unacked_bytes: int
     max_buffered_messages: int

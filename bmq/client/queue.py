@@ -17,6 +17,7 @@ from bmq.client.consumer import Consumer, Subscription
 from bmq.client.message import Ack, Message, MessageBatch, PostReport, PutMessage
 from bmq.errors import Error, QueueClosed, UsageError
 from bmq.protocol.client.queue import QueueState, SubscriptionOptions
+from bmq.wire.constants import Compression
 from bmq.wire.control import QueueFlags
 from bmq.wire.guid import guid_from_text
 from bmq.wire.properties import PropertyInput
@@ -59,6 +60,7 @@ class Queue:
         default_subscription: bool | None,
         subscriptions: Iterable[Selector | Subscription],
         suspends: bool,
+        compression: Compression | None,
         opened: asyncio.Future[None],
         deadline: float,
     ) -> None:
@@ -90,7 +92,7 @@ class Queue:
             subscriptions=self._subscriptions.wanted(),
             suspends=suspends,
         )
-        self._poster = Poster(driver, self._core)
+        self._poster = Poster(driver, self._core, compression)
 
     # what it is
 
@@ -150,6 +152,7 @@ class Queue:
         properties: Mapping[str, PropertyInput] | None = None,
         tags: Iterable[str] = (),
         guid: str | None = None,
+        compression: Compression | None = None,
         timeout: float | None = None,
     ) -> Ack:
         """Post a message and wait for its acknowledgement.
@@ -164,6 +167,7 @@ class Queue:
             guid: the GUID to use instead of a generated one, as :attr:`bmq.Message.guid` has them: 32
                 upper-case hexadecimal digits. The broker drops a second message with the same GUID within
                 its deduplication window.
+            compression: how the payload is compressed; None for the queue's way.
             timeout: seconds to wait for the outcome; None leaves it to the queue's deduplication time, after
                 which a post that stayed unanswered fails.
 
@@ -178,11 +182,15 @@ class Queue:
         """
         if timeout is not None:
             async with within(timeout, f"a post to {self.uri} had no outcome"):
-                return await self.post(payload, properties=properties, tags=tags, guid=guid)
+                return await self.post(
+                    payload, properties=properties, tags=tags, guid=guid, compression=compression
+                )
         flow = self._driver.flow
         while not flow.takes_posts:
             await self._driver.room()
-        return await self._poster.post(payload, tagged(properties, tags) if tags else properties, guid)
+        return await self._poster.post(
+            payload, tagged(properties, tags) if tags else properties, guid, compression
+        )
 
     def post_nowait(
         self,
@@ -191,6 +199,7 @@ class Queue:
         properties: Mapping[str, PropertyInput] | None = None,
         tags: Iterable[str] = (),
         guid: str | None = None,
+        compression: Compression | None = None,
     ) -> PostFuture:
         """Post a message without waiting.
 
@@ -206,7 +215,7 @@ class Queue:
         """
         if not self._driver.core.posts.has_room:
             raise self._driver.flow.full()
-        return self._poster.post(payload, tagged(properties, tags) if tags else properties, guid)
+        return self._poster.post(payload, tagged(properties, tags) if tags else properties, guid, compression)
 
     async def post_many(
         self,

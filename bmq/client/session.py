@@ -16,7 +16,7 @@ from bmq.client._definition import checked_options
 from bmq.client._driver import Driver
 from bmq.client.consumer import Subscription
 from bmq.client.health import HostHealthMonitor
-from bmq.client.options import CredentialsSource, SessionOptions
+from bmq.client.options import CredentialsSource, SessionOptions, check_compression
 from bmq.client.queue import (
     DEFAULT_MAX_UNCONFIRMED_BYTES,
     DEFAULT_MAX_UNCONFIRMED_MESSAGES,
@@ -27,6 +27,7 @@ from bmq.client.queue import (
 from bmq.errors import QueueClosed, SessionClosed, UsageError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import SessionEvent
+from bmq.wire.constants import Compression
 from bmq.wire.control import QueueFlags
 from bmq.wire.uri import QueueUri
 
@@ -221,6 +222,7 @@ class Session:
         suspends_on_bad_host_health: bool = False,
         default_subscription: bool | None = None,
         subscriptions: Iterable[Selector | Subscription] = (),
+        compression: Compression | None = None,
         timeout: float | None = None,
     ) -> Queue:
         """Open a queue.
@@ -249,6 +251,8 @@ class Session:
                 :meth:`Queue.subscribe` takes as its selector. The broker gets them with the request that
                 opens the stream, and sends nothing else before. Each has a :class:`bmq.Consumer` in
                 :attr:`Queue.subscriptions`, in this order.
+            compression: how payloads posted to it are compressed, unless a post says otherwise; None for the
+                session's way.
             timeout: seconds to wait; None for the session's ``open_timeout``.
 
         Raises:
@@ -274,6 +278,8 @@ class Session:
         subscriptions = list(subscriptions)
         if subscriptions and not read:
             raise UsageError(f"{uri} has subscriptions, which only a reader has: open it with read=True")
+        if compression is not None:
+            check_compression(compression)
         options = checked_options(max_unconfirmed_messages, max_unconfirmed_bytes, priority)
         flags = (QueueFlags.READ if read else QueueFlags(0)) | (QueueFlags.WRITE if write else QueueFlags(0))
         driver, connection = self._driver, self._driver.connection
@@ -291,6 +297,7 @@ class Session:
             default_subscription=default_subscription,
             subscriptions=subscriptions,
             suspends=suspends_on_bad_host_health,
+            compression=compression,
             opened=opened,
             deadline=connection.now() + seconds,
         )

@@ -7,7 +7,7 @@ the new one only the payload, with the properties plain in front.
 from __future__ import annotations
 
 from bmq.errors import InvalidPayload, ProtocolError
-from bmq.wire.compression import compress, decompress, decompress_start
+from bmq.wire.compression import DEFAULT_LEVEL, compress, decompress, decompress_start
 from bmq.wire.constants import COMPRESSION_THRESHOLD, MAX_APPLICATION_DATA, Compression
 from bmq.wire.properties import AREA_HEADER, Properties, properties_length
 
@@ -28,7 +28,13 @@ _ZLIB = int(Compression.ZLIB)
 
 
 def join_application_data(
-    payload: bytes, area: bytes = b"", *, new: bool = True, compression: int = _NONE
+    payload: bytes,
+    area: bytes = b"",
+    *,
+    new: bool = True,
+    compression: int = _NONE,
+    level: int = DEFAULT_LEVEL,
+    threshold: int = COMPRESSION_THRESHOLD,
 ) -> tuple[bytes, int]:
     """Return the application data of a PUT and the compression it really has.
 
@@ -36,7 +42,9 @@ def join_application_data(
         payload: the message.
         area: the encoded properties, or ``b""``.
         new: the encoding of the properties.
-        compression: what is wanted; data below 1,024 bytes and data that would not shrink stay plain.
+        compression: what is wanted; data that would not shrink stays plain.
+        level: of zlib, 0 to 9, or -1.
+        threshold: data of fewer bytes stays plain.
 
     Raises:
         InvalidPayload: properties and payload exceed 64 MiB, which is what readers accept once decompressed.
@@ -51,8 +59,8 @@ def join_application_data(
         # What is not compressed, and what is.
         head, rest = (area, (payload,)) if new else (b"", (area, payload))
         size = len(plain) - len(head)
-        if size >= COMPRESSION_THRESHOLD:
-            packed = compress(*rest)
+        if size >= threshold:
+            packed = compress(*rest, level=level)
             if len(packed) < size:
                 return head + packed, _ZLIB
     return plain, _NONE

@@ -6,11 +6,25 @@ from bmq.errors import ProtocolError
 from bmq.wire.codec import OPTION_HEADER, SUB_QUEUE_ID
 from bmq.wire.constants import OptionType
 
-__all__ = ["encode_sub_queue_ids", "read_sub_queue_ids"]
+__all__ = ["LimitedIds", "encode_sub_queue_ids", "read_sub_queue_ids"]
 
 _pack_ids = OPTION_HEADER.packer(type=OptionType.SUB_QUEUE_IDS_OLD, packed=0, typeSpecific=0)
 _unpack = OPTION_HEADER.unpack_from
 _unpack_id = SUB_QUEUE_ID.unpack_from
+
+
+# The byte of remaining delivery attempts: without limit, or a number of six bits.
+_UNLIMITED, _ATTEMPTS = 0x80, 0x3F
+
+
+class LimitedIds(tuple[int, ...]):
+    """Subscription ids of a message that is delivered a limited number of times.
+
+    Attributes:
+        attempts_left: how often it is delivered once more, if it is not confirmed.
+    """
+
+    attempts_left: int
 
 
 def encode_sub_queue_ids(ids: tuple[int, ...]) -> bytes:
@@ -21,7 +35,8 @@ def encode_sub_queue_ids(ids: tuple[int, ...]) -> bytes:
 def read_sub_queue_ids(options: bytes, offset: int = 0) -> tuple[int, ...]:
     """Return the subscription ids that an options area names; ``(0,)`` when it names none.
 
-    Options of other types are skipped.
+    They are :class:`LimitedIds` where the broker says how many delivery attempts are left. Options of other
+    types are skipped.
 
     Args:
         options: the options area.
@@ -31,6 +46,7 @@ def read_sub_queue_ids(options: bytes, offset: int = 0) -> tuple[int, ...]:
         ProtocolError: an option's length does not fit the area or its type.
     """
     ids: list[int] = []
+    attempts = _UNLIMITED
     position, end = 0, len(options)
     while position < end:
         if end - position < OPTION_HEADER.size:
@@ -39,6 +55,7 @@ def read_sub_queue_ids(options: bytes, offset: int = 0) -> tuple[int, ...]:
         if packed:
             if kind == OptionType.SUB_QUEUE_INFOS:
                 ids.append(0)
+                attempts = words & 0xFF
             position += OPTION_HEADER.size
             continue
         stop = position + words * 4
@@ -59,9 +76,15 @@ def read_sub_queue_ids(options: bytes, offset: int = 0) -> tuple[int, ...]:
                     field="OptionHeader.typeSpecific",
                     offset=offset + position,
                 )
+            if stride > SUB_QUEUE_ID.size:
+                attempts = options[position + OPTION_HEADER.size + SUB_QUEUE_ID.size]
         if stride:
             ids.extend(
                 _unpack_id(options, at)[0] for at in range(position + OPTION_HEADER.size, stop, stride)
             )
         position = stop
+    if not attempts & _UNLIMITED:
+        limited = LimitedIds(ids)
+        limited.attempts_left = attempts & _ATTEMPTS
+        return limited
     return tuple(ids) or (0,)

@@ -8,6 +8,7 @@ else is the same. Values are ``bool`` (BOOL), ``int`` (INT64), ``str`` (STRING, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from struct import Struct, error
 from typing import Any, NamedTuple, cast
 
@@ -23,7 +24,15 @@ from bmq.wire.constants import (
 from bmq.wire.padding import padding, unpadded_length
 from bmq.wire.property_schema import Encoder, Layouts, make_encoder
 
-__all__ = ["Properties", "PropertyInput", "PropertyValue", "Typed", "encode_properties", "properties_length"]
+__all__ = [
+    "Properties",
+    "PropertyInput",
+    "PropertyValue",
+    "SchemaIds",
+    "Typed",
+    "encode_properties",
+    "properties_length",
+]
 
 #: What a property's value is when it is read.
 PropertyValue = bool | int | str | bytes
@@ -83,6 +92,10 @@ _encoders: dict[tuple[Any, ...], Encoder | None] = {}
 _ENCODERS_CACHED = 512
 _ENCODER_PROPERTIES = 32
 _layouts = {False: Layouts(new=False), True: Layouts(new=True)}
+
+# The new encoding, without a schema id.
+_NO_SCHEMA = 1
+_raw_name = itemgetter(0)
 
 # Names repeat from message to message; the cache holds those found legal, with their bytes.
 _names: dict[str, bytes] = {}
@@ -169,7 +182,8 @@ def encode_properties(properties: Mapping[str, PropertyInput], *, new: bool) -> 
     """Return the properties area, padding included; ``b""`` when there are no properties.
 
     Args:
-        properties: values by name; their order is kept.
+        properties: values by name. The old encoding keeps their order, the new one has them in the order of
+            their names' bytes: a broker that knows a schema looks where a name's rank is.
         new: whether to write the new encoding (the broker advertises MPS:MESSAGE_PROPERTIES_EX).
 
     Raises:
@@ -211,8 +225,10 @@ def _encode(properties: Mapping[str, PropertyInput], *, new: bool) -> bytes:
     heads: list[int] = []
     parts: list[bytes] = []
     offset = 0
-    for name, value in properties.items():
-        raw_name = names.get(name) or _name_bytes(name)
+    items = [(names.get(name) or _name_bytes(name), name, value) for name, value in properties.items()]
+    if new:
+        items.sort(key=_raw_name)
+    for raw_name, name, value in items:
         if type(value) is int:
             number = int(PropertyType.INT64)
             raw = _integer(name, PropertyType.INT64, value, 8)
@@ -241,6 +257,60 @@ def _encode(properties: Mapping[str, PropertyInput], *, new: bool) -> bytes:
         )
     parts.append(padding(length))
     return _pack_area((length >> 2) + 1, count) + packer.pack(*heads) + b"".join(parts)
+
+
+class SchemaIds:
+    """Numbers the sequences of property names that a session posts, for brokers to recognise.
+
+    A broker that has seen a schema id reads one property of the next message with it without reading the
+    others. An id is never used again for other names: what waits in a queue may still have the old ones. Who
+    has more sequences than there are ids posts the others without one.
+
+    A schema id travels shifted by one; the lowest bit says that it is introduced here.
+    """
+
+    __slots__ = ("_by_names", "_known")
+
+    #: Those of every producer of a queue share the broker's 32,767 numbers for that queue.
+    LIMIT = 1000
+
+    def __init__(self) -> None:
+        self._by_names: dict[tuple[str, ...], int] = {}
+        # What to call for names and types seen before, with the id.
+        self._known: dict[tuple[Any, ...], tuple[Encoder, int]] = {}
+
+    def encode(self, properties: Mapping[str, PropertyInput]) -> tuple[bytes, int]:
+        """Return the properties area in the new encoding, and the schema id of the PUT message.
+
+        Raises:
+            InvalidProperty: a name, type, value or the number of properties is not legal.
+        """
+        if properties.__class__ is dict:
+            key = (True, *properties, *map(type, properties.values()))
+            known = self._known.get(key)
+            if known is not None:
+                try:
+                    return known[0](*properties.values()), known[1]
+                except (ValueError, error):
+                    pass  # found out and explained below
+            area = encode_properties(properties, new=True)
+            schema_id = self._schema_id(properties)
+            encoder = _encoders.get(key)
+            if encoder is not None and len(self._known) < _ENCODERS_CACHED:
+                self._known[key] = encoder, schema_id & ~1 or schema_id
+            return area, schema_id
+        area = encode_properties(properties, new=True)
+        return area, self._schema_id(properties) if area else 0
+
+    def _schema_id(self, properties: Mapping[str, PropertyInput]) -> int:
+        names = tuple(sorted(properties))
+        number = self._by_names.get(names)
+        if number is not None:
+            return number << 1
+        if len(self._by_names) >= self.LIMIT:
+            return _NO_SCHEMA
+        number = self._by_names[names] = len(self._by_names) + 1
+        return number << 1 | 1
 
 
 def properties_length(data: bytes, start: int = 0, limit: int = 0) -> int:

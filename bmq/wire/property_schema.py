@@ -45,9 +45,9 @@ def make_encoder(names: list[bytes], types: list[type], *, new: bool) -> Encoder
     """Generate the encoder of one schema; None if a type's values cannot be packed this way.
 
     Args:
-        names: the legal, encoded names.
+        names: the legal, encoded names, in the order in which the values are given.
         types: the Python types of the values.
-        new: the encoding.
+        new: the encoding; the new one has its properties in the order of their names.
     """
     if not all(t in _FIXED or t in _VARIABLE for t in types):
         return None
@@ -57,7 +57,8 @@ def make_encoder(names: list[bytes], types: list[type], *, new: bool) -> Encoder
     prefix: list[str] = []  # what the struct packs behind the headers, up to the first value of any length
     rest: list[str] = []  # what is joined behind it
     offset, lengths = 0, ""  # a constant, and the variable lengths added so far
-    for i, (name, kind) in enumerate(zip(names, types, strict=True)):
+    for i in sorted(range(len(names)), key=names.__getitem__) if new else range(len(names)):
+        name, kind = names[i], types[i]
         if kind in _FIXED:
             letter, size, number = _FIXED[kind]
             value_size = str(size)

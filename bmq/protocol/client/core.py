@@ -21,6 +21,8 @@ from typing import Any, ClassVar
 from bmq.errors import ConnectionFailed, Error, ProtocolError, SessionClosed
 from bmq.protocol.client.events import (
     Acked,
+    Astray,
+    ClientDeprecated,
     CloseChannel,
     Completed,
     Connected,
@@ -508,11 +510,15 @@ class ClientCore(Machine):
                 route = routes.get(ids[0]) or self._queues.only_reader(q_id)
                 if route is not None:
                     deliveries.append((route, run))
+                else:
+                    self._emit(Astray(q_id, ids, len(run)))
                 continue
             # To each subscription once, however often a broker names it.
             found = dict.fromkeys(map(routes.get, ids))
             if None in found:
                 found[self._queues.only_reader(q_id)] = None
+            if list(found) == [None]:
+                self._emit(Astray(q_id, ids, len(run)))
             deliveries += [(route, run) for route in found if route is not None]
         if self._confirms:
             deliveries = [(route, self._drop_confirmed(route[0], run)) for route, run in deliveries]
@@ -547,6 +553,8 @@ class ClientCore(Machine):
     def _announce(self, now: float) -> None:
         assert self.broker is not None
         self._emit(Connected(self.broker.name))
+        if self.broker.deprecates:
+            self._emit(ClientDeprecated(self.broker.name))
         self._queues.channel_up(now)
 
     def _lose(self, now: float) -> None:

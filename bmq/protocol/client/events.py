@@ -9,6 +9,8 @@ from bmq.errors import AckStatus, Error
 
 __all__ = [
     "Acked",
+    "Astray",
+    "ClientDeprecated",
     "CloseChannel",
     "Completed",
     "Connected",
@@ -44,6 +46,17 @@ class SessionEvent:
 @dataclass(frozen=True, slots=True)
 class Connected(SessionEvent):
     """The session is established for the first time.
+
+    Attributes:
+        broker: how the broker names itself.
+    """
+
+    broker: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClientDeprecated(SessionEvent):
+    """The broker serves this client, and says that it will not for ever: a newer one is wanted.
 
     Attributes:
         broker: how the broker names itself.
@@ -228,6 +241,21 @@ class StreamConfigured(Signal):
 
     owner: Any
     failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Astray(Signal):
+    """Messages arrived for what is not open here; they stay unconfirmed.
+
+    Attributes:
+        q_id: the queue's number.
+        s_ids: the numbers of the subscriptions.
+        messages: how many.
+    """
+
+    q_id: int
+    s_ids: tuple[int, ...]
+    messages: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ class BrokerInfo:
         configure_stream: it announces configureStream.
         heartbeat_interval: seconds between heartbeats.
         max_missed_heartbeats: after how many silent intervals the connection is dead; 0 turns this off.
+        deprecates: it serves this client, and asks for a newer one.
     """
 
     name: str
@@ -78,6 +79,7 @@ class BrokerInfo:
     configure_stream: bool
     heartbeat_interval: float
     max_missed_heartbeats: int
+    deprecates: bool
 
 
 class HandshakeState(Enum):
@@ -230,6 +232,7 @@ class Handshake(Machine):
             configure_stream=features.has(*CONFIGURE_STREAM),
             heartbeat_interval=message.heartbeat_interval_ms / 1000,
             max_missed_heartbeats=message.max_missed_heartbeats,
+            deprecates=message.is_deprecated_sdk,
         )
 
     def _fail(self, error: Error) -> None:
