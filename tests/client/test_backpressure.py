@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
-from bmq.protocol.client.tables import QueueState
 
 import bmq
 from bmq.events import ConnectionLost, SessionEvent, SlowConsumer, SlowConsumerRecovered
+from bmq.protocol.client.tables import QueueState
 from bmq.wire.constants import EventType
 from bmq.wire.event import pack_event_header
 from bmq.wire.options import encode_sub_queue_ids
