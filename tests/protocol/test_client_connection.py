@@ -27,7 +27,7 @@ from bmq.wire.control import (
     encode_event,
 )
 from bmq.wire.event import pack_event_header
-from tests.protocol.bench import Bench, ScriptedBroker, connected
+from tests.protocol.bench import Bench, ScriptedBroker, connected, held
 
 BASIC = Credentials("BASIC", b"ann:secret")
 
@@ -463,3 +463,18 @@ def test_a_heartbeat_that_was_not_answered_in_time_is_not_answered_on_the_next_c
     bench.lose()
     bench.open_channel()
     assert bench.broker.log == ["clientIdentity"]
+
+
+def test_what_was_wrong_with_a_connection_is_not_kept_once_it_is_gone() -> None:
+    bench = connected()
+    bench.lose()
+    before = held(bench.core)
+    bench.connect()
+    bench.send(b"\xff" * 64)
+    bench.lose()
+    assert held(bench.core) < before + 20
+    bench.connect()
+    bench.send(pack_event_header(100_000, EventType.PUSH) + bytes(50_000))
+    bench.lose()
+    bench.connect()
+    assert len(bench.failures) == 1

@@ -26,20 +26,21 @@ from hypothesis.stateful import (
 )
 
 from bmq.errors import AckStatus, QueueClosed, SessionClosed, StateError, StatusCategory
-from bmq.protocol.client.core import ClientCore, CoreOptions, SessionState
-from bmq.protocol.client.queue import QueueCore, QueueState
+from bmq.protocol.client.core import ClientCore, CoreOptions, SessionInput, SessionState
+from bmq.protocol.client.queue import QueueCore, QueueInput, QueueState
 from bmq.protocol.machine import Machine
 from bmq.wire.control import CloseQueue, ConfigureStream, ControlMessage, Disconnect, OpenQueue, QueueFlags
 from bmq.wire.put import PutMessage
 from tests.protocol.bench import FEATURES, READ, WRITE, Bench, guid, held
 
 #: BMQ_WALKS takes another number of walks: thousands by night.
-WALKS = int(os.environ.get("BMQ_WALKS", "60"))
+WALKS = int(os.environ.get("BMQ_WALKS", "300"))
 STEPS = 100
 
 URIS = ["bmq://d/a", "bmq://d/b", "bmq://d/f", "bmq://d/f?id=foo", "bmq://d/f?id=bar"]
 OLD = "PROTOCOL_ENCODING:JSON"
 SUCCESS = AckStatus.SUCCESS
+NEVER = {(QueueState.CLOSED, QueueInput.STOP), (SessionState.CLOSED, SessionInput.STOP)}
 ENDING = {SessionState.CLOSING, SessionState.CLOSED}
 TAKES_POSTS = {
     QueueState.OPEN,
@@ -224,10 +225,12 @@ class Walk(RuleBasedStateMachine):
             self.sent_confirms.add(key)
         elif queue.state is not QueueState.CLOSED and not queue.at_most_once:
             self.uncertain.add(key)
+        before = held(self.bench.core) if queue.state is QueueState.CLOSED else None
         if together:
             self.bench.core.confirm_many(queue, [guid(number)])
         else:
             self.bench.core.confirm(queue, guid(number))
+        assert before is None or held(self.bench.core) == before, "a closed queue's confirmation is kept"
         self.bench.pump()
 
     @precondition(seldom)
@@ -279,6 +282,16 @@ class Walk(RuleBasedStateMachine):
             request = self.bench.broker.requests.popleft()
             self.accepted(request)
             self.bench.send(self.bench.broker.accept(request))
+        if self.bench.core.connected:
+            self.both_sides_agree()
+
+    def both_sides_agree(self) -> None:
+        """Nothing is unanswered: the broker has what the client wants."""
+        for queue in self.all:
+            if queue.state is QueueState.OPEN and queue in self.current:
+                wanted = [] if queue.suspended else [each.expression for each in queue.wanted]
+                assert [each.expression for each in queue.committed] == wanted
+                assert list(self.current[queue]) == wanted, "the broker has something else"
 
     @precondition(lambda self: self.bench.up and self.bench.broker.puts)
     @rule(
@@ -318,9 +331,7 @@ class Walk(RuleBasedStateMachine):
                 self.uncertain.discard(key)
                 self.sent_confirms.add(key)
             elif len(s_ids) == 1 or key not in self.uncertain:
-                assert arrived == sorted(stream.known[s_id] or "default" for s_id in s_ids), (
-                    f"{number} went to {arrived}"
-                )
+                assert arrived == sorted(stream.known[s_id] for s_id in s_ids), f"{number} went to {arrived}"
 
     @precondition(lambda self: self.bench.core.connected and seldom(self))
     @rule(
@@ -479,10 +490,6 @@ class Walk(RuleBasedStateMachine):
             if queue.state in (QueueState.CLOSED, QueueState.ABANDONED):
                 continue  # an openQueue that a broker never answers is waited for in vain
             assert queue.state is QueueState.OPEN
-            agreed = [] if queue.suspended else [each.expression for each in queue.wanted]
-            assert [each.expression for each in queue.committed] == agreed
-            if queue in self.streams and bench.broker.s_ids.get(queue.q_id):
-                assert list(self.current.get(queue, ())) == agreed, "the broker has something else"
 
     # helpers
 
@@ -551,7 +558,7 @@ class Walk(RuleBasedStateMachine):
         self.current: dict[QueueCore, tuple[str, ...]] = {}
 
     def expressions(self, count: int) -> list[str]:
-        """Return expressions that no other subscription has, and "" for the first of all."""
+        """Return expressions that no other subscription has."""
         first = self.subscriptions
         self.subscriptions += count
         return [f"x > {n}" for n in range(first, first + count)]
@@ -571,6 +578,7 @@ def subscriptions_of(body: ConfigureStream) -> dict[int, str]:
     }
 
 
+@pytest.mark.timeout(900)  # making a failure small takes a while
 def test_no_random_walk_breaks_a_promise(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = Counter[tuple[Enum, Enum]]()
     fire = Machine.fire
@@ -583,8 +591,12 @@ def test_no_random_walk_breaks_a_promise(monkeypatch: pytest.MonkeyPatch) -> Non
     run_state_machine_as_test(
         Walk, settings=settings(max_examples=WALKS, stateful_step_count=STEPS, derandomize=False)
     )
+    # A queue that cannot be told of a change yet is not, and a closed session does not stop.
+    possible = {
+        (state, event)
+        for state, event in [*QueueCore.TRANSITIONS, *ClientCore.TRANSITIONS]
+        if (event is not QueueInput.CONFIGURE or state is QueueState.OPEN) and (state, event) not in NEVER
+    }
+    missed = sorted(f"{state.name}+{event.name}" for state, event in possible - set(taken))
     # Of what happens rarely some is missed; tests of their own see to each of it.
-    table = {**QueueCore.TRANSITIONS, **ClientCore.TRANSITIONS}.keys()
-    missed = sorted(f"{state.name}+{event.name}" for state, event in table - set(taken))
-    print(len(taken), sum(taken.values()), missed)
-    assert len(missed) < 0.1 * len(table), f"transitions never taken: {missed}"
+    assert len(missed) < 0.3 * len(possible) or WALKS < 300, f"transitions never taken: {missed}"

@@ -252,7 +252,6 @@ class ClientCore(Machine):
         """
         if self.state is SessionState.CLOSED:
             raise SessionClosed("the session is closed")
-        self._framer = Framer(self._options.max_incoming_event)
         self._broken = False
         deadline = now + self._options.handshake_timeout
         self._outbox.event(self._handshake.connected(credentials, deadline))
@@ -260,6 +259,8 @@ class ClientCore(Machine):
     def channel_closed(self, reason: str, now: float) -> None:
         """The connection is gone (or could not be used); report it once for each ``channel_opened``."""
         self._broken = True
+        # Nothing of a broken-off event is kept, nor the error with all that its traceback refers to.
+        self._framer = Framer(self._options.max_incoming_event)
         self._pulse_owed = False
         self._pulse_at = None
         self._handshake.channel_down()
