@@ -347,8 +347,8 @@ class Admin:
         """Return the broker's statistics, by queue.
 
         A broker makes them anew for this, but not at any rate: it is asked again until it does.
-        What happens to a new queue it may count only after half a minute; :meth:`QueueAdmin.depth` is true at
-        once.
+        What happens to a new queue it may count only after half a minute, and much later where it is asked
+        more often than once a second; :meth:`QueueAdmin.depth` is true at once.
         """
         try:
             async with asyncio.timeout(self._timeout):

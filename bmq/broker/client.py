@@ -45,6 +45,7 @@ __all__ = ["Client"]
 
 _DEFAULT = SubQueueIdInfo()
 _MAX_COUNT = 2**31 - 1
+_MAX_MENTIONED = 20
 _INVALID, _REFUSED, _UNKNOWN = (
     StatusCategory.E_INVALID_ARGUMENT,
     StatusCategory.E_REFUSED,
@@ -84,8 +85,8 @@ class Client:
         self._writers: dict[int, Handle] = {}
         # How many bytes were decompressed for a queue and not posted yet.
         self._ahead: dict[int, int] = {}
-        # How many streams are open.
-        self._opened = 0
+        # How many streams are open, and how many of an appId that the domain does not have ever were.
+        self._opened = self._unknown = 0
         output.flow = self._flow
 
     # ---- requests
@@ -179,15 +180,21 @@ class Client:
             stream.app = queue.app_for(info.app_id)
             stream.app.streams[stream] = None
             if not stream.app.bit:
-                _log.warning(
-                    "%s reads %s as '%s', an appId the domain does not have: it gets nothing until "
-                    "the domain is given it",
-                    self.description,
-                    queue.uri,
-                    printable(info.app_id),
-                )
+                self._mention_unknown(queue, info.app_id)
         if stream.app is not None:
             stream.app.readers += wanted.read_count
+
+    def _mention_unknown(self, queue: Queue, app_id: str) -> None:
+        self._unknown += 1
+        if self._unknown <= _MAX_MENTIONED:
+            _log.warning(
+                "%s reads %s as '%s', an appId the domain does not have: it gets nothing until "
+                "the domain is given it%s",
+                self.description,
+                queue.uri,
+                printable(app_id),
+                "; further ones are not logged" if self._unknown == _MAX_MENTIONED else "",
+            )
 
     def configure(self, q_id: int, parameters: StreamParameters, now: float) -> Status | None:
         """Replace a stream's subscriptions; None means success.

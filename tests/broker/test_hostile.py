@@ -128,11 +128,11 @@ def test_what_is_decompressed_is_a_multiple_of_what_was_sent(inflated: list[int]
     for peer in peers:
         peer.open(PRIORITY, write=True)
         sent += bombs(peer, 10)
-    assert sum(inflated) <= 256 * MIB + 32 * sent, "all clients together"
+    assert sum(inflated) <= 64 * MIB + 32 * sent, "all clients together"
     statuses = [ack.status for peer in peers for ack in peer.acks]
-    assert statuses[:4] == [0] * 4
-    assert set(statuses[5:]) == {2}, "refused as by a quota: to be tried again later"
-    assert len(core.node.queues[PRIORITY].store) < 6
+    assert statuses[0] == 0
+    assert set(statuses[2:]) == {2}, "refused as by a quota: to be tried again later"
+    assert len(core.node.queues[PRIORITY].store) < 3
 
 
 def test_the_reserve_fills_up_again() -> None:
@@ -176,8 +176,10 @@ def test_large_compressed_messages_arrive(size: int, new: bool) -> None:
     reader.consume(PRIORITY)
     old.consume(f"{PRIORITY}2", 1)
     sender.open(f"{PRIORITY}2", 1, write=True)
+    core.advance(0)
     for _ in range(2):
         for q_id, peer in enumerate((reader, old)):
+            core.advance(1)
             properties = {"x": 1}
             (guid,) = sender.put(
                 bytes(size), q_id=q_id, properties=properties, new=new, compression=Compression.ZLIB
@@ -204,7 +206,7 @@ def test_a_message_that_can_not_be_rewritten_for_an_old_client_costs_little(infl
     assert not inflated
     old.consume(PRIORITY)
     assert [push.data for push in old.pushes] == [data] * 30
-    assert sum(inflated) <= 256 * MIB + 32 * len(body) + 64 * MIB
+    assert sum(inflated) <= 64 * MIB + 32 * len(body) + 64 * MIB
 
 
 # ---- memory before and after the handshake
@@ -231,7 +233,7 @@ def test_a_large_event_right_behind_the_handshake_is_none_of_a_stranger() -> Non
 
 
 def test_only_messages_may_be_large() -> None:
-    for size, closed in ((4 * MIB, False), (4 * MIB + 4, True)):
+    for size, closed in ((2 * MIB, False), (2 * MIB + 4, True)):
         peer = Core().client()
         header = pack_event_header(size, EventType.CONTROL, 0x20)
         peer.send(header[:4])
@@ -278,6 +280,19 @@ def test_handles_under_other_numbers_stay_when_one_is_closed() -> None:
     sender.open(PRIORITY, write=True)
     sender.put(b"0", b"1")
     assert sorted(push.queue_id for push in reader.pushes) == [1, 3]
+    # The numbers are signed where messages are.
+    for q_id in (2**31 + 2, 4):
+        assert isinstance(reader.open(PRIORITY, q_id, write=True), OpenQueueResponse)
+    signed = 2 - 2**31
+    reader.put(b"2", q_id=signed)
+    assert [ack.status for ack in reader.acks] == [0]
+    assert isinstance(reader.close(PRIORITY, 2**31 + 2, write=True), CloseQueueResponse)
+    reader.put(b"3", q_id=signed)
+    reader.put(b"4", q_id=4)
+    assert [ack.status for ack in reader.acks] == [5, 0]
+    for q_id in (2**31 + 1, 2**31 + 2):
+        other = reader.open(f"{PRIORITY}2", q_id, write=True)
+        assert isinstance(other, OpenQueueResponse), "the number is free for another queue"
 
 
 def test_counts_of_readers_and_writers_stay_right_however_they_leave() -> None:
@@ -358,18 +373,28 @@ def test_abandoned_queues_cost_no_time() -> None:
 
 
 def test_appids_nobody_knows_cost_the_others_nothing() -> None:
-    core = Core()
-    stranger, sender, reader = core.client(), core.client(), core.client()
-    for number in range(5000):
-        stranger.open(f"{FANOUT}?id=app{number}", number, read=True)
-    sender.open(FANOUT, write=True)
-    for app in ("foo", "bar", "baz"):
-        reader.consume(f"{FANOUT}?id={app}")
-    began = time.process_time()
-    for _ in range(1000):
-        guids = sender.put(b"m")
-        reader.confirm(*guids, sub_id=1)
-    assert time.process_time() - began < 3
+    def seconds(strangers: int) -> float:
+        """What 100 messages take when so many read what the domain does not have."""
+        core = Core()
+        stranger, sender, reader = core.client(), core.client(), core.client()
+        for number in range(strangers):
+            stranger.open(f"{FANOUT}?id=app{number}", number, read=True)
+        sender.open(FANOUT, write=True)
+        for q_id, app in enumerate(("foo", "bar", "baz")):
+            reader.consume(f"{FANOUT}?id={app}", q_id)
+        took: list[float] = []
+        for _ in range(5):
+            began = time.process_time()
+            for _ in range(100):
+                guids = sender.put(b"m")
+                for q_id in (0, 1, 2):
+                    reader.confirm(*guids, q_id=q_id, sub_id=1)
+            took.append(time.process_time() - began)
+        assert len(reader.pushes) == 1500
+        assert not core.node.queues[FANOUT].store
+        return min(took)
+
+    assert seconds(5000) < 2 * seconds(0) + 0.01
 
 
 # ---- work a request
@@ -512,10 +537,24 @@ def test_others_have_a_turn_between_a_thousand_requests_and_their_order_stays() 
     assert len(peer.others) == 1001
 
 
-def test_an_admin_command_of_megabytes_is_no_command() -> None:
+def test_others_have_a_turn_after_each_large_request() -> None:
+    peer = Core().client()
+    peer.open(PRIORITY, read=True)
+    large = encode_event(ControlMessage(r_id=1, body=subscriptions(1000)), Codec.JSON)
+    peer.session.receive(large * 3, 1000)
+    for _ in range(3):
+        assert len(peer.others) == 1
+        assert peer.session.waiting, "also for what comes in the next chunk"
+        peer.session.resume(1000)
+    assert not peer.session.waiting
+
+
+@pytest.mark.parametrize("words", ["a b ", "HELP "])
+def test_an_admin_command_of_megabytes_is_no_command(words: str) -> None:
     core = Core()
-    answer = core.node.admin("a b " * MIB, core.now)
+    answer = core.node.admin(words * MIB, core.now)
     assert answer.startswith("Unable to decode command")
+    assert len(answer) < 200
 
 
 # ---- names and numbers that mean harm
@@ -639,6 +678,11 @@ def test_what_a_client_does_wrong_does_not_fill_the_log(caplog: pytest.LogCaptur
     assert 2 <= len(caplog.records) <= 25
     assert "not logged" in caplog.messages[-1]
     assert not peer.session.closed
+    caplog.clear()
+    for number in range(150):
+        assert isinstance(peer.open(f"{FANOUT}?id=app{number}", number, read=True), OpenQueueResponse)
+    assert 2 <= len(caplog.records) <= 25
+    assert "not logged" in caplog.messages[-1]
 
 
 def test_reading_an_appid_the_domain_does_not_have_is_said(caplog: pytest.LogCaptureFixture) -> None:
@@ -664,15 +708,15 @@ def test_the_time_to_say_who_one_is_can_be_set() -> None:
     assert peer.session.next_deadline() == core.now + 5
 
 
-def test_a_request_of_the_largest_size_takes_about_a_second() -> None:
+def test_a_request_of_the_largest_size_takes_little_time() -> None:
     core = Core()
     peer = core.client()
     peer.open(PRIORITY, read=True)
-    event = encode_event(ControlMessage(r_id=1, body=subscriptions(21_000)), Codec.JSON)
-    assert 3.5 * MIB < len(event) < 4 * MIB
+    event = encode_event(ControlMessage(r_id=1, body=subscriptions(10_500)), Codec.JSON)
+    assert 1.8 * MIB < len(event) < 2 * MIB
     began = time.process_time()
     peer.send(event)
-    assert time.process_time() - began < 3
+    assert time.process_time() - began < 1.5
     (answer,) = peer.others
     message = decode_event(answer, MessageKind.CONTROL)
     assert isinstance(message, ControlMessage)

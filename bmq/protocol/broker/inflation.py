@@ -13,7 +13,7 @@ _MIB: Final = 2**20
 #: What every message may become, whatever else is going on: few that are not made for it exceed that.
 RATIO: Final = 32
 #: What is there for messages that become more than that, and how fast it comes back.
-RESERVE: Final = 256 * _MIB
+RESERVE: Final = 64 * _MIB
 RECOVERY: Final = 64 * _MIB
 
 

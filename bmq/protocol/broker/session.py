@@ -75,8 +75,10 @@ _RECOMMENDED_VERSIONS = {ClientLanguage.E_CPP: 10900, ClientLanguage.E_JAVA: 2}
 _JAVA_SNAPSHOT = 99_000_000
 _GRACE_SECONDS = 180
 _MAX_COMPLAINTS = 20
-#: How many requests of one client are answered before others have a turn; an admin command may take long.
+#: How many requests of one client are answered before others have a turn, a long one counting as many; an
+#: admin command may take long.
 _REQUESTS_AT_ONCE = 50
+_REQUEST_SIZE = 2048
 _EFFORT_AT_ONCE = 10_000
 
 
@@ -156,6 +158,8 @@ class BrokerSession(Machine):
         # What came in the same chunk and is done later, to let others have a turn; and the error behind it.
         self._rest: list[Event] = []
         self._error: ProtocolError | None = None
+        # Whether it was so much that others have a turn, though nothing is left.
+        self._enough = False
         self._complaints = 0
         self._guids = guids
         self._legacy = False
@@ -191,7 +195,7 @@ class BrokerSession(Machine):
     @property
     def waiting(self) -> bool:
         """Whether something that came is not done yet: :meth:`resume` when others have had their turn."""
-        return bool(self._rest)
+        return bool(self._rest) or self._enough
 
     def resume(self, now: float) -> None:
         """Go on with what waits."""
@@ -244,7 +248,7 @@ class BrokerSession(Machine):
             done = self._handle(events, now)
             self._rest = events[done:]
             self._error = error
-            if self._rest or self.state is BrokerState.CLOSED:
+            if self.waiting or self.state is BrokerState.CLOSED:
                 break
             if error is None:
                 break
@@ -255,12 +259,13 @@ class BrokerSession(Machine):
                 self.fire(_I.BAD_LENGTH, now)
                 break
         if self.state is BrokerState.CLOSED:
-            self._rest = []
+            self._rest, self._enough = [], False
         self.backend.deliver(now)
 
     def _handle(self, events: list[Event], now: float) -> int:
         """Deal with events, up to so much that others should have a turn; return how many it were."""
         at, count, requests = 0, len(events), 0
+        self._enough = False
         enough = self.backend.effort + _EFFORT_AT_ONCE
         while at < count and self.state is not BrokerState.CLOSED:
             event = events[at]
@@ -273,12 +278,9 @@ class BrokerSession(Machine):
                 self.fire(_I.PUT if kind == EventType.PUT else _I.CONFIRM, events[first:at], now)
             else:
                 self._receive_event(event, now)
-                requests += 1
-                if (
-                    requests == _REQUESTS_AT_ONCE
-                    or self.state is BrokerState.ADMINISTERED
-                    or self.backend.effort > enough
-                ):
+                requests += 1 + len(event.data) // _REQUEST_SIZE
+                self._enough = requests >= _REQUESTS_AT_ONCE or self.backend.effort > enough
+                if self._enough or self.state is BrokerState.ADMINISTERED:
                     break
         return at
 

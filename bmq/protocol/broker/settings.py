@@ -119,7 +119,7 @@ class BrokerSettings:
     max_missed_heartbeats: int = 0
     handshake_timeout: float = 180.0
     max_event_size: int = DEFAULT_MAX_INCOMING_EVENT
-    max_request_size: int = 4 * 1024 * 1024
+    max_request_size: int = 2 * 1024 * 1024
     max_handshake_size: int = 64 * 1024
     high_water: int = 16 * 1024 * 1024
     authentication: Authentication = Authentication()
