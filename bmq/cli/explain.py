@@ -186,6 +186,8 @@ def _names(decision: Decision | None) -> dict[str, object] | None:
     return {
         "candidates": decision.names,
         "waits": decision.waits,
+        "stops": decision.stops,
+        "spills": tuple(route.name for route in decision.spills),
         "also": tuple(route.name for route in decision.also),
         "text": str(decision),
     }
@@ -270,8 +272,9 @@ class _Explanation:
             )
         elif full:
             yield (
-                f"{rest}: they match no subscription, or only such as are at their limit ({_RESUMES}); "
-                "nothing spills over to a lower priority."
+                f"{rest}: they match no subscription, or only such as are at their limit ({_RESUMES}), or they "
+                "stand behind one that waits for such a subscription, which can stop the whole application: "
+                "subscriptions that do not compete should have one priority."
             )
         else:
             yield f"{rest} although there is room: they match no subscription."

@@ -2,8 +2,13 @@
 
 What a broker does for one message of one appId: subscriptions with byte-equal expressions form a group; of a
 group only those of its highest priority are active. Groups are tried from the highest priority down, and the
-first that matches takes the message, whether it has room or not: a message never spills over to a lower
-priority. Groups of one priority are tried in an order the broker does not specify (here: as listed).
+first that matches takes the message; where it is full, the message waits for it. Groups of one priority are
+tried in an order the broker does not specify (here: as listed).
+
+A message that finds a group full marks it, and from then on the group is passed by until it has room. If
+nothing that was looked at on the way had room, the broker stops: nothing is delivered to this application
+until something is usable again, whoever it is for. If something had room (and just did not match), delivery
+goes on without the full group, and the *next* messages for it go to lower priorities that match them too.
 """
 
 from __future__ import annotations
@@ -77,6 +82,8 @@ class Decision:
         candidates: the routes that may get it: one of them (they take turns), with broadcast all of them;
             none when nothing matches or what matches is full.
         waits: something matches but is full: the message waits for it.
+        stops: while it waits nothing is delivered to this application, to those with room included.
+        spills: routes of lower priority that the next such messages go to while this one waits.
         also: routes of other expressions of the same priority that match too: the broker may choose them
             instead.
         steps: every group, in the order of evaluation.
@@ -87,6 +94,8 @@ class Decision:
     also: tuple[Route, ...]
     steps: tuple[Step, ...]
     broadcast: bool = False
+    stops: bool = False
+    spills: tuple[Route, ...] = ()
 
     @property
     def route(self) -> Route | None:
@@ -117,7 +126,7 @@ class Decision:
 
     def _summary(self) -> str:
         if self.waits:
-            return "The message waits: what matches is full, and nothing spills over to a lower priority."
+            return self._wait()
         if not self.candidates:
             if self.broadcast:
                 return "Nothing matches: the message is dropped."
@@ -132,6 +141,19 @@ class Decision:
             others = ", ".join(route.name for route in self.also)
             told += f" {others} match at the same priority: which expression comes first is not specified."
         return told
+
+    def _wait(self) -> str:
+        told = "The message waits: what matches is full."
+        if self.stops:
+            return (
+                f"{told} Nothing that was looked at has room, so nothing more is delivered to this "
+                "application before it has, whoever it is for."
+            )
+        told += " Others have room, so delivery goes on"
+        if not self.spills:
+            return f"{told}."
+        names = ", ".join(route.name for route in self.spills)
+        return f"{told}, and the next messages like this one spill over to {names}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +218,7 @@ class RoutingTable:
         candidates: tuple[Route, ...] = ()
         also: list[Route] = []
         matched = False
+        others_have_room = False
         for _, level in groupby(self._groups, key=lambda group: group.priority):
             decided = matched
             for group in level:
@@ -204,6 +227,7 @@ class RoutingTable:
                     continue
                 evaluation = group.evaluate(properties)
                 if not evaluation:
+                    others_have_room = others_have_room or bool(group.free)
                     steps.append(group.step(evaluation, _mismatch(evaluation)))
                     continue
                 matched = True
@@ -215,7 +239,20 @@ class RoutingTable:
                 else:
                     candidates = group.free
                     steps.append(group.step(evaluation, _match(evaluation)))
-        return Decision(candidates, matched and not candidates, tuple(also), tuple(steps))
+        waits = matched and not candidates
+        spills = self._spills(properties) if waits and others_have_room else ()
+        return Decision(
+            candidates,
+            waits,
+            tuple(also),
+            tuple(steps),
+            stops=waits and not others_have_room,
+            spills=spills,
+        )
+
+    def _spills(self, properties: Mapping[str, PropertyInput] | None) -> tuple[Route, ...]:
+        """Who gets a message while every full group is known to be full and is passed by."""
+        return next((group.free for group in self._groups if group.free and group.evaluate(properties)), ())
 
     def _to_all(self, properties: Mapping[str, PropertyInput] | None) -> Decision:
         steps: list[Step] = []

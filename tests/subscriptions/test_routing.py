@@ -70,12 +70,74 @@ def test_of_equal_texts_only_the_highest_priority_is_active() -> None:
 @pytest.mark.parametrize(
     ("low", "probe"), [("x >= 0", "different expression"), ("x >= 1", "same expression")]
 )
-def test_nothing_spills_over_to_a_lower_priority(low: str, probe: str) -> None:
+def test_between_two_priorities_nothing_spills_over(low: str, probe: str) -> None:
     table = RoutingTable([Route(Expression("x >= 1"), 2, "high", full=True), (low, 1, "low")])
     decision = table.route({"x": 1})
     assert decision.waits
+    assert decision.stops
     assert decision.names == ()
+    assert decision.spills == ()
     assert probes()["spillover"][probe]["low"] == []
+
+
+# What a real broker did when A got 0 and was full (its limit was one message): who got 2 and the rest.
+FULL = Route(Expression("x >= 0"), 10, "A", full=True)
+BELOW = Route(Expression("x > -1"), 5, "B")
+
+
+@pytest.mark.parametrize(
+    ("routes", "stops", "spills"),
+    [
+        pytest.param([FULL, BELOW], True, (), id="two priorities: everything stops"),
+        pytest.param(
+            [Route(Expression("x == 100"), 10, "C"), FULL, BELOW],
+            False,
+            ("B",),
+            id="a third beside the full one",
+        ),
+        pytest.param(
+            [FULL, BELOW, Route(Expression("x == 100"), 20, "C")],
+            False,
+            ("B",),
+            id="a third above the full one",
+        ),
+        pytest.param([FULL, BELOW, Route(Expression("x == 100"), 7, "C")], True, (), id="a third between"),
+        pytest.param([FULL, BELOW, Route(Expression("x == 100"), 1, "C")], True, (), id="a third below"),
+        pytest.param(
+            [FULL, Route(Expression("x >= 0"), 5, "B"), Route(Expression("x == 100"), 10, "C")],
+            False,
+            (),
+            id="the same expression below never gets anything",
+        ),
+        pytest.param([FULL, Route(None, -100, "rest")], True, (), id="everything below one full filter"),
+        pytest.param(
+            [FULL, Route(Expression("x == 100"), 10, "C"), Route(None, -100, "rest")],
+            False,
+            ("rest",),
+            id="everything below two filters gets what one is too full for",
+        ),
+        pytest.param(
+            [FULL, BELOW, Route(Expression("x == 100"), 20, "C", full=True)],
+            True,
+            (),
+            id="a full third is none",
+        ),
+    ],
+)
+def test_a_full_subscription_stops_all_or_spills_over(
+    routes: list[Route], stops: bool, spills: tuple[str, ...]
+) -> None:
+    decision = RoutingTable(routes).route({"x": 1})
+    assert decision.waits
+    assert decision.stops is stops
+    assert tuple(route.name for route in decision.spills) == spills
+    told = str(decision).splitlines()[-1]
+    assert ("nothing more is delivered to this application" in told) is stops
+    assert ("spill over to " + ", ".join(spills) in told) is bool(spills)
+
+
+def test_of_one_priority_a_match_goes_over_at_once() -> None:
+    assert names(RoutingTable([FULL, Route(Expression("x > -1"), 10, "B")]), {"x": 1}) == ("B",)
 
 
 def test_a_full_consumer_is_passed_over_for_an_equal_one() -> None:
