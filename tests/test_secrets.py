@@ -40,7 +40,7 @@ def shown(value: Any) -> str:
 
 def holders() -> list[Any]:
     from bmq.spark.options import WRITE_OPTIONS, Options, connection
-    from bmq.spark.portal import Connection
+    from bmq.spark.portal import ConnectionSettings
 
     authentication = Authentication(users={"ann": SECRET})
     app = bmq.App("tcp://localhost:1", credentials=CREDENTIALS)
@@ -52,7 +52,7 @@ def holders() -> list[Any]:
         bmq.broker.Broker(auth=authentication),
         AuthenticationRequest(mechanism="BASIC", data=f"ann:{SECRET}".encode()),
         app,
-        Connection(user="ann", password=SECRET),
+        ConnectionSettings(user="ann", password=SECRET),
         connection(Options({"user": "ann", "password": SECRET}, WRITE_OPTIONS)),
     ]
 

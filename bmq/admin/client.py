@@ -13,7 +13,7 @@ from typing import Any, cast
 import orjson
 
 from bmq.admin import parsing
-from bmq.admin.connection import Connection
+from bmq.admin.connection import AdminConnection
 from bmq.admin.results import (
     Cluster,
     ClusterStatus,
@@ -135,7 +135,7 @@ class Admin:
         self._server_hostname = server_hostname
         self._timeout = timeout
         self._process_name = process_name
-        self._connection: Connection | None = None
+        self._connection: AdminConnection | None = None
         self._connecting = asyncio.Lock()
         self._closed = False
         #: The broker that was asked last.
@@ -162,7 +162,7 @@ class Admin:
     ) -> None:
         await self.close()
 
-    async def _connected(self) -> Connection:
+    async def _connected(self) -> AdminConnection:
         async with self._connecting:
             if self._closed:
                 raise StateError("the admin client is closed")
@@ -175,11 +175,11 @@ class Admin:
             self._connection = await self._connect()
             return self._connection
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> AdminConnection:
         failures: list[ConnectionFailed] = []
         for address in self._addresses:
             try:
-                connection = await Connection.open(
+                connection = await AdminConnection.open(
                     address,
                     process_name=self._process_name,
                     credentials=await self._get_credentials(),

@@ -27,10 +27,10 @@ from bmq.wire.control import (
 )
 from bmq.wire.event import HEARTBEAT_RSP, Event
 
-__all__ = ["Connection"]
+__all__ = ["AdminConnection"]
 
 
-class Connection(asyncio.Protocol):
+class AdminConnection(asyncio.Protocol):
     """A connection that was negotiated as an admin's.
 
     Attributes:
@@ -61,7 +61,7 @@ class Connection(asyncio.Protocol):
         ssl: ssl_module.SSLContext | None,
         server_hostname: str | None,
         timeout: float,
-    ) -> Connection:
+    ) -> AdminConnection:
         """Connect and negotiate.
 
         Raises:

@@ -1,7 +1,7 @@
 """The ``bmq`` command: one module a verb, imported when the verb is used.
 
 Data goes to stdout, everything else to stderr; colours and bars appear on terminals only. The exit statuses
-are those of :class:`bmq.cli.status.Status`.
+are those of :class:`bmq.cli.status.ExitStatus`.
 """
 
 from __future__ import annotations

@@ -7,14 +7,14 @@ from typing import Annotated
 import typer
 
 from bmq.cli.output import emit, emit_json
-from bmq.cli.target import Target, verb
+from bmq.cli.target import BrokerTarget, verb
 
 __all__ = ["command"]
 
 
 @verb("admin")
 async def command(
-    target: Target,
+    target: BrokerTarget,
     words: Annotated[
         list[str],
         typer.Argument(metavar="COMMAND...", help="In quotes or not; HELP lists what the broker knows."),

@@ -17,8 +17,8 @@ import bmq
 from bmq.cli.figures import bars, percentiles
 from bmq.cli.messages import BadInput
 from bmq.cli.output import emit, emit_json, note, number, size, stderr
-from bmq.cli.status import Status
-from bmq.cli.target import Target, verb
+from bmq.cli.status import ExitStatus
+from bmq.cli.target import BrokerTarget, verb
 
 __all__ = ["command"]
 
@@ -42,7 +42,7 @@ class _Rate:
 
 @verb("bench")
 async def command(
-    target: Target,
+    target: BrokerTarget,
     queue: Annotated[
         str | None,
         typer.Argument(
@@ -113,7 +113,7 @@ async def command(
         results["push_seconds"] = percentiles(pushes)
     if json:
         emit_json(results)
-        return Status.OK
+        return ExitStatus.OK
     for phase, rate in rates.items():
         _show_rate(phase, rate)
     if "roundtrip" in chosen:
@@ -121,7 +121,7 @@ async def command(
         _show_latency("post to delivery", pushes)
     what = f"{number(messages)} messages of {size(payload)}, {properties} properties"
     note(f"{target.uri}, {what}, {results['loop']}")
-    return Status.OK
+    return ExitStatus.OK
 
 
 def _progress() -> Progress:
@@ -142,7 +142,7 @@ def _rate(messages: int, payload: int, seconds: float, cpu: float) -> _Rate:
 
 
 async def _produce(
-    target: Target, uri: str, message: bmq.PutMessage, count: int, progress: Progress
+    target: BrokerTarget, uri: str, message: bmq.PutMessage, count: int, progress: Progress
 ) -> _Rate:
     task = progress.add_task("produce", total=count)
 
@@ -161,7 +161,7 @@ async def _produce(
     return _rate(count, len(message.data), seconds, cpu)
 
 
-async def _consume(target: Target, uri: str, payload: int, count: int, progress: Progress) -> _Rate:
+async def _consume(target: BrokerTarget, uri: str, payload: int, count: int, progress: Progress) -> _Rate:
     task = progress.add_task("consume", total=count)
     async with target.connect() as session:
         opened = await session.open_queue(
@@ -180,7 +180,7 @@ async def _consume(target: Target, uri: str, payload: int, count: int, progress:
 
 
 async def _round_trips(
-    target: Target, uri: str, message: bmq.PutMessage, rounds: int, progress: Progress
+    target: BrokerTarget, uri: str, message: bmq.PutMessage, rounds: int, progress: Progress
 ) -> tuple[list[float], list[float]]:
     """Return the seconds from each post to its acknowledgement, and to its delivery."""
     task = progress.add_task("roundtrip", total=rounds)

@@ -10,7 +10,7 @@ from rich.text import Text
 import bmq
 from bmq.cli.messages import BadInput, parse_properties
 from bmq.cli.output import emit, emit_json, out, table
-from bmq.cli.status import Status
+from bmq.cli.status import ExitStatus
 from bmq.cli.target import offline
 from bmq.subscriptions.syntax import MAX_LENGTH, MAX_OPERATORS
 from bmq.wire.properties import PropertyInput
@@ -70,7 +70,7 @@ def command(
         else:
             _show(legal[-1], message if tries else None, json=json)
     if failed or not tries:
-        return Status.FAILED if failed else Status.OK
+        return ExitStatus.FAILED if failed else ExitStatus.OK
     ranks = [*(priorities or ()), *[0] * len(legal)]
     routes = [
         bmq.subscriptions.Route(each, ranks[index], f"#{index + 1}", full=index + 1 in (full or ()))
@@ -80,7 +80,7 @@ def command(
     if not json and len(legal) > 1:
         emit("")
         show_decision(decision)
-    return Status.OK if decision.candidates or decision.waits else Status.FAILED
+    return ExitStatus.OK if decision.candidates or decision.waits else ExitStatus.FAILED
 
 
 def _show(expression: bmq.Expression | None, message: dict[str, PropertyInput] | None, *, json: bool) -> None:

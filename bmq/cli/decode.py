@@ -16,7 +16,7 @@ from bmq.cli.capture import is_capture, tcp_streams
 from bmq.cli.messages import BadInput
 from bmq.cli.output import emit_json, note, out, printable
 from bmq.cli.recording import TO_BROKER, Recorded, read_recording
-from bmq.cli.status import Status
+from bmq.cli.status import ExitStatus
 from bmq.cli.target import offline
 
 __all__ = ["command"]
@@ -84,7 +84,7 @@ async def command(
         if complaint:
             wrong = True
             note(f"bmq decode: {stream.title or 'the input'}: {complaint}")
-    return Status.FAILED if wrong else Status.OK
+    return ExitStatus.FAILED if wrong else ExitStatus.OK
 
 
 async def _streams(texts: list[str], file: str | None) -> AsyncIterator[_Stream]:

@@ -16,8 +16,8 @@ from rich.text import Text
 
 import bmq
 from bmq.cli.output import emit_json, out, printable
-from bmq.cli.status import Status
-from bmq.cli.target import Target, status_of, verb
+from bmq.cli.status import ExitStatus
+from bmq.cli.target import BrokerTarget, status_of, verb
 from bmq.client._address import Address, parse_addresses
 
 __all__ = ["command"]
@@ -33,7 +33,7 @@ _READ = "The broker refuses to read: a reader of a fanout queue names its applic
 class _Stopped(Exception):
     """A step failed; it has been said."""
 
-    def __init__(self, status: Status) -> None:
+    def __init__(self, status: ExitStatus) -> None:
         self.status = status
 
 
@@ -58,7 +58,7 @@ class _Steps:
             self._show(name, time.perf_counter() - started, reason, ok=False)
             self._advise(advice)
             status = status_of(error)
-            raise _Stopped(Status.UNREACHABLE if status is Status.USAGE else status) from None
+            raise _Stopped(ExitStatus.UNREACHABLE if status is ExitStatus.USAGE else status) from None
         self._show(name, time.perf_counter() - started, tell(result), ok=True)
         return result
 
@@ -82,7 +82,7 @@ class _Steps:
 
 @verb("doctor")
 async def command(
-    target: Target,
+    target: BrokerTarget,
     queue: Annotated[
         str | None,
         typer.Argument(
@@ -114,10 +114,10 @@ async def command(
                 await _use(steps, session, queue, target.timeout)
     except _Stopped as stopped:
         return stopped.status
-    return Status.OK
+    return ExitStatus.OK
 
 
-async def _reach(steps: _Steps, target: Target, address: Address) -> None:
+async def _reach(steps: _Steps, target: BrokerTarget, address: Address) -> None:
     loop = asyncio.get_running_loop()
     found = await steps.do(
         "resolve",
@@ -159,7 +159,7 @@ async def _first(hosts: list[str], port: int) -> tuple[asyncio.StreamReader, asy
     return await asyncio.open_connection(hosts[-1], port)
 
 
-async def _negotiate(steps: _Steps, target: Target, stack: AsyncExitStack) -> bmq.Session:
+async def _negotiate(steps: _Steps, target: BrokerTarget, stack: AsyncExitStack) -> bmq.Session:
     async def connect() -> bmq.Session:
         return await stack.enter_async_context(target.connect(reconnect=False))
 

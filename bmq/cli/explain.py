@@ -24,8 +24,8 @@ from bmq.admin import (
 from bmq.cli.check import show_decision
 from bmq.cli.messages import BadInput, parse_properties
 from bmq.cli.output import age, emit, emit_json, number, out, size, table
-from bmq.cli.status import Status
-from bmq.cli.target import Target, verb
+from bmq.cli.status import ExitStatus
+from bmq.cli.target import BrokerTarget, verb
 from bmq.subscriptions import Decision, Expression, Route, RoutingTable
 from bmq.wire.properties import PropertyInput
 
@@ -45,7 +45,7 @@ class _Found:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _ClientSubscription:
     """One subscription of one client."""
 
     client: str
@@ -68,7 +68,7 @@ class _Reader:
 
 @verb("explain")
 async def command(
-    target: Target,
+    target: BrokerTarget,
     queue: Annotated[
         str,
         typer.Argument(metavar="QUEUE", help="bmq://DOMAIN/QUEUE, with ?id=APPID for one application of it"),
@@ -136,7 +136,7 @@ async def command(
                 },
             }
         )
-        return Status.FAILED if gone else Status.OK
+        return ExitStatus.FAILED if gone else ExitStatus.OK
     console = out()
     for line in (*explanation.head(oldest), *_about(guid, found)):
         console.print(Text(line))
@@ -149,7 +149,7 @@ async def command(
         if decision is not None:
             emit("")
             show_decision(decision)
-    return Status.FAILED if gone else Status.OK
+    return ExitStatus.FAILED if gone else ExitStatus.OK
 
 
 async def _find(queue: QueueAdmin, app_id: str, guid: str) -> _Found | None:
@@ -258,7 +258,9 @@ class _Explanation:
         if unconfirmed:
             yield f"{number(unconfirmed)} are still counted as delivered to clients that no longer subscribe."
 
-    def _held_back(self, waiting: int, readers: list[_Reader], state: AppState | None) -> Iterator[str]:
+    def _held_back(
+        self, waiting: int, readers: list[_ClientSubscription], state: AppState | None
+    ) -> Iterator[str]:
         full = [reader for reader in readers if reader.full]
         rest = f"{number(waiting)} {_are(waiting)} delivered to nobody"
         if len(full) == len(readers):
@@ -290,9 +292,9 @@ class _Explanation:
 
     # looking
 
-    def _readers(self, app: AppDepth) -> list[_Reader]:
+    def _readers(self, app: AppDepth) -> list[_ClientSubscription]:
         return [
-            _Reader(client.description, stream, subscription)
+            _ClientSubscription(client.description, stream, subscription)
             for client in self._internals.clients
             for stream in client.streams
             if stream.app_id == app.app_id
@@ -355,7 +357,7 @@ def _expression(subscription: Subscription) -> str:
     return subscription.expression + (" (not legal: takes everything)" if error is not None else "")
 
 
-def _use(reader: _Reader) -> str:
+def _use(reader: _ClientSubscription) -> str:
     window = reader.subscription.window
     limit = reader.subscription.max_messages
     if window is None:

@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 
 from bmq.cli.output import age, emit_json, note, number, out, size, table
-from bmq.cli.target import Target, verb
+from bmq.cli.target import BrokerTarget, verb
 
 __all__ = ["command"]
 
 
 @verb("peek")
 async def command(
-    target: Target,
+    target: BrokerTarget,
     queue: Annotated[
         str,
         typer.Argument(metavar="QUEUE", help="bmq://DOMAIN/QUEUE, with ?id=APPID for one application of it"),

@@ -14,8 +14,8 @@ import typer
 from bmq.cli import files
 from bmq.cli.messages import BadInput, from_json, parse_properties
 from bmq.cli.output import emit, note, number, size, stderr
-from bmq.cli.status import Status
-from bmq.cli.target import Target, verb
+from bmq.cli.status import ExitStatus
+from bmq.cli.target import BrokerTarget, verb
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -92,7 +92,7 @@ class _Run:
 
 @verb("post")
 async def command(
-    target: Target,
+    target: BrokerTarget,
     queue: Annotated[str, typer.Argument(metavar="QUEUE", help="bmq://DOMAIN/QUEUE", show_default=False)],
     payloads: Annotated[
         list[str] | None,
@@ -184,7 +184,7 @@ async def command(
         what = "1 message" if run.accepted == 1 else f"{number(run.accepted)} messages"
         failed = f", {number(run.failures)} not accepted" if run.failures else ""
         note(f"{what} accepted ({size(run.bytes)} in {seconds:.2f} s{speed}){failed}")
-    return Status.FAILED if run.failures else Status.OK
+    return ExitStatus.FAILED if run.failures else ExitStatus.OK
 
 
 async def _messages(

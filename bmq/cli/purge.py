@@ -9,15 +9,15 @@ import typer
 
 from bmq.cli.messages import BadInput
 from bmq.cli.output import emit_json, number, out, size, table
-from bmq.cli.status import Status
-from bmq.cli.target import Target, verb
+from bmq.cli.status import ExitStatus
+from bmq.cli.target import BrokerTarget, verb
 
 __all__ = ["command"]
 
 
 @verb("purge")
 async def command(
-    target: Target,
+    target: BrokerTarget,
     what: Annotated[
         str,
         typer.Argument(metavar="QUEUE|DOMAIN", help="bmq://DOMAIN/QUEUE, with ?id=APPID for one application"),
@@ -53,14 +53,14 @@ async def command(
                 nl=False,
             )
             if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-                return Status.FAILED
+                return ExitStatus.FAILED
         purged = await (admin.queue(what).purge() if is_queue else admin.purge_domain(what))
     if json:
         for each in purged:
             emit_json(
                 {"queue": each.uri, "appId": each.app_id, "messages": each.messages, "bytes": each.bytes}
             )
-        return Status.OK
+        return ExitStatus.OK
     rows = [(each.uri, each.app_id or "(all)", number(each.messages), size(each.bytes)) for each in purged]
     out().print(table(["queue", "application", "purged>", "bytes>"], rows))
-    return Status.OK
+    return ExitStatus.OK

@@ -8,14 +8,14 @@ import typer
 
 from bmq.admin import Admin, Internals
 from bmq.cli.output import emit_json, note, number, out, size, table
-from bmq.cli.target import Target, verb
+from bmq.cli.target import BrokerTarget, verb
 
 __all__ = ["command"]
 
 
 @verb("queues")
 async def command(
-    target: Target,
+    target: BrokerTarget,
     domain: Annotated[
         str | None, typer.Argument(metavar="[DOMAIN]", help="Only queues of this domain.", show_default=False)
     ] = None,

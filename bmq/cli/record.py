@@ -15,8 +15,8 @@ import typer
 from bmq.cli.messages import BadInput
 from bmq.cli.output import note, number
 from bmq.cli.recording import TO_BROKER, TO_CLIENT, Recorded, line_of
-from bmq.cli.status import Status
-from bmq.cli.target import Target, verb
+from bmq.cli.status import ExitStatus
+from bmq.cli.target import BrokerTarget, verb
 from bmq.client._address import Address, parse_addresses
 from bmq.errors import ProtocolError
 from bmq.protocol.framing import Framer
@@ -33,7 +33,7 @@ _HIDDEN = b"hidden:hidden"
 
 @verb("record")
 async def command(
-    target: Target,
+    target: BrokerTarget,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it, one JSON line an event.")],
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 0,
@@ -72,7 +72,7 @@ async def command(
                 pass  # Ctrl-C is how it ends
             await recorder.close()
     note(f"{number(recorder.events)} events of {number(recorder.connections)} connections in {file}")
-    return Status.OK
+    return ExitStatus.OK
 
 
 class _Recorder:

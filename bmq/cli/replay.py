@@ -16,8 +16,8 @@ from bmq.cli.anatomy import read_control
 from bmq.cli.messages import BadInput
 from bmq.cli.output import emit, note
 from bmq.cli.recording import TO_BROKER, TO_CLIENT, Recorded, read_recording
-from bmq.cli.status import Status
-from bmq.cli.target import Target, verb
+from bmq.cli.status import ExitStatus
+from bmq.cli.target import BrokerTarget, verb
 from bmq.client._address import parse_addresses
 from bmq.errors import ConnectionFailed, ProtocolError
 from bmq.protocol.framing import Framer
@@ -36,7 +36,7 @@ _CHUNK = 64 * 1024
 
 @verb("replay")
 async def command(
-    target: Target,
+    target: BrokerTarget,
     file: Annotated[str, typer.Argument(metavar="FILE", help="What bmq record wrote.")],
     role: Annotated[
         str, typer.Option("--as", metavar="client|broker", help="Which half to play.")
@@ -81,7 +81,7 @@ async def command(
     return await _serve(chosen, host, port, target.timeout)
 
 
-async def _connect(target: Target) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connect(target: BrokerTarget) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     address = parse_addresses(target.uri)[0]
     context = (target.ssl or ssl_module.create_default_context()) if address.tls else None
     name = (target.server_hostname or address.host) if context is not None else None
@@ -191,8 +191,8 @@ class _Player:
             else:
                 good = await self._expect(data) and good
                 if not good:
-                    return Status.FAILED
-        return Status.OK if good else Status.FAILED
+                    return ExitStatus.FAILED
+        return ExitStatus.OK if good else ExitStatus.FAILED
 
     async def _expect(self, turn: list[bytes]) -> bool:
         before = self._recorded.kinds.copy()

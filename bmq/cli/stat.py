@@ -10,7 +10,7 @@ import typer
 
 from bmq.admin import QueueStatistics
 from bmq.cli.output import emit_json, number, out, size, table
-from bmq.cli.target import Target, verb
+from bmq.cli.target import BrokerTarget, verb
 
 __all__ = ["command"]
 
@@ -36,7 +36,7 @@ _WIDE = dict.fromkeys(("bytes>", "writers>", "readers>", "refused>", "expired>",
 
 @verb("stat")
 async def command(
-    target: Target,
+    target: BrokerTarget,
     queue: Annotated[
         str | None,
         typer.Argument(

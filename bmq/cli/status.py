@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["Status"]
+__all__ = ["ExitStatus"]
 
 
-class Status(IntEnum):
+class ExitStatus(IntEnum):
     """Exit statuses."""
 
     #: Everything was done.

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from bmq.cli.messages import BadInput, property_text, text_or_base64, to_json
 from bmq.cli.output import emit, emit_json, note, number, out, printable
-from bmq.cli.status import Status
-from bmq.cli.target import Target, verb
+from bmq.cli.status import ExitStatus
+from bmq.cli.target import BrokerTarget, verb
 
 if TYPE_CHECKING:
     import bmq
@@ -25,7 +25,7 @@ _BATCH = 1000
 
 @verb("tail")
 async def command(
-    target: Target,
+    target: BrokerTarget,
     queue: Annotated[
         str, typer.Argument(metavar="QUEUE", help="bmq://DOMAIN/QUEUE, with ?id=APPID for a fanout queue")
     ],
@@ -116,7 +116,7 @@ async def command(
                     )
                     if wait is not None:
                         break
-    return Status.OK if count is None or shown >= count else Status.FAILED
+    return ExitStatus.OK if count is None or shown >= count else ExitStatus.FAILED
 
 
 class _Printer:

@@ -21,13 +21,13 @@ import typer
 
 from bmq.cli.messages import BadInput
 from bmq.cli.output import note
-from bmq.cli.status import Status
+from bmq.cli.status import ExitStatus
 
 if TYPE_CHECKING:
     import bmq
     from bmq.admin import connect as AdminConnect
 
-__all__ = ["DEFAULT_URI", "Target", "configuration_file", "offline", "verb"]
+__all__ = ["DEFAULT_URI", "BrokerTarget", "configuration_file", "offline", "verb"]
 
 DEFAULT_URI = "tcp://localhost:30114"
 _VARIABLE = "BMQ_BROKER_URI"
@@ -35,7 +35,7 @@ _PANEL = "Broker"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class BrokerTarget:
     """A broker, and how to get in.
 
     Attributes:
@@ -157,7 +157,7 @@ def _target(
     cert: str | None,
     key: str | None,
     server_name: str | None,
-) -> Target:
+) -> BrokerTarget:
     entry = _find(broker)
     if broker is not None:
         os.environ.pop(_VARIABLE, None)  # what is said on the command line counts
@@ -168,7 +168,7 @@ def _target(
     ssl = _ssl(entry)
     if ssl is not None and "tcps://" not in entry["uri"]:
         raise BadInput(f"certificates are for TLS: write tcps:// instead of {entry['uri']!r}")
-    return Target(
+    return BrokerTarget(
         uri=entry["uri"],
         name=f"bmq {verb_name}",
         timeout=timeout,
@@ -265,7 +265,7 @@ Plain = Callable[..., int | Coroutine[Any, Any, int | None] | None]
 
 
 def verb(name: str) -> Callable[[Async], Callable[..., None]]:
-    """Make a command of a coroutine function: its first parameter is the :class:`Target`.
+    """Make a command of a coroutine function: its first parameter is the :class:`BrokerTarget`.
 
     What it returns is the exit status, None for OK. The options that say which broker are added to its own.
     """
@@ -339,30 +339,30 @@ def _guarded(name: str, run: Callable[[], int | None]) -> None:
 
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format=f"bmq {name}: %(message)s")
     try:
-        status = run() or Status.OK
+        status = run() or ExitStatus.OK
         sys.stdout.flush()
     except KeyboardInterrupt:
-        status = Status.INTERRUPTED
+        status = ExitStatus.INTERRUPTED
     except BrokenPipeError:
         # Whatever is still buffered for nobody must not fail once more when the interpreter ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = Status.NO_READER
+        status = ExitStatus.NO_READER
     except (BadInput, bmq.Error, OSError, UnicodeError) as error:
         note(f"bmq {name}: {error}")
         status = status_of(error)
     raise typer.Exit(int(status))
 
 
-def status_of(error: BaseException) -> Status:
+def status_of(error: BaseException) -> ExitStatus:
     """Return the exit status that an error makes."""
     import bmq
 
     match error:
         case bmq.NegotiationError() | bmq.AuthenticationError() | bmq.RequestError() | bmq.AdminError():
-            return Status.REFUSED
+            return ExitStatus.REFUSED
         case bmq.ConnectionFailed() | bmq.RequestTimeout() | bmq.SessionClosed() | bmq.QueueClosed():
-            return Status.UNREACHABLE
+            return ExitStatus.UNREACHABLE
         case bmq.PostError() | bmq.ProtocolError():
-            return Status.FAILED
+            return ExitStatus.FAILED
         case _:
-            return Status.USAGE
+            return ExitStatus.USAGE

@@ -21,8 +21,8 @@ from bmq.admin import Admin, Internals, QueueStatistics, Statistics
 from bmq.cli.figures import sparkline
 from bmq.cli.messages import BadInput
 from bmq.cli.output import emit_json, number, out, size, table
-from bmq.cli.status import Status
-from bmq.cli.target import Target, verb
+from bmq.cli.status import ExitStatus
+from bmq.cli.target import BrokerTarget, verb
 
 __all__ = ["command"]
 
@@ -116,7 +116,7 @@ _WIDE = {"~": 90, "~ ": 90, "bytes>": 120, "writers>": 120, "readers>": 100}
 
 @verb("top")
 async def command(
-    target: Target,
+    target: BrokerTarget,
     queue: Annotated[
         str | None,
         typer.Argument(
@@ -180,7 +180,7 @@ async def command(
                     sys.stdout.flush()
                 looks += 1
                 if count is not None and looks >= count:
-                    return Status.OK
+                    return ExitStatus.OK
                 await asyncio.sleep(interval)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from bmq.spark.portal import portal
-from bmq.spark.receiving import Receiver, SourceSettings
+from bmq.spark.receiving import SourceReceiver, SourceSettings
 from bmq.spark.rows import Received, RowMaker
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class BatchReader(DataSourceReader):
         """Receive messages until there are enough, or no more for a while."""
         limits = self._limits
         maker = RowMaker(self._schema)
-        receiver = Receiver(self._settings)
+        receiver = SourceReceiver(self._settings)
         guids: dict[Queue, list[str]] = {}
         count = 0
         with portal() as here:

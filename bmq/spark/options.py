@@ -10,7 +10,7 @@ from typing import Any, cast
 from bmq.errors import UsageError
 from bmq.spark.columns import Columns
 from bmq.spark.guids import GuidMode
-from bmq.spark.portal import Connection
+from bmq.spark.portal import ConnectionSettings
 from bmq.spark.posting import SinkSettings
 from bmq.subscriptions import Expression
 from bmq.wire.constants import Compression
@@ -250,9 +250,9 @@ class Options:
         return self._values[name]
 
 
-def connection(options: Options, **more: Any) -> Connection:
+def connection(options: Options, **more: Any) -> ConnectionSettings:
     """Return which broker is meant."""
-    return Connection(
+    return ConnectionSettings(
         broker=options["broker"],
         connect_timeout=options["connectTimeoutMs"],
         reconnect_timeout=options["reconnectTimeoutMs"],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from bmq.errors import UsageError
 from bmq.spark.columns import BoundColumns, Columns, RowData, check_columns
 from bmq.spark.options import parse_compression, parse_guid_mode
-from bmq.spark.portal import Connection
+from bmq.spark.portal import ConnectionSettings
 from bmq.spark.posting import SLICE_BYTES, SLICE_ROWS, Scope, SinkSettings, post_partition
 from bmq.spark.summary import PartitionReport, Summary
 
@@ -203,7 +203,7 @@ def write_partition(
     named = tuple([properties] if isinstance(properties, str) else properties)
     columns = Columns(value=value, properties=named, queue="" if queue else queue_column, id=id_column)
     settings = SinkSettings(
-        connection=Connection(
+        connection=ConnectionSettings(
             broker=broker,
             compression=parse_compression(compression),
             connect_timeout=connect_timeout,

@@ -27,7 +27,7 @@ from bmq.errors import ConnectionFailed
 from bmq.protocol.client.core import SessionState
 from bmq.wire.constants import Compression
 
-__all__ = ["Connection", "Lease", "Portal", "portal", "shutdown"]
+__all__ = ["ConnectionSettings", "Lease", "Portal", "portal", "shutdown"]
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ _USABLE = (SessionState.STARTED, SessionState.RECONNECTING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
+class ConnectionSettings:
     """Which broker, and how; sessions are shared between tasks whose connections are equal.
 
     Attributes:
@@ -129,7 +129,7 @@ class Portal:
         self.pid = os.getpid()
         self.ended = False
         self._loop = new_event_loop()
-        self._leases: dict[Connection, Lease] = {}
+        self._leases: dict[ConnectionSettings, Lease] = {}
         self._connecting = asyncio.Lock()
         self._pending = 0
         self._thread = threading.Thread(target=self._run, name="bmq.spark", daemon=True)
@@ -168,7 +168,7 @@ class Portal:
     # on the loop
 
     @asynccontextmanager
-    async def lease(self, connection: Connection) -> AsyncGenerator[Lease]:
+    async def lease(self, connection: ConnectionSettings) -> AsyncGenerator[Lease]:
         """Use a shared session, connecting it first if need be.
 
         Raises:
@@ -180,7 +180,7 @@ class Portal:
         finally:
             self._release(connection, lease)
 
-    async def _acquire(self, connection: Connection) -> Lease:
+    async def _acquire(self, connection: ConnectionSettings) -> Lease:
         async with self._connecting:
             lease = self._leases.get(connection)
             if lease is not None and not lease.usable:
@@ -196,12 +196,12 @@ class Portal:
                 lease.idle = None
             return lease
 
-    def _release(self, connection: Connection, lease: Lease) -> None:
+    def _release(self, connection: ConnectionSettings, lease: Lease) -> None:
         lease.users -= 1
         if not lease.users:
             lease.idle = self._loop.call_later(connection.idle_timeout, self._expire, connection, lease)
 
-    def _expire(self, connection: Connection, lease: Lease) -> None:
+    def _expire(self, connection: ConnectionSettings, lease: Lease) -> None:
         if lease.users:
             return
         if self._leases.get(connection) is lease:

@@ -21,7 +21,7 @@ from bmq.client.queue import Queue
 from bmq.errors import AckStatus, Error, PostError, RequestTimeout, UsageError
 from bmq.spark.columns import BoundColumns, Columns, RowData, check_queue
 from bmq.spark.guids import GuidMaker, GuidMode, guid_maker
-from bmq.spark.portal import Connection, Lease, Portal, portal
+from bmq.spark.portal import ConnectionSettings, Lease, Portal, portal
 from bmq.spark.summary import PartitionReport
 
 __all__ = ["Scope", "SinkSettings", "post_partition"]
@@ -54,7 +54,7 @@ class SinkSettings:
         ack_timeout: seconds without any outcome for a slice of rows after which the task fails.
     """
 
-    connection: Connection = field(default_factory=Connection)
+    connection: ConnectionSettings = field(default_factory=ConnectionSettings)
     queue: str = ""
     columns: Columns = field(default_factory=Columns)
     guid_mode: GuidMode = GuidMode.CONTENT

@@ -10,10 +10,10 @@ from bmq.client.consumer import Consumer
 from bmq.client.message import MessageBatch
 from bmq.client.queue import Queue
 from bmq.client.session import Session
-from bmq.spark.portal import Connection
+from bmq.spark.portal import ConnectionSettings
 from bmq.spark.rows import Received
 
-__all__ = ["Receiver", "SourceSettings"]
+__all__ = ["SourceReceiver", "SourceSettings"]
 
 _MAX_UNCONFIRMED_BYTES = 1 << 40
 
@@ -30,14 +30,14 @@ class SourceSettings:
         max_unconfirmed: how many messages may be delivered and unconfirmed, for each subscription.
     """
 
-    connection: Connection
+    connection: ConnectionSettings
     queues: tuple[str, ...]
     subscriptions: tuple[tuple[str, str], ...] = (("", ""),)
     priority: int = 0
     max_unconfirmed: int = 30_000
 
 
-class Receiver:
+class SourceReceiver:
     """Receives from several queues; all of it on the portal's loop."""
 
     def __init__(self, settings: SourceSettings) -> None:

@@ -22,7 +22,7 @@ from bmq.client.queue import Queue
 from bmq.spark.ledger import Key, Ledger, Standing
 from bmq.spark.log import BatchLog
 from bmq.spark.portal import Portal, portal
-from bmq.spark.receiving import Receiver, SourceSettings
+from bmq.spark.receiving import SourceReceiver, SourceSettings
 from bmq.spark.rows import Received, RowMaker
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class Inlet:
         self._log = BatchLog(log_path)
         self._maker = RowMaker(schema)
         self._ledger = Ledger()
-        self._receiver = Receiver(settings)
+        self._receiver = SourceReceiver(settings)
         self._delivered: dict[Key, Queue] = {}
         self._reconnects = 0
         self._connected = False

@@ -6,7 +6,7 @@ Nothing here talks to a broker: an :class:`Expression` is checked and evaluated 
 from bmq.subscriptions.builder import Filter, Operand, P
 from bmq.subscriptions.diagnostics import ErrorKind
 from bmq.subscriptions.domains import AppOutcome, Finding, check_domain, explain_domain
-from bmq.subscriptions.evaluator import Evaluator, Failure, Lookup, lookup
+from bmq.subscriptions.evaluator import EvaluationFailure, Evaluator, Lookup, lookup
 from bmq.subscriptions.expression import Evaluation, Expression
 from bmq.subscriptions.filters import (
     CmqTags,
@@ -37,9 +37,9 @@ __all__ = [
     "Decision",
     "ErrorKind",
     "Evaluation",
+    "EvaluationFailure",
     "Evaluator",
     "Expression",
-    "Failure",
     "Filter",
     "Finding",
     "Lookup",

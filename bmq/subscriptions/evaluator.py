@@ -34,14 +34,14 @@ from bmq.subscriptions.syntax import (
 from bmq.wire.constants import PropertyType
 from bmq.wire.properties import Properties, Typed
 
-__all__ = ["Evaluator", "Failure", "Lookup", "always", "compile_tree", "lookup"]
+__all__ = ["EvaluationFailure", "Evaluator", "Lookup", "always", "compile_tree", "lookup"]
 
 #: Gives a property's value by name: bool, int, str, bytes (BINARY) or Typed; None or KeyError when missing.
 Lookup: TypeAlias = Callable[[str], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class EvaluationFailure:
     """Why an evaluation stopped: the kind of error and the index into the text it happened at."""
 
     kind: ErrorKind
@@ -49,8 +49,8 @@ class Failure:
     reason: str
 
 
-#: What an expression compiles to: a lookup in, ``True``, ``False`` or a :class:`Failure` out.
-Evaluator: TypeAlias = Callable[[Lookup], bool | Failure]
+#: What an expression compiles to: a lookup in, ``True``, ``False`` or a :class:`EvaluationFailure` out.
+Evaluator: TypeAlias = Callable[[Lookup], bool | EvaluationFailure]
 
 
 def always(_get: Lookup) -> bool:
@@ -120,8 +120,10 @@ def _exact(value: Any) -> Any:
     )
 
 
-def _reader(read_failures: dict[ErrorKind, Failure], otherwise: Failure) -> Callable[[Any], Failure]:
-    def failure(value: Any) -> Failure:
+def _reader(
+    read_failures: dict[ErrorKind, EvaluationFailure], otherwise: EvaluationFailure
+) -> Callable[[Any], EvaluationFailure]:
+    def failure(value: Any) -> EvaluationFailure:
         return read_failures[value] if type(value) is ErrorKind else otherwise
 
     return failure
@@ -227,19 +229,19 @@ class _Generator:
         return f"v{self._variables}"
 
     def _failure(self, kind: ErrorKind, node: Node, reason: str) -> str:
-        return self._constant(Failure(kind, node.offset, reason))
+        return self._constant(EvaluationFailure(kind, node.offset, reason))
 
     # -- values
 
     def _property(self, node: Property, wanted: str = "", reason: str = "") -> tuple[str, str]:
         """Read a property; with ``wanted`` any other type than that ends the evaluation."""
         name, value = self._constant(node.name), self._variable()
-        missing = Failure(ErrorKind.NAME, node.offset, f"the message has no property `{node.name}`")
-        unreadable = Failure(
+        missing = EvaluationFailure(ErrorKind.NAME, node.offset, f"the message has no property `{node.name}`")
+        unreadable = EvaluationFailure(
             ErrorKind.TYPE, node.offset, f"`{node.name}` is BINARY, which an expression cannot read"
         )
         failures = {ErrorKind.NAME: missing, ErrorKind.TYPE: unreadable}
-        wrong = Failure(ErrorKind.TYPE, node.offset, reason) if wanted else unreadable
+        wrong = EvaluationFailure(ErrorKind.TYPE, node.offset, reason) if wanted else unreadable
         missing_name = self._constant(missing)
         fail = self._constant(_reader(failures, wrong))
         test = f"type({value}) is not {wanted}" if wanted else f"type({value}) not in PLAIN"

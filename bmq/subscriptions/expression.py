@@ -9,7 +9,7 @@ from typing import Final, final
 from bmq.errors import InvalidArgument, InvalidExpression
 from bmq.subscriptions.checker import Checked, check, encoded_length
 from bmq.subscriptions.diagnostics import ErrorKind
-from bmq.subscriptions.evaluator import Evaluator, Failure, always, compile_tree, lookup
+from bmq.subscriptions.evaluator import EvaluationFailure, Evaluator, always, compile_tree, lookup
 from bmq.subscriptions.syntax import Node
 from bmq.wire.properties import PropertyInput, Typed
 
@@ -116,7 +116,7 @@ class Expression:
         """Return the function that evaluates the expression: for whoever has many messages to look at.
 
         It takes a callable that gives a property's value by name (None or KeyError when there is none) and
-        returns True, False, or a :class:`~bmq.subscriptions.evaluator.Failure`; only ``is True`` is a match.
+        returns True, False, or a :class:`~bmq.subscriptions.EvaluationFailure`; only ``is True`` is a match.
         Made on first use and kept.
         """
         evaluator = self._evaluator
@@ -151,7 +151,7 @@ class Expression:
                 True, reason=f"the broker cannot compile this and matches everything: {first_line}"
             )
         outcome = self.compile()(lookup(properties))
-        if not isinstance(outcome, Failure):
+        if not isinstance(outcome, EvaluationFailure):
             return _MATCH if outcome else _NO_MATCH
         reason = outcome.reason
         if outcome.kind is ErrorKind.TYPE:

@@ -18,7 +18,7 @@ from typing import Any
 from bmq.errors import ProtocolError
 from bmq.wire._fields import FIELDS
 
-__all__ = ["CODECS", "Codec", "Field", "Slot", "new_tuple"]
+__all__ = ["CODECS", "Field", "StructItem", "StructureCodec", "new_tuple"]
 
 #: ``new_tuple(SomeNamedTuple, items)``: half the cost of calling the class, and as readable.
 new_tuple: Callable[[Any, tuple[Any, ...]], Any] = tuple.__new__
@@ -51,7 +51,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class StructItem:
     """One item of the ``struct`` format, holding one or more fields."""
 
     format: str
@@ -63,8 +63,8 @@ class Slot:
         return self.format.endswith("s") and not self.fields[0].raw
 
 
-def _gather(fields: list[Field]) -> list[Slot]:
-    slots: list[Slot] = []
+def _gather(fields: list[Field]) -> list[StructItem]:
+    slots: list[StructItem] = []
     run: list[Field] = []
 
     def close(fmt: str) -> None:
@@ -75,7 +75,7 @@ def _gather(fields: list[Field]) -> list[Slot]:
         for f in run:
             shift -= f.bits
             placed.append(Field(f.name, f.bits, shift, f.signed))
-        slots.append(Slot(fmt, tuple(placed)))
+        slots.append(StructItem(fmt, tuple(placed)))
         run.clear()
 
     def close_odd() -> None:
@@ -88,7 +88,7 @@ def _gather(fields: list[Field]) -> list[Slot]:
         if f.raw:
             if run:
                 close_odd()
-            slots.append(Slot(f"{f.bits // 8}s", (f,)))
+            slots.append(StructItem(f"{f.bits // 8}s", (f,)))
             continue
         run.append(f)
         fmt = _INT_FORMATS.get(sum(r.bits for r in run))
@@ -99,7 +99,7 @@ def _gather(fields: list[Field]) -> list[Slot]:
     return slots
 
 
-class Codec:
+class StructureCodec:
     """Packs and unpacks one structure.
 
     Attributes:
@@ -222,7 +222,7 @@ class Codec:
 
 
 #: Every codec by the structure's name.
-CODECS: dict[str, Codec] = {name: Codec(name, fields) for name, fields in FIELDS.items()}
+CODECS: dict[str, StructureCodec] = {name: StructureCodec(name, fields) for name, fields in FIELDS.items()}
 
 EVENT_HEADER = CODECS["EventHeader"]
 PUT_HEADER = CODECS["PutHeader"]

@@ -9,7 +9,7 @@ import pickle
 import pytest
 
 from bmq.errors import InvalidExpression, InvalidProperty
-from bmq.subscriptions import Evaluation, Expression, Failure, lookup, tags_of
+from bmq.subscriptions import Evaluation, EvaluationFailure, Expression, lookup, tags_of
 from bmq.subscriptions.syntax import Binary, Exists, Integer, Property
 from bmq.wire.constants import PropertyType
 from bmq.wire.properties import Properties, Typed, encode_properties
@@ -116,7 +116,7 @@ def test_the_compiled_function_takes_any_lookup() -> None:
     message = {"CustomerId": 1234, "OrderType": "EXPRESS"}
     assert evaluator(message.get) is True
     assert evaluator(message.__getitem__) is True
-    assert isinstance(evaluator({}.__getitem__), Failure)
+    assert isinstance(evaluator({}.__getitem__), EvaluationFailure)
     assert Expression(TEXT).compile() is not evaluator
     expression = Expression(TEXT)
     assert expression.compile() is expression.compile()

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bmq.errors import InvalidExpression
-from bmq.subscriptions import Expression, Failure, lookup, parse, plan, unparse
+from bmq.subscriptions import EvaluationFailure, Expression, lookup, parse, plan, unparse
 from bmq.subscriptions.evaluator import compile_tree
 from bmq.subscriptions.rewrite import is_total, simplest
 from bmq.subscriptions.syntax import (
@@ -32,7 +32,7 @@ from tests.subscriptions.strategies import conditions, messages, trees
 
 def ours(node: Node, message: dict[str, Any]) -> bool | str:
     result = compile_tree(node)(lookup(message))
-    return result.kind.name if isinstance(result, Failure) else result
+    return result.kind.name if isinstance(result, EvaluationFailure) else result
 
 
 @given(st.one_of(trees, conditions), messages)
@@ -41,7 +41,7 @@ def test_the_compiled_function_agrees_with_the_reference(node: Node, message: di
     assert ours(node, message) == expected
     # KeyError is as good as None for "missing".
     result = compile_tree(node)(message.__getitem__)
-    assert (result.kind.name if isinstance(result, Failure) else result) == expected
+    assert (result.kind.name if isinstance(result, EvaluationFailure) else result) == expected
 
 
 @given(st.one_of(trees, conditions), messages)

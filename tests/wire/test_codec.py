@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bmq.errors import ProtocolError
 from bmq.wire import _fields, layout
-from bmq.wire.codec import CODECS, Codec
+from bmq.wire.codec import CODECS, StructureCodec
 from bmq.wire.layout import LAYOUTS, fields_of
 
 #: The lengths in bytes that the protocol gives.
@@ -177,4 +177,4 @@ def test_misspelt_fields_are_refused() -> None:
 )
 def test_declarations_that_cannot_be_compiled_say_so_at_once(declaration: Construct, message: str) -> None:
     with pytest.raises(TypeError, match=message):
-        Codec("Odd", fields_of(declaration))
+        StructureCodec("Odd", fields_of(declaration))

@@ -23,14 +23,14 @@ from bmq.wire.control import (
 )
 from bmq.wire.control.ber import decode_ber, encode_ber
 from bmq.wire.control.schema import (
-    Array,
-    Boolean,
-    Bytes,
-    Choice,
-    Enumeration,
-    Integer,
+    ArrayKind,
+    BooleanKind,
+    BytesKind,
+    ChoiceKind,
+    EnumerationKind,
+    IntegerKind,
     Kind,
-    Sequence,
+    SequenceKind,
     Structure,
 )
 from bmq.wire.event import read_event
@@ -38,20 +38,20 @@ from tests.wire.control_recordings import RecordedControl, recorded
 
 
 def contents(kind: Kind, text: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
-    if isinstance(kind, Integer):
+    if isinstance(kind, IntegerKind):
         edges = st.sampled_from([kind.low, kind.high, kind.high // 2 + 1, 0, 127, 128, 255, 256])
         return edges | st.integers(kind.low, kind.high)
-    if isinstance(kind, Boolean):
+    if isinstance(kind, BooleanKind):
         return st.booleans()
-    if isinstance(kind, Enumeration):
+    if isinstance(kind, EnumerationKind):
         return st.sampled_from(kind.type)
-    if isinstance(kind, Sequence):
+    if isinstance(kind, SequenceKind):
         return structures(kind.type, text)
-    if isinstance(kind, Array):
+    if isinstance(kind, ArrayKind):
         return st.lists(structures(kind.element.type, text), max_size=3).map(tuple)
-    if isinstance(kind, Choice):
+    if isinstance(kind, ChoiceKind):
         return st.none() | st.one_of([structures(type, text) for type in kind.ids])
-    return st.binary() if isinstance(kind, Bytes) else text
+    return st.binary() if isinstance(kind, BytesKind) else text
 
 
 def structures(type: type[Structure], text: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:

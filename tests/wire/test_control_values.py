@@ -29,7 +29,7 @@ from bmq.wire.control import (
     kind_of,
 )
 from bmq.wire.control.messages import CHOICES
-from bmq.wire.control.schema import Array, Choice, Enumeration, Member, Sequence, Structure
+from bmq.wire.control.schema import ArrayKind, ChoiceKind, EnumerationKind, Member, SequenceKind, Structure
 
 # The protocol's own schema. Each member is `[id] tag name: kind`, the tag being its identifier octet; then
 # the value assumed when it is missing: `=x` declared, `~x` not declared, `?` null; nothing where it is a
@@ -172,16 +172,16 @@ KINDS = {
 def describe(member: Member) -> str:
     """Word a member as the schema above does."""
     kind = member.kind
-    nested = isinstance(kind, Sequence | Array)
+    nested = isinstance(kind, SequenceKind | ArrayKind)
     tag = (0xA0 if nested else 0x80) | member.id
     default = member.default
-    if isinstance(kind, Array):
+    if isinstance(kind, ArrayKind):
         name, missing = f"array of {kind.element.type.__name__}", ""
         assert default == ()
-    elif isinstance(kind, Sequence):
+    elif isinstance(kind, SequenceKind):
         name, missing = kind.type.__name__, ""
         assert default == (None if member.optional else kind.type())
-    elif isinstance(kind, Enumeration):
+    elif isinstance(kind, EnumerationKind):
         name, missing = kind.type.__name__, kind.type(default).name  # type: ignore[arg-type]
     else:
         name = KINDS[kind.expected]
@@ -210,7 +210,7 @@ def test_the_selections_are_as_the_schema_says():
         True,
     )
     assert body.id == 1
-    assert isinstance(body.kind, Choice)
+    assert isinstance(body.kind, ChoiceKind)
     by_name = {id: name for name, id in zip(body.kind.by_name, body.kind.by_id, strict=True)}
     assert {str(id): name for id, name in by_name.items()} == selections
     assert list(CHOICES[MessageKind.NEGOTIATION].by_name) == ["clientIdentity", "brokerResponse"]

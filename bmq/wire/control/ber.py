@@ -24,16 +24,16 @@ from bmq.wire.control.messages import (
 )
 from bmq.wire.control.schema import (
     MAX_ELEMENTS,
-    Array,
-    Boolean,
-    Bytes,
-    Choice,
-    Enumeration,
-    Integer,
+    ArrayKind,
+    BooleanKind,
+    BytesKind,
+    ChoiceKind,
+    EnumerationKind,
+    IntegerKind,
     Kind,
     Member,
-    Sequence,
-    String,
+    SequenceKind,
+    StringKind,
     Structure,
     join_path,
     selection_name,
@@ -84,16 +84,16 @@ def _write_members(out: bytearray, value: Structure, path: str, omit: Collection
         if (content is None and m.optional) or at in omit:
             continue
         kind = m.kind
-        if not isinstance(kind, Sequence | Array | Choice):
+        if not isinstance(kind, SequenceKind | ArrayKind | ChoiceKind):
             octets = _write_simple(kind, content, at)
             out.append(_CONTEXT | m.id)
             _write_length(out, len(octets))
             out += octets
             continue
         out += bytes((_CONTEXT | _CONSTRUCTED | m.id, 0x80))
-        if isinstance(kind, Sequence):
+        if isinstance(kind, SequenceKind):
             _write_members(out, kind.check(content, at), at, omit)
-        elif isinstance(kind, Array):
+        elif isinstance(kind, ArrayKind):
             for sub, element in kind.check(content, at):
                 out += b"\x30\x80"
                 _write_members(out, element, sub, omit)
@@ -103,21 +103,21 @@ def _write_members(out: bytearray, value: Structure, path: str, omit: Collection
         out += b"\0\0"
 
 
-def _write_selection(out: bytearray, choice: Choice, value: Structure, omit: Collection[str]) -> None:
+def _write_selection(out: bytearray, choice: ChoiceKind, value: Structure, omit: Collection[str]) -> None:
     out += bytes((_CONTEXT | _CONSTRUCTED | choice.ids[type(value)], 0x80))
     _write_members(out, value, selection_name(type(value)), omit)
     out += b"\0\0"
 
 
 def _write_simple(kind: Kind, value: object, path: str) -> bytes:
-    if isinstance(kind, Integer | Enumeration):
+    if isinstance(kind, IntegerKind | EnumerationKind):
         number = int(kind.check(value, path))
         # The shortest two's complement; an unsigned number has a leading zero where its top bit would be set.
         bits = number if number >= 0 else ~number
         return number.to_bytes(bits.bit_length() // 8 + 1, "big", signed=True)
-    if isinstance(kind, Boolean):
+    if isinstance(kind, BooleanKind):
         return b"\1" if kind.check(value, path) else b"\0"
-    return cast("String | Bytes", kind).check(value, path)
+    return cast("StringKind | BytesKind", kind).check(value, path)
 
 
 def _write_length(out: bytearray, length: int) -> None:
@@ -178,10 +178,10 @@ def decode_ber(
             known is selected (a control message then decodes to one without a body instead).
     """
     check_size(len(body), kind, offset)
-    return cast("Message", _Reader(bytes(body), offset, missing).message(kind))
+    return cast("Message", _BerReader(bytes(body), offset, missing).message(kind))
 
 
-class _Reader:
+class _BerReader:
     """A position in a body.
 
     Structures are gathered as dictionaries first, since a repeated one adds to what is already there.
@@ -332,18 +332,18 @@ class _Reader:
     ) -> None:
         kind = m.kind
         at = join_path(path, m.name)
-        nested = isinstance(kind, Sequence | Array | Choice)
+        nested = isinstance(kind, SequenceKind | ArrayKind | ChoiceKind)
         if nested != bool(form & _CONSTRUCTED):
             wanted, got = ("constructed", "primitive") if nested else ("primitive", "constructed")
             self.fail(f"expected {kind.expected} in a {wanted} element, got a {got} one", at, start)
-        if isinstance(kind, Sequence):
+        if isinstance(kind, SequenceKind):
             # A null that is set again starts afresh; a plain structure keeps what it has.
             inner: dict[str, Any] = {} if m.optional else gathered.get(m.attribute, {})
             gathered[m.attribute] = inner
             self.members(kind.type, *self.enter(length, limit), inner, at)
-        elif isinstance(kind, Array):
+        elif isinstance(kind, ArrayKind):
             self.array(kind, *self.enter(length, limit), gathered.setdefault(m.attribute, []), at)
-        elif isinstance(kind, Choice):
+        elif isinstance(kind, ChoiceKind):
             selected = self.selection(kind, *self.enter(length, limit), at)
             if selected is not None:
                 gathered[m.attribute] = selected
@@ -354,7 +354,7 @@ class _Reader:
             gathered[m.attribute] = self.simple(kind, content, at, start)
             self.position += length
 
-    def array(self, kind: Array, end: int, limit: int, gathered: list[dict[str, Any]], path: str) -> None:
+    def array(self, kind: ArrayKind, end: int, limit: int, gathered: list[dict[str, Any]], path: str) -> None:
         while self.more(end, limit, path):
             at = f"{path}[{len(gathered)}]"
             inner_end, inner_limit = self.enter_sequence(limit, at)
@@ -363,7 +363,7 @@ class _Reader:
             self.members(kind.element.type, inner_end, inner_limit, inner, at)
 
     def selection(
-        self, choice: Choice, end: int, limit: int, path: str
+        self, choice: ChoiceKind, end: int, limit: int, path: str
     ) -> tuple[type[Structure], dict[str, Any]] | None:
         if not self.more(end, limit, path):
             return None
@@ -386,21 +386,21 @@ class _Reader:
         return selected
 
     def simple(self, kind: Kind, content: bytes, path: str, start: int) -> object:
-        if isinstance(kind, String):
+        if isinstance(kind, StringKind):
             return content.decode("utf-8", "surrogateescape")
-        if isinstance(kind, Bytes):
+        if isinstance(kind, BytesKind):
             return content
-        if isinstance(kind, Boolean):
+        if isinstance(kind, BooleanKind):
             if len(content) != 1:
                 self.fail(f"expected a boolean of 1 octet, got {len(content)}", path, start)
             return content != b"\0"
-        if isinstance(kind, Enumeration):
+        if isinstance(kind, EnumerationKind):
             number = self.integer(content, 32, kind.expected, path, start)
             try:
                 return kind.type(number)
             except ValueError:
                 self.fail(f"expected {kind.expected}, got {number}", path, start)
-        integer = cast("Integer", kind)
+        integer = cast("IntegerKind", kind)
         octets = len(content)
         if not integer.signed and octets == integer.bits // 8 + 1 and content[0] == 0:
             return int.from_bytes(content, "big")
@@ -425,12 +425,12 @@ class _Reader:
                     self.missing.add(at)
                 continue
             value = gathered[m.attribute]
-            if isinstance(kind, Sequence):
+            if isinstance(kind, SequenceKind):
                 value = self.build(kind.type, value, at)
-            elif isinstance(kind, Array):
+            elif isinstance(kind, ArrayKind):
                 inner = kind.element.type
                 value = tuple(self.build(inner, each, f"{at}[{i}]") for i, each in enumerate(value))
-            elif isinstance(kind, Choice):
+            elif isinstance(kind, ChoiceKind):
                 selected, inner = value
                 value = self.build(selected, inner, selection_name(selected))
             values[m.attribute] = value

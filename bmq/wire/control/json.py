@@ -25,16 +25,16 @@ from bmq.wire.control.messages import (
 )
 from bmq.wire.control.schema import (
     MAX_ELEMENTS,
-    Array,
-    Boolean,
-    Bytes,
-    Choice,
-    Enumeration,
-    Integer,
+    ArrayKind,
+    BooleanKind,
+    BytesKind,
+    ChoiceKind,
+    EnumerationKind,
+    IntegerKind,
     Kind,
     Member,
-    Sequence,
-    String,
+    SequenceKind,
+    StringKind,
     Structure,
     join_path,
     selection_name,
@@ -85,7 +85,7 @@ def _write_structure(value: Structure, path: str, omit_empty_arrays: bool) -> di
     for m in value.MEMBERS:
         content: object = getattr(value, m.attribute)
         kind = m.kind
-        if isinstance(kind, Choice):
+        if isinstance(kind, ChoiceKind):
             if content is not None:
                 selected = kind.check(content, m.name)
                 name = selection_name(type(selected))
@@ -94,9 +94,9 @@ def _write_structure(value: Structure, path: str, omit_empty_arrays: bool) -> di
         if content is None and m.optional:
             continue
         at = join_path(path, m.name)
-        if isinstance(kind, Sequence):
+        if isinstance(kind, SequenceKind):
             fields[m.name] = _write_structure(kind.check(content, at), at, omit_empty_arrays)
-        elif isinstance(kind, Array):
+        elif isinstance(kind, ArrayKind):
             elements = [_write_structure(e, sub, omit_empty_arrays) for sub, e in kind.check(content, at)]
             if elements or not omit_empty_arrays:
                 fields[m.name] = elements
@@ -106,14 +106,14 @@ def _write_structure(value: Structure, path: str, omit_empty_arrays: bool) -> di
 
 
 def _write_simple(kind: Kind, value: object, path: str) -> object:
-    if isinstance(kind, Integer | Boolean):
+    if isinstance(kind, IntegerKind | BooleanKind):
         return kind.check(value, path)
-    if isinstance(kind, Enumeration):
+    if isinstance(kind, EnumerationKind):
         return kind.check(value, path).name
-    if isinstance(kind, String):
+    if isinstance(kind, StringKind):
         # JSON has no place for bytes that are not UTF-8 (a peer may have sent some in BER).
         return kind.check(value, path).decode("utf-8", "replace")
-    return binascii.b2a_base64(cast("Bytes", kind).check(value, path), newline=False).decode("ascii")
+    return binascii.b2a_base64(cast("BytesKind", kind).check(value, path), newline=False).decode("ascii")
 
 
 @overload
@@ -147,7 +147,7 @@ def decode_json(body: bytes | memoryview, kind: MessageKind, *, offset: int = 8)
     """
     check_size(len(body), kind, offset)
     document = _parse(bytes(body), kind, offset)
-    reader = _Reader()
+    reader = _JsonReader()
     if kind is MessageKind.CONTROL:
         return cast("ControlMessage", reader.structure(ControlMessage, document, ""))
     choice = CHOICES[kind]
@@ -179,7 +179,7 @@ def _parse(body: bytes, kind: MessageKind, offset: int) -> object:
     )
 
 
-class _Reader:
+class _JsonReader:
     """Reads parsed JSON; ``elements`` counts down how many more array elements are accepted."""
 
     __slots__ = ("elements",)
@@ -191,13 +191,13 @@ class _Reader:
         fields = _object(value, path or type.__name__)
         values: dict[str, object] = {}
         for m in type.MEMBERS:
-            if isinstance(m.kind, Choice):
+            if isinstance(m.kind, ChoiceKind):
                 values[m.attribute] = self.selection(m.kind, fields)
             elif m.name in fields:
                 values[m.attribute] = self.member(m, fields[m.name], join_path(path, m.name))
         return type(**values)
 
-    def selection(self, choice: Choice, fields: dict[str, object]) -> Structure | None:
+    def selection(self, choice: ChoiceKind, fields: dict[str, object]) -> Structure | None:
         selected = None
         for name, content in fields.items():
             type = choice.by_name.get(name)
@@ -209,15 +209,15 @@ class _Reader:
         if value is None and m.optional:
             return None
         kind = m.kind
-        if isinstance(kind, Sequence):
+        if isinstance(kind, SequenceKind):
             return self.structure(kind.type, value, path)
-        if isinstance(kind, Array):
+        if isinstance(kind, ArrayKind):
             if not isinstance(value, list):
                 _refuse("an array", value, path)
             return self.array(kind, cast("list[object]", value), path)
         return _read_simple(kind, value, path)
 
-    def array(self, kind: Array, values: list[object], path: str) -> tuple[Structure, ...]:
+    def array(self, kind: ArrayKind, values: list[object], path: str) -> tuple[Structure, ...]:
         self.elements -= len(values)
         if self.elements < 0:
             raise ProtocolError(f"more than {MAX_ELEMENTS} array elements in one message", field=path)
@@ -226,22 +226,22 @@ class _Reader:
 
 
 def _read_simple(kind: Kind, value: object, path: str) -> object:
-    if isinstance(kind, Enumeration):
+    if isinstance(kind, EnumerationKind):
         return _read_enumerator(kind, value, path)
-    if isinstance(kind, Integer):
+    if isinstance(kind, IntegerKind):
         if type(value) is not int or not kind.low <= value <= kind.high:
             _refuse(kind.expected, value, path)
-    elif isinstance(kind, Boolean):
+    elif isinstance(kind, BooleanKind):
         if not isinstance(value, bool):
             _refuse(kind.expected, value, path)
     elif not isinstance(value, str):
         _refuse("a string", value, path)
-    elif isinstance(kind, Bytes):
+    elif isinstance(kind, BytesKind):
         return _read_base64(value, path)
     return value
 
 
-def _read_enumerator(kind: Enumeration, value: object, path: str) -> IntEnum:
+def _read_enumerator(kind: EnumerationKind, value: object, path: str) -> IntEnum:
     try:
         if isinstance(value, str):
             return kind.type[value]

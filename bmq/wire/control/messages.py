@@ -19,8 +19,8 @@ from bmq.wire.control.schema import (
     STRING,
     U32,
     U64,
-    Array,
-    Choice,
+    ArrayKind,
+    ChoiceKind,
     Structure,
     member,
     structure,
@@ -329,7 +329,7 @@ class Subscription(Structure):
 
     s_id: int = member(0, U32)
     expression: Expression = member(1, Expression)
-    consumers: tuple[ConsumerInfo, ...] = member(2, Array(ConsumerInfo))
+    consumers: tuple[ConsumerInfo, ...] = member(2, ArrayKind(ConsumerInfo))
 
 
 @structure
@@ -337,7 +337,7 @@ class StreamParameters(Structure):
     """All subscriptions of one application of a queue; none at all deconfigures it."""
 
     app_id: str = member(0, STRING, default=DEFAULT_APP_ID)
-    subscriptions: tuple[Subscription, ...] = member(1, Array(Subscription))
+    subscriptions: tuple[Subscription, ...] = member(1, ArrayKind(Subscription))
 
 
 @structure
@@ -438,7 +438,7 @@ ControlBody: TypeAlias = (
     | ConfigureStreamResponse
 )
 
-_CONTROL = Choice(
+_CONTROL = ChoiceKind(
     {
         0: Status,
         1: Disconnect,
@@ -485,9 +485,9 @@ class MessageKind(Enum):
 
 
 #: The families whose top level is itself a choice.
-CHOICES: dict[MessageKind, Choice] = {
-    MessageKind.NEGOTIATION: Choice({0: ClientIdentity, 1: BrokerResponse}),
-    MessageKind.AUTHENTICATION: Choice({0: AuthenticationRequest, 1: AuthenticationResponse}),
+CHOICES: dict[MessageKind, ChoiceKind] = {
+    MessageKind.NEGOTIATION: ChoiceKind({0: ClientIdentity, 1: BrokerResponse}),
+    MessageKind.AUTHENTICATION: ChoiceKind({0: AuthenticationRequest, 1: AuthenticationResponse}),
 }
 
 

@@ -24,16 +24,16 @@ __all__ = [
     "STRING",
     "U32",
     "U64",
-    "Array",
-    "Boolean",
-    "Bytes",
-    "Choice",
-    "Enumeration",
-    "Integer",
+    "ArrayKind",
+    "BooleanKind",
+    "BytesKind",
+    "ChoiceKind",
+    "EnumerationKind",
+    "IntegerKind",
     "Kind",
     "Member",
-    "Sequence",
-    "String",
+    "SequenceKind",
+    "StringKind",
     "Structure",
     "join_path",
     "member",
@@ -119,7 +119,7 @@ class Kind:
         return UsageError(f"{path}: expected {self.expected}, got {got}")
 
 
-class Integer(Kind):
+class IntegerKind(Kind):
     """An integer of 32 or 64 bits."""
 
     __slots__ = ("bits", "high", "low", "signed")
@@ -138,7 +138,7 @@ class Integer(Kind):
         return int(value)
 
 
-class Boolean(Kind):
+class BooleanKind(Kind):
     """True or false."""
 
     __slots__ = ()
@@ -150,7 +150,7 @@ class Boolean(Kind):
         return value
 
 
-class String(Kind):
+class StringKind(Kind):
     """Text. Bytes of a peer that are not UTF-8 travel through as surrogate escapes."""
 
     __slots__ = ()
@@ -165,7 +165,7 @@ class String(Kind):
         raise self.refuse(value, path)
 
 
-class Bytes(Kind):
+class BytesKind(Kind):
     """Raw bytes (base64 in JSON). Never shown in a repr or an error: they are credentials."""
 
     __slots__ = ()
@@ -177,7 +177,7 @@ class Bytes(Kind):
         return value
 
 
-class Enumeration(Kind):
+class EnumerationKind(Kind):
     """An enumerator: by name in JSON, by number in BER."""
 
     __slots__ = ("type",)
@@ -194,7 +194,7 @@ class Enumeration(Kind):
             raise self.refuse(value, path) from None
 
 
-class Sequence(Kind):
+class SequenceKind(Kind):
     """A nested structure."""
 
     __slots__ = ("type",)
@@ -210,13 +210,13 @@ class Sequence(Kind):
         return value
 
 
-class Array(Kind):
+class ArrayKind(Kind):
     """Any number of structures of one type."""
 
     __slots__ = ("element",)
 
     def __init__(self, type: type[Structure]) -> None:
-        self.element = Sequence(type)
+        self.element = SequenceKind(type)
         super().__init__(f"a tuple of {type.__name__}", ())
 
     def check(self, value: object, path: str) -> Iterator[tuple[str, Structure]]:
@@ -228,7 +228,7 @@ class Array(Kind):
             yield at, self.element.check(element, at)
 
 
-class Choice(Kind):
+class ChoiceKind(Kind):
     """One structure out of several; its selection's name is its type's, with a small first letter."""
 
     __slots__ = ("by_id", "by_name", "ids")
@@ -246,13 +246,13 @@ class Choice(Kind):
         return cast("Structure", value)
 
 
-I32 = Integer("an int", 32, signed=True)
-I64 = Integer("a long", 64, signed=True)
-U32 = Integer("an unsignedInt", 32, signed=False)
-U64 = Integer("an unsignedLong", 64, signed=False)
-BOOL = Boolean("a boolean", False)
-STRING = String("a string", "")
-BYTES = Bytes("bytes", b"")
+I32 = IntegerKind("an int", 32, signed=True)
+I64 = IntegerKind("a long", 64, signed=True)
+U32 = IntegerKind("an unsignedInt", 32, signed=False)
+U64 = IntegerKind("an unsignedLong", 64, signed=False)
+BOOL = BooleanKind("a boolean", False)
+STRING = StringKind("a string", "")
+BYTES = BytesKind("bytes", b"")
 
 
 class Member:
@@ -281,7 +281,7 @@ class Member:
 
 def member(
     id: int,
-    kind: Kind | type[IntEnum] | type[Structure] | Choice,
+    kind: Kind | type[IntEnum] | type[Structure] | ChoiceKind,
     *,
     default: object = None,
     optional: bool = False,
@@ -297,7 +297,7 @@ def member(
         secret: its value is kept out of reprs and errors.
     """
     if isinstance(kind, type):
-        kind = Enumeration(kind) if issubclass(kind, IntEnum) else Sequence(kind)
+        kind = EnumerationKind(kind) if issubclass(kind, IntEnum) else SequenceKind(kind)
     if default is None and not optional:
         default = kind.zero
     description = Member(id, kind, optional=optional, secret=secret)
