@@ -16,7 +16,7 @@ async def test_a_message_of_a_forgotten_subscription_goes_to_whom_it_is_for(peer
         stale = peer.connection.s_ids[0]
         anything = await queue.subscribe()
         for number in range(5):
-            await anything.configure(priority=-number)
+            await first.configure(f"exists(a{number})")
         peer.connection.send(peer.connection.script.push(0, [(guid(1), b"plain")], (stale,)))
         message = await anything.receive(5)
         assert message.data == b"plain"

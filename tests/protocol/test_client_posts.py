@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bmq.errors import AckStatus, ConfigureQueueError, OpenQueueError, QueueClosed, UsageError
+from bmq.errors import AckStatus, ConfigureQueueError, OpenQueueError, UsageError
 from bmq.protocol.client.core import CoreOptions
 from bmq.protocol.client.events import QueueReopened, QueueReopenFailed, StateRestored
 from bmq.protocol.client.queue import QueueState
@@ -80,7 +80,7 @@ def test_a_guid_cannot_be_posted_twice_while_the_first_has_no_outcome() -> None:
 def test_posts_to_a_reader_are_refused() -> None:
     bench = connected()
     queue = bench.open(URI, READ)
-    with pytest.raises(QueueClosed):
+    with pytest.raises(UsageError, match="not opened for writing"):
         bench.post(queue, 1)
 
 

@@ -31,7 +31,8 @@ from bmq.protocol.client.queue import QueueCore, QueueInput, QueueState
 from bmq.protocol.machine import Machine
 from bmq.wire.control import CloseQueue, ConfigureStream, ControlMessage, Disconnect, OpenQueue, QueueFlags
 from bmq.wire.put import PutMessage
-from tests.protocol.bench import FEATURES, READ, WRITE, Bench, guid, held
+from tests.fakes.broker import FEATURES
+from tests.protocol.bench import READ, WRITE, Bench, guid, held
 
 #: BMQ_WALKS takes another number of walks: thousands by night.
 WALKS = int(os.environ.get("BMQ_WALKS", "300"))
