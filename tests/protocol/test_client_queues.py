@@ -412,6 +412,22 @@ def test_a_configuration_that_comes_late_is_brought_back_in_line() -> None:
     assert not bench.broker.requests
 
 
+def test_messages_find_their_consumer_however_many_changes_stayed_unanswered() -> None:
+    bench = connected()
+    foo = bench.open("bmq://d/q?id=foo", READ, subscriptions=("x > 1", "x < 1"))
+    bench.open("bmq://d/q?id=bar", READ)
+    agreed = bench.broker.s_ids[foo.q_id][0]
+    for number in range(5):
+        bench.configure(foo, f"unanswered > {number}", timeout=5)
+        bench.wait(5)
+    bench.push(foo, 1, s_id=agreed)  # the broker has none of them
+    assert [owner for owner, _ in bench.received] == ["x > 1"]
+    bench.configure(foo, "y > 1")
+    bench.answer_all()
+    bench.push(foo, 2, s_id=agreed)  # routed before the change
+    assert [owner for owner, _ in bench.received] == ["x > 1", "x > 1"]
+
+
 def test_each_change_has_its_own_deadline() -> None:
     bench = connected()
     queue = bench.open(URI)

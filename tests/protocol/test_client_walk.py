@@ -58,19 +58,6 @@ timeouts = st.sampled_from([30, 1])
 messages = st.integers(1, 5)
 
 
-class Stream:
-    """What the broker has of one reader on the present connection.
-
-    Attributes:
-        known: the expressions by sId that it may deliver with.
-        unsure: an answer is missing, or late: the client cannot know what the broker has.
-    """
-
-    def __init__(self) -> None:
-        self.known: dict[int, str] = {}
-        self.unsure = False
-
-
 def seldom(walk: Walk) -> bool:
     """Hold back what would otherwise keep everything else from going on."""
     return walk.steps % 3 == 0
@@ -120,7 +107,8 @@ class Walk(RuleBasedStateMachine):
         # What a redelivery may be recognised by, and what becomes that when the connection is lost.
         self.uncertain: set[tuple[int, int, bytes]] = set()
         self.sent_confirms: set[tuple[int, int, bytes]] = set()
-        self.streams: dict[QueueCore, Stream] = {}
+        # The expressions by sId that the broker may deliver with on this connection.
+        self.streams: dict[QueueCore, dict[int, str]] = {}
         self.asked: dict[int, QueueCore] = {}
         self.new_connection()
         for uri in opened:
@@ -265,6 +253,9 @@ class Walk(RuleBasedStateMachine):
             return
         # Mostly in order, as brokers do.
         request = self.bench.broker.requests[which % len(self.bench.broker.requests)]
+        if request.r_id in self.asked:  # those of one queue always are
+            queue = self.asked[request.r_id]
+            request = next(r for r in self.bench.broker.requests if self.asked.get(r.r_id or 0) is queue)
         self.bench.broker.requests.remove(request)
         if how == "accept" or isinstance(request.body, Disconnect):
             options = {}
@@ -273,9 +264,10 @@ class Walk(RuleBasedStateMachine):
             self.accepted(request)
             self.bench.send(self.bench.broker.accept(request, **options))
         elif how == "refuse":
+            if isinstance(request.body, ConfigureStream):
+                for s_id in subscriptions_of(request.body):
+                    self.stream_of(request).pop(s_id, None)
             self.bench.send(self.bench.broker.refuse(request, StatusCategory.E_REFUSED))
-        else:
-            self.stream_of(request).unsure = True
 
     def answer_everything(self) -> None:
         while self.bench.broker.requests:
@@ -307,15 +299,15 @@ class Walk(RuleBasedStateMachine):
         self.acked = [*self.acked, *chosen][-20:]
         self.bench.send(self.bench.broker.ack(chosen, status))
 
-    @precondition(lambda self: self.bench.core.connected and any(s.known for s in self.streams.values()))
+    @precondition(lambda self: self.bench.core.connected and any(self.streams.values()))
     @rule(queue=queues, both=st.booleans(), numbers=st.lists(messages, min_size=1, max_size=3, unique=True))
     def push(self, queue: QueueCore, both: bool, numbers: list[int]) -> None:
         """Deliver with what a broker may know: each message arrives, or was confirmed before."""
         queue = self.newest(queue)
         stream = self.streams.get(queue)
-        if stream is None or not stream.known:
+        if not stream:
             return
-        s_ids = tuple(sorted(stream.known, reverse=True)[: 2 if both else 1])
+        s_ids = tuple(sorted(stream, reverse=True)[: 2 if both else 1])
         if queue.state is QueueState.CLOSED:
             self.bench.send(
                 self.bench.broker.push(queue.q_id, [(guid(n), b"%d" % n) for n in numbers], s_ids)
@@ -332,7 +324,7 @@ class Walk(RuleBasedStateMachine):
                 self.uncertain.discard(key)
                 self.sent_confirms.add(key)
             elif len(s_ids) == 1 or key not in self.uncertain:
-                assert arrived == sorted(stream.known[s_id] for s_id in s_ids), f"{number} went to {arrived}"
+                assert arrived == sorted(stream[s_id] for s_id in s_ids), f"{number} went to {arrived}"
 
     @precondition(lambda self: self.bench.core.connected and seldom(self))
     @rule(
@@ -496,19 +488,13 @@ class Walk(RuleBasedStateMachine):
 
     def note_requests(self) -> None:
         """Remember whose requests they are, and what a broker may deliver with from now on."""
-        outstanding = Counter[QueueCore]()
         for request in self.bench.broker.requests:
             assert request.r_id is not None
             queue = self.asked.get(request.r_id)
             if queue is None and not isinstance(request.body, Disconnect):
                 queue = self.asked[request.r_id] = self.whose(request)
                 if isinstance(request.body, ConfigureStream):
-                    self.stream_of(request).known.update(subscriptions_of(request.body))
-            if queue is not None:
-                outstanding[queue] += 1
-        for queue, count in outstanding.items():
-            if count > 1:
-                self.streams.setdefault(queue, Stream()).unsure = True
+                    self.stream_of(request).update(subscriptions_of(request.body))
 
     def whose(self, request: ControlMessage) -> QueueCore:
         """Return the queue that sends a request."""
@@ -532,9 +518,9 @@ class Walk(RuleBasedStateMachine):
         alive = [each for each in self.all if each.uri == queue.uri and each.state is not QueueState.CLOSED]
         return queue if queue in alive or not alive else alive[-1]
 
-    def stream_of(self, request: ControlMessage) -> Stream:
+    def stream_of(self, request: ControlMessage) -> dict[int, str]:
         assert request.r_id is not None
-        return self.streams.setdefault(self.asked[request.r_id], Stream())
+        return self.streams.setdefault(self.asked[request.r_id], {})
 
     def accepted(self, request: ControlMessage) -> None:
         """The broker does what a request says."""
@@ -542,13 +528,13 @@ class Walk(RuleBasedStateMachine):
         if isinstance(body, Disconnect):
             return
         assert request.r_id is not None
-        queue, stream = self.asked[request.r_id], self.stream_of(request)
+        queue = self.asked[request.r_id]
         if isinstance(body, ConfigureStream):
             new = subscriptions_of(body)
             self.current[queue] = tuple(new.values())
-            stream.known = new
+            self.streams[queue] = new
         elif not isinstance(body, OpenQueue):
-            stream.known = {}
+            self.streams[queue] = {}
             self.current.pop(queue, None)
 
     def new_connection(self) -> None:

@@ -760,7 +760,7 @@ class QueueCore(Machine):
     def _roll_back(self, now: float, request: Request, refusal: Status | None = None) -> None:
         if refusal is None:
             # The broker may have it: messages may come with its sIds.
-            self._shared.routes.settle(self, request.detail)
+            self._shared.routes.doubt(self, request.detail)
         else:
             self._shared.routes.drop(self, request.detail)
         failed = [*self._configuring, *self._waiting]

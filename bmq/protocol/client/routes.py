@@ -56,8 +56,13 @@ class Routes:
             routes = self.by_queue.setdefault(queue.q_id, {})
             routes.update((s_id, (queue, sub)) for s_id, sub in numbered)
 
+    def doubt(self, queue: QueueCore, numbered: Numbered) -> None:
+        """A configuration may have replaced the one before: both stay known until another one has."""
+        generations = self._generations.setdefault(queue, deque([[]]))
+        generations[-1] += [s_id for s_id, _ in numbered]
+
     def settle(self, queue: QueueCore, numbered: Numbered) -> None:
-        """A configuration has, or may have, replaced the one before; older ones are forgotten."""
+        """A configuration has replaced the one before; older ones are forgotten."""
         generations = self._generations.setdefault(queue, deque())
         generations.append([s_id for s_id, _ in numbered])
         while len(generations) > _GENERATIONS:
