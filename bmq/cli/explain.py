@@ -275,7 +275,8 @@ class _Explanation:
         elif full:
             yield (
                 f"{rest}: they match no subscription, or only such as are at their limit ({_RESUMES}), or "
-                "they stand behind one that waits for such a subscription, which can stop the whole application: "
+                "they stand behind one that waits for such a subscription, which can stop the whole "
+                "application: "
                 "subscriptions that do not compete should have one priority."
             )
         else:

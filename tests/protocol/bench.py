@@ -15,6 +15,7 @@ from bmq.errors import AckStatus, Error
 from bmq.protocol.client.core import ClientCore, CoreOptions, SessionState
 from bmq.protocol.client.events import (
     Acked,
+    Astray,
     CloseChannel,
     Completed,
     CredentialsNeeded,
@@ -60,6 +61,7 @@ class Bench:
         received: the messages delivered, each with the owner of its subscription.
         failures: why the core wanted connections closed.
         renewals: how often it asked for credentials.
+        astray: how many messages came for what is not open.
         configured: what became of configured streams: their owner, and whether changes failed.
         signals: the names of everything reported, in order.
     """
@@ -74,6 +76,7 @@ class Bench:
         self.received: list[tuple[Any, PushMessage]] = []
         self.failures: list[Error | None] = []
         self.renewals = 0
+        self.astray = 0
         self.configured: list[tuple[Any, bool]] = []
         self.signals: list[str] = []
         self.up = False
@@ -127,6 +130,8 @@ class Bench:
                 self.received.extend((sub.owner, PushMessage._make(message)) for message in messages)
         elif isinstance(event, CloseChannel):
             self.failures.append(event.error)
+        elif isinstance(event, Astray):
+            self.astray += event.messages
         elif isinstance(event, StreamConfigured):
             self.configured.append((event.owner, event.failed))
         else:

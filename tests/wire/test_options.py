@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bmq.errors import ProtocolError
 from bmq.wire.layout import OptionHeader, SubQueueInfo
-from bmq.wire.options import encode_sub_queue_ids, read_sub_queue_ids
+from bmq.wire.options import LimitedIds, encode_sub_queue_ids, read_sub_queue_ids
 from tests.hostile import attempt
 
 identifiers = st.integers(0, 2**32 - 1)
@@ -123,3 +123,24 @@ def test_any_bytes_are_ids_or_an_error(area: bytes) -> None:
         assert 40 <= error.offset < 40 + len(area)
     else:
         assert 1 <= len(ids) <= max(1, len(area) // 4)
+
+
+@pytest.mark.parametrize(
+    ("area", "left"),
+    [
+        (option(3, u32(7) + b"\x03\0\0\0", specific=2), 3),
+        (option(3, u32(7) + b"\x40\0\0\0", specific=2), 0),  # potentially poisonous
+        (b"\x0e\x00\x00\x05", 5),  # packed
+    ],
+)
+def test_attempts_that_are_left_are_read(area: bytes, left: int) -> None:
+    ids = read_sub_queue_ids(area)
+    assert isinstance(ids, LimitedIds)
+    assert ids.attempts_left == left
+
+
+@pytest.mark.parametrize(
+    "area", [option(3, info(7), specific=2), bytes.fromhex("0e000080"), option(1, u32(7))]
+)
+def test_attempts_without_a_limit_are_not_counted(area: bytes) -> None:
+    assert not isinstance(read_sub_queue_ids(area), LimitedIds)

@@ -100,8 +100,9 @@ def test_equal_names_in_another_order_or_of_other_types_are_other_schemas(new: b
     for _ in range(3):
         for message in messages:
             decoded = Properties(encode_properties(message, new=new), new=new)
-            assert list(decoded.items()) == list(message.items())
-            assert [type(v) for v in decoded.values()] == [type(v) for v in message.values()]
+            expected = sorted(message.items()) if new else list(message.items())
+            assert list(decoded.items()) == expected
+            assert [type(v) for v in decoded.values()] == [type(v) for _, v in expected]
 
 
 @ENCODINGS

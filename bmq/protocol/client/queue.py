@@ -520,6 +520,8 @@ class QueueCore(Machine):
         self.wanted = subscriptions
         self._waiting.append(self._watch(operation))
         self._shared.changed[self] = None
+        if self.state is not QueueState.OPEN:
+            self.fire(_I.CONFIGURE, 0.0)  # it waits until the queue is open
 
     def send_changes(self, now: float) -> None:
         """Tell the broker of new subscriptions, if it can be told; else they keep."""

@@ -1,0 +1,129 @@
+"""What is done about subscriptions besides changing them: kept numbers, and a look at those that go quiet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bmq.protocol.client.core import CoreOptions
+from bmq.protocol.client.events import ClientDeprecated, DeliveryRevived
+from bmq.protocol.client.queue import QueueCore, QueueState
+from bmq.wire.control import BrokerResponse, Codec, ConfigureStream, Status, encode_event
+from tests.protocol.bench import READ, Bench, connected
+
+URI = "bmq://bmq.test.mem.priority/q"
+
+
+def s_ids(request: Any) -> dict[str, int]:
+    """The subscription ids that a configureStream gives, by expression."""
+    assert isinstance(request, ConfigureStream)
+    return {each.expression.text: each.s_id for each in request.stream_parameters.subscriptions}
+
+
+def quiet(bench: Bench, seconds: float) -> list[dict[str, int]]:
+    """Let time pass; return what was asked of the broker meanwhile, and answer it."""
+    asked: list[dict[str, int]] = []
+    for _ in range(round(seconds * 10)):
+        bench.wait(0.1)
+        while bench.broker.requests:
+            asked.append(s_ids(bench.answer()))
+    return asked
+
+
+def reader(bench: Bench, *expressions: str) -> QueueCore:
+    return bench.open(URI, READ, subscriptions=expressions)
+
+
+def test_a_subscription_keeps_its_number_while_others_change() -> None:
+    bench = connected()
+    stays, goes, comes = bench.subscriptions(["x == 1", "x == 2", "x == 3"])
+    queue = bench.open(URI, READ, subscriptions=[])
+    asked = []
+    for wanted in ([stays, goes], [stays], [comes, stays], [stays]):
+        bench.core.configure_queue(queue, wanted, object(), bench.now + 60)
+        bench.pump()
+        asked.append(s_ids(bench.answer()))
+    assert len({each["x == 1"] for each in asked}) == 1
+    numbers = [number for each in asked for text, number in each.items() if text != "x == 1"]
+    assert len(set(numbers)) == 2
+
+
+def test_a_number_is_not_used_again_on_another_connection() -> None:
+    bench = connected()
+    queue = reader(bench, "x == 1")
+    before = bench.broker.s_ids[queue.q_id][-1]
+    bench.lose()
+    bench.connect()
+    bench.answer_all()
+    assert bench.broker.s_ids[queue.q_id][-1] != before
+
+
+def test_a_quiet_subscription_is_repeated_with_growing_pauses() -> None:
+    bench = connected(CoreOptions(repeat_after=1, repeat_every=8))
+    queue = reader(bench, "x == 1", "x == 2")
+    first = bench.broker.s_ids[queue.q_id][-2:]
+    asked = quiet(bench, 31.5)  # after 1, 3, 7, 15, 23, 31 seconds
+    assert len(asked) == 6
+    assert all(list(each.values()) == first for each in asked)
+    assert queue.repeated == 6
+    assert queue.revived == 0
+    assert queue.state is QueueState.OPEN
+
+
+def test_what_a_repetition_brings_is_counted_said_once_and_asked_for_again_soon() -> None:
+    bench = connected(CoreOptions(repeat_after=1, repeat_every=60))
+    queue = reader(bench, "x == 1")
+    assert len(quiet(bench, 7.1)) == 3
+    bench.push(queue, *range(1, 101))
+    assert queue.revived == 100
+    assert bench.happened.count(DeliveryRevived(URI)) == 1
+    assert len(quiet(bench, 1.2)) == 1  # not after eight seconds
+    bench.push(queue, *range(101, 201))
+    assert queue.revived == 200
+    assert bench.happened.count(DeliveryRevived(URI)) == 1
+
+
+def test_a_subscription_that_is_not_quiet_is_left_alone() -> None:
+    bench = connected(CoreOptions(repeat_after=1, repeat_every=60))
+    queue = reader(bench, "x == 1")
+    for number in range(1, 20):
+        assert quiet(bench, 0.9) == []
+        bench.push(queue, number)
+    assert queue.repeated == queue.revived == 0
+
+
+@pytest.mark.parametrize(("after", "expression"), [(0.0, "x == 1"), (1.0, "")])
+def test_nothing_is_repeated_without_expressions_or_when_that_is_switched_off(
+    after: float, expression: str
+) -> None:
+    bench = connected(CoreOptions(repeat_after=after))
+    reader(bench, expression)
+    assert quiet(bench, 10) == []
+    assert bench.core.next_deadline() is None
+
+
+def test_a_repetition_that_is_refused_changes_nothing() -> None:
+    bench = connected(CoreOptions(repeat_after=1))
+    queue = reader(bench, "x == 1")
+    bench.wait(1)
+    bench.refuse()
+    assert queue.state is QueueState.OPEN
+    assert [each.expression for each in queue.wanted] == ["x == 1"]
+    bench.push(queue, 1)
+    assert bench.numbers_received == [1]
+
+
+def test_a_broker_that_deprecates_the_client_is_heard() -> None:
+    bench = Bench()
+    bench.open_channel()
+    bench.send(
+        encode_event(BrokerResponse(result=Status(), protocol_version=1, is_deprecated_sdk=True), Codec.JSON)
+    )
+    assert [event for event in bench.happened if isinstance(event, ClientDeprecated)]
+
+
+def test_messages_for_nobody_are_reported() -> None:
+    bench = connected()
+    bench.send(bench.broker.push(77, [(bytes(16), b"1"), (bytes(15) + b"1", b"2")], (5,)))
+    assert bench.astray == 2
