@@ -272,9 +272,9 @@ class _Explanation:
             )
         elif full:
             yield (
-                f"{rest}: they match no subscription, or only such as are at their limit ({_RESUMES}), or they "
-                "stand behind one that waits for such a subscription, which can stop the whole application: "
-                "subscriptions that do not compete should have one priority."
+                f"{rest}: they match no subscription, or only such as are at their limit ({_RESUMES}), or "
+                "they stand behind one that waits for such a subscription, which can stop the whole "
+                "application: subscriptions that do not compete should have one priority."
             )
         else:
             yield f"{rest} although there is room: they match no subscription."

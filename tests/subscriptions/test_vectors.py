@@ -14,6 +14,8 @@ from tests.transcripts import probes
 
 INT64_MIN = -(2**63)
 
+pytestmark = pytest.mark.filterwarnings("ignore::bmq.errors.ExpressionWarning")
+
 MESSAGE: dict[str, Any] = {
     "b_true": True,
     "b_false": False,
