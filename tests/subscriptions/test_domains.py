@@ -181,6 +181,7 @@ def test_as_a_real_broker_did_it() -> None:
     assert kept == probes()["application_subscription"]["pushed"]
 
 
+@pytest.mark.statement("1.25")
 def test_what_a_real_broker_does_with_several_is_said() -> None:
     for mode in ("priority", "broadcast"):
         entry = {"appId": "", "expression": {"version": "E_VERSION_1", "text": "x == 1"}}

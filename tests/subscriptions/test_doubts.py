@@ -45,6 +45,7 @@ from tests.subscriptions.strategies import messages, trees
         ("x == 1 || !exists(x)", 11, "ask first"),
     ],
 )
+@pytest.mark.statement("2.4", "2.6")
 def test_what_is_surely_not_meant_is_warned_of(text: str, offset: int, words: str) -> None:
     with pytest.warns(bmq.ExpressionWarning, match=r"\^ column") as caught:
         expression = Expression(text)

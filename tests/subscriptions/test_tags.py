@@ -167,6 +167,7 @@ CMQ: list[tuple[int, set[str], set[str], bool]] = [
 
 class TestPulsar:
     @pytest.mark.parametrize("row", PULSAR, ids=lambda row: f"row {row[0]}")
+    @pytest.mark.statement("5.3")
     def test_truth_table(self, row: tuple[int, set[str], set[str], set[str], bool]) -> None:
         _, any_of, all_of, tags, match = row
         wanted = TagFilter(any_of=any_of, all_of=all_of)
@@ -180,6 +181,7 @@ class TestPulsar:
         migrated = TagFilter.from_pulsar(metadata)
         assert any(each is None or each.matches(message) for each in migrated.subscriptions()) is match
 
+    @pytest.mark.statement("5.1")
     def test_row_17_the_key_has_to_start_with_tag(self) -> None:
         wanted = TagFilter(any_of=[U])
         assert not wanted.matches(with_pulsar_tags({"color": U}))
@@ -199,6 +201,7 @@ class TestPulsar:
         assert pulsar_tags({"tag0": Typed(PropertyType.STRING, "eu"), "tag1": b"x"}) == {"eu"}
         assert with_pulsar_tags(message) == {**message, "t.eu": True, "t.urgent": True}
 
+    @pytest.mark.statement("5.6")
     def test_consumer_metadata_that_is_no_filter_is_ignored(self) -> None:
         metadata = {"anytag": "a", "anytag2": "b", "alltagX": "c", "tag": "d", "name": "e"}
         assert TagFilter.from_pulsar(metadata) == TagFilter(any_of=["a", "b"], all_of=["c"])
@@ -218,6 +221,7 @@ class TestPulsarAsItIs:
     )
     @example({"urgent", "compressed"}, set(), {"tagA": "compressed"})
     @example(set(), {"urgent", "compressed"}, {"tag0": "urgent", "tag1": "uncompressed"})
+    @pytest.mark.statement("5.1")
     def test_the_subscriptions_take_what_pulsar_takes(
         self, any_of: set[str], all_of: set[str], message: dict[str, Any]
     ) -> None:
@@ -229,6 +233,7 @@ class TestPulsarAsItIs:
         assert any(taken) is expected
 
     @pytest.mark.parametrize("row", PULSAR, ids=lambda row: f"row {row[0]}")
+    @pytest.mark.statement("5.2")
     def test_truth_table(self, row: tuple[int, set[str], set[str], set[str], bool]) -> None:
         _, any_of, all_of, tags, expected = row
         message = {f"tag{i}": tag for i, tag in enumerate(tags)}
@@ -246,6 +251,7 @@ class TestPulsarAsItIs:
         texts = PulsarTags(any_of={"a", "b"}, keys=["tag0", "tag1"]).subscriptions()
         assert [str(each) for each in texts] == ['tag0=="a"||tag0=="b"', 'tag1=="a"||tag1=="b"']
 
+    @pytest.mark.statement("5.4")
     def test_what_does_not_fit_says_what_to_do(self) -> None:
         with pytest.raises(InvalidExpression, match=r"too many operators.*\n.*with_pulsar_tags"):
             PulsarTags(all_of={"a", "b", "c", "d"}, keys=KEYS).subscriptions()
@@ -284,6 +290,7 @@ class TestPulsarAsItIs:
 
 class TestCmq:
     @pytest.mark.parametrize("row", CMQ, ids=lambda row: f"row {row[0]}")
+    @pytest.mark.statement("6.2")
     def test_truth_table(self, row: tuple[int, set[str], set[str], bool]) -> None:
         _, subscriber, tags, match = row
         wanted = CmqTags(*subscriber)
@@ -326,6 +333,7 @@ class TestBudget:
         assert len(wanted.subscriptions()) == 3
         assert takes(wanted, {"c" * 60})
 
+    @pytest.mark.statement("5.4")
     def test_more_than_five_all_tags_are_an_error_with_ways_out(self) -> None:
         wanted = TagFilter(all_of=["a", "b", "c", "d", "e", "f"])
         with pytest.raises(InvalidExpression) as caught:
@@ -365,6 +373,7 @@ tag_sets = st.sets(st.sampled_from([*"abcdefgh", "a-b", "x" * 50, "y" * 50]), ma
 
 class TestComplement:
     @given(tag_sets, st.sets(st.sampled_from([*"abxyz", "y" * 50]), max_size=4), tag_sets)
+    @pytest.mark.statement("5.7")
     def test_disjoint_and_complete(self, any_of: set[str], all_of: set[str], tags: set[str]) -> None:
         wanted = TagFilter(any_of=any_of, all_of=all_of)
         try:

@@ -95,6 +95,7 @@ kinds = pytest.mark.parametrize(("build", "decode", "kind"), KINDS)
         max_size=5,
     )
 )
+@pytest.mark.statement("3.4")
 def test_puts_arrive_as_they_were_sent(messages: list[PutMessage]) -> None:
     encoded = [
         encode_put(
@@ -138,6 +139,7 @@ def test_puts_arrive_as_they_were_sent(messages: list[PutMessage]) -> None:
         max_size=5,
     )
 )
+@pytest.mark.statement("3.6")
 def test_pushes_arrive_as_they_were_sent(messages: list[PushMessage]) -> None:
     encoded = [
         encode_push(
@@ -174,6 +176,7 @@ def test_an_event_without_messages(build: Any, decode: Decoder, kind: str) -> No
 
 @kinds
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 1023, 1024, 70_000])
+@pytest.mark.statement("3.4")
 def test_every_padding(build: Any, decode: Decoder, kind: str, length: int) -> None:
     event = EVENT_HEADER + build(b"x" * length) + build(b"next")
     assert [m.data for m in decode(event, AT)] == [b"x" * length, b"next"]
@@ -183,6 +186,7 @@ def test_a_push_without_options_is_for_subscription_0() -> None:
     assert [m.sub_ids for m in decode_pushes(EVENT_HEADER + push(), AT)] == [(0,)]
 
 
+@pytest.mark.statement("3.5")
 def test_options_of_a_put_are_skipped() -> None:
     group = bytes.fromhex("08000002") + pad(b"grp")
     [decoded] = decode_puts(EVENT_HEADER + put(options=group), AT)
@@ -245,6 +249,7 @@ def test_the_shortest_message_of_an_old_peer(build: Any, decode: Decoder, kind: 
 
 @kinds
 @pytest.mark.parametrize("words", [10, 11, 20, 31])
+@pytest.mark.statement("3.2")
 def test_longer_headers_are_honoured(build: Any, decode: Decoder, kind: str, words: int) -> None:
     options = encode_sub_queue_ids((4,)) if kind == "Push" else b""
     longer = build(b"x", header_words=words, options=options, flags=2, schemaId=7)
