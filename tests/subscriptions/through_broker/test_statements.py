@@ -375,6 +375,7 @@ async def test_the_right_side_is_not_looked_at_when_the_left_decides(scene: Scen
         ("x == 1 && y == 2 || z == 3", {"x": 0, "y": 2, "z": 3}, True),
     ],
 )
+@pytest.mark.filterwarnings("ignore::bmq.errors.ExpressionWarning")
 @pytest.mark.statement("2.11")
 async def test_precedence_and_associativity_are_those_of_c(
     scene: Scene, expression: str, properties: dict[str, Any], match: bool
