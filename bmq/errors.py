@@ -43,6 +43,7 @@ __all__ = [
     "ConfigureQueueError",
     "ConnectionFailed",
     "Error",
+    "ExpressionWarning",
     "InvalidArgument",
     "InvalidExpression",
     "InvalidPayload",
@@ -313,3 +314,13 @@ class PostError(Error):
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), self.args, dict(self.__dict__))
+
+
+class ExpressionWarning(UserWarning):
+    """A legal expression surely does not mean what it says: it never matches, for instance.
+
+    No error, and the expression is used as it is. The message says what it does, and where. As all of
+    Python's warnings it is shown once a place, and can be turned into an error or switched off::
+
+        warnings.simplefilter("error", bmq.ExpressionWarning)
+    """

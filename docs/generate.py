@@ -7,10 +7,12 @@ the error classes.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import io
 import re
 import tokenize
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntFlag
@@ -303,6 +305,55 @@ def admin() -> str:
     return describe(calls, bmq.admin) + "\n\n## Results\n\n" + describe(results, bmq.admin, level=3)
 
 
+STATEMENTS = Path(__file__).parent / "statements.toml"
+VERDICTS = {"yes": "holds", "broker": "a real broker differs", "no": "bmq differs"}
+
+
+def marked_tests() -> dict[str, list[str]]:
+    """The tests of each statement, by their markers; they are read, not imported."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        source = path.read_text(encoding="utf-8")
+        if "mark.statement(" in source:
+            module = path.relative_to(ROOT).as_posix()
+            for name, numbers in _marks(ast.parse(source), module):
+                for number in numbers:
+                    found.setdefault(number, []).append(name)
+    return found
+
+
+def _marks(parent: ast.Module | ast.ClassDef, name: str) -> Iterator[tuple[str, list[str]]]:
+    for node in parent.body:
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        for decorator in node.decorator_list:
+            if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.statement":
+                yield f"{name}::{node.name}", [ast.literal_eval(each) for each in decorator.args]
+        if isinstance(node, ast.ClassDef):
+            yield from _marks(node, f"{name}::{node.name}")
+
+
+def statements() -> str:
+    """The statements of the documents: what holds, what differs and why, and the tests that show it."""
+    tests = marked_tests()
+    parts = []
+    for section in tomllib.loads(STATEMENTS.read_text(encoding="utf-8"))["section"]:
+        rows = [
+            (
+                row["number"],
+                row["text"],
+                " ".join(
+                    [VERDICTS[row["holds"]] + ("." if "why" in row else ""), row.get("why", "")]
+                ).strip(),
+                "<br>".join(f"`{name.removeprefix('tests/')}`" for name in tests.get(row["number"], [])),
+            )
+            for row in section["statement"]
+        ]
+        heading = f"## {section['number']}. {section['title']}"
+        parts += [heading, _table(("", "stated", "in fact", "shown by"), rows)]
+    return "\n\n".join(parts)
+
+
 GENERATED: dict[str, Callable[[], str]] = {
     "layouts": layouts,
     "enumerations": enumerations,
@@ -315,6 +366,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "api-testing": lambda: _api_of(bmq.testing),
     "admin": admin,
     "session-events": session_events,
+    "statements": statements,
 }
 
 

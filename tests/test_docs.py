@@ -8,6 +8,7 @@ import itertools
 import re
 import subprocess
 import sys
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
@@ -88,6 +89,36 @@ class TestLayouts:
 
 def action_name(action: Any) -> str:
     return getattr(action, "__name__", "").removeprefix("_")
+
+
+class TestStatements:
+    """The page on what the documents state: every row is shown by a test, every marked test has a row."""
+
+    @pytest.fixture
+    def listed(self, generate: ModuleType) -> list[dict[str, str]]:
+        sections = tomllib.loads(generate.STATEMENTS.read_text(encoding="utf-8"))["section"]
+        for section in sections:
+            for row in section["statement"]:
+                assert row["number"].startswith(section["number"] + ".")
+        return [row for section in sections for row in section["statement"]]
+
+    def test_every_statement_has_a_test_and_every_marker_a_statement(
+        self, generate: ModuleType, listed: list[dict[str, str]]
+    ) -> None:
+        numbers = [row["number"] for row in listed]
+        assert len(numbers) == len(set(numbers))
+        assert set(generate.marked_tests()) == set(numbers)
+
+    def test_every_statement_has_its_row(self, generate: ModuleType, listed: list[dict[str, str]]) -> None:
+        page = generate.statements()
+        shown = [
+            line.split(" | ")[0].removeprefix("| ") for line in page.splitlines() if line.startswith("| ")
+        ]
+        assert [each for each in shown if each[:1].isdigit()] == [row["number"] for row in listed]
+
+    def test_what_differs_says_why(self, listed: list[dict[str, str]]) -> None:
+        assert {row["holds"] for row in listed} == {"yes", "broker", "no"}
+        assert [row["number"] for row in listed if row["holds"] != "yes" and not row.get("why")] == []
 
 
 class TestMachines:

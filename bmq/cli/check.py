@@ -12,6 +12,7 @@ from bmq.cli.messages import BadInput, parse_properties
 from bmq.cli.output import emit, emit_json, out, table
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import offline
+from bmq.subscriptions.diagnostics import point_at
 from bmq.subscriptions.syntax import MAX_LENGTH, MAX_OPERATORS
 from bmq.wire.properties import PropertyInput
 
@@ -43,7 +44,8 @@ def command(
 ) -> int:
     """Check subscription expressions without a broker: legal or not, what they cost, and what matches.
 
-    A broker accepts an expression that it cannot compile without a word, and then delivers everything.
+    A broker accepts an expression that it cannot compile without a word, and then delivers everything. One
+    that is legal and surely does not mean what it says (it never matches, for instance) is warned of.
     Several expressions are several subscriptions of one queue: what becomes of the message is shown as the
     broker decides it. The exit status is 1 when an expression is not legal, or when nothing matches.
 
@@ -62,13 +64,19 @@ def command(
     legal: list[bmq.Expression | None] = []
     failed = False
     for text in expressions:
+        error: bmq.InvalidExpression | None = None
         try:
-            legal.append(bmq.Expression(text) if text else None)
-        except bmq.InvalidExpression as error:
+            expression = bmq.Expression(text, strict=False) if text else None
+        except bmq.InvalidExpression as unencodable:
+            error = unencodable
+        else:
+            error = expression.error if expression is not None else None
+            if error is None:
+                legal.append(expression)
+                _show(expression, message if tries else None, json=json)
+        if error is not None:
             failed = True
             _show_error(text, error, json=json)
-        else:
-            _show(legal[-1], message if tries else None, json=json)
     if failed or not tries:
         return ExitStatus.FAILED if failed else ExitStatus.OK
     ranks = [*(priorities or ()), *[0] * len(legal)]
@@ -95,6 +103,10 @@ def _show(expression: bmq.Expression | None, message: dict[str, PropertyInput] |
                 "operators": expression.operators if expression else 0,
                 "length": len(expression.text) if expression else 0,
                 "properties": expression.properties if expression else (),
+                "warnings": [
+                    {"offset": doubt.offset, "message": doubt.message}
+                    for doubt in (expression.doubts if expression else ())
+                ],
                 "matches": None if evaluation is None else bool(evaluation),
                 "error": evaluation.reason if evaluation is not None else "",
             }
@@ -108,6 +120,10 @@ def _show(expression: bmq.Expression | None, message: dict[str, PropertyInput] |
             f"  legal: {expression.operators} of {MAX_OPERATORS} operators, {len(expression.text)} of "
             f"{MAX_LENGTH} characters; reads {', '.join(expression.properties)}"
         )
+        for doubt in expression.doubts:
+            emit(f"  warning: {doubt.message}")
+            for line in point_at(expression.text, doubt.offset).splitlines():
+                emit(f"  {line}")
     if evaluation is not None:
         if evaluation:
             verdict = "matches"

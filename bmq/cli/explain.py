@@ -276,8 +276,7 @@ class _Explanation:
             yield (
                 f"{rest}: they match no subscription, or only such as are at their limit ({_RESUMES}), or "
                 "they stand behind one that waits for such a subscription, which can stop the whole "
-                "application: "
-                "subscriptions that do not compete should have one priority."
+                "application: subscriptions that do not compete should have one priority."
             )
         else:
             yield f"{rest} although there is room: they match no subscription."

@@ -6,11 +6,13 @@ Nothing here talks to a broker: an :class:`Expression` is checked and evaluated 
 from bmq.subscriptions.builder import Filter, Operand, P
 from bmq.subscriptions.diagnostics import ErrorKind
 from bmq.subscriptions.domains import AppOutcome, Finding, check_domain, explain_domain
+from bmq.subscriptions.doubts import Doubt
 from bmq.subscriptions.evaluator import EvaluationFailure, Evaluator, Lookup, lookup
 from bmq.subscriptions.expression import Evaluation, Expression
 from bmq.subscriptions.filters import (
     CmqTags,
     Complement,
+    PulsarTags,
     Selector,
     TagFilter,
     complement,
@@ -35,6 +37,7 @@ __all__ = [
     "CmqTags",
     "Complement",
     "Decision",
+    "Doubt",
     "ErrorKind",
     "Evaluation",
     "EvaluationFailure",
@@ -45,6 +48,7 @@ __all__ = [
     "Lookup",
     "Operand",
     "P",
+    "PulsarTags",
     "Route",
     "RoutingTable",
     "Selector",

@@ -12,7 +12,7 @@ from typing import Final, NoReturn, TypeAlias, final
 
 from bmq.errors import InvalidArgument, InvalidExpression
 from bmq.subscriptions.diagnostics import ErrorKind, point_at
-from bmq.subscriptions.expression import Expression
+from bmq.subscriptions.expression import Expression, planned
 from bmq.subscriptions.planner import plan_tree
 from bmq.subscriptions.rewrite import simplest
 from bmq.subscriptions.scanner import NAME_PATTERN
@@ -139,7 +139,7 @@ class Filter:
         Raises:
             InvalidExpression: it exceeds a limit of the broker and cannot be split.
         """
-        return [Expression(text) for text in plan_tree(self._node)]
+        return planned(plan_tree(self._node))
 
     def __and__(self, other: object) -> Filter:
         return self._joined("&&", other, False)

@@ -122,7 +122,7 @@ def _outcome(entry: _Entry | None, properties: Mapping[str, PropertyInput] | Non
         return AppOutcome(True, "no application subscription: it gets every message")
     if not entry.text:
         return AppOutcome(True, f"{entry.where} has an empty expression, which every message matches")
-    expression = Expression(entry.text)
+    expression = Expression(entry.text, strict=False)
     evaluation = expression.evaluate(properties)
     if evaluation:
         return AppOutcome(True, f"{entry.where} matches: {entry.text}", expression, evaluation)
@@ -217,10 +217,14 @@ def _check_text(text: str, where: str, app_id: str, findings: list[Finding]) -> 
         )
         return True
     try:
-        Expression(text)
+        expression = Expression(text, strict=False)
     except InvalidExpression as error:
         findings.append(Finding("error", where, str(error), app_id))
         return False
+    if expression.error is not None:
+        findings.append(Finding("error", where, str(expression.error), app_id))
+        return False
+    findings += [Finding("warning", where, doubt.message, app_id) for doubt in expression.doubts]
     return True
 
 
@@ -243,8 +247,9 @@ def _check_fanout(app_ids: list[str], entries: list[_Entry], findings: list[Find
 def _check_single(mode: str, entries: list[_Entry], findings: list[Finding]) -> None:
     if len(entries) > 1:
         message = (
-            f"a {mode} domain takes one subscription at most; with more no queue can be opened. Write one "
-            "expression with `||`"
+            f"a {mode} domain takes one subscription at most. With more no queue can be opened: a real "
+            "broker refuses the first with an error without text (E_UNKNOWN), then its process ends, with "
+            "every domain that it serves. Write one expression with `||`"
         )
         findings.append(Finding("error", entries[1].where, message, entries[1].app_id))
     elif entries and entries[0].app_id:

@@ -34,7 +34,16 @@ from bmq.subscriptions.syntax import (
 from bmq.wire.constants import PropertyType
 from bmq.wire.properties import Properties, Typed
 
-__all__ = ["EvaluationFailure", "Evaluator", "Lookup", "always", "compile_tree", "lookup"]
+__all__ = [
+    "EvaluationFailure",
+    "Evaluator",
+    "Lookup",
+    "always",
+    "compile_tree",
+    "encoded",
+    "lookup",
+    "lowered",
+]
 
 #: Gives a property's value by name: bool, int, str, bytes (BINARY) or Typed; None or KeyError when missing.
 Lookup: TypeAlias = Callable[[str], Any]
@@ -133,7 +142,8 @@ def _readable(value: Any) -> bool:
     return type(_exact(value)) is not ErrorKind
 
 
-def _encoded(text: str) -> bytes:
+def encoded(text: str) -> bytes:
+    """The bytes of a string, which are what compares."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -157,7 +167,7 @@ _HELPERS: Final[dict[str, Any]] = {
     "PLAIN": frozenset({bool, int, str}),
     "exact": _exact,
     "readable": _readable,
-    "encoded": _encoded,
+    "encoded": encoded,
     "wrapped": _wrapped,
     "quotient": _quotient,
     "remainder": _remainder,
@@ -172,18 +182,18 @@ def _is_operator(operator: object) -> bool:
     return type(operator) is str and operator in PRECEDENCE
 
 
-def _lowered(node: Node) -> Node:
+def lowered(node: Node) -> Node:
     """Apply the broker's compile-time rewriting of comparisons with a literal ``true`` or ``false``."""
     match node:
         case Not(operand, offset):
-            return Not(_lowered(operand), offset)
+            return Not(lowered(operand), offset)
         case Negate(operand, offset):
-            return Negate(_lowered(operand), offset)
+            return Negate(lowered(operand), offset)
         case Binary(operator, left, right, offset):
             # It becomes code: nothing but what the language has may get there.
             if not _is_operator(operator):
                 raise InvalidExpression(f"the language has no operator {operator!r}", offset=offset)
-            left, right = _lowered(left), _lowered(right)
+            left, right = lowered(left), lowered(right)
             if operator in ("==", "!="):
                 literal, other = (left, right) if isinstance(left, Boolean) else (right, left)
                 if isinstance(literal, Boolean):
@@ -370,7 +380,7 @@ class _Generator:
             a, b = value, self._value(literal)[0]
             # ASCII sorts the same by characters and by bytes, whatever stands on the other side.
             if isinstance(literal, String) and not literal.value.isascii():
-                a, b = f"encoded({value})", self._constant(_encoded(literal.value))
+                a, b = f"encoded({value})", self._constant(encoded(literal.value))
             if literal is left:
                 a, b = b, a
             self._write(f"{result} = {a} {operator} {b}")
@@ -393,4 +403,4 @@ def compile_tree(node: Node) -> Evaluator:
     Raises:
         InvalidExpression: a tree made by hand has an operator that the language does not have.
     """
-    return _Generator().function(_lowered(node))
+    return _Generator().function(lowered(node))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
 from bmq.errors import InvalidArgument, InvalidExpression
 from bmq.subscriptions.checker import Checked, check, encoded_length
 from bmq.subscriptions.diagnostics import ErrorKind
+from bmq.subscriptions.doubts import Doubt, find_doubts, warn_of
 from bmq.subscriptions.evaluator import EvaluationFailure, Evaluator, always, compile_tree, lookup
 from bmq.subscriptions.syntax import Node
 from bmq.wire.properties import PropertyInput, Typed
 
-__all__ = ["Evaluation", "Expression"]
+__all__ = ["Evaluation", "Expression", "made", "planned"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,10 @@ class Expression:
     Raises:
         InvalidExpression: the broker could not compile the text (only with ``strict``), or the text cannot
             be encoded at all.
+
+    Warns:
+        ExpressionWarning: a legal text surely does not mean what it says (only with ``strict``); see
+            :attr:`doubts`.
     """
 
     __slots__ = ("_checked", "_error", "_evaluator", "_strict", "_text")
@@ -81,6 +86,8 @@ class Expression:
                 raise
             encoded_length(text)
             self._error = error.with_traceback(None)
+        if strict:
+            warn_of(text, self.doubts)
 
     @property
     def text(self) -> str:
@@ -111,6 +118,11 @@ class Expression:
     def operators(self) -> int:
         """The operators as the broker counts them (at most 10): references to properties are included."""
         return self._checked.operators if self._checked else 0
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """What in a legal text surely does not mean what it says: ``x == 1 && x == 2`` never matches."""
+        return find_doubts(self._checked.ast) if self._checked else ()
 
     def compile(self) -> Evaluator:
         """Return the function that evaluates the expression: for whoever has many messages to look at.
@@ -177,7 +189,24 @@ class Expression:
 
 
 def _restore(text: str, strict: bool) -> Expression:
-    return Expression(text, strict=strict)
+    """An expression that was checked before, or made by a program: nobody is warned."""
+    expression = Expression(text, strict=False)
+    if strict and expression.error is not None:
+        raise expression.error
+    expression._strict = strict
+    return expression
+
+
+def planned(texts: list[str]) -> list[Expression]:
+    """The expressions of a plan; of one that was split, the parts are not what somebody wrote."""
+    if len(texts) == 1:
+        return [Expression(texts[0])]
+    return made(texts)
+
+
+def made(texts: Iterable[str]) -> list[Expression]:
+    """Expressions that a program wrote: nobody is warned of them."""
+    return [_restore(text, True) for text in texts]
 
 
 def _describe(name: str, value: PropertyInput) -> str:

@@ -9,20 +9,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import permutations
+from math import perm
 from typing import Final, TypeAlias
 
 from bmq.errors import InvalidArgument, InvalidExpression
-from bmq.subscriptions.builder import Filter, Operand
-from bmq.subscriptions.expression import Expression
-from bmq.subscriptions.planner import plan_text, plan_tree
+from bmq.subscriptions.builder import Filter, Operand, P
+from bmq.subscriptions.diagnostics import ErrorKind
+from bmq.subscriptions.expression import Expression, made, planned
+from bmq.subscriptions.planner import MAX_SUBSCRIPTIONS, plan_text, plan_tree
 from bmq.subscriptions.rewrite import is_total
 from bmq.subscriptions.syntax import Exists, Node, Not, join
-from bmq.subscriptions.tags import distinct, tag_name, tags_of
+from bmq.subscriptions.tags import distinct, pulsar_tags, tag_name, tags_of
 from bmq.wire.properties import PropertyInput
 
-__all__ = ["CmqTags", "Complement", "Selector", "TagFilter", "complement", "plan", "subscriptions_for", "tag"]
+__all__ = [
+    "CmqTags",
+    "Complement",
+    "PulsarTags",
+    "Selector",
+    "TagFilter",
+    "complement",
+    "plan",
+    "subscriptions_for",
+    "tag",
+]
 
 
+#: What matches nothing.
+_NEVER: Final = "exists(tag)&&!exists(tag)"
 _ALL_OF_ADVICE: Final = (
     "A message needs all of {count} tags, and that has to fit one expression: five tags if they are short, "
     "for there is no *and* between subscriptions. Instead, either (1) let an application subscription in the "
@@ -143,7 +158,7 @@ class TagFilter:
         if tree is None:
             return [None]
         try:
-            return [Expression(text) for text in plan_tree(tree)]
+            return [*made(plan_tree(tree))]
         except InvalidExpression as error:
             limit = str(error).partition("\n")[0]
             raise InvalidExpression(
@@ -206,6 +221,139 @@ class CmqTags(TagFilter):
         return f"CmqTags({', '.join(map(repr, self._any_of))})"
 
 
+_PULSAR_ADVICE: Final = (
+    "A message needs all of {count} values, in properties of different names, and that has to fit one "
+    "expression: three values if they are short. Let producers set tags beside them (with_pulsar_tags), of "
+    "which five fit, or let a subscriber ask for three and check the others with matches()."
+)
+
+
+class PulsarTags(TagFilter):
+    """Pulsar's ``anytag`` and ``alltag`` for messages in Pulsar's own form: ``tag0`` = "urgent".
+
+    For producers that cannot be changed; where they can, ``with_pulsar_tags`` and a :class:`TagFilter` cost
+    less. Pulsar looks at every property whose name begins with "tag". An expression has to name the
+    properties it reads, so the names that producers use are given here, and others are not looked at. The
+    number of subscriptions is that of the ways to find the values under the names: two values of ``all_of``
+    under four names are twelve, three are 24.
+
+    Args:
+        any_of: a message has one of these as the value of one of the properties.
+        all_of: it has all of these. At most three fit an expression.
+        keys: the names of the properties; those that do not begin with "tag" are refused.
+
+    Raises:
+        InvalidArgument: there are no names, or one does not begin with "tag".
+        InvalidExpression: an expression cannot hold a name or a value.
+    """
+
+    __slots__ = ("_keys",)
+
+    def __init__(
+        self, *, any_of: Iterable[str] = (), all_of: Iterable[str] = (), keys: Iterable[str]
+    ) -> None:
+        super().__init__(any_of=any_of, all_of=all_of)
+        if isinstance(keys, str):
+            raise InvalidArgument(f"keys is a collection of names, not one name: write [{keys!r}]")
+        self._keys = tuple(sorted(set(keys)))
+        wrong = [key for key in self._keys if not key.startswith("tag")]
+        if wrong or not self._keys:
+            raise InvalidArgument(f"the names of Pulsar's tags begin with 'tag': {wrong or 'none is given'}")
+        for value in (*self._any_of, *self._all_of):
+            for key in self._keys:
+                _ = P(key) == value
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, str], keys: Iterable[str]) -> PulsarTags:
+        """The filter of a Pulsar consumer's properties, for messages with tags under these names."""
+        given = TagFilter.from_pulsar(metadata)
+        return PulsarTags(any_of=given.any_of, all_of=given.all_of, keys=keys)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The names of the properties that are looked at."""
+        return self._keys
+
+    @property
+    def ast(self) -> Node | None:
+        """None: no one expression is this filter, for where a property is missing evaluation ends."""
+        return None
+
+    def matches(self, properties: Mapping[str, PropertyInput] | None) -> bool:
+        """Whether a message with these properties matches, in Pulsar's form under the filter's names.
+
+        Args:
+            properties: as for ``post``; None for a message without any.
+        """
+        mine = {name: value for name, value in (properties or {}).items() if name in self._keys}
+        return self.matches_tags(pulsar_tags(mine))
+
+    def subscriptions(self) -> list[Expression | None]:
+        """The subscriptions that together are this filter; ``[None]``, without expression, for everything.
+
+        Raises:
+            InvalidExpression: ``all_of`` has more values than one expression can hold, or it would take too
+                many subscriptions.
+        """
+        if not self._any_of and not self._all_of:
+            return [None]
+        ways = perm(len(self._keys), len(self._all_of))
+        if ways > MAX_SUBSCRIPTIONS:
+            raise InvalidExpression(
+                f"{len(self._all_of)} values can stand under {len(self._keys)} names in {ways} ways, and "
+                f"each is a subscription; at most {MAX_SUBSCRIPTIONS} are made. Give fewer names, or let "
+                "producers set tags beside them (with_pulsar_tags)",
+                code=ErrorKind.TOO_COMPLEX.name,
+            )
+        any_of = () if self.any_of & self.all_of else self._any_of
+        texts: dict[str, None] = {}
+        try:
+            for chosen in permutations(self._keys, len(self._all_of)):
+                terms = [P(key) == value for key, value in zip(chosen, self._all_of, strict=True)]
+                # A name has one value: where it is one of all_of, it is none of any_of.
+                for key in [key for key in self._keys if key not in chosen] if any_of else [""]:
+                    wanted = [P(key).one_of(*any_of), *terms] if key else terms
+                    texts.update(dict.fromkeys(plan_tree(join("&&", [each.ast for each in wanted]))))
+        except InvalidExpression as error:
+            limit = str(error).partition("\n")[0]
+            advice = _PULSAR_ADVICE.format(count=len(self._all_of))
+            raise InvalidExpression(
+                f"{limit}\n{advice}", expression=error.expression, code=error.code
+            ) from None
+        # With fewer names than values there is no way at all.
+        return [*made(texts or [_NEVER])]
+
+    def complement(self) -> Complement:
+        """How to receive what this filter drops: a catch-all, for a name that is missing ends an evaluation.
+
+        Raises:
+            InvalidExpression: as :meth:`subscriptions`.
+        """
+        wanted = self.subscriptions()
+        if wanted == [None]:
+            return Complement((), False, "", (None,))
+        reason = "where one of the names is missing, neither the filter nor its negation matches"
+        return Complement((), True, reason, tuple(wanted))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PulsarTags):
+            return False
+        return super().__eq__(other) is True and self._keys == other._keys
+
+    def __hash__(self) -> int:
+        return hash((self._any_of, self._all_of, self._keys))
+
+    def __repr__(self) -> str:
+        return f"PulsarTags(any_of={[*self._any_of]}, all_of={[*self._all_of]}, keys={[*self._keys]})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_pulsar_tags, (self._any_of, self._all_of, self._keys))
+
+
+def _pulsar_tags(any_of: tuple[str, ...], all_of: tuple[str, ...], keys: tuple[str, ...]) -> PulsarTags:
+    return PulsarTags(any_of=any_of, all_of=all_of, keys=keys)
+
+
 #: Whatever says which messages a consumer wants; None is every message.
 Selector: TypeAlias = str | Expression | Filter | Operand | TagFilter | None
 
@@ -227,7 +375,7 @@ def plan(filter: str | Expression | Filter | Operand) -> list[Expression]:
         return [filter.expression()]
     if isinstance(filter, Expression):
         return [filter]
-    return [Expression(text) for text in plan_text(filter)]
+    return planned(plan_text(filter))
 
 
 def subscriptions_for(selector: Selector) -> list[Expression | None]:
@@ -260,7 +408,7 @@ def complement(selector: Selector) -> Complement:
     """
     wanted = subscriptions_for(selector)
     if isinstance(selector, TagFilter):
-        return _complement(selector.ast, wanted)
+        return selector.complement()
     trees = [each.ast for each in wanted if each is not None]
     known = [tree for tree in trees if tree is not None]
     # Without expression, or with one the broker cannot compile, everything is wanted.
@@ -282,4 +430,4 @@ def _complement(tree: Node | None, wanted: list[Expression | None]) -> Complemen
     except InvalidExpression as error:
         reason = str(error).partition("\n")[0]
         return Complement((), True, f"the opposite does not fit an expression: {reason}", tuple(wanted))
-    return Complement(tuple(Expression(text) for text in texts), False, "", tuple(wanted))
+    return Complement(tuple(made(texts)), False, "", tuple(wanted))

@@ -19,6 +19,7 @@ def producer(core: Core, uri: str) -> Peer:
     return peer
 
 
+@pytest.mark.statement("1.21")
 def test_what_does_not_match_is_acknowledged_and_gone() -> None:
     measured = probes()["application_subscription"]
     core = Core()
@@ -32,6 +33,7 @@ def test_what_does_not_match_is_acknowledged_and_gone() -> None:
     assert len(core.node.queues[APPSUB].store) == 1
 
 
+@pytest.mark.statement("1.22")
 def test_each_application_has_its_own() -> None:
     """Recorded in official-appsub: foo takes 1, bar takes 2, baz everything."""
     core = Core()
@@ -55,6 +57,7 @@ def test_a_message_nobody_wants_uses_no_quota_and_is_no_duplicate() -> None:
     assert len(core.node.queues[APPSUB].store) == 1
 
 
+@pytest.mark.statement("1.26")
 def test_consumer_subscriptions_come_on_top() -> None:
     core = Core()
     sender, reader = producer(core, APPSUB), core.client()
@@ -66,6 +69,7 @@ def test_consumer_subscriptions_come_on_top() -> None:
     assert len(core.node.queues[APPSUB].store) == 2
 
 
+@pytest.mark.statement("1.25")
 def test_the_last_of_several_for_one_application_counts() -> None:
     core = Core(
         domain(
@@ -88,6 +92,7 @@ def test_an_unknown_application_s_entry_is_ignored() -> None:
     assert reader.payloads == [b"m"]
 
 
+@pytest.mark.statement("1.24")
 def test_broadcast_discards_what_does_not_match() -> None:
     core = Core(domain("bmq.test.mem.broadcast", subscriptions=(AppSubscription("", "x > 0"),)))
     sender, reader = producer(core, BROADCAST), core.client()

@@ -90,6 +90,15 @@ def test_check_on_properties(offline: Bmq, properties: list[str], status: int, w
     assert (ran.status, words in ran.out) == (status, True)
 
 
+def test_check_warns_of_what_is_surely_not_meant(offline: Bmq) -> None:
+    ran = offline("check", "x == 1 && x == 2")
+    assert ran.status == 0
+    assert "  warning: this never matches. If one of several is to hold, join them with `||`" in ran.lines
+    ran = offline("check", "--json", "x == 1 && x == 2", "x == 1")
+    found = [json.loads(line)["warnings"] for line in ran.lines]
+    assert [[each["offset"] for each in warnings] for warnings in found] == [[7], []]
+
+
 def test_check_several_as_a_routing_table(offline: Bmq) -> None:
     arguments = ["check", "x > 0", "x == 1", "", "-P", "5", "-P", "10", "-p", "x=1"]
     ran = offline(*arguments)

@@ -22,6 +22,7 @@ async def raw(client: Connect, bmq_queue_uri: str) -> Raw:
 
 
 class TestSubscriptions:
+    @pytest.mark.statement("4.6")
     async def test_ids(self, raw: Raw) -> None:
         """PUSH: the sId of the matching subscription; after a reconfigure the new one."""
         await raw.configure(0, subscription(11, "CustomerId == 0"), subscription(12, "CustomerId == 1"))
@@ -49,6 +50,7 @@ class TestSubscriptions:
         got = [await raw.push() for _ in range(3)]
         assert {(g.payload, g.push.sub_ids) for g in got} == {(b"0", (10,)), (b"1", (5,))}
 
+    @pytest.mark.statement("2.12")
     async def test_an_expression_that_does_not_compile_matches_everything(self, raw: Raw) -> None:
         """configureStream with `x >`: success; everything is delivered."""
         await raw.configure(0, subscription(7, "x >"))
@@ -151,6 +153,7 @@ async def test_expressions(
 
 
 class TestFlowControl:
+    @pytest.mark.statement("4.7")
     async def test_resumes_at_80_percent(self, raw: Raw) -> None:
         """maxUnconfirmed 10: 10 delivered; after 1 confirm none; after 2 confirms 2 more."""
         await raw.configure(0, subscription(1, messages=10))
@@ -175,6 +178,7 @@ class TestFlowControl:
             assert await raw.no_push()
             raw.confirm(got.push.guid)
 
+    @pytest.mark.statement("4.7")
     async def test_bytes(self, raw: Raw) -> None:
         """One message is always allowed below the limit, even if it overshoots the bytes."""
         await raw.configure(0, subscription(1, size=100))
@@ -200,6 +204,7 @@ class TestFlowControl:
 
 
 class TestRedelivery:
+    @pytest.mark.statement("1.14")
     async def test_after_close_in_order_and_marked(
         self, client: Connect, raw: Raw, bmq_queue_uri: str
     ) -> None:
@@ -227,6 +232,7 @@ class TestRedelivery:
         got = await other.push()
         assert (got.payload, got.out_of_order) == (b"x", True)
 
+    @pytest.mark.statement("1.14")
     async def test_nothing_new_while_a_redelivery_finds_nobody(
         self, client: Connect, raw: Raw, bmq_queue_uri: str
     ) -> None:
@@ -287,6 +293,7 @@ class TestRedelivery:
 
 
 class TestFanout:
+    @pytest.mark.statement("4.5")
     async def test_two_apps_in_one_session_get_one_push(
         self, client: Connect, bmq_new_queue_uri: NewUri
     ) -> None:
@@ -302,6 +309,7 @@ class TestFanout:
         assert sorted(got.push.sub_ids) == [10, 20]
         assert await raw.no_push()
 
+    @pytest.mark.statement("1.23", "6.5")
     async def test_each_app_confirms_for_itself(self, client: Connect, bmq_new_queue_uri: NewUri) -> None:
         """Fanout: confirmed per appId; the message waits for the others."""
         uri = bmq_new_queue_uri(FANOUT)
@@ -318,6 +326,7 @@ class TestFanout:
             reader.confirm(got.push.guid, sub_id=1)
             await reader.barrier()
 
+    @pytest.mark.statement("1.21")
     async def test_application_subscriptions(self, client: Connect, bmq_new_queue_uri: NewUri) -> None:
         """foo `x == 1`, bar `x == 2`: ACK 0 for all, what does not match is never delivered."""
         uri = bmq_new_queue_uri("bmq.test.appsub.fanout")
@@ -334,6 +343,7 @@ class TestFanout:
         assert sorted((g.payload, g.push.sub_ids) for g in got) == [(b"1", (1,)), (b"2", (2,))]
         assert await raw.no_push()
 
+    @pytest.mark.statement("1.24")
     async def test_application_subscription_of_a_priority_domain(
         self, client: Connect, bmq_new_queue_uri: NewUri
     ) -> None:

@@ -22,6 +22,7 @@ def flipped(put: bytes) -> bytes:
 
 
 class TestPut:
+    @pytest.mark.statement("4.10")
     async def test_acknowledged_by_guid(self, client: Connect, bmq_queue_uri: str) -> None:
         """ACK of a client that generates GUIDs: status 0, no correlation id, its GUID, its qId."""
         raw = await client()
@@ -60,6 +61,7 @@ class TestPut:
         raw.post(b"x")
         assert await raw.statuses(1) == [5]
 
+    @pytest.mark.statement("3.7")
     async def test_wrong_crc(self, client: Connect, bmq_queue_uri: str) -> None:
         """Wrong CRC: accepted and delivered."""
         raw = await client()
@@ -69,6 +71,7 @@ class TestPut:
         assert await raw.statuses(1) == [0]
         assert await raw.payloads(1) == [b"payload"]
 
+    @pytest.mark.statement("4.8")
     async def test_without_data(self, client: Connect, bmq_queue_uri: str) -> None:
         """PUT without application data: no answer; the connection and the next PUT are fine."""
         raw = await client()
@@ -77,6 +80,7 @@ class TestPut:
         guid = raw.post(b"good")
         assert (await raw.ack()).guid == guid
 
+    @pytest.mark.statement("3.3")
     async def test_an_event_of_several(self, client: Connect, bmq_queue_uri: str) -> None:
         """Several messages of one event: stored, acknowledged and delivered in order."""
         raw = await client()
@@ -110,6 +114,7 @@ class TestDeduplication:
         assert await raw.payloads(1) == [b"one"]
         assert await raw.no_push()
 
+    @pytest.mark.statement("4.11")
     async def test_after_confirm_and_reconnect(self, client: Connect, bmq_queue_uri: str) -> None:
         """Same GUID after confirm, disconnect and reconnect: ACK 0, not delivered again."""
         raw = await client()
@@ -233,6 +238,7 @@ class TestProperties:
 
 
 class TestExpiry:
+    @pytest.mark.statement("1.5")
     async def test_unconfirmed_messages_expire(self, client: Connect, bmq_new_queue_uri: NewUri) -> None:
         """messageTtl 2: gone some seconds later, delivered or not; a late CONFIRM does nothing."""
         uri = bmq_new_queue_uri("bmq.test.ttl.priority")

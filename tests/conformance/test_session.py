@@ -27,6 +27,7 @@ FANOUT = "bmq.test.mem.fanout"
 
 
 class TestNegotiation:
+    @pytest.mark.statement("3.12")
     async def test_a_json_client_is_accepted(self, dialled: Connect) -> None:
         """Negotiation: features JSON and MESSAGE_PROPERTIES_EX, sdkLanguage E_UNKNOWN: accepted."""
         response = await (await dialled()).negotiate()
@@ -70,6 +71,7 @@ class TestNegotiation:
         )
         await client.ended()
 
+    @pytest.mark.statement("4.1")
     async def test_an_old_sdk_is_refused_with_a_reason(self, dialled: Connect) -> None:
         """Negotiation: sdkLanguage E_CPP with sdkVersion 1: E_NOT_SUPPORTED and a text."""
         client = await dialled()
@@ -139,6 +141,7 @@ class TestRequests:
         raw.post(b"x")
         assert await raw.statuses(1) == [0]
 
+    @pytest.mark.statement("4.14")
     async def test_disconnect_is_answered_and_is_the_last(self, client: Connect, bmq_queue_uri: str) -> None:
         """Disconnect: answered; nothing after it is."""
         raw = await client()
@@ -167,6 +170,7 @@ class TestOpen:
         ("domain", "flags"),
         [("bmq.test.mem.priority", 2), (FANOUT, 10), ("bmq.test.mem.broadcast", 7)],
     )
+    @pytest.mark.statement("4.3")
     async def test_the_answer_tells_the_mode(
         self, client: Connect, bmq_new_queue_uri: NewUri, domain: str, flags: int
     ) -> None:
@@ -189,6 +193,7 @@ class TestOpen:
             "E_REFUSED", 0, 'Invalid scheme: uri must start with "bmq://"',
         )  # fmt: skip
 
+    @pytest.mark.statement("4.4")
     async def test_fanout_reader_without_app_id(self, client: Connect, bmq_new_queue_uri: NewUri) -> None:
         """Open, fanout reader without appId: E_UNKNOWN -1."""
         raw = await client()
@@ -282,6 +287,7 @@ class TestConfigureAndClose:
             "E_UNKNOWN", -1, "Attempting to configure stream with invalid priority.",
         )  # fmt: skip
 
+    @pytest.mark.statement("4.2")
     async def test_a_writer_may_configure_and_nothing_happens(
         self, client: Connect, bmq_queue_uri: str
     ) -> None:

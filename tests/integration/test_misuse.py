@@ -13,6 +13,7 @@ async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
     return await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
 
 
+@pytest.mark.statement("4.9")
 async def test_posting_to_a_queue_opened_for_reading(bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
     queue = await bmq_session.open_queue(bmq_queue_uri, read=True)
     with pytest.raises(bmq.UsageError, match=r"not opened for writing: open_queue\(\.\.\., write=True\)"):
@@ -35,6 +36,7 @@ async def test_reading_from_a_queue_opened_for_writing(bmq_session: bmq.Session,
         await queue.configure(priority=1)
 
 
+@pytest.mark.statement("4.8")
 async def test_an_empty_payload(queue: bmq.Queue) -> None:
     with pytest.raises(bmq.InvalidPayload, match="empty"):
         await queue.post(b"")
@@ -142,6 +144,7 @@ async def test_queue_uris_that_are_none(bmq_session: bmq.Session, uri: str, sent
         await bmq_session.open_queue(uri, read=True)
 
 
+@pytest.mark.statement("4.9")
 async def test_a_closed_queue(queue: bmq.Queue) -> None:
     consumer = queue.subscribe("x == 1")
     await queue.close()

@@ -21,6 +21,7 @@ async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
     return await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
 
 
+@pytest.mark.statement("1.27")
 async def test_a_message_arrives_as_it_was_posted(queue: bmq.Queue, bmq_queue_uri: str) -> None:
     await queue.subscribe()  # before anything is posted: a broker marks what had to wait for a subscription
     ack = await queue.post(b"one coffee", properties={"OrderType": "EXPRESS"})
@@ -33,6 +34,7 @@ async def test_a_message_arrives_as_it_was_posted(queue: bmq.Queue, bmq_queue_ur
     assert not message.redelivered
 
 
+@pytest.mark.statement("4.12")
 async def test_what_is_confirmed_does_not_come_again(
     queue: bmq.Queue, bmq_connect: Connect, bmq_queue_uri: str
 ) -> None:
@@ -224,6 +226,7 @@ async def test_payloads_of_other_bytes_types(queue: bmq.Queue, convert: type) ->
     assert await payloads(queue, 1) == [b"payload"]
 
 
+@pytest.mark.statement("4.11")
 async def test_the_same_guid_is_stored_once(
     queue: bmq.Queue, bmq_connect: Connect, bmq_queue_uri: str
 ) -> None:

@@ -13,6 +13,7 @@ FANOUT = "bmq.test.mem.fanout"
 
 
 class TestOpen:
+    @pytest.mark.statement("4.2")
     async def test_for_writing_only(self, bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
         queue = await bmq_session.open_queue(bmq_queue_uri, write=True)
         assert queue.uri == bmq_queue_uri
@@ -125,6 +126,7 @@ class TestConfigure:
 
 
 class TestClose:
+    @pytest.mark.statement("4.13")
     async def test_what_waits_unread_is_left_for_others(
         self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str
     ) -> None:

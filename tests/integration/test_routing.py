@@ -15,6 +15,7 @@ BROADCAST = "bmq.test.mem.broadcast"
 
 
 class TestFanout:
+    @pytest.mark.statement("4.4")
     async def test_every_app_gets_every_message(
         self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
     ) -> None:
@@ -124,6 +125,7 @@ class TestSubscriptions:
     async def queue(self, bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
         return await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
 
+    @pytest.mark.statement("1.1")
     async def test_each_consumer_gets_what_it_wants(self, queue: bmq.Queue) -> None:
         async with queue.subscribe("x == 1") as ones, queue.subscribe("x == 2") as twos:
             for number in range(10):

@@ -235,6 +235,7 @@ _STEPS = st.tuples(st.sampled_from([operator.and_, operator.or_]), st.sampled_fr
 
 
 @given(st.lists(_STEPS, max_size=6), st.fixed_dictionaries(dict.fromkeys("abcd", st.integers(0, 1))))
+@pytest.mark.filterwarnings("ignore::bmq.errors.ExpressionWarning")
 def test_filters_mean_what_python_would(steps: list[Any], message: dict[str, int]) -> None:
     built, expected = P.a == 1, message["a"] == 1
     for combine, name, negated in steps:

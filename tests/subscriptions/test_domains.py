@@ -179,3 +179,19 @@ def test_as_a_real_broker_did_it() -> None:
     posted: dict[str, dict[str, Any] | None] = {"pos": {"x": 1}, "neg": {"x": -1}, "none": None}
     kept = [name for name, properties in posted.items() if explain_domain(given, properties)[""].delivered]
     assert kept == probes()["application_subscription"]["pushed"]
+
+
+@pytest.mark.statement("1.25")
+def test_what_a_real_broker_does_with_several_is_said() -> None:
+    for mode in ("priority", "broadcast"):
+        entry = {"appId": "", "expression": {"version": "E_VERSION_1", "text": "x == 1"}}
+        (finding,) = check_domain({"mode": {mode: {}}, "subscriptions": [entry, entry]})
+        assert finding.severity == "error"
+        assert "its process ends" in finding.message
+
+
+def test_an_expression_that_is_surely_not_meant_is_a_warning() -> None:
+    entry = {"appId": "", "expression": {"version": "E_VERSION_1", "text": "x == 1 && x == 2"}}
+    (finding,) = check_domain({"mode": {"priority": {}}, "subscriptions": [entry]})
+    assert (finding.severity, finding.where) == ("warning", "subscriptions[0].expression.text")
+    assert "never matches" in finding.message

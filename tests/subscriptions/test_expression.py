@@ -97,6 +97,7 @@ def test_not_strict_takes_any_text_as_the_broker_would() -> None:
         ("a && a == 1", 0, "each side of `&&` has to be a boolean, and `a` is something else"),
     ],
 )
+@pytest.mark.filterwarnings("ignore::bmq.errors.ExpressionWarning")
 def test_an_evaluation_says_what_went_wrong_and_where(text: str, offset: int, reason: str) -> None:
     message = {"a": 1, "s": "foo", "f": Typed(PropertyType.CHAR, b"x"), "bin": b"\0"}
     evaluation = Expression(text).evaluate(message)

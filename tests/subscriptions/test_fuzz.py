@@ -29,6 +29,8 @@ from bmq.subscriptions.syntax import (
 from tests.subscriptions.reference import outcome
 from tests.subscriptions.strategies import conditions, messages, trees
 
+pytestmark = pytest.mark.filterwarnings("ignore::bmq.errors.ExpressionWarning")
+
 
 def ours(node: Node, message: dict[str, Any]) -> bool | str:
     result = compile_tree(node)(lookup(message))

@@ -25,6 +25,8 @@ from bmq.subscriptions.syntax import Junction, Node, Not, join
 from tests.subscriptions.reference import outcome
 from tests.subscriptions.strategies import conditions, messages
 
+pytestmark = pytest.mark.filterwarnings("ignore::bmq.errors.ExpressionWarning")
+
 
 def texts(selector: Any) -> list[str]:
     return [expression.text for expression in plan(selector)]

@@ -23,6 +23,7 @@ ORDERS = RoutingTable(
 )
 
 
+@pytest.mark.statement("1.12")
 def test_overlapping_subscriptions_are_tried_by_priority() -> None:
     assert names(ORDERS, {"CustomerId": 0}) == ("customer zero",)
     assert names(ORDERS, {"CustomerId": 1}) == ("all customers",)
@@ -60,6 +61,7 @@ def test_equal_texts_merge_and_share() -> None:
     assert (len(first), len(second), len(third)) == (6, 6, 0)
 
 
+@pytest.mark.statement("1.15")
 def test_of_equal_texts_only_the_highest_priority_is_active() -> None:
     table = RoutingTable([("x == 1", 1, "low"), ("x == 1", 2, "high"), ("x == 1", 2, "high too")])
     assert names(table, {"x": 1}) == ("high", "high too")
@@ -124,6 +126,7 @@ BELOW = Route(Expression("x > -1"), 5, "B")
         ),
     ],
 )
+@pytest.mark.statement("1.17")
 def test_a_full_subscription_stops_all_or_spills_over(
     routes: list[Route], stops: bool, spills: tuple[str, ...]
 ) -> None:
@@ -136,6 +139,7 @@ def test_a_full_subscription_stops_all_or_spills_over(
     assert ("spill over to " + ", ".join(spills) in told) is bool(spills)
 
 
+@pytest.mark.statement("1.17")
 def test_of_one_priority_a_match_goes_over_at_once() -> None:
     assert names(RoutingTable([FULL, Route(Expression("x > -1"), 10, "B")]), {"x": 1}) == ("B",)
 

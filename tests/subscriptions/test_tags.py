@@ -14,6 +14,7 @@ from bmq.subscriptions import (
     CmqTags,
     Expression,
     P,
+    PulsarTags,
     TagFilter,
     complement,
     plan,
@@ -166,6 +167,7 @@ CMQ: list[tuple[int, set[str], set[str], bool]] = [
 
 class TestPulsar:
     @pytest.mark.parametrize("row", PULSAR, ids=lambda row: f"row {row[0]}")
+    @pytest.mark.statement("5.3")
     def test_truth_table(self, row: tuple[int, set[str], set[str], set[str], bool]) -> None:
         _, any_of, all_of, tags, match = row
         wanted = TagFilter(any_of=any_of, all_of=all_of)
@@ -179,6 +181,7 @@ class TestPulsar:
         migrated = TagFilter.from_pulsar(metadata)
         assert any(each is None or each.matches(message) for each in migrated.subscriptions()) is match
 
+    @pytest.mark.statement("5.1")
     def test_row_17_the_key_has_to_start_with_tag(self) -> None:
         wanted = TagFilter(any_of=[U])
         assert not wanted.matches(with_pulsar_tags({"color": U}))
@@ -198,13 +201,96 @@ class TestPulsar:
         assert pulsar_tags({"tag0": Typed(PropertyType.STRING, "eu"), "tag1": b"x"}) == {"eu"}
         assert with_pulsar_tags(message) == {**message, "t.eu": True, "t.urgent": True}
 
+    @pytest.mark.statement("5.6")
     def test_consumer_metadata_that_is_no_filter_is_ignored(self) -> None:
         metadata = {"anytag": "a", "anytag2": "b", "alltagX": "c", "tag": "d", "name": "e"}
         assert TagFilter.from_pulsar(metadata) == TagFilter(any_of=["a", "b"], all_of=["c"])
 
 
+KEYS = ("tag0", "tag1", "tagA", "tag_priority")
+VALUES = st.sampled_from(["urgent", "compressed", "late", "eu"])
+
+
+class TestPulsarAsItIs:
+    """Plain properties, as producers for Pulsar set them: no ``t.`` beside them."""
+
+    @given(
+        st.sets(VALUES, max_size=4),
+        st.sets(VALUES, max_size=3),
+        st.dictionaries(st.sampled_from([*KEYS, "tagZ", "other"]), VALUES | st.integers(0, 1)),
+    )
+    @example({"urgent", "compressed"}, set(), {"tagA": "compressed"})
+    @example(set(), {"urgent", "compressed"}, {"tag0": "urgent", "tag1": "uncompressed"})
+    @pytest.mark.statement("5.1")
+    def test_the_subscriptions_take_what_pulsar_takes(
+        self, any_of: set[str], all_of: set[str], message: dict[str, Any]
+    ) -> None:
+        wanted = PulsarTags(any_of=any_of, all_of=all_of, keys=KEYS)
+        values = {message[key] for key in KEYS if key in message}
+        expected = (not any_of or bool(any_of & values)) and all_of <= values
+        assert wanted.matches(message) is expected
+        taken = [each is None or each.matches(message) for each in wanted.subscriptions()]
+        assert any(taken) is expected
+
+    @pytest.mark.parametrize("row", PULSAR, ids=lambda row: f"row {row[0]}")
+    @pytest.mark.statement("5.2")
+    def test_truth_table(self, row: tuple[int, set[str], set[str], set[str], bool]) -> None:
+        _, any_of, all_of, tags, expected = row
+        message = {f"tag{i}": tag for i, tag in enumerate(tags)}
+        wanted = PulsarTags(any_of=any_of, all_of=all_of, keys=[f"tag{i}" for i in range(4)])
+        assert any(each is None or each.matches(message) for each in wanted.subscriptions()) is expected
+
+    def test_what_it_costs(self) -> None:
+        def count(**tags: Any) -> int:
+            return len(PulsarTags(**tags, keys=KEYS).subscriptions())
+
+        assert count(any_of={"a"}) == 4
+        assert count(any_of={"a", "b", "c", "d"}) == 8
+        assert count(all_of={"a", "b"}) == 12
+        assert count(all_of={"a", "b", "c"}) == 24
+        texts = PulsarTags(any_of={"a", "b"}, keys=["tag0", "tag1"]).subscriptions()
+        assert [str(each) for each in texts] == ['tag0=="a"||tag0=="b"', 'tag1=="a"||tag1=="b"']
+
+    @pytest.mark.statement("5.4")
+    def test_what_does_not_fit_says_what_to_do(self) -> None:
+        with pytest.raises(InvalidExpression, match=r"too many operators.*\n.*with_pulsar_tags"):
+            PulsarTags(all_of={"a", "b", "c", "d"}, keys=KEYS).subscriptions()
+        with pytest.raises(InvalidExpression, match="1320 ways"):
+            PulsarTags(all_of={"a", "b", "c"}, keys=[f"tag{i}" for i in range(12)]).subscriptions()
+        with pytest.raises(UsageError, match="begin with 'tag'"):
+            PulsarTags(any_of={"a"}, keys=["Tag0"])
+        with pytest.raises(UsageError, match="none is given"):
+            PulsarTags(any_of={"a"}, keys=[])
+        with pytest.raises(UsageError, match="collection of names"):
+            PulsarTags(any_of={"a"}, keys="tag0")
+        with pytest.raises(InvalidExpression, match="escapes"):
+            PulsarTags(any_of={'a"b'}, keys=KEYS)
+
+    def test_more_values_than_names_match_nothing(self) -> None:
+        (never,) = PulsarTags(all_of={"a", "b"}, keys=["tag0"]).subscriptions()
+        assert never is not None
+        assert not never.matches({"tag0": "a", "tag1": "b", "tag": "a"})
+
+    def test_the_rest_is_a_catch_all(self) -> None:
+        wanted = PulsarTags.from_metadata({"anytag1": "urgent"}, keys=KEYS)
+        assert wanted.keys == KEYS
+        rest = complement(wanted)
+        assert rest == wanted.complement()
+        assert rest.catch_all
+        assert rest.may_discard({"tag0": "late"})
+        assert not rest.may_discard({"tag1": "urgent"})
+        assert complement(PulsarTags(keys=KEYS)).subscriptions() == []
+
+    def test_is_a_value(self) -> None:
+        wanted = PulsarTags(any_of={"a"}, all_of={"b"}, keys=["tag1", "tag0"])
+        assert pickle.loads(pickle.dumps(wanted)) == wanted == eval(repr(wanted))
+        assert hash(wanted) == hash(PulsarTags(any_of={"a"}, all_of={"b"}, keys=["tag0", "tag1"]))
+        assert wanted != TagFilter(any_of={"a"}, all_of={"b"})
+
+
 class TestCmq:
     @pytest.mark.parametrize("row", CMQ, ids=lambda row: f"row {row[0]}")
+    @pytest.mark.statement("6.2")
     def test_truth_table(self, row: tuple[int, set[str], set[str], bool]) -> None:
         _, subscriber, tags, match = row
         wanted = CmqTags(*subscriber)
@@ -247,6 +333,7 @@ class TestBudget:
         assert len(wanted.subscriptions()) == 3
         assert takes(wanted, {"c" * 60})
 
+    @pytest.mark.statement("5.4")
     def test_more_than_five_all_tags_are_an_error_with_ways_out(self) -> None:
         wanted = TagFilter(all_of=["a", "b", "c", "d", "e", "f"])
         with pytest.raises(InvalidExpression) as caught:
@@ -286,6 +373,7 @@ tag_sets = st.sets(st.sampled_from([*"abcdefgh", "a-b", "x" * 50, "y" * 50]), ma
 
 class TestComplement:
     @given(tag_sets, st.sets(st.sampled_from([*"abxyz", "y" * 50]), max_size=4), tag_sets)
+    @pytest.mark.statement("5.7")
     def test_disjoint_and_complete(self, any_of: set[str], all_of: set[str], tags: set[str]) -> None:
         wanted = TagFilter(any_of=any_of, all_of=all_of)
         try:

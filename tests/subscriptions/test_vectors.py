@@ -14,6 +14,8 @@ from tests.transcripts import probes
 
 INT64_MIN = -(2**63)
 
+pytestmark = pytest.mark.filterwarnings("ignore::bmq.errors.ExpressionWarning")
+
 MESSAGE: dict[str, Any] = {
     "b_true": True,
     "b_false": False,
@@ -181,6 +183,7 @@ def test_no_vector_is_missing() -> None:
 
 
 @pytest.mark.parametrize("vector", REFUSED, ids=ids)
+@pytest.mark.statement("2.8")
 def test_refused_with_the_brokers_message(vector: tuple[int, str, str, str]) -> None:
     _, text, code, message = vector
     with pytest.raises(InvalidExpression) as caught:
@@ -199,6 +202,7 @@ def test_what_the_broker_cannot_compile_matches_everything(vector: tuple[int, st
 
 
 @pytest.mark.parametrize("vector", EVALUATED, ids=ids)
+@pytest.mark.statement("2.1")
 def test_evaluated(vector: tuple[int, str, bool | ErrorKind]) -> None:
     _, text, expected = vector
     check(Expression(text), MESSAGE, expected)
@@ -256,6 +260,7 @@ _FROM_BYTES = {
 
 
 @pytest.mark.parametrize("probe", probes()["expressions"], ids=lambda probe: f"{probe[0]} {probe[1]}")
+@pytest.mark.statement("2.6")
 def test_as_a_real_broker_answered(probe: tuple[str, dict[str, tuple[int, str]], bool]) -> None:
     text, wire, delivered = probe
     properties: dict[str, Any] = {}
@@ -281,6 +286,7 @@ def test_as_a_real_broker_answered(probe: tuple[str, dict[str, tuple[int, str]],
         ("s_foo == true", TYPE),
     ],
 )
+@pytest.mark.statement("2.9")
 def test_comparisons_with_a_literal_boolean_are_rewritten(text: str, expected: bool | ErrorKind) -> None:
     check(Expression(text), MESSAGE, expected)
 
@@ -304,6 +310,7 @@ def test_comparisons_with_a_literal_boolean_are_rewritten(text: str, expected: b
         ("1 && b_true", TYPE),
     ],
 )
+@pytest.mark.statement("2.4")
 def test_the_first_error_ends_the_evaluation(text: str, expected: ErrorKind) -> None:
     check(Expression(text), MESSAGE, expected)
 
@@ -324,6 +331,7 @@ def test_the_first_error_ends_the_evaluation(text: str, expected: ErrorKind) -> 
         ("x / -1 == 9223372036854775807", -(2**63 - 1)),
     ],
 )
+@pytest.mark.statement("2.5", "2.7")
 def test_arithmetic_has_64_bits_and_divides_toward_zero(text: str, value: int) -> None:
     check(Expression(text), {"x": value}, True)
 
@@ -356,6 +364,7 @@ def test_a_char_is_a_signed_integer() -> None:
     assert Expression("c == 127").matches({"c": Typed(PropertyType.CHAR, b"\x7f")})
 
 
+@pytest.mark.statement("2.2")
 def test_limits_count_bytes_not_characters() -> None:
     assert Expression(f'x== "{"é" * 61}"').matches({"x": "é" * 61})
     with pytest.raises(InvalidExpression, match=r"^expression is too long \(129\)"):

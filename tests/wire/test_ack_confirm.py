@@ -71,6 +71,7 @@ ITEM = bytes(4) + GUID + bytes(4)
 
 
 @given(acks)
+@pytest.mark.statement("3.10")
 def test_acks_arrive_as_they_were_sent(messages: list[AckMessage]) -> None:
     event = encode_acks(messages)
     assert event[8:] == header("Ack") + b"".join(map(ack_item, messages))
@@ -86,6 +87,7 @@ def test_the_reserved_bits_of_an_ack_are_not_its_status() -> None:
 
 
 @given(confirms, st.sampled_from([EventType.CONFIRM, EventType.REJECT]))
+@pytest.mark.statement("3.11")
 def test_confirms_arrive_as_they_were_sent(messages: list[ConfirmMessage], event_type: EventType) -> None:
     event = encode_confirms(messages, event_type)
     assert event[8:] == header("Confirm") + b"".join(map(confirm_item, messages))
@@ -119,6 +121,7 @@ def test_statuses_on_the_wire(wire: int, status: AckStatus) -> None:
 
 
 @given(acks, confirms, st.integers(1, 15), st.integers(6, 15))
+@pytest.mark.statement("3.2")
 def test_longer_headers_and_items_are_honoured(
     some_acks: list[AckMessage], some_confirms: list[ConfirmMessage], words: int, stride: int
 ) -> None:

@@ -28,6 +28,7 @@ def event(body: bytes = b"", **fields: int) -> bytes:
 
 
 @given(st.integers(8, 2**31 - 1), st.sampled_from(EventType), st.integers(0, 255))
+@pytest.mark.statement("3.1")
 def test_headers_have_the_protocols_fields(length: int, event_type: EventType, specific: int) -> None:
     header = EventHeader.parse(pack_event_header(length, event_type, specific))
     assert (header.fragment, header.length) == (0, length)
@@ -53,6 +54,7 @@ def test_every_type_but_zero_is_read(event_type: int) -> None:
 
 
 @pytest.mark.parametrize("words", [2, 3, 4, 255])
+@pytest.mark.statement("3.2")
 def test_longer_headers_are_honoured(words: int) -> None:
     data = event(bytes(words * 4 - 8) + b"body", headerWords=words)
     assert read_event(data).body == words * 4
@@ -114,6 +116,7 @@ def test_bad_padding(tail: bytes, offset: int) -> None:
 
 
 @given(st.binary(max_size=40), st.integers(0, 7))
+@pytest.mark.statement("3.12")
 def test_schema_events_are_padded_and_say_their_codec(body: bytes, codec: int) -> None:
     data = pack_schema_event(EventType.CONTROL, codec, body)
     read = read_event(data)

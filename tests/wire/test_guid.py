@@ -24,6 +24,7 @@ def test_layout(tick: int, client_id: bytes) -> None:
         assert generator.next(tick) == MessageGUID.build(expected)
 
 
+@pytest.mark.statement("4.10")
 def test_guids_of_one_tick_are_unique() -> None:
     generator = GuidGenerator(CLIENT_ID)
     assert len({generator.next(7) for _ in range(50_000)}) == 50_000

@@ -63,6 +63,7 @@ def test_what_is_joined_splits_again(
 
 
 @pytest.mark.parametrize(("size", "expected"), [(1023, Compression.NONE), (1024, ZLIB)])
+@pytest.mark.statement("3.9")
 def test_the_new_encoding_counts_the_payload_alone(size: int, expected: Compression) -> None:
     for area in (b"", AREA[True]):
         data, compression = join_application_data(b"a" * size, area, new=True, compression=ZLIB)
@@ -73,6 +74,7 @@ def test_the_new_encoding_counts_the_payload_alone(size: int, expected: Compress
 
 
 @pytest.mark.parametrize(("total", "expected"), [(1023, Compression.NONE), (1024, ZLIB)])
+@pytest.mark.statement("3.9")
 def test_the_old_encoding_counts_the_properties_too(total: int, expected: Compression) -> None:
     area = AREA[False]
     payload = b"a" * (total - len(area))
@@ -94,6 +96,7 @@ def test_data_that_does_not_shrink_stays_plain(new: bool) -> None:
 
 
 @ENCODINGS
+@pytest.mark.statement("3.7")
 def test_the_crc_is_that_of_the_bytes_that_travel(new: bool) -> None:
     data, compression = join_application_data(b"z" * 5000, AREA[new], new=new, compression=ZLIB)
     put = encode_put(0, bytes(16), data, flags=3, schema_id=int(new), compression=compression)

@@ -44,6 +44,7 @@ def test_old_ids(ids: tuple[int, ...]) -> None:
 
 
 @given(some.filter(lambda ids: ids != (0,)))
+@pytest.mark.statement("3.6")
 def test_infos(ids: tuple[int, ...]) -> None:
     expected = option(3, b"".join(map(info, ids)), specific=2)
     assert read_sub_queue_ids(expected) == ids

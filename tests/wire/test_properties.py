@@ -107,6 +107,7 @@ def typed(value: Any) -> Typed:
 
 @ENCODINGS
 @given(given_properties=mappings)
+@pytest.mark.statement("3.8")
 def test_what_is_posted_arrives(given_properties: dict[str, PropertyInput], new: bool) -> None:
     area = encode_properties(given_properties, new=new)
     arrived = Properties(area, new=new)
@@ -142,6 +143,7 @@ def test_header_sizes_of_the_sender_are_honoured(
 
 
 @given(mappings.filter(bool))
+@pytest.mark.statement("3.8")
 def test_the_encodings_differ_in_the_value_field_alone(given_properties: dict[str, PropertyInput]) -> None:
     given_properties = dict(sorted(given_properties.items(), key=lambda item: item[0].encode()))
     old, new = (encode_properties(given_properties, new=new) for new in (False, True))

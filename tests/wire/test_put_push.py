@@ -96,6 +96,7 @@ kinds = pytest.mark.parametrize(("build", "decode", "kind"), KINDS)
         max_size=5,
     )
 )
+@pytest.mark.statement("3.4")
 def test_puts_arrive_as_they_were_sent(messages: list[PutMessage]) -> None:
     encoded = [
         encode_put(
@@ -139,6 +140,7 @@ def test_puts_arrive_as_they_were_sent(messages: list[PutMessage]) -> None:
         max_size=5,
     )
 )
+@pytest.mark.statement("3.6")
 def test_pushes_arrive_as_they_were_sent(messages: list[PushMessage]) -> None:
     encoded = [
         push_message(
@@ -175,6 +177,7 @@ def test_an_event_without_messages(build: Any, decode: Decoder, kind: str) -> No
 
 @kinds
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 1023, 1024, 70_000])
+@pytest.mark.statement("3.4")
 def test_every_padding(build: Any, decode: Decoder, kind: str, length: int) -> None:
     event = EVENT_HEADER + build(b"x" * length) + build(b"next")
     assert [m.data for m in decode(event, AT)] == [b"x" * length, b"next"]
@@ -184,6 +187,7 @@ def test_a_push_without_options_is_for_subscription_0() -> None:
     assert [m.sub_ids for m in decode_pushes(EVENT_HEADER + push(), AT)] == [(0,)]
 
 
+@pytest.mark.statement("3.5")
 def test_options_of_a_put_are_skipped() -> None:
     group = bytes.fromhex("08000002") + pad(b"grp")
     [decoded] = decode_puts(EVENT_HEADER + put(options=group), AT)
@@ -246,6 +250,7 @@ def test_the_shortest_message_of_an_old_peer(build: Any, decode: Decoder, kind: 
 
 @kinds
 @pytest.mark.parametrize("words", [10, 11, 20, 31])
+@pytest.mark.statement("3.2")
 def test_longer_headers_are_honoured(build: Any, decode: Decoder, kind: str, words: int) -> None:
     options = encode_sub_queue_ids((4,)) if kind == "Push" else b""
     longer = build(b"x", header_words=words, options=options, flags=2, schemaId=7)

@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+import pytest
+
 import bmq
 from bmq.workers import Failure
 from tests.workers.conftest import FakeClock
@@ -68,6 +70,7 @@ async def test_a_timeout_of_the_handlers_own_is_passed_on_as_it_is(stage: Stage)
 # ---- retries
 
 
+@pytest.mark.statement("6.6")
 async def test_backoff_tries_three_more_times_then_discards_and_goes_on(
     stage: Stage, clock: FakeClock, other_session: bmq.Session
 ) -> None:
@@ -114,6 +117,7 @@ async def test_a_retry_that_succeeds_confirms(
     assert await seen_by(other_session, stage.queue.uri) == []
 
 
+@pytest.mark.statement("6.7")
 async def test_exponential_decay_blocks_what_follows_until_the_time_is_over(
     stage: Stage, clock: FakeClock
 ) -> None:

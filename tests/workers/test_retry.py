@@ -30,6 +30,7 @@ def test_no_retry_means_one_attempt() -> None:
     assert bmq.NoRetry().then == "leave"
 
 
+@pytest.mark.statement("6.6")
 def test_backoff_is_every_n_seconds_three_times_and_then_discarded() -> None:
     assert pauses(bmq.Backoff(10)) == [10, 10, 10]
     assert bmq.Backoff(10).then == "discard"

@@ -16,6 +16,7 @@ from tests.subscriptions.through_broker.scene import Scene, names, nothing
 # ---- the overview
 
 
+@pytest.mark.statement("1.2")
 async def test_a_property_that_is_not_in_the_expression_is_a_wildcard(scene: Scene) -> None:
     queue = await scene.reader()
     async with queue.subscribe('CustomerId == 1234 && OrderType == "EXPRESS"') as consumer:
@@ -30,12 +31,14 @@ async def test_a_property_that_is_not_in_the_expression_is_a_wildcard(scene: Sce
         assert nothing(consumer)
 
 
+@pytest.mark.statement("1.1")
 async def test_without_a_subscription_any_message_is_routed_to_a_consumer(scene: Scene) -> None:
     queue = await scene.reader(default_subscription=True)
     await scene.post(one={"x": 1}, two={"y": "z"}, none={})
     assert await names(queue, 3) == ["one", "two", "none"]
 
 
+@pytest.mark.statement("1.3")
 async def test_a_message_that_matches_nobody_stays_until_somebody_subscribes_to_it(scene: Scene) -> None:
     queue = await scene.reader()
     async with queue.subscribe("x == 1") as consumer:
@@ -47,6 +50,7 @@ async def test_a_message_that_matches_nobody_stays_until_somebody_subscribes_to_
 
 
 @pytest.mark.parametrize("uri", ["bmq.test.small.priority"], indirect=True)
+@pytest.mark.statement("1.4")
 async def test_a_message_that_matches_nobody_counts_against_the_quota(scene: Scene) -> None:
     queue = await scene.reader()
     async with queue.subscribe("x == 1"):
@@ -60,6 +64,7 @@ async def test_a_message_that_matches_nobody_counts_against_the_quota(scene: Sce
     assert await scene.left() == []
 
 
+@pytest.mark.statement("1.6")
 async def test_each_consumer_can_have_a_different_subscription(scene: Scene) -> None:
     first, second = await scene.reader(), await scene.reader()
     async with first.subscribe("CustomerId == 1000") as one, second.subscribe("CustomerId == 2000") as two:
@@ -69,6 +74,7 @@ async def test_each_consumer_can_have_a_different_subscription(scene: Scene) -> 
         assert nothing(one, two)
 
 
+@pytest.mark.statement("1.7")
 async def test_several_expressions_are_joined_by_an_implicit_or(scene: Scene) -> None:
     queue = await scene.reader()
     wanted = bmq.P.CustomerId.one_of(*range(1000, 1008)) | (bmq.P.DestinationId == "ABC")
@@ -86,6 +92,7 @@ async def test_several_expressions_are_joined_by_an_implicit_or(scene: Scene) ->
         assert nothing(consumer)  # the one that matches twice came once
 
 
+@pytest.mark.statement("1.8")
 async def test_subscriptions_are_dynamic_they_can_be_changed_added_and_removed(scene: Scene) -> None:
     queue = await scene.reader()
     async with queue.subscribe("x == 1") as changing:
@@ -105,6 +112,7 @@ async def test_subscriptions_are_dynamic_they_can_be_changed_added_and_removed(s
     assert await scene.left() == ["f", "g"]
 
 
+@pytest.mark.statement("1.9")
 async def test_priority_is_an_option_of_a_subscription(scene: Scene) -> None:
     first, second = await scene.reader(), await scene.reader()
     async with (
@@ -119,6 +127,7 @@ async def test_priority_is_an_option_of_a_subscription(scene: Scene) -> None:
         assert nothing(first_2, second_1)
 
 
+@pytest.mark.statement("1.10")
 async def test_flow_control_is_an_option_of_a_subscription(scene: Scene) -> None:
     queue = await scene.reader(max_unconfirmed_messages=100)
     async with (
@@ -136,6 +145,7 @@ async def test_flow_control_is_an_option_of_a_subscription(scene: Scene) -> None
     assert sorted(await scene.left()) == ["1b", "1c", "1d", "2d"]
 
 
+@pytest.mark.statement("1.10")
 async def test_bytes_are_limited_for_each_subscription_too(scene: Scene) -> None:
     queue = await scene.reader()
     async with (
@@ -151,6 +161,7 @@ async def test_bytes_are_limited_for_each_subscription_too(scene: Scene) -> None
 # ---- details, by number
 
 
+@pytest.mark.statement("1.11")
 async def test_1_overlapping_subscriptions_are_treated_independently(scene: Scene) -> None:
     queue = await scene.reader()
     async with queue.subscribe("CustomerId >= 0", priority=5) as wide:
@@ -163,6 +174,7 @@ async def test_1_overlapping_subscriptions_are_treated_independently(scene: Scen
         assert await names(wide, 1) == ["c"]
 
 
+@pytest.mark.statement("1.11")
 async def test_1_overlapping_subscriptions_of_one_priority_get_each_message_once(scene: Scene) -> None:
     queue = await scene.reader()
     async with (
@@ -176,6 +188,7 @@ async def test_1_overlapping_subscriptions_of_one_priority_get_each_message_once
         assert sorted(found) == [f"m{n}" for n in range(10)]
 
 
+@pytest.mark.statement("1.12")
 async def test_2_subscriptions_are_evaluated_from_the_highest_priority_to_the_lowest(scene: Scene) -> None:
     first, second = await scene.reader(), await scene.reader()
     async with (
@@ -190,6 +203,7 @@ async def test_2_subscriptions_are_evaluated_from_the_highest_priority_to_the_lo
         assert nothing(wide, narrow, rest)
 
 
+@pytest.mark.statement("1.13")
 async def test_3_messages_are_delivered_in_the_order_of_their_arrival(scene: Scene) -> None:
     first, second = await scene.reader(), await scene.reader()
     async with (
@@ -203,6 +217,7 @@ async def test_3_messages_are_delivered_in_the_order_of_their_arrival(scene: Sce
 
 
 @pytest.mark.parametrize("lower", ["x == 1", "x >= 1"], ids=["same expression", "another expression"])
+@pytest.mark.statement("1.17")
 async def test_4_nothing_spills_over_to_a_lower_priority(scene: Scene, lower: str) -> None:
     first, second = await scene.reader(), await scene.reader()
     async with (
@@ -217,6 +232,7 @@ async def test_4_nothing_spills_over_to_a_lower_priority(scene: Scene, lower: st
         assert nothing(low)
 
 
+@pytest.mark.statement("1.16")
 async def test_4_those_of_the_highest_priority_take_turns(scene: Scene) -> None:
     readers = [await scene.reader() for _ in range(3)]
     async with (
@@ -232,6 +248,7 @@ async def test_4_those_of_the_highest_priority_take_turns(scene: Scene) -> None:
         assert nothing(one, two, low)
 
 
+@pytest.mark.statement("1.18")
 async def test_5_equal_subscriptions_are_merged_and_their_capacities_add_up(scene: Scene) -> None:
     first, second, third = [await scene.reader() for _ in range(3)]
     async with (
@@ -255,6 +272,7 @@ async def test_5_equal_subscriptions_are_merged_and_their_capacities_add_up(scen
         assert nothing(low)
 
 
+@pytest.mark.statement("1.19")
 async def test_5_equal_means_equal_as_text(scene: Scene) -> None:
     first, second = await scene.reader(), await scene.reader()
     async with (
@@ -288,6 +306,7 @@ async def test_5_equal_means_equal_as_text(scene: Scene) -> None:
         ("v", 1, False),
     ],
 )
+@pytest.mark.statement("1.20")
 async def test_6_a_property_is_read_and_its_value_compared(
     scene: Scene, expression: str, value: Any, match: bool
 ) -> None:
@@ -310,6 +329,7 @@ async def verdicts(scene: Scene, expression: str, messages: dict[str, dict[str, 
         return await names(consumer, consumer.buffered)
 
 
+@pytest.mark.statement("2.10")
 async def test_junctions_are_short_circuiting(scene: Scene) -> None:
     found = await verdicts(
         scene,
@@ -326,6 +346,7 @@ async def test_junctions_are_short_circuiting(scene: Scene) -> None:
     assert found == ["many", "all"]
 
 
+@pytest.mark.statement("2.10")
 async def test_the_right_side_is_not_looked_at_when_the_left_decides(scene: Scene) -> None:
     found = await verdicts(
         scene,
@@ -354,16 +375,20 @@ async def test_the_right_side_is_not_looked_at_when_the_left_decides(scene: Scen
         ("x == 1 && y == 2 || z == 3", {"x": 0, "y": 2, "z": 3}, True),
     ],
 )
+@pytest.mark.filterwarnings("ignore::bmq.errors.ExpressionWarning")
+@pytest.mark.statement("2.11")
 async def test_precedence_and_associativity_are_those_of_c(
     scene: Scene, expression: str, properties: dict[str, Any], match: bool
 ) -> None:
     assert await verdicts(scene, expression, {"m": properties}) == (["m"] if match else [])
 
 
+@pytest.mark.statement("2.3")
 async def test_spaces_tabs_and_line_feeds_are_ignored(scene: Scene) -> None:
     assert await verdicts(scene, "x\t==\n 1 &&y==2", {"m": {"x": 1, "y": 2}, "n": {"x": 1, "y": 3}}) == ["m"]
 
 
+@pytest.mark.statement("2.2")
 async def test_an_expression_may_have_128_characters_and_ten_operators(scene: Scene) -> None:
     longest = f'x == "{"v" * 121}"'
     assert len(longest) == 128
@@ -377,6 +402,7 @@ async def test_an_expression_may_have_128_characters_and_ten_operators(scene: Sc
 
 
 @pytest.mark.parametrize("broken", ["x >", "x = 1", "1 == 1", 'x == "' + "v" * 200 + '"'])
+@pytest.mark.statement("2.12")
 async def test_a_broker_delivers_everything_for_a_broken_expression_so_it_is_refused_here(
     scene: Scene, broken: str
 ) -> None:

@@ -33,6 +33,7 @@ async def hold(
 
 @discarding
 @pytest.mark.parametrize("row", PULSAR, ids=lambda row: f"row {row[0]}")
+@pytest.mark.statement("5.3", "5.5")
 async def test_pulsar(
     scene: Scene, row: tuple[int, set[str], set[str], set[str], bool], discard: bool
 ) -> None:
@@ -43,6 +44,7 @@ async def test_pulsar(
 
 @discarding
 @pytest.mark.parametrize("row", PULSAR, ids=lambda row: f"row {row[0]}")
+@pytest.mark.statement("5.6")
 async def test_pulsar_with_consumers_and_producers_as_they_were(
     scene: Scene, row: tuple[int, set[str], set[str], set[str], bool], discard: bool
 ) -> None:
@@ -62,6 +64,7 @@ async def test_pulsar_row_17_the_key_has_to_start_with_tag(scene: Scene, discard
 
 @discarding
 @pytest.mark.parametrize("row", CMQ, ids=lambda row: f"row {row[0]}")
+@pytest.mark.statement("6.1", "6.3", "6.4")
 async def test_cmq(scene: Scene, row: tuple[int, set[str], set[str], bool], discard: bool) -> None:
     _, subscribed, tags, match = row
     message = bmq.PutMessage(b"message", tags=tags)
@@ -69,6 +72,7 @@ async def test_cmq(scene: Scene, row: tuple[int, set[str], set[str], bool], disc
 
 
 @pytest.mark.parametrize("uri", ["bmq.test.mem.fanout"], indirect=True)
+@pytest.mark.statement("6.3")
 async def test_cmq_scenario_3_subscribers_with_different_tags(scene: Scene) -> None:
     subscribers = {"foo": bmq.CmqTags("apple"), "bar": bmq.CmqTags("xiaomi"), "baz": bmq.CmqTags()}
     topic = scene.uri
@@ -99,6 +103,7 @@ async def test_any_text_is_a_tag(scene: Scene, discard: bool) -> None:
 
 
 @discarding
+@pytest.mark.statement("5.7")
 async def test_more_tags_than_one_expression_holds(scene: Scene, discard: bool) -> None:
     wanted = bmq.TagFilter(any_of=[f"t{n}" for n in range(23)], all_of=["eu"])
     queue = await scene.reader()

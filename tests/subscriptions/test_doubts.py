@@ -1,0 +1,113 @@
+"""Legal expressions that surely do not mean what they say."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+import bmq
+from bmq.subscriptions import Expression, P, parse
+from bmq.subscriptions.doubts import possible_outcomes
+from bmq.subscriptions.evaluator import compile_tree
+from tests.subscriptions.strategies import messages, trees
+
+
+@pytest.mark.parametrize(
+    ("text", "offset", "words"),
+    [
+        (r'x == "a\"b"', 5, "escapes are not decoded"),
+        (r'x == "a\\b"', 5, "escapes are not decoded"),
+        ("x == TRUE", 5, "the literal is `true`"),
+        ("x == null", 5, "exists(name)"),
+        ("x + 1", 2, "the whole expression is an integer"),
+        ("x == 1 && 2", 10, "this side of `&&` is an integer"),
+        ("x == 1 || true", 10, "decides the `||`"),
+        ("!x == 1", 3, "an error for every message"),
+        ('x + 1 == "a"', 6, "an error for every message"),
+        ("x / 0 == 1", 6, "division by zero"),
+        ("(x == 1) == (y == 2)", 9, "a condition compares only with a literal true or false"),
+        ("b < true", 2, "an error for every message"),
+        ('x < ""', 2, "this never holds"),
+        ("x > 9223372036854775807", 2, "this never holds"),
+        ("x < x", 2, "this never holds"),
+        ("x == x", 2, "holds for every value"),
+        ("x == 1 && x == 2", 7, "this never matches"),
+        ("y == 1 || (x > 5 && x < 6)", 17, "this never matches"),
+        ("x != 1 || x != 2", 7, "this is never false"),
+        ("b == true && !b", 10, "this never matches"),
+        ('x == 1 || x == "a"', 12, "only end in an error"),
+        ("!exists(x) && x == 1", 16, "only end in an error"),
+        ("x == 1 && exists(x)", 10, "ask first"),
+        ("x == 1 || !exists(x)", 11, "ask first"),
+    ],
+)
+@pytest.mark.statement("2.4", "2.6")
+def test_what_is_surely_not_meant_is_warned_of(text: str, offset: int, words: str) -> None:
+    with pytest.warns(bmq.ExpressionWarning, match=r"\^ column") as caught:
+        expression = Expression(text)
+    assert len(caught) == 1
+    (doubt,) = expression.doubts
+    assert (doubt.offset, words in str(doubt)) == (offset, True), doubt
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CustomerId >= 1000 && CustomerId <= 2000",
+        'CustomerId == 2000 && DestinationId == "ABC"',
+        'type == "i" && shares > 1000 || shares == "all"',
+        "x == 1 || x == 2 || x == 3",
+        "exists(x) && x == 1",
+        "x == 1 || y == 2",
+        "x > 1 && x > 2",
+        "a && b && c && d && e",
+        "a * x + b > 0",
+        "x == y || x == 1",
+        "x % 2 == 0 && x / 2 > 3",
+        "b == true",
+    ],
+)
+def test_what_may_be_meant_is_not(text: str) -> None:
+    assert Expression(text).doubts == ()
+
+
+@settings(deadline=None)
+@given(trees, messages)
+def test_nothing_is_held_impossible_that_happens(tree: Any, message: dict[str, Any]) -> None:
+    possible = possible_outcomes(tree)
+    outcome = compile_tree(tree)(message.get)
+    assert not possible or (outcome if isinstance(outcome, bool) else None) in possible
+
+
+def test_the_warning_points_at_the_line_that_wrote_it() -> None:
+    filters: list[Any] = [lambda: Expression("x < x"), lambda: ((P.x == 1) & (P.x == 2)).expression()]
+    for write in filters:
+        with pytest.warns(bmq.ExpressionWarning) as caught:
+            write()
+        assert caught[0].filename == __file__
+
+
+def test_whoever_subscribes_is_told_where() -> None:
+    async def main() -> None:
+        async with bmq.broker.Broker(port=0) as broker, bmq.connect(broker.uri) as session:
+            queue = await session.open_queue("bmq://bmq.test.mem.priority/doubts", read=True)
+            queue.subscribe("x == 1 && x == 2")
+
+    with pytest.warns(bmq.ExpressionWarning, match="never matches") as caught:
+        bmq.run(main())
+    assert caught[0].filename == __file__
+
+
+def test_nobody_is_warned_twice_or_of_what_was_not_written() -> None:
+    with pytest.warns(bmq.ExpressionWarning):
+        expression = Expression("x < x")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert pickle.loads(pickle.dumps(expression)) == expression
+        assert Expression("x < x", strict=False).doubts == expression.doubts
+        assert Expression("x <", strict=False).doubts == ()
+        assert possible_outcomes(parse("a<b&&b<c&&c<d&&d<e&&e<f&&f<a")) == frozenset()
