@@ -11,7 +11,6 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from bmq.broker.backlog import Backlog
-from bmq.broker.counters import CONFIRMED
 from bmq.broker.routing import NOBODY, Routing, Subscriber
 from bmq.broker.storage import Message
 from bmq.subscriptions.evaluator import Evaluator
@@ -250,7 +249,7 @@ class App:
                 queue.serve(self, now)
             return
         message, subscriber = entry
-        queue.counts[CONFIRMED] += 1
+        queue.confirmed += 1
         if message.pending & self.bit:
             message.pending ^= self.bit
             if not message.pending:

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable
-from math import inf
 from typing import TYPE_CHECKING
 
 from bmq.broker.app import App, Effort
-from bmq.broker.counters import (
-    ACKNOWLEDGED,
-    CONFIRMED,
-    POSTED,
-    POSTED_BYTES,
-    PUSHED,
-    Counter,
-    new_counts,
-)
 from bmq.broker.domain import DomainConfig, Mode
 from bmq.broker.handle import Handle, Stream
 from bmq.broker.routing import Subscriber, compile_expression
@@ -40,7 +29,6 @@ _REFUSED = 5
 _LIMIT_BYTES = 2
 _MAX_SCHEMA = 2**15 - 1
 _NO_SCHEMA = 1
-_IN_USE = -inf
 
 
 class Queue:
@@ -59,15 +47,9 @@ class Queue:
         effort: where it counts what it does.
         postponed: whether it is in the middle of delivering, so that others can have a turn.
         writers: how many times it is open for writing.
+        idle_since: when its last client left; None while it has one.
         posted, acknowledged, refused, pushed, confirmed, expired, poisoned: messages so far.
     """
-
-    posted = Counter(POSTED)
-    posted_bytes = Counter(POSTED_BYTES)
-    acknowledged = Counter(ACKNOWLEDGED)
-    pushed = Counter(PUSHED)
-    confirmed = Counter(CONFIRMED)
-    refused, expired, poisoned = Counter(5), Counter(6), Counter(7)
 
     def __init__(
         self,
@@ -90,8 +72,9 @@ class Queue:
         self.handles: dict[Handle, None] = {}
         self.writers = 0
         self.position: Message | None = None
-        self._idle_since = array("d", (_IN_USE,))  # as with the counts, lest a number stay among messages
-        self.counts = new_counts()
+        self.idle_since: float | None = None
+        self.posted = self.posted_bytes = self.acknowledged = self.refused = 0
+        self.pushed = self.confirmed = self.expired = self.poisoned = 0
         self._schemas = 0
         self._next_bit = 1
         self._filters: list[tuple[int, Evaluator]] = []
@@ -157,12 +140,12 @@ class Queue:
             return
         store, mask, filters = self.store, self._mask, self._filters
         append, ack, q_id = store.append, handle.output.ack, handle.q_id
-        messages, history = store.messages, store.history if store.remembered else ()
+        messages, gone = store.messages, store.history.guids
         usage, domain = store.usage, store.domain
         posted = posted_bytes = acknowledged = 0
         for flags, correlation_id, guid, schema_id, compression, _, size, data in puts:
             status = 0
-            if guid not in messages and not (history and guid in history):
+            if guid not in messages and guid not in gone:
                 pending = mask
                 properties = flags & _PROPERTIES
                 if compression and properties and not schema_id:
@@ -191,10 +174,9 @@ class Queue:
             elif flags & _ACK_REQUESTED:
                 acknowledged += 1
                 ack(0, correlation_id, guid, q_id)
-        counts = self.counts
-        counts[POSTED] += posted
-        counts[POSTED_BYTES] += posted_bytes
-        counts[ACKNOWLEDGED] += acknowledged
+        self.posted += posted
+        self.posted_bytes += posted_bytes
+        self.acknowledged += acknowledged
 
     def _schema(self, handle: Handle, schema_id: int) -> int:
         """Return the queue's own schema id for a client's.
@@ -277,7 +259,7 @@ class Queue:
 
     def _deliver_alone(self, app: App) -> None:
         """Do the same with a single application, which is most of the work of a broker."""
-        bit, select, counts = app.bit, app.routing.select, self.counts
+        bit, select = app.bit, app.routing.select
         effort, cost = self.effort, app.routing.cost
         if app.behind:
             if app.resume is None:
@@ -299,7 +281,7 @@ class Queue:
                 else:
                     stream = selected.stream
                     if stream.take(selected, message):
-                        counts[PUSHED] += 1
+                        self.pushed += 1
                         stream.handle.push(message, selected.option, out_of_order=False)
             self.position = message.next
 
@@ -406,15 +388,6 @@ class Queue:
         return bool(self.store) or self.store.remembered > 0
 
     # ---- clients
-
-    @property
-    def idle_since(self) -> float | None:
-        """When its last client left; None while it has one."""
-        return None if self._idle_since[0] == _IN_USE else self._idle_since[0]
-
-    @idle_since.setter
-    def idle_since(self, since: float | None) -> None:
-        self._idle_since[0] = _IN_USE if since is None else since
 
     def detach(self, streams: Iterable[Stream], *, now: float) -> None:
         """Take readers out: what they have not confirmed goes to the applications' other consumers."""

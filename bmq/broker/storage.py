@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final, TypeVar
 
 from bmq.broker.domain import Limits
-from bmq.broker.history import History, Slot
+from bmq.broker.history import History
 from bmq.subscriptions.evaluator import Lookup, lookup
 from bmq.wire.properties import Properties
 
@@ -35,7 +35,6 @@ class Message:
         compression: the CAT field.
         arrival: when it came, in seconds of the broker's clock.
         pending: one bit for each application that has yet to be done with it.
-        slot: what its GUID is remembered by when it is gone; None if that is not wanted.
         attempts: delivery attempts left, by application bit; None while none was used up.
         previous: the message that came before it, of those stored.
         next: the message that came after it, of those stored.
@@ -54,7 +53,6 @@ class Message:
         "previous",
         "schema_id",
         "size",
-        "slot",
     )
 
     def __init__(
@@ -76,7 +74,6 @@ class Message:
         self.compression = compression
         self.arrival = arrival
         self.pending = pending
-        self.slot: Slot | None = None
         self.attempts: dict[int, int] | None = None
         self.previous: Message | None = None
         self.next: Message | None = None
@@ -120,10 +117,7 @@ class Usage:
 
 
 def shrink(table: dict[_Key, _Value]) -> None:
-    """Give back the room that a dictionary does not use: by itself it keeps that of its largest size.
-
-    It stays the object it is: a new one would stand among the messages there are now when they are gone.
-    """
+    """Give back the room that a dictionary does not use: by itself it keeps that of its largest size."""
     if sys.getsizeof(table) > _ROOMY * (len(table) + 1):
         rest = dict(table)
         table.clear()
@@ -182,7 +176,6 @@ class MessageStore:
     def append(self, message: Message) -> None:
         """Store a message whose GUID is not known yet."""
         self.messages[message.guid] = message
-        message.slot = self.history.slot_for(message.arrival)
         last = self.last
         if last is None:
             self.first = message
@@ -209,10 +202,8 @@ class MessageStore:
             following.previous = previous
         # Whoever still holds the message must not keep its neighbours alive.
         message.previous = message.next = None
-        guid, slot = message.guid, message.slot
-        del self.messages[guid]
-        if slot is not None and slot.era.open:
-            slot.era.add(guid, slot.stamp)
+        del self.messages[message.guid]
+        self.history.add(message.guid, message.arrival)
         usage, domain, size = self.usage, self.domain, message.size
         usage.messages -= 1
         usage.bytes -= size
@@ -233,17 +224,11 @@ class MessageStore:
 
     def set_window(self, window: float) -> None:
         """Change for how long GUIDs are remembered."""
-        before = self.history.window
-        if window == before:
-            return
-        self.history.set_window(window)
-        if not before:
-            for message in self:
-                message.slot = self.history.slot_for(message.arrival)
+        self.history.window = window
 
     def clear(self) -> None:
         """Drop every message and all memory of GUIDs."""
-        self.history.close()
         while self.first is not None:
             self.remove(self.first)
         self.messages.clear()
+        self.history.clear()
