@@ -140,7 +140,7 @@ class _Commands:
             case ["CLUSTERS", "CLUSTER", _, "QUEUEHELPER"]:
                 return queue_helper(self._node, self._keys())
             case ["CLUSTERS", "CLUSTER", _, "FORCE_GC_QUEUES"]:
-                self._node.forget_idle(self._now, keepalive=0)
+                self._node.forget_idle()
                 return {"success": {}}
             case _:
                 raise _undecodable(
@@ -177,7 +177,7 @@ class _Commands:
     def _reconfigure(self, name: str) -> Result:
         domain = self._domain(name)
         try:
-            domain.configure(self._node.source.load(name))
+            self._node.configure(domain, self._node.source.load(name))
         except (Unavailable, InvalidDomain) as error:
             raise _Failure(f"Couldn't reconfigure domain '{name}': {error}") from error
         return {"success": {}}

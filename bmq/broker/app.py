@@ -221,7 +221,7 @@ class App:
             wait = left if wait is None else min(wait, left)
         if wait is not None:
             self.wait_until = now + wait
-            self.queue.waiting.add(self)
+            self.queue.waiting.set(self, self.wait_until)
         return None
 
     def _send(self, subscriber: Subscriber, message: Message, now: float) -> None:

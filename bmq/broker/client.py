@@ -304,7 +304,7 @@ class Client:
         handle.queue.post(handle, puts, now)
         self.node.touch(handle.queue, None)
 
-    def inflate(self, q_id: int, data: bytes) -> bytes | None:
+    def inflate(self, q_id: int, data: bytes, now: float) -> bytes | None:
         """Decompress a message's data; None when there is no room for the message, or it becomes too large.
 
         Raises:
@@ -313,6 +313,7 @@ class Client:
         handle = self._writers.get(q_id)
         if handle is None or not handle.queue.room(handle, self._ahead.get(q_id, 0)):
             return None
+        self.node.budget.tick(now)
         try:
             plain = self.node.budget.inflate(data)
         except Exhausted:
@@ -335,6 +336,8 @@ class Client:
                 q_id_before, sub_id_before = q_id, sub_id
                 stream = self._streams.get((q_id, sub_id))
                 app = stream.app if stream is not None and not stream.handle.queue.broadcast else None
+                if app is not None:
+                    self.node.touch(app.queue, None)
             if app is not None and stream is not None:
                 app.confirm(stream, guid, now)
 

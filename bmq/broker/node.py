@@ -9,12 +9,14 @@ from bmq.broker.admin import run_command
 from bmq.broker.app import App, Effort
 from bmq.broker.bounds import Bounds
 from bmq.broker.client import Client
+from bmq.broker.domain import DomainConfig
 from bmq.broker.domains import Domain, DomainSource
 from bmq.broker.handle import Handle
-from bmq.broker.queue import Queue
+from bmq.broker.queue import NEVER, Queue
 from bmq.protocol.broker.backend import ClientPort
 from bmq.protocol.broker.inflation import InflationBudget
 from bmq.protocol.broker.output import BrokerOutput
+from bmq.protocol.deadlines import Deadlines
 from bmq.wire.control.messages import QueueHandleParameters, Status
 from bmq.wire.put import Put
 from bmq.wire.uri import QueueUri
@@ -23,10 +25,9 @@ __all__ = ["Node"]
 
 #: Empty queues nobody has open are forgotten after this many seconds.
 QUEUE_KEEPALIVE = 1800.0
-_HOUSEKEEPING = 1.0
 _EFFORT_AT_ONCE = 50_000
 _EXPIRED_AT_ONCE = 1000
-_TIDIED_AT_ONCE = 10_000
+_QUEUES_AT_ONCE = 10_000
 
 
 class Node:
@@ -56,24 +57,18 @@ class Node:
         self.intercept_open: Callable[[QueueHandleParameters], Status | None] | None = None
         self.intercept_post: Callable[[Handle, list[Put]], list[Put]] | None = None
         self._touched: dict[Queue, set[App]] = {}
-        self._housekeeping = 0.0
         self._effort = Effort()
         self._going_on = False
         #: Has :meth:`go_on` called when others have had their turn; without it they have none.
         self.postpone: Callable[[], None] | None = None
-        # Queues that may have messages to expire, and of those the ones that have more than were done; queues
-        # that may have something to forget, and of those the ones to look at this time. To the others nothing
-        # happens as time goes by.
-        self._stocked: dict[Queue, None] = {}
-        self._overdue: dict[Queue, None] = {}
-        self._untidy: dict[Queue, None] = {}
-        self._to_tidy: list[Queue] = []
-        self._second: int | None = None
+        # When to look after a queue: within a second after something happened to it, then when something is
+        # going to expire.
+        self._deadlines: Deadlines[Queue] = Deadlines()
         # Empty queues that nobody has open, the oldest first: those never posted to, and the others.
         self._unused: OrderedDict[Queue, None] = OrderedDict()
         self._idle: OrderedDict[Queue, None] = OrderedDict()
         #: Applications that have to let some time pass before they redeliver.
-        self.waiting: set[App] = set()
+        self.waiting: Deadlines[App] = Deadlines()
 
     @property
     def effort(self) -> int:
@@ -102,6 +97,16 @@ class Node:
         client.drop(now, lost=lost)
 
     # ---- domains and queues
+
+    def configure(self, domain: Domain, config: DomainConfig) -> None:
+        """Let a domain take over another configuration; :meth:`deliver` is to follow.
+
+        Raises:
+            InvalidDomain: it would change what cannot be changed.
+        """
+        domain.configure(config)
+        for queue in domain.queues.values():
+            self.touch(queue, None)
 
     def domain(self, name: str) -> Domain:
         """Return a domain, loading its configuration the first time.
@@ -136,11 +141,14 @@ class Node:
 
     def forget(self, queue: Queue) -> None:
         """Forget a queue, and everything in it."""
+        for app in queue.apps.values():
+            self.waiting.discard(app)
         queue.dispose()
         queue.domain.queues.pop(queue.uri, None)
         self.queues.pop(queue.uri, None)
-        for each in (self._stocked, self._overdue, self._untidy, self._unused, self._idle):
-            each.pop(queue, None)
+        self._deadlines.discard(queue)
+        self._unused.pop(queue, None)
+        self._idle.pop(queue, None)
         self._touched.pop(queue, None)
 
     def in_use(self, queue: Queue) -> None:
@@ -155,11 +163,12 @@ class Node:
         When there are too many empty ones the oldest are forgotten at once, first those never posted to.
         """
         queue.idle_since = now
+        self._watch(queue, now + QUEUE_KEEPALIVE)
         self._note_idle(queue)
 
     def _note_idle(self, queue: Queue) -> None:
         if queue.handles or queue.store:
-            return  # as long as there are messages; see _expire
+            return  # as long as there are messages; see _look_after
         (self._idle if queue.posted else self._unused)[queue] = None
         while len(self._idle) + len(self._unused) > self.bounds.idle_queues:
             self.forget(next(iter(self._unused or self._idle)))
@@ -173,18 +182,21 @@ class Node:
     # ---- delivering
 
     def touch(self, queue: Queue, app: App | None) -> None:
-        """Note that a queue has something to deliver: new messages, or what an application waits for."""
-        self._stocked[queue] = self._untidy[queue] = None
+        """Note that something happened to a queue: it, and the application, may have something to deliver."""
         apps = self._touched.setdefault(queue, set())
         if app is not None:
             apps.add(app)
 
     def deliver(self, now: float) -> None:
         """Deliver everything that was noted. To be called when a chunk of input is dealt with."""
+        self.budget.tick(now)
         touched, effort = self._touched, self._effort
         effort.enough = effort.spent + _EFFORT_AT_ONCE
+        soon = int(now) + 1  # a message lives whole seconds
         while touched:
             queue, apps = touched.popitem()
+            if queue.deadline > soon and queue.posted:
+                self._watch(queue, soon)
             for app in apps:
                 app.deliver(now)
             queue.deliver(now)
@@ -214,57 +226,52 @@ class Node:
 
     # ---- time
 
+    def next_deadline(self) -> float | None:
+        """Return when :meth:`tick` has something to do; None if nothing happens by itself."""
+        queue, app = self._deadlines.first(), self.waiting.first()
+        if queue is None or app is None:
+            return app if queue is None else queue
+        return min(queue, app)
+
     def tick(self, now: float) -> None:
-        """Do what is due: expire messages, forget GUIDs and idle queues, retry suspected poison messages."""
-        self.budget.tick(now)
-        self._expire(now)
-        if now >= self._housekeeping and not self._to_tidy:
-            self._housekeeping = now + _HOUSEKEEPING
-            self._to_tidy = list(self._untidy)
-            self.forget_idle(now)
-        due, self._to_tidy = self._to_tidy[:_TIDIED_AT_ONCE], self._to_tidy[_TIDIED_AT_ONCE:]
-        for queue in due:
-            if not queue.tidy(now):
-                self._untidy.pop(queue, None)
-        for app in [app for app in self.waiting if app.wait_until is None or now >= app.wait_until]:
-            self.waiting.discard(app)
+        """Do what is due: expire messages, forget GUIDs and idle queues, retry suspected poison messages.
+
+        Where there is very much of it some is left, and due at once.
+        """
+        for queue in self._deadlines.due(now, _QUEUES_AT_ONCE):
+            self._look_after(queue, now)
+        for app in self.waiting.due(now):
             self.touch(app.queue, app)
         self.deliver(now)
 
-    def _expire(self, now: float) -> None:
-        # A message lives whole seconds: nothing happens between them.
-        if int(now) == self._second:
-            due = list(self._overdue)
-        else:
-            self._second = int(now)
-            due = list(self._stocked)
-        for queue in due:
-            self._overdue.pop(queue, None)
-            expired = queue.expire(now, _EXPIRED_AT_ONCE)
-            if expired:
-                for app in queue.apps.values():
-                    self.touch(queue, app)
-            if expired == _EXPIRED_AT_ONCE:
-                self._overdue[queue] = None
-            if not queue.store:
-                self._stocked.pop(queue, None)
-                if queue.idle_since is not None:
-                    self._note_idle(queue)
+    def _watch(self, queue: Queue, deadline: float) -> None:
+        """Look after a queue at that time, if not before."""
+        if deadline < queue.deadline:
+            queue.deadline = deadline
+            self._deadlines.set(queue, deadline)
 
-    def next_deadline(self) -> float | None:
-        """Return when :meth:`tick` has something to do."""
-        if not self.queues:
-            return None
-        return min([self._housekeeping, *(app.wait_until or 0.0 for app in self.waiting)])
+    def _look_after(self, queue: Queue, now: float) -> None:
+        queue.deadline = NEVER
+        expired = queue.expire(now, _EXPIRED_AT_ONCE)
+        if expired:
+            for app in queue.apps.values():
+                self.touch(queue, app)
+        queue.tidy(now)
+        deadline = now if expired == _EXPIRED_AT_ONCE else queue.next_deadline()
+        if queue.idle_since is not None and not queue.store:
+            forgotten = queue.idle_since + QUEUE_KEEPALIVE
+            if now >= forgotten:
+                self.forget(queue)
+                return
+            deadline = min(deadline, forgotten)
+        self._watch(queue, deadline)
+        if queue.idle_since is not None:
+            self._note_idle(queue)
 
-    def forget_idle(self, now: float, *, keepalive: float = QUEUE_KEEPALIVE) -> None:
-        """Forget empty queues that nobody has had open for some seconds."""
-        for queue in list(self._stocked):
-            if queue.idle_since is not None:
-                self._note_idle(queue)
-        for queue in [*self._unused, *self._idle]:
-            idle = queue.idle_since
-            if idle is not None and now - idle >= keepalive:
+    def forget_idle(self) -> None:
+        """Forget all empty queues that nobody has open."""
+        for queue in list(self.queues.values()):
+            if not queue.handles and not queue.store:
                 self.forget(queue)
 
     def recover(self) -> None:

@@ -11,6 +11,7 @@ from bmq.broker.handle import Handle, Stream
 from bmq.broker.routing import Subscriber, compile_expression
 from bmq.broker.storage import Message, MessageStore, property_lookup, shrink
 from bmq.protocol.broker.inflation import InflationBudget
+from bmq.protocol.deadlines import Deadlines
 from bmq.subscriptions.evaluator import Evaluator
 from bmq.wire.constants import PutFlags
 from bmq.wire.control.messages import DEFAULT_APP_ID, ExpressionVersion
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
     from bmq.broker.domains import Domain
     from bmq.wire.put import Put
 
-__all__ = ["Queue"]
+__all__ = ["NEVER", "Queue"]
+
+#: The deadline of what nothing happens to.
+NEVER = float("inf")
 
 _ACK_REQUESTED = int(PutFlags.ACK_REQUESTED)
 _PROPERTIES = int(PutFlags.MESSAGE_PROPERTIES)
@@ -48,6 +52,7 @@ class Queue:
         postponed: whether it is in the middle of delivering, so that others can have a turn.
         writers: how many times it is open for writing.
         idle_since: when its last client left; None while it has one.
+        deadline: when the node looks after it next.
         posted, acknowledged, refused, pushed, confirmed, expired, poisoned: messages so far.
     """
 
@@ -55,7 +60,7 @@ class Queue:
         self,
         uri: QueueUri,
         domain: Domain,
-        waiting: set[App],
+        waiting: Deadlines[App],
         history_limit: int,
         budget: InflationBudget,
         effort: Effort,
@@ -73,6 +78,7 @@ class Queue:
         self.writers = 0
         self.position: Message | None = None
         self.idle_since: float | None = None
+        self.deadline = NEVER
         self.posted = self.posted_bytes = self.acknowledged = self.refused = 0
         self.pushed = self.confirmed = self.expired = self.poisoned = 0
         self._schemas = 0
@@ -375,17 +381,18 @@ class Queue:
         self.position = self.store.first
         self.store.history.clear()
 
-    def tidy(self, now: float) -> bool:
-        """Forget what need not be known any more, and give back the room of what was there.
+    def next_deadline(self) -> float:
+        """Return when something expires, if nothing else happens."""
+        oldest = self.store.first
+        expiry = NEVER if oldest is None else int(oldest.arrival) + self.domain.config.message_ttl + 1
+        return min(expiry, self.store.history.next_deadline() or NEVER)
 
-        Returns:
-            Whether there will be anything to tidy later, if nothing else happens.
-        """
+    def tidy(self, now: float) -> None:
+        """Forget what need not be known any more, and give back the room of what was there."""
         self.store.forget(now)
         for app in self.apps.values():
             for stream in app.streams:
                 shrink(stream.unconfirmed)
-        return bool(self.store) or self.store.remembered > 0
 
     # ---- clients
 
