@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from bmq.broker.server import Broker
+from bmq.broker._server import Broker
 from bmq.errors import Error, UsageError
 
 __all__ = ["run"]

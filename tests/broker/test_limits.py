@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bmq.broker.domain import Limits
+from bmq.broker._domain_config import Limits
 from bmq.wire.control.messages import OpenQueueResponse, Status, StatusCategory
 from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, Peer, domain
 from tests.transcripts import probes

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bmq.broker.history import History
+from bmq.broker._history import History
 from tests.broker.core import PRIORITY, Core, Peer
 
 COUNT = 20_000

@@ -10,14 +10,14 @@ from bmq.protocol.broker.output import BrokerOutput
 from bmq.protocol.broker.session import BrokerSession
 
 if TYPE_CHECKING:
-    from bmq.broker.server import Broker
+    from bmq.broker._server import Broker
 
-__all__ = ["Connection"]
+__all__ = ["BrokerConnection"]
 
 _log = logging.getLogger("bmq.broker")
 
 
-class Connection(asyncio.Protocol):
+class BrokerConnection(asyncio.Protocol):
     """A client's connection.
 
     Whatever a turn of the event loop produces for it leaves in one write, or in pieces of a megabyte. A

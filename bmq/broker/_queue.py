@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from bmq.broker.app import App, Effort
-from bmq.broker.domain import DomainConfig, Mode
-from bmq.broker.handle import Handle, Stream
-from bmq.broker.routing import Subscriber, compile_expression
-from bmq.broker.storage import Message, MessageStore, property_lookup, shrink
+from bmq.broker._app_state import AppState, Effort
+from bmq.broker._domain_config import DomainConfig, Mode
+from bmq.broker._handle import Handle, SubStream
+from bmq.broker._routing import Subscriber, compile_expression
+from bmq.broker._storage import MessageRecord, MessageStore, property_lookup, shrink
 from bmq.protocol.broker.inflation import InflationBudget
 from bmq.protocol.deadlines import Deadlines
 from bmq.subscriptions.evaluator import Evaluator
@@ -19,10 +19,10 @@ from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
-    from bmq.broker.domains import Domain
+    from bmq.broker._domain import Domain
     from bmq.wire.put import Put
 
-__all__ = ["NEVER", "Queue"]
+__all__ = ["NEVER", "BrokerQueue"]
 
 #: The deadline of what nothing happens to.
 NEVER = float("inf")
@@ -35,7 +35,7 @@ _MAX_SCHEMA = 2**15 - 1
 _NO_SCHEMA = 1
 
 
-class Queue:
+class BrokerQueue:
     """One queue.
 
     Attributes:
@@ -60,7 +60,7 @@ class Queue:
         self,
         uri: QueueUri,
         domain: Domain,
-        waiting: Deadlines[App],
+        waiting: Deadlines[AppState],
         history_limit: int,
         budget: InflationBudget,
         effort: Effort,
@@ -72,11 +72,11 @@ class Queue:
         self.uri = uri.canonical
         self.name = uri.queue
         self.domain = domain
-        self.apps: dict[str, App] = {}
-        self.authorized: list[App] = []
+        self.apps: dict[str, AppState] = {}
+        self.authorized: list[AppState] = []
         self.handles: dict[Handle, None] = {}
         self.writers = 0
-        self.position: Message | None = None
+        self.position: MessageRecord | None = None
         self.idle_since: float | None = None
         self.deadline = NEVER
         self.posted = self.posted_bytes = self.acknowledged = self.refused = 0
@@ -101,7 +101,7 @@ class Queue:
         """Take over a domain's configuration; it counts for messages posted from now on."""
         names = config.app_ids if self.fanout else (DEFAULT_APP_ID,)
         for app_id in names:
-            app = self.apps.setdefault(app_id, App(self, app_id, 0))
+            app = self.apps.setdefault(app_id, AppState(self, app_id, 0))
             if not app.bit:
                 app.bit = self._next_bit
                 self._next_bit <<= 1
@@ -125,11 +125,11 @@ class Queue:
         self.store.usage.limits = config.queue_limits
         self.store.set_window(config.deduplication_time_ms / 1000)
 
-    def app_for(self, app_id: str) -> App:
+    def app_for(self, app_id: str) -> AppState:
         """Return an application, also one that the domain does not know (yet)."""
         app = self.apps.get(app_id)
         if app is None:
-            app = self.apps[app_id] = App(self, app_id, 0)
+            app = self.apps[app_id] = AppState(self, app_id, 0)
         return app
 
     # ---- posting
@@ -168,7 +168,9 @@ class Queue:
                     if not status:
                         if schema_id > 1:
                             schema_id = self._schema(handle, schema_id)
-                        message = Message(guid, data, size, properties, schema_id, compression, now, pending)
+                        message = MessageRecord(
+                            guid, data, size, properties, schema_id, compression, now, pending
+                        )
                         append(message)
                         if self.position is None:
                             self.position = message
@@ -218,7 +220,7 @@ class Queue:
                 handle.output.ack(0, correlation_id, guid, handle.q_id)
             if schema_id > 1:
                 schema_id = self._schema(handle, schema_id)
-            message = Message(guid, data, size, flags & _PROPERTIES, schema_id, compression, now, 0)
+            message = MessageRecord(guid, data, size, flags & _PROPERTIES, schema_id, compression, now, 0)
             if app.matcher is not None and app.matcher(message.lookup) is not True:
                 continue
             for subscriber in app.routing.receivers(message):
@@ -243,7 +245,7 @@ class Queue:
                 return
             effort.spent += cost
             stopped = 0
-            targets: list[tuple[App, Subscriber]] = []
+            targets: list[tuple[AppState, Subscriber]] = []
             for app, select in selecting:
                 if app.behind:
                     if app.resume is None:
@@ -263,7 +265,7 @@ class Queue:
             self._push(message, targets)
             self.position = message.next
 
-    def _deliver_alone(self, app: App) -> None:
+    def _deliver_alone(self, app: AppState) -> None:
         """Do the same with a single application, which is most of the work of a broker."""
         bit, select = app.bit, app.routing.select
         effort, cost = self.effort, app.routing.cost
@@ -291,7 +293,7 @@ class Queue:
                         stream.handle.push(message, selected.option, out_of_order=False)
             self.position = message.next
 
-    def _push(self, message: Message, targets: list[tuple[App, Subscriber]]) -> None:
+    def _push(self, message: MessageRecord, targets: list[tuple[AppState, Subscriber]]) -> None:
         """Push a message once to each client, naming all subscriptions of it that the message is for."""
         self.pushed += len(targets)
         if len(targets) == 1:
@@ -304,7 +306,7 @@ class Queue:
         for handle, s_ids in by_handle.items():
             handle.push(message, encode_sub_queue_ids(tuple(s_ids)), out_of_order=False)
 
-    def serve(self, app: App, now: float) -> None:
+    def serve(self, app: AppState, now: float) -> None:
         """Deliver what waits for one application, then what is new."""
         app.deliver(now)
         if not app.behind:
@@ -312,7 +314,7 @@ class Queue:
 
     # ---- taking out
 
-    def remove(self, message: Message) -> None:
+    def remove(self, message: MessageRecord) -> None:
         """Delete a message that no application needs any more."""
         following = message.next
         if message is self.position:
@@ -322,7 +324,7 @@ class Queue:
                 app.resume = following
         self.store.remove(message)
 
-    def drop(self, message: Message) -> None:
+    def drop(self, message: MessageRecord) -> None:
         """Delete a message whatever the applications still wanted with it."""
         for app in self.authorized:
             if message.pending & app.bit:
@@ -340,7 +342,7 @@ class Queue:
         self.expired += count
         return count
 
-    def purge(self, app: App | None = None) -> tuple[int, int]:
+    def purge(self, app: AppState | None = None) -> tuple[int, int]:
         """Delete all messages, or all of one application; return how many messages and bytes it lost."""
         messages = size = 0
         for message in self.store:
@@ -396,9 +398,9 @@ class Queue:
 
     # ---- clients
 
-    def detach(self, streams: Iterable[Stream], *, now: float) -> None:
+    def detach(self, streams: Iterable[SubStream], *, now: float) -> None:
         """Take readers out: what they have not confirmed goes to the applications' other consumers."""
-        leaving: dict[App, list[Stream]] = {}
+        leaving: dict[AppState, list[SubStream]] = {}
         for stream in streams:
             if stream.app is not None:
                 leaving.setdefault(stream.app, []).append(stream)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bmq.broker.storage import Message
+from bmq.broker._storage import MessageRecord
 from bmq.subscriptions import Expression
 from bmq.subscriptions.evaluator import Evaluator
 from bmq.wire.control.messages import (
@@ -24,18 +24,18 @@ from bmq.wire.control.messages import (
 from bmq.wire.options import encode_sub_queue_ids
 
 if TYPE_CHECKING:
-    from bmq.broker.handle import Stream
+    from bmq.broker._handle import SubStream
 
 __all__ = [
     "NOBODY",
     "UNMATCHED",
     "Blocked",
-    "Choice",
+    "CompiledSubscription",
     "Group",
     "Routing",
     "Subscriber",
-    "choices_of",
     "compile_expression",
+    "compile_subscriptions",
 ]
 
 #: Delivery resumes when what is unconfirmed has fallen to this part of the maximum.
@@ -103,7 +103,7 @@ class Subscriber:
         "turns",
     )
 
-    def __init__(self, stream: Stream, s_id: int) -> None:
+    def __init__(self, stream: SubStream, s_id: int) -> None:
         self.stream = stream
         self.s_id = s_id
         self.option = encode_sub_queue_ids((s_id,))
@@ -133,7 +133,7 @@ class Subscriber:
         self.full = self.messages >= self.max_messages or self.bytes >= self.max_bytes
 
 
-class Choice(NamedTuple):
+class CompiledSubscription(NamedTuple):
     """One subscription as a client configured it, ready to route by.
 
     Attributes:
@@ -151,14 +151,14 @@ class Choice(NamedTuple):
     weight: int
 
 
-def choices_of(subscriptions: Iterable[Subscription]) -> tuple[Choice, ...]:
+def compile_subscriptions(subscriptions: Iterable[Subscription]) -> tuple[CompiledSubscription, ...]:
     """Return what is to be routed by: subscriptions without a consumer take no part."""
-    found: list[Choice] = []
+    found: list[CompiledSubscription] = []
     for subscription in subscriptions:
         top = _strongest(subscription)
         if top is not None:
             key = (int(subscription.expression.version), subscription.expression.text)
-            found.append(Choice(subscription.s_id, key, compile_expression(*key), *top))
+            found.append(CompiledSubscription(subscription.s_id, key, compile_expression(*key), *top))
     return tuple(found)
 
 
@@ -226,10 +226,10 @@ class Routing:
 
     __slots__ = ("_by_stream", "cost", "groups", "levels", "only")
 
-    def __init__(self, streams: Iterable[Stream] = ()) -> None:
-        wanted: dict[tuple[int, str], list[tuple[Choice, Subscriber]]] = {}
+    def __init__(self, streams: Iterable[SubStream] = ()) -> None:
+        wanted: dict[tuple[int, str], list[tuple[CompiledSubscription, Subscriber]]] = {}
         for stream in streams:
-            for choice in stream.choices:
+            for choice in stream.compiled:
                 wanted.setdefault(choice.key, []).append((choice, stream.subscriber(choice.s_id)))
         levels: dict[int, list[Group]] = {}
         for (_, text), entries in wanted.items():
@@ -247,14 +247,14 @@ class Routing:
             levels.setdefault(priority, []).append(group)
         self.levels: list[list[Group]] = [levels[priority] for priority in sorted(levels, reverse=True)]
         self.groups: list[Group] = [group for level in self.levels for group in level]
-        self._by_stream: dict[Stream, list[Subscriber]] = {}
+        self._by_stream: dict[SubStream, list[Subscriber]] = {}
         for group in self.groups:
             for subscriber in group.members:
                 self._by_stream.setdefault(subscriber.stream, []).append(subscriber)
         self.only = self.groups[0] if len(self.groups) == 1 and self.groups[0].matcher is None else None
         self.cost = 0 if self.only is not None else len(self.groups)
 
-    def select(self, message: Message) -> Subscriber | Blocked | None:
+    def select(self, message: MessageRecord) -> Subscriber | Blocked | None:
         """Return who gets a message, or what it waits for.
 
         None when nobody has room: then no further message need be looked at before somebody has.
@@ -293,7 +293,7 @@ class Routing:
     def _spare_below(self, depth: int) -> bool:
         return any(not group.full for level in self.levels[depth + 1 :] for group in level)
 
-    def candidates(self, message: Message) -> Iterator[Subscriber]:
+    def candidates(self, message: MessageRecord) -> Iterator[Subscriber]:
         """Yield, for each consumer, its first active subscription that matches and has room."""
         lookup = message.lookup
         for subscribers in self._by_stream.values():
@@ -305,7 +305,7 @@ class Routing:
                     yield subscriber
                     break
 
-    def receivers(self, message: Message) -> Iterator[Subscriber]:
+    def receivers(self, message: MessageRecord) -> Iterator[Subscriber]:
         """Yield who gets a message of a broadcast queue, where nothing is ever unconfirmed."""
         for subscribers in self._by_stream.values():
             for subscriber in subscribers:

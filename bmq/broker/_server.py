@@ -1,4 +1,4 @@
-"""The embedded broker: a TCP server around a :class:`~bmq.broker.node.Node`."""
+"""The embedded broker: a TCP server around a :class:`~bmq.broker._node.Node`."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from types import TracebackType
 from typing import Any, cast
 
 from bmq._local import note_listener
-from bmq.broker.bounds import Bounds
-from bmq.broker.builtin import builtin_domains
-from bmq.broker.clock import Clock, ManualClock
-from bmq.broker.connection import Connection
-from bmq.broker.domain import DomainConfig, Redirect, parse_domain
-from bmq.broker.domains import DomainSource, check_subscriptions
-from bmq.broker.faults import Faults
-from bmq.broker.listener import Listener
-from bmq.broker.node import Node
-from bmq.broker.views import QueuesView
+from bmq.broker._bounds import Bounds
+from bmq.broker._builtin import builtin_domains
+from bmq.broker._clock import Clock, ManualClock
+from bmq.broker._connection import BrokerConnection
+from bmq.broker._domain import DomainSource, check_subscriptions
+from bmq.broker._domain_config import DomainConfig, Redirect, parse_domain
+from bmq.broker._faults import Faults
+from bmq.broker._listener import Listener
+from bmq.broker._node import Node
+from bmq.broker._views import QueuesView
 from bmq.errors import InvalidArgument, StateError
 from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.broker.settings import Authentication, BrokerSettings
@@ -57,14 +57,14 @@ class Broker:
     Args:
         host: the address to listen on; only this machine can connect unless it is another one.
         port: the port; 0 takes a free one, which ``port`` and ``uri`` tell.
-        domains: more domains, by name or not: :class:`~bmq.broker.domain.DomainConfig`, or the content of a
+        domains: more domains, by name or not: :class:`~bmq.broker.DomainConfig`, or the content of a
             domain file as a dictionary (then by name).
         config_dir: a directory as a real broker has it, with ``domains/<name>.json``.
         builtin: whether the built-in test domains exist; by default only without ``config_dir``.
         ssl: for TLS.
-        auth: user names and passwords, or :class:`~bmq.protocol.broker.settings.Authentication`. Without it
+        auth: user names and passwords, or :class:`~bmq.broker.Authentication`. Without it
             everybody is let in.
-        clock: where time comes from; a :class:`~bmq.broker.clock.ManualClock` stands still until moved.
+        clock: where time comes from; a :class:`~bmq.broker.ManualClock` stands still until moved.
         heartbeat_interval_ms: how often silent clients are probed.
         max_missed_heartbeats: after how many unanswered probes they are disconnected; 0 turns probing off.
         deduplication_history: how many GUIDs of messages that are gone each queue remembers at most.
@@ -146,19 +146,19 @@ class Broker:
         )
         self._node = self._new_node()
         self.faults = Faults(self)
-        self._connections: set[Connection] = set()
+        self._connections: set[BrokerConnection] = set()
         # Those that are not established yet: with TLS that takes a while.
-        self._arriving: set[Connection] = set()
+        self._arriving: set[BrokerConnection] = set()
         self._listener: Listener | None = None
         self._crowded = False
         self._port = port
         self._sessions = 0
         self._guids = GuidGenerator(client_id_from(socket.gethostname(), time.time_ns(), os.getpid(), 0))
-        self._dirty: list[Connection] = []
+        self._dirty: list[BrokerConnection] = []
         self._postponed: deque[Callable[[], None]] = deque()
         # What is done later, by the broker's clock: actions, and the deadlines of sessions.
         self._actions: Deadlines[Callable[[], None]] = Deadlines()
-        self._timeouts: Deadlines[Connection] = Deadlines()
+        self._timeouts: Deadlines[BrokerConnection] = Deadlines()
         self._loop: asyncio.AbstractEventLoop | None = None
         # Set for the earliest of all deadlines there are.
         self._timer: asyncio.TimerHandle | None = None
@@ -325,7 +325,7 @@ class Broker:
             sock.close()
             return
         self._crowded = False
-        connection = Connection(self)
+        connection = BrokerConnection(self)
         self._arriving.add(connection)
         timeout = self._settings.handshake_timeout if self._ssl is not None else None
         try:
@@ -342,7 +342,7 @@ class Broker:
         finally:
             self._arriving.discard(connection)
 
-    def _begin(self, connection: Connection) -> BrokerSession:
+    def _begin(self, connection: BrokerConnection) -> BrokerSession:
         """Make the session of a new connection."""
         self._sessions += 1
         self._arriving.discard(connection)
@@ -357,7 +357,7 @@ class Broker:
             guids=self._guids,
         )
 
-    def _end(self, connection: Connection) -> None:
+    def _end(self, connection: BrokerConnection) -> None:
         """Note that a connection is gone."""
         self._connections.discard(connection)
         self._timeouts.discard(connection)
@@ -383,7 +383,7 @@ class Broker:
             self._loop.call_soon(self._do_postponed)
         action()
 
-    def _schedule_flush(self, connection: Connection) -> None:
+    def _schedule_flush(self, connection: BrokerConnection) -> None:
         """Write a connection's output when this turn of the event loop is over."""
         if not self._dirty and self._loop is not None:
             self._loop.call_soon(self._flush)
@@ -401,7 +401,7 @@ class Broker:
         self._node.deliver(self.clock())
         self._set_timer()
 
-    def _note_deadline(self, connection: Connection, deadline: float | None) -> None:
+    def _note_deadline(self, connection: BrokerConnection, deadline: float | None) -> None:
         """Note when a connection's session has something to do, instead of what was noted before."""
         if deadline is None:
             self._timeouts.discard(connection)

@@ -10,12 +10,12 @@ import sys
 from collections.abc import Iterator
 from typing import Final, TypeVar
 
-from bmq.broker.domain import Limits
-from bmq.broker.history import History
+from bmq.broker._domain_config import Limits
+from bmq.broker._history import History
 from bmq.subscriptions.evaluator import Lookup, lookup
 from bmq.wire.properties import Properties
 
-__all__ = ["Message", "MessageStore", "Usage", "property_lookup", "shrink"]
+__all__ = ["CapacityMeter", "MessageRecord", "MessageStore", "property_lookup", "shrink"]
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -23,7 +23,7 @@ _Value = TypeVar("_Value")
 _ROOMY: Final = 400
 
 
-class Message:
+class MessageRecord:
     """One stored message.
 
     Attributes:
@@ -75,8 +75,8 @@ class Message:
         self.arrival = arrival
         self.pending = pending
         self.attempts: dict[int, int] | None = None
-        self.previous: Message | None = None
-        self.next: Message | None = None
+        self.previous: MessageRecord | None = None
+        self.next: MessageRecord | None = None
         self._lookup: Lookup | None = None
 
     @property
@@ -93,7 +93,7 @@ def property_lookup(data: bytes, flags: int, schema_id: int) -> Lookup:
     return lookup(Properties(data, new=schema_id != 0) if flags else None)
 
 
-class Usage:
+class CapacityMeter:
     """How much of a quota is used. A limit of N admits N + 1 messages."""
 
     __slots__ = ("bytes", "limits", "messages")
@@ -142,18 +142,18 @@ class MessageStore:
 
     __slots__ = ("domain", "first", "history", "last", "messages", "usage")
 
-    def __init__(self, limits: Limits, domain: Usage, window: float, history_limit: int) -> None:
-        self.usage = Usage(limits)
+    def __init__(self, limits: Limits, domain: CapacityMeter, window: float, history_limit: int) -> None:
+        self.usage = CapacityMeter(limits)
         self.domain = domain
-        self.first: Message | None = None
-        self.last: Message | None = None
-        self.messages: dict[bytes, Message] = {}
+        self.first: MessageRecord | None = None
+        self.last: MessageRecord | None = None
+        self.messages: dict[bytes, MessageRecord] = {}
         self.history = History(window, history_limit)
 
     def __len__(self) -> int:
         return self.usage.messages
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[MessageRecord]:
         message = self.first
         while message is not None:
             following = message.next
@@ -169,11 +169,11 @@ class MessageStore:
         """How many GUIDs of messages that are gone are remembered."""
         return len(self.history)
 
-    def get(self, guid: bytes) -> Message | None:
+    def get(self, guid: bytes) -> MessageRecord | None:
         """Return a stored message."""
         return self.messages.get(guid)
 
-    def append(self, message: Message) -> None:
+    def append(self, message: MessageRecord) -> None:
         """Store a message whose GUID is not known yet."""
         self.messages[message.guid] = message
         last = self.last
@@ -189,7 +189,7 @@ class MessageStore:
         domain.messages += 1
         domain.bytes += size
 
-    def remove(self, message: Message) -> None:
+    def remove(self, message: MessageRecord) -> None:
         """Take a message out; its GUID stays remembered while its window lasts."""
         previous, following = message.previous, message.next
         if previous is None:
@@ -210,7 +210,7 @@ class MessageStore:
         domain.messages -= 1
         domain.bytes -= size
 
-    def expired(self, now: float, ttl: int) -> Message | None:
+    def expired(self, now: float, ttl: int) -> MessageRecord | None:
         """Return the oldest message if it has outlived ``ttl`` whole seconds."""
         oldest = self.first
         if oldest is not None and int(now) - int(oldest.arrival) > ttl:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from bmq.broker.admin import run_command
-from bmq.broker.app import App, Effort
-from bmq.broker.bounds import Bounds
-from bmq.broker.client import Client
-from bmq.broker.domain import DomainConfig
-from bmq.broker.domains import Domain, DomainSource
-from bmq.broker.handle import Handle
-from bmq.broker.queue import NEVER, Queue
+from bmq.broker._admin import run_command
+from bmq.broker._app_state import AppState, Effort
+from bmq.broker._bounds import Bounds
+from bmq.broker._connected_client import ConnectedClient
+from bmq.broker._domain import Domain, DomainSource
+from bmq.broker._domain_config import DomainConfig
+from bmq.broker._handle import Handle
+from bmq.broker._queue import NEVER, BrokerQueue
 from bmq.protocol.broker.backend import ClientPort
 from bmq.protocol.broker.inflation import InflationBudget
 from bmq.protocol.broker.output import BrokerOutput
@@ -50,25 +50,25 @@ class Node:
         #: What clients may make it decompress.
         self.budget = InflationBudget()
         self.domains: dict[str, Domain] = {}
-        self.queues: dict[str, Queue] = {}
-        self.clients: list[Client] = []
+        self.queues: dict[str, BrokerQueue] = {}
+        self.clients: list[ConnectedClient] = []
         self.stopping = False
         #: Tests of failures decide here about opens, and which posts are stored.
         self.intercept_open: Callable[[QueueHandleParameters], Status | None] | None = None
         self.intercept_post: Callable[[Handle, list[Put]], list[Put]] | None = None
-        self._touched: dict[Queue, set[App]] = {}
+        self._touched: dict[BrokerQueue, set[AppState]] = {}
         self._effort = Effort()
         self._going_on = False
         #: Has :meth:`go_on` called when others have had their turn; without it they have none.
         self.postpone: Callable[[], None] | None = None
         # When to look after a queue: within a second after something happened to it, then when something is
         # going to expire.
-        self._deadlines: Deadlines[Queue] = Deadlines()
+        self._deadlines: Deadlines[BrokerQueue] = Deadlines()
         # Empty queues that nobody has open, the oldest first: those never posted to, and the others.
-        self._unused: OrderedDict[Queue, None] = OrderedDict()
-        self._idle: OrderedDict[Queue, None] = OrderedDict()
+        self._unused: OrderedDict[BrokerQueue, None] = OrderedDict()
+        self._idle: OrderedDict[BrokerQueue, None] = OrderedDict()
         #: Applications that have to let some time pass before they redeliver.
-        self.waiting: Deadlines[App] = Deadlines()
+        self.waiting: Deadlines[AppState] = Deadlines()
 
     @property
     def effort(self) -> int:
@@ -77,16 +77,16 @@ class Node:
 
     # ---- clients
 
-    def connect(self, output: BrokerOutput, *, new_properties: bool, description: str) -> Client:
+    def connect(self, output: BrokerOutput, *, new_properties: bool, description: str) -> ConnectedClient:
         """Make the broker's side of a negotiated session."""
-        client = Client(self, output, new_properties=new_properties, description=description)
+        client = ConnectedClient(self, output, new_properties=new_properties, description=description)
         client.place = len(self.clients)
         self.clients.append(client)
         return client
 
     def disconnect(self, client: ClientPort, now: float, *, lost: bool) -> None:
-        """Close what a client has open; see :meth:`Client.drop`."""
-        if not isinstance(client, Client) or client.place is None:
+        """Close what a client has open; see :meth:`ConnectedClient.drop`."""
+        if not isinstance(client, ConnectedClient) or client.place is None:
             return
         # The last one takes its place: a search among thousands, for each of thousands, would take long.
         last = self.clients.pop()
@@ -121,7 +121,7 @@ class Node:
             self.domains[name] = self.domains[config.name] = found
         return found
 
-    def queue(self, domain: Domain, uri: QueueUri) -> Queue | None:
+    def queue(self, domain: Domain, uri: QueueUri) -> BrokerQueue | None:
         """Return a queue, made if need be; None when domain or broker have no room for another one."""
         # A domain that was redirected names its queues after the domain it really is.
         real = QueueUri.parse(f"bmq://{domain.config.name}/{uri.queue}")
@@ -130,16 +130,16 @@ class Node:
             limit = domain.config.max_queues
             if (limit and len(domain.queues) >= limit) or len(self.queues) >= self.bounds.queues:
                 return None
-            queue = Queue(real, domain, self.waiting, self.history_limit, self.budget, self._effort)
+            queue = BrokerQueue(real, domain, self.waiting, self.history_limit, self.budget, self._effort)
             domain.queues[queue.uri] = self.queues[queue.uri] = queue
         return queue
 
-    def discard_unused(self, queue: Queue) -> None:
+    def discard_unused(self, queue: BrokerQueue) -> None:
         """Forget a queue that was made for an open that failed."""
         if not queue.handles and not queue.posted:
             self.forget(queue)
 
-    def forget(self, queue: Queue) -> None:
+    def forget(self, queue: BrokerQueue) -> None:
         """Forget a queue, and everything in it."""
         for app in queue.apps.values():
             self.waiting.discard(app)
@@ -151,13 +151,13 @@ class Node:
         self._idle.pop(queue, None)
         self._touched.pop(queue, None)
 
-    def in_use(self, queue: Queue) -> None:
+    def in_use(self, queue: BrokerQueue) -> None:
         """Note that somebody has a queue open."""
         queue.idle_since = None
         self._unused.pop(queue, None)
         self._idle.pop(queue, None)
 
-    def idle(self, queue: Queue, now: float) -> None:
+    def idle(self, queue: BrokerQueue, now: float) -> None:
         """Note that nobody has a queue open any more.
 
         When there are too many empty ones the oldest are forgotten at once, first those never posted to.
@@ -166,7 +166,7 @@ class Node:
         self._watch(queue, now + QUEUE_KEEPALIVE)
         self._note_idle(queue)
 
-    def _note_idle(self, queue: Queue) -> None:
+    def _note_idle(self, queue: BrokerQueue) -> None:
         if queue.handles or queue.store:
             return  # as long as there are messages; see _look_after
         (self._idle if queue.posted else self._unused)[queue] = None
@@ -181,7 +181,7 @@ class Node:
 
     # ---- delivering
 
-    def touch(self, queue: Queue, app: App | None) -> None:
+    def touch(self, queue: BrokerQueue, app: AppState | None) -> None:
         """Note that something happened to a queue: it, and the application, may have something to deliver."""
         apps = self._touched.setdefault(queue, set())
         if app is not None:
@@ -219,7 +219,7 @@ class Node:
         while effort.unfinished and effort.spent <= effort.enough:
             unfinished = effort.unfinished.popleft()
             unfinished.postponed = False
-            if isinstance(unfinished, App):
+            if isinstance(unfinished, AppState):
                 unfinished.queue.serve(unfinished, now)
             else:
                 unfinished.deliver(now)
@@ -244,13 +244,13 @@ class Node:
             self.touch(app.queue, app)
         self.deliver(now)
 
-    def _watch(self, queue: Queue, deadline: float) -> None:
+    def _watch(self, queue: BrokerQueue, deadline: float) -> None:
         """Look after a queue at that time, if not before."""
         if deadline < queue.deadline:
             queue.deadline = deadline
             self._deadlines.set(queue, deadline)
 
-    def _look_after(self, queue: Queue, now: float) -> None:
+    def _look_after(self, queue: BrokerQueue, now: float) -> None:
         queue.deadline = NEVER
         expired = queue.expire(now, _EXPIRED_AT_ONCE)
         if expired:
