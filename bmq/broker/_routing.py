@@ -1,9 +1,16 @@
 """Who gets a message: one application's subscriptions, by priority and expression.
 
 Subscriptions with byte-equal expressions form a group; only those of the highest priority in it take part.
-Priorities are tried from high to low. At the first priority where an expression matches it is settled: a
-group with room takes the message, in round robin; without room the message waits, and nobody of a lower
-priority gets it.
+Priorities are tried from high to low. The first group that matches takes the message, in round robin. One
+that matches and is found full is marked; others of its priority may still take the message, lower ones not.
+Then:
+
+* if a group that was looked at has room, and only did not match, the message is put aside and delivery goes
+  on. From the next message on the marked group is passed by unseen: what it wants goes to lower priorities
+  that match;
+* if none has, the application stops until one has, whatever room there is at lower priorities.
+
+This is what a real broker was measured to do.
 """
 
 from __future__ import annotations
@@ -268,30 +275,28 @@ class Routing:
         else:
             return None
         lookup = message.lookup
-        # Whether some group could take another message: then later ones are worth looking at.
-        spare = False
-        for depth, level in enumerate(self.levels):
-            blocked: list[Group] = []
-            found_full = False
+        looked_at_with_room = False
+        for level in self.levels:
+            found_full: list[Group] = []
             for group in level:
+                if group.full:
+                    continue
                 matcher = group.matcher
-                if matcher is None or matcher(lookup) is True:
-                    if group.first is not None:
-                        return group.first
-                    if not group.full:
-                        found_full = group.full = True
-                    blocked.append(group)
-                elif not group.full:
-                    spare = True
-            if blocked:
-                # The message that finds a group full is held to be the last that can be looked at; once it
-                # is known, those behind it are looked at on behalf of the groups below.
-                spare = spare or (not found_full and self._spare_below(depth))
-                return tuple(blocked) if spare else None
-        return UNMATCHED
-
-    def _spare_below(self, depth: int) -> bool:
-        return any(not group.full for level in self.levels[depth + 1 :] for group in level)
+                if matcher is not None and matcher(lookup) is not True:
+                    looked_at_with_room = True
+                elif group.first is not None:
+                    return group.first
+                else:
+                    group.full = True
+                    found_full.append(group)
+            if found_full:
+                return tuple(found_full) if looked_at_with_room else None
+        # Those that were passed by unseen may want it, once they have room.
+        return tuple(
+            group
+            for group in self.groups
+            if group.full and (group.matcher is None or group.matcher(lookup) is True)
+        )
 
     def candidates(self, message: MessageRecord) -> Iterator[Subscriber]:
         """Yield, for each consumer, its first active subscription that matches and has room."""
