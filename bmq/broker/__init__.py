@@ -3,9 +3,9 @@
 :class:`Broker` is a TCP server in the running event loop; ``python -m bmq broker`` is the same as a process.
 """
 
-from bmq.broker.clock import Clock, ManualClock
-from bmq.broker.domain import AppSubscription, DomainConfig, InvalidDomain, Limits, Mode
-from bmq.broker.server import Broker
+from bmq.broker._clock import Clock, ManualClock
+from bmq.broker._domain_config import AppSubscription, DomainConfig, InvalidDomain, Limits, Mode
+from bmq.broker._server import Broker
 from bmq.protocol.broker.settings import Authentication
 
 __all__ = [

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import ctypes
 import gc
 import logging
 import os
 import ssl
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-
-import orjson
 
 from bmq._loop import new_event_loop
 from bmq._signals import on_signals
-from bmq.broker.server import Broker
+from bmq.broker._server import Broker
 from bmq.errors import Error, UsageError
-from bmq.wire.codec import CODECS
-from bmq.wire.control.schema import Structure, selection_name
 
 __all__ = ["run"]
 
 _GC_ALLOCATIONS = 50_000
-_MANY = 10_000
-_MANY_CONNECTIONS = 50
 _AUTH_VARIABLE = "BMQ_BROKER_AUTH"
 _READY = "bmq broker ready on {uri}"
 
@@ -156,60 +149,8 @@ def _users(arguments: Sequence[str], file: str | None, variable: str | None) -> 
 
 async def _serve(broker: Broker) -> None:
     ended = asyncio.Event()
-    _warm_up()
     with on_signals(ended.set):
         async with broker:
             sys.stdout.write(_READY.format(uri=broker.uri) + "\n")
             sys.stdout.flush()
-            tidying = asyncio.create_task(_tidy(broker))
             await ended.wait()
-            tidying.cancel()
-
-
-async def _tidy(broker: Broker) -> None:
-    """Give memory back when most of the messages, remembered GUIDs or clients are gone and things are quiet.
-
-    The interpreter keeps thousands of free tuples and the like for later, all over the memory that messages
-    had; only a full collection lets go of them. With few messages left it takes no time. For this process
-    only: what becomes of the memory of a program with a broker inside is that program's business.
-    """
-    trim = _glibc_trim()
-    most, before = [0, 0, 0], [0, 0, 0]
-    while True:
-        await asyncio.sleep(1)
-        stores = [queue.store for queue in broker._node.queues.values()]
-        present = [
-            sum(map(len, stores)),
-            sum(len(store.history) for store in stores),
-            len(broker._connections) * _MANY // _MANY_CONNECTIONS,
-        ]
-        most = list(map(max, most, present))
-        gone = [peak >= _MANY and now * 10 <= peak for peak, now in zip(most, present, strict=True)]
-        if any(gone) and present == before:
-            gc.collect()
-            # glibc keeps what was freed up to the highest address in use, unless it is asked.
-            trim(0)
-            most = present
-        before = present
-
-
-def _glibc_trim() -> Callable[[int], object]:
-    """Return glibc's ``malloc_trim``; something that does nothing where there is another C library."""
-    try:
-        return ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):
-        return lambda _: None
-
-
-def _warm_up() -> None:
-    """Make what is made once, and stays, before messages come.
-
-    Memory is given back in pieces of a megabyte: one small object that is made among a million messages, and
-    stays, keeps all of such a piece.
-    """
-    for codec in CODECS.values():
-        _ = codec.pack, codec.unpack_from
-    structures = Structure.__subclasses__()
-    keys = {member.name for each in structures for member in each.MEMBERS}
-    keys.update(map(selection_name, structures))
-    orjson.loads(orjson.dumps(dict.fromkeys(keys)))  # which keeps the keys it has seen

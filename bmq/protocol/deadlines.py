@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
@@ -61,10 +62,10 @@ class Deadlines(Generic[K]):
             heapq.heappop(heap)
         return None
 
-    def due(self, now: float) -> list[K]:
-        """Forget and return the keys whose deadline is ``now`` or earlier, in order."""
+    def due(self, now: float, limit: int = sys.maxsize) -> list[K]:
+        """Forget and return the keys whose deadline is ``now`` or earlier, in order: ``limit`` at most."""
         keys: list[K] = []
-        while (deadline := self.first()) is not None and deadline <= now:
+        while len(keys) < limit and (deadline := self.first()) is not None and deadline <= now:
             _, _, key = heapq.heappop(self._heap)
             del self._live[key]
             keys.append(key)

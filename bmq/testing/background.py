@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from bmq.broker.server import Broker
+from bmq.broker import Broker
 from bmq.errors import StateError
 
 __all__ = ["BackgroundBroker"]

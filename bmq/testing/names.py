@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from bmq.broker.builtin import builtin_domains
-from bmq.broker.domain import AppSubscription, DomainConfig, Mode
+from bmq.broker import AppSubscription, DomainConfig, Mode
+from bmq.broker._builtin import builtin_domains
 from bmq.errors import UsageError
 
 __all__ = ["domain_like", "fresh_queue_uri"]

@@ -28,7 +28,7 @@ import pytest
 
 # Nothing else here: every run of pytest imports this module, whatever it tests.
 if TYPE_CHECKING:
-    from bmq.broker.server import Broker
+    from bmq.broker import Broker
     from bmq.client.session import Session
     from bmq.testing.background import BackgroundBroker
     from bmq.testing.proxy import FaultProxy
@@ -105,7 +105,7 @@ async def bmq_broker(
             pytest.skip(f"wants a broker with {', '.join(bmq_broker_options)}, and {_VARIABLE} names another")
         yield NamedBroker(named)
         return
-    from bmq.broker.server import Broker
+    from bmq.broker import Broker
 
     async with Broker(**bmq_broker_options) as broker:
         yield broker

@@ -6,10 +6,10 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
-from bmq.broker.builtin import builtin_domains
-from bmq.broker.domain import DomainConfig
-from bmq.broker.domains import DomainSource
-from bmq.broker.node import Node
+from bmq.broker._builtin import builtin_domains
+from bmq.broker._domain import DomainSource
+from bmq.broker._domain_config import DomainConfig
+from bmq.broker._node import Node
 from bmq.protocol.broker.output import BrokerOutput
 from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.broker.settings import BrokerSettings

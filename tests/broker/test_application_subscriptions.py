@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bmq.broker.domain import AppSubscription
+from bmq.broker._domain_config import AppSubscription
 from bmq.wire.control.messages import Status, StatusCategory
 from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, Peer, domain, subscription
 from tests.transcripts import probes

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from bmq.broker.builtin import builtin_domains
-from bmq.broker.domain import (
+from bmq.broker._builtin import builtin_domains
+from bmq.broker._domain_config import (
     AppSubscription,
     DomainConfig,
     InvalidDomain,

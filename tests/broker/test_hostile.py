@@ -11,8 +11,8 @@ from typing import Any
 import orjson
 import pytest
 
-from bmq.broker.bounds import Bounds
-from bmq.broker.domains import DomainSource
+from bmq.broker._bounds import Bounds
+from bmq.broker._domain import DomainSource
 from bmq.errors import UsageError
 from bmq.protocol.broker.settings import BrokerSettings
 from bmq.wire.constants import Compression, EventType, PutFlags

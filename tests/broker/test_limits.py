@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bmq.broker.domain import Limits
+from bmq.broker._domain_config import Limits
 from bmq.wire.control.messages import OpenQueueResponse, Status, StatusCategory
 from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, Peer, domain
 from tests.transcripts import probes
@@ -213,6 +213,39 @@ def test_memory_of_guids_is_bounded_and_given_back() -> None:
     core.advance(302)
     assert store.remembered == 0
     assert not store.messages
+
+
+def test_a_queue_is_looked_after_when_something_happened_and_when_something_expires() -> None:
+    core = Core()
+    sender, reader = producer(core), core.client()
+    reader.consume(PRIORITY)
+    assert core.node.next_deadline() is None
+    guids = sender.put(b"m")
+    assert core.node.next_deadline() == core.now + 1
+    core.advance(1)
+    assert core.node.next_deadline() == core.now + 300, "the message expires"
+    reader.confirm(*guids)
+    assert core.node.next_deadline() == core.now + 1
+    core.advance(1)
+    assert core.node.next_deadline() == core.now + 300, "its GUID is forgotten"
+    core.advance(300)
+    assert core.node.next_deadline() is None
+    sender.disconnect()
+    reader.disconnect()
+    assert core.node.next_deadline() == core.now + 1800, "the queue is forgotten"
+    core.advance(1800)
+    assert not core.node.queues
+    assert core.node.next_deadline() is None
+
+
+def test_a_shorter_ttl_counts_for_what_is_stored() -> None:
+    core = Core()
+    producer(core).put(b"m")
+    core.advance(10)
+    core.node.configure(core.node.domains["bmq.test.mem.priority"], domain(message_ttl=5))
+    core.node.deliver(core.now)
+    core.advance(1)
+    assert len(core.node.queues[PRIORITY].store) == 0
 
 
 def test_purging_the_queue_forgets_guids() -> None:

@@ -14,7 +14,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from bmq.broker.storage import Message
+from bmq.broker._storage import MessageRecord
 from bmq.protocol.broker.session import BrokerState
 from tests.broker.core import FANOUT, PRIORITY, Core, Peer, domain, subscription
 from tests.transcripts import RECORDINGS, recorded
@@ -173,7 +173,7 @@ class Queueing(RuleBasedStateMachine):
             waiting = set().union(*(self.posted[app] - self.confirmed[app] for app in apps))
             assert {message.guid for message in queue.store} == waiting
             assert len(queue.store) == len(waiting)
-            last: Message | None = None
+            last: MessageRecord | None = None
             for message in queue.store:
                 assert message.previous is last
                 last = message

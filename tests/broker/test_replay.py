@@ -25,9 +25,9 @@ from typing import Any
 
 import pytest
 
-from bmq.broker.builtin import builtin_domains
-from bmq.broker.domains import DomainSource
-from bmq.broker.node import Node
+from bmq.broker._builtin import builtin_domains
+from bmq.broker._domain import DomainSource
+from bmq.broker._node import Node
 from bmq.protocol.broker.output import BrokerOutput
 from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.broker.settings import Authentication, BrokerSettings

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bmq.broker.domains import DomainSource
+from bmq.broker._domain import DomainSource
 from bmq.wire.control.messages import (
     CloseQueue,
     CloseQueueResponse,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from bmq.wire.constants import PushFlags
@@ -95,21 +97,66 @@ def test_a_full_group_does_not_hold_up_messages_for_others() -> None:
     assert numbers(first) == [3]
 
 
-def test_no_leak_below_a_full_group_with_another_one_having_room() -> None:
+A, B = ("A", "x >= 0", 10, 1), ("B", "x > -1", 5, 100)
+ONE, TWO = ("A", "x == 1", 10, 1), ("B", "x == 2", 10, 100)
+
+
+@pytest.mark.parametrize(
+    ("subscriptions", "posts", "delivered", "confirmed"),
+    [
+        ([A, B], range(6), {"A": [0]}, {"A": [1]}),
+        ([("C", "x == 100", 10, 9), A, B], range(6), {"A": [0], "B": [2, 3, 4, 5]}, {"A": [1]}),
+        ([A, B, ("C", "x == 100", 10, 9)], range(6), {"A": [0], "B": [2, 3, 4, 5]}, {"A": [1]}),
+        ([A, B, ("C", "x == 100", 20, 9)], range(6), {"A": [0], "B": [2, 3, 4, 5]}, {"A": [1]}),
+        ([A, B, ("C", "x == 100", 7, 9)], range(6), {"A": [0]}, {"A": [1]}),
+        ([A, B, ("C", "x == 100", 1, 9)], range(6), {"A": [0]}, {"A": [1]}),
+        ([A, ("B", "x > -1", 10, 100)], range(6), {"A": [0], "B": [1, 2, 3, 4, 5]}, {}),
+        ([ONE, ("B", "x == 2", 5, 100)], [1, 1, 2, 2, 1, 2], {"A": [0]}, {"A": [1], "B": [2, 3]}),
+        (
+            [ONE, ("B", "x == 2", 5, 100)],
+            [2, 1, 2, 1, 2, 2],
+            {"A": [1], "B": [0, 2]},
+            {"A": [3], "B": [4, 5]},
+        ),
+        ([ONE, TWO], [1, 1, 2, 2, 1, 2], {"A": [0], "B": [2, 3, 5]}, {"A": [1]}),
+        ([TWO, ONE], [1, 1, 2, 2, 1, 2], {"A": [0], "B": [2, 3, 5]}, {"A": [1]}),
+        ([("A", "x == 1", 5, 1), TWO], [1, 1, 2, 2, 1, 2], {"A": [0], "B": [2, 3, 5]}, {"A": [1]}),
+        ([A, ("B", "x >= 0", 5, 100), ("C", "x == 100", 10, 9)], range(6), {"A": [0]}, {"A": [1]}),
+        ([("A", "x >= 0", 0, 1), ("S", "", -100, 100)], range(6), {"A": [0]}, {"A": [1]}),
+        (
+            [ONE, TWO, ("S", "", -100, 100)],
+            [1, 1, 1, 2, 3, 1, 2],
+            {"A": [0], "B": [3, 6], "S": [2, 4, 5]},
+            {"A": [1]},
+        ),
+        (
+            [("A", "x == 0", 10, 1), ("B", "y == 1", 10, 9), ("C", "x >= 0", 1, 100)],
+            [0] * 5,
+            {"A": [0], "C": [2, 3, 4]},
+            {"A": [1]},
+        ),
+    ],
+)
+def test_what_goes_to_lower_priorities_when_one_is_full(
+    subscriptions: list[tuple[str, str, int, int]],
+    posts: Iterable[int],
+    delivered: dict[str, list[int]],
+    confirmed: dict[str, list[int]],
+) -> None:
+    """What a real broker delivered, and delivered when the consumer A had confirmed (measured)."""
     core = Core()
-    peer = core.client()
-    peer.open(PRIORITY, read=True)
-    peer.configure(
-        subscription(1, "x == 0", priority=10, messages=1),
-        subscription(2, "y == 1", priority=10),
-        subscription(3, "x >= 0", priority=1),
-    )
+    peers: dict[str, Peer] = {}
+    for name, text, priority, messages in subscriptions:
+        peer = peers[name] = core.client()
+        peer.open(PRIORITY, read=True)
+        peer.configure(subscription(1, text, priority=priority, messages=messages))
     sender = producer(core)
-    for number in range(5):
-        sender.put(b"%d" % number, properties={"x": 0})
-    assert [push.sub_ids for push in peer.pushes] == [(1,)]
-    sender.put(b"5", properties={"x": 7})
-    assert [push.sub_ids for push in peer.pushes] == [(3,)]
+    guids: list[bytes] = []
+    for number, x in enumerate(posts):
+        guids += sender.put(b"%d" % number, properties={"x": x})
+    assert {name: got for name, peer in peers.items() if (got := numbers(peer))} == delivered
+    peers["A"].confirm(guids[delivered["A"][0]])
+    assert {name: got for name, peer in peers.items() if (got := numbers(peer))} == confirmed
 
 
 def test_overlapping_expressions_the_higher_priority_first() -> None:

@@ -284,6 +284,35 @@ async def test_real_time_passes_by_itself() -> None:
         await eventually(lambda: not len(broker.queues[PRIORITY]))
 
 
+def planned() -> int:
+    """How many callbacks the event loop has for later."""
+    loop: Any = asyncio.get_running_loop()
+    return sum(not handle.cancelled() for handle in loop._scheduled)
+
+
+async def test_an_idle_broker_never_wakes_up(broker: Broker) -> None:
+    assert planned() == 0
+    stranger = await Wire.connect(broker.port)
+    await until(lambda: bool(broker._connections))
+    assert planned() == 1, "who does not say who it is, is not waited for long"
+    await stranger.negotiate()
+    await stranger.consume(PRIORITY)
+    assert planned() == 0
+
+
+async def test_a_broker_sleeps_until_its_next_deadline() -> None:
+    async with Broker(heartbeat_interval_ms=60_000, max_missed_heartbeats=3) as broker:
+        for _ in range(3):
+            await (await client(broker.port)).open(PRIORITY, write=True)
+        assert planned() == 1
+        broker.faults.delay_acks(3600)
+        peer = await opened(broker)
+        peer.put(b"m")
+        await until(lambda: len(broker.queues[PRIORITY]) == 1)
+        assert planned() == 1
+    assert planned() == 0
+
+
 # ---- domains
 
 

@@ -70,6 +70,19 @@ class TestSubscriptions:
         assert await raw.payloads(1) == [b"0"]
         assert await other.no_push()
 
+    async def test_spill_over(self, client: Connect, raw: Raw, bmq_queue_uri: str) -> None:
+        """The one message that finds it full waits; with a third one that has room the rest goes lower."""
+        low, idle = await client(), await client()
+        for other, text, priority in ((low, "x > -1", 5), (idle, "x == 100", 10)):
+            await other.open(bmq_queue_uri, write=False)
+            await other.configure(0, subscription(2, text, priority=priority))
+        await raw.configure(0, subscription(1, "x >= 0", priority=10, messages=1))
+        for number in range(6):
+            raw.put(b"%d" % number, properties={"x": number})
+        assert await raw.payloads(1) == [b"0"]
+        assert await low.payloads(4) == [b"2", b"3", b"4", b"5"]
+        assert await idle.no_push()
+
     async def test_round_robin(self, client: Connect, raw: Raw, bmq_queue_uri: str) -> None:
         """Consumers of one priority share evenly, in turn."""
         other = await client()

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
-from bmq.broker.builtin import builtin_domains
-from bmq.broker.domain import DomainConfig, parse_domain
-from bmq.broker.server import Broker
+from bmq.broker._builtin import builtin_domains
+from bmq.broker._domain_config import DomainConfig, parse_domain
+from bmq.broker._server import Broker
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"

@@ -40,7 +40,7 @@ class ClientPort(Protocol):
         """Close a queue."""
         ...
 
-    def inflate(self, q_id: int, data: bytes) -> bytes | None:
+    def inflate(self, q_id: int, data: bytes, now: float) -> bytes | None:
         """Decompress a message's data; None when there is no room for the message, or it becomes too large.
 
         Raises:

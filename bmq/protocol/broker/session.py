@@ -211,7 +211,9 @@ class BrokerSession(Machine):
         self.fire(_I.SHUTDOWN, now)
 
     def next_deadline(self) -> float | None:
-        """Return when :meth:`tick` has something to do."""
+        """Return when :meth:`tick` has something to do; None if nothing happens by itself."""
+        if self.state is BrokerState.CLOSED:
+            return None
         beat = self._heartbeat.deadline if self._heartbeat is not None else None
         if self._deadline is None or beat is None:
             return beat if self._deadline is None else self._deadline
@@ -489,7 +491,7 @@ class BrokerSession(Machine):
         client = self.client
         assert client is not None
         runs: list[PutRun] = []
-        inflate = partial(from_old_client, client.inflate)
+        inflate = partial(from_old_client, lambda q_id, data: client.inflate(q_id, data, now))
         for event in events:
             try:
                 decode_put_runs(event.data, event.body, runs, inflate)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from bmq.broker.app import App
-from bmq.broker.node import Node
-from bmq.broker.queue import Queue
-from bmq.broker.storage import Message
+from bmq.broker._app_state import AppState
+from bmq.broker._node import Node
+from bmq.broker._queue import BrokerQueue
+from bmq.broker._storage import MessageRecord
 from bmq.errors import InvalidURI
 from bmq.wire.constants import PutFlags
 from bmq.wire.guid import guid_to_text
@@ -16,11 +16,11 @@ from bmq.wire.message import split_application_data
 from bmq.wire.properties import Properties
 from bmq.wire.uri import QueueUri
 
-__all__ = ["AppView", "QueueView", "QueuesView", "StoredMessage"]
+__all__ = ["AppView", "MessageView", "QueueView", "QueuesView"]
 
 
 @dataclass(frozen=True)
-class StoredMessage:
+class MessageView:
     """A message as it is stored.
 
     Attributes:
@@ -43,7 +43,7 @@ class StoredMessage:
 class AppView:
     """One application of a queue (``__default`` where there are no appIds)."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: AppState) -> None:
         self._app = app
 
     @property
@@ -86,7 +86,7 @@ class AppView:
 class QueueView:
     """One queue. It shows the present, always; take copies of what should stay."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: BrokerQueue) -> None:
         self._queue = queue
 
     @property
@@ -104,18 +104,18 @@ class QueueView:
         return self._queue.store.usage.bytes
 
     @property
-    def messages(self) -> list[StoredMessage]:
+    def messages(self) -> list[MessageView]:
         """What is stored, oldest first."""
         return [self._stored(message) for message in self._queue.store]
 
-    def _stored(self, message: Message) -> StoredMessage:
+    def _stored(self, message: MessageRecord) -> MessageView:
         properties, payload = split_application_data(
             message.data[: -message.data[-1]],
             has_properties=bool(message.flags & PutFlags.MESSAGE_PROPERTIES),
             schema_id=message.schema_id,
             compression=message.compression,
         )
-        return StoredMessage(
+        return MessageView(
             guid_to_text(message.guid),
             payload,
             properties,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bmq.broker.routing import Choice, Subscriber, choices_of
-from bmq.broker.storage import Message
+from bmq.broker._routing import CompiledSubscription, Subscriber, compile_subscriptions
+from bmq.broker._storage import MessageRecord
 from bmq.protocol.broker.output import BrokerOutput
 from bmq.protocol.broker.properties import for_old_client
 from bmq.wire.constants import PushFlags
@@ -13,16 +13,16 @@ from bmq.wire.control.messages import DEFAULT_APP_ID, Subscription
 from bmq.wire.push import encode_push
 
 if TYPE_CHECKING:
-    from bmq.broker.app import App
-    from bmq.broker.queue import Queue
+    from bmq.broker._app_state import AppState
+    from bmq.broker._queue import BrokerQueue
 
-__all__ = ["Handle", "Stream"]
+__all__ = ["Handle", "SubStream"]
 
 _OUT_OF_ORDER = int(PushFlags.OUT_OF_ORDER)
 _RECYCLED = 1
 
 
-class Stream:
+class SubStream:
     """One application of a queue, as one client has opened it.
 
     Attributes:
@@ -33,7 +33,7 @@ class Stream:
         readers: how many times it is open for reading.
         writers: how many times it is open for writing.
         subscriptions: what the client configured last.
-        choices: the same, ready to route by.
+        compiled: the same, ready to route by.
         unconfirmed: messages the client has, in the order of their delivery.
         last_sent: the last message delivered out of line, and when.
     """
@@ -42,7 +42,7 @@ class Stream:
         "_subscribers",
         "app",
         "app_id",
-        "choices",
+        "compiled",
         "handle",
         "last_sent",
         "readers",
@@ -56,12 +56,12 @@ class Stream:
         self.handle = handle
         self.app_id = app_id
         self.sub_id = sub_id
-        self.app: App | None = None
+        self.app: AppState | None = None
         self.readers = 0
         self.writers = 0
         self.subscriptions: tuple[Subscription, ...] = ()
-        self.choices: tuple[Choice, ...] = ()
-        self.unconfirmed: dict[bytes, tuple[Message, Subscriber]] = {}
+        self.compiled: tuple[CompiledSubscription, ...] = ()
+        self.unconfirmed: dict[bytes, tuple[MessageRecord, Subscriber]] = {}
         self.last_sent: tuple[float, bytes] | None = None
         self._subscribers: dict[int, Subscriber] = {}
 
@@ -71,9 +71,9 @@ class Stream:
         return self.handle.output.accepting
 
     def configure(self, subscriptions: tuple[Subscription, ...]) -> None:
-        """Replace the subscriptions; :meth:`App.change` is to follow."""
+        """Replace the subscriptions; :meth:`AppState.change` is to follow."""
         self.subscriptions = subscriptions
-        self.choices = choices_of(subscriptions)
+        self.compiled = compile_subscriptions(subscriptions)
 
     def subscriber(self, s_id: int) -> Subscriber:
         """Return the subscriber of a subscription id, whose counts survive a reconfiguration."""
@@ -98,7 +98,7 @@ class Stream:
             if s_id not in wanted and not subscriber.messages:
                 del self._subscribers[s_id]
 
-    def take(self, subscriber: Subscriber, message: Message) -> bool:
+    def take(self, subscriber: Subscriber, message: MessageRecord) -> bool:
         """Count a message as delivered to a subscriber; return False if this client has it already."""
         guid, unconfirmed = message.guid, self.unconfirmed
         if guid in unconfirmed:
@@ -119,7 +119,7 @@ class Stream:
                 group.first = subscriber.after
         return True
 
-    def settle(self, guid: bytes) -> tuple[Message, Subscriber] | None:
+    def settle(self, guid: bytes) -> tuple[MessageRecord, Subscriber] | None:
         """Forget a delivered message; return it and the subscriber that had it."""
         entry = self.unconfirmed.pop(guid, None)
         if entry is not None:
@@ -158,7 +158,7 @@ class Handle:
     )
 
     def __init__(
-        self, queue: Queue, q_id: int, output: BrokerOutput, *, new_properties: bool, description: str
+        self, queue: BrokerQueue, q_id: int, output: BrokerOutput, *, new_properties: bool, description: str
     ) -> None:
         self.queue = queue
         self.key = q_id
@@ -167,7 +167,7 @@ class Handle:
         self.output = output
         self.new_properties = new_properties
         self.description = description
-        self.streams: dict[str, Stream] = {}
+        self.streams: dict[str, SubStream] = {}
         self.closing = False
         self.put_schemas: dict[int, int] = {}
         self.push_schemas: set[int] = set()
@@ -178,7 +178,7 @@ class Handle:
         stream = self.streams.get(DEFAULT_APP_ID)
         return stream is not None and stream.writers > 0
 
-    def push(self, message: Message, options: bytes, *, out_of_order: bool) -> None:
+    def push(self, message: MessageRecord, options: bytes, *, out_of_order: bool) -> None:
         """Send a message to the client; ``options`` name the subscriptions it is for."""
         data, flags, schema_id = message.data, message.flags, message.schema_id
         compression = message.compression

@@ -9,7 +9,7 @@ from bmq.wire.control.messages import Subscription
 from bmq.wire.printable import printable
 
 if TYPE_CHECKING:
-    from bmq.broker.node import Node
+    from bmq.broker._node import Node
 
 __all__ = [
     "CLUSTER",

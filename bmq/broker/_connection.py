@@ -10,14 +10,14 @@ from bmq.protocol.broker.output import BrokerOutput
 from bmq.protocol.broker.session import BrokerSession
 
 if TYPE_CHECKING:
-    from bmq.broker.server import Broker
+    from bmq.broker._server import Broker
 
-__all__ = ["Connection"]
+__all__ = ["BrokerConnection"]
 
 _log = logging.getLogger("bmq.broker")
 
 
-class Connection(asyncio.Protocol):
+class BrokerConnection(asyncio.Protocol):
     """A client's connection.
 
     Whatever a turn of the event loop produces for it leaves in one write, or in pieces of a megabyte. A
@@ -38,6 +38,7 @@ class Connection(asyncio.Protocol):
         self._reading = True
         self._listening = True
         self._paused = False
+        self._deadline: float | None = None
 
     # ---- asyncio.Protocol
 
@@ -50,6 +51,7 @@ class Connection(asyncio.Protocol):
         self.peer = f"{address[0]}:{address[1]}" if address else "a client"
         self.session = self.broker._begin(self)
         self.broker.faults.apply_to(self)
+        self._note_deadline(self.session)
         _log.info("%s connected", self.peer)
 
     def data_received(self, data: bytes) -> None:
@@ -67,7 +69,23 @@ class Connection(asyncio.Protocol):
         session.receive(data, self.broker.clock())
         self._after_work(session)
 
+    def _note_deadline(self, session: BrokerSession) -> None:
+        deadline = session.next_deadline()
+        if deadline != self._deadline:
+            self._deadline = deadline
+            self.broker._note_deadline(self, deadline)
+        self.broker._set_timer()
+
+    def tick(self, now: float) -> None:
+        """Do what is due in the session."""
+        session = self.session
+        assert session is not None
+        session.tick(now)
+        self._deadline = None
+        self._after_work(session)
+
     def _after_work(self, session: BrokerSession) -> None:
+        self._note_deadline(session)
         if session.closed:
             self.close()
         elif session.events_left == 0 and not session.waiting:
@@ -108,7 +126,7 @@ class Connection(asyncio.Protocol):
         if self.session is not None and self.session.waiting:
             self.broker._soon(self._go_on)
         self.output.accept(True)
-        self.broker._node.deliver(self.broker.clock())
+        self.broker._deliver()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the session."""
@@ -116,6 +134,7 @@ class Connection(asyncio.Protocol):
         self.broker._end(self)
         if self.session is not None:
             self.session.channel_down(self.broker.clock())
+            self.broker._set_timer()
         self.output.discard()
 
     @property
@@ -155,7 +174,7 @@ class Connection(asyncio.Protocol):
             transport.write(data)
         if not output.accepting and self._listening and transport.get_write_buffer_size() < output.high_water:
             output.accept(True)
-            self.broker._node.deliver(self.broker.clock())
+            self.broker._deliver()
 
     def cut(self) -> None:
         """Break the connection without a word."""

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable
-from math import inf
 from typing import TYPE_CHECKING
 
-from bmq.broker.app import App, Effort
-from bmq.broker.counters import (
-    ACKNOWLEDGED,
-    CONFIRMED,
-    POSTED,
-    POSTED_BYTES,
-    PUSHED,
-    Counter,
-    new_counts,
-)
-from bmq.broker.domain import DomainConfig, Mode
-from bmq.broker.handle import Handle, Stream
-from bmq.broker.routing import Subscriber, compile_expression
-from bmq.broker.storage import Message, MessageStore, property_lookup, shrink
+from bmq.broker._app_state import AppState, Effort
+from bmq.broker._domain_config import DomainConfig, Mode
+from bmq.broker._handle import Handle, SubStream
+from bmq.broker._routing import Subscriber, compile_expression
+from bmq.broker._storage import MessageRecord, MessageStore, property_lookup, shrink
 from bmq.protocol.broker.inflation import InflationBudget
+from bmq.protocol.deadlines import Deadlines
 from bmq.subscriptions.evaluator import Evaluator
 from bmq.wire.constants import PutFlags
 from bmq.wire.control.messages import DEFAULT_APP_ID, ExpressionVersion
@@ -29,10 +19,13 @@ from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
-    from bmq.broker.domains import Domain
+    from bmq.broker._domain import Domain
     from bmq.wire.put import Put
 
-__all__ = ["Queue"]
+__all__ = ["NEVER", "BrokerQueue"]
+
+#: The deadline of what nothing happens to.
+NEVER = float("inf")
 
 _ACK_REQUESTED = int(PutFlags.ACK_REQUESTED)
 _PROPERTIES = int(PutFlags.MESSAGE_PROPERTIES)
@@ -40,10 +33,9 @@ _REFUSED = 5
 _LIMIT_BYTES = 2
 _MAX_SCHEMA = 2**15 - 1
 _NO_SCHEMA = 1
-_IN_USE = -inf
 
 
-class Queue:
+class BrokerQueue:
     """One queue.
 
     Attributes:
@@ -59,21 +51,16 @@ class Queue:
         effort: where it counts what it does.
         postponed: whether it is in the middle of delivering, so that others can have a turn.
         writers: how many times it is open for writing.
+        idle_since: when its last client left; None while it has one.
+        deadline: when the node looks after it next.
         posted, acknowledged, refused, pushed, confirmed, expired, poisoned: messages so far.
     """
-
-    posted = Counter(POSTED)
-    posted_bytes = Counter(POSTED_BYTES)
-    acknowledged = Counter(ACKNOWLEDGED)
-    pushed = Counter(PUSHED)
-    confirmed = Counter(CONFIRMED)
-    refused, expired, poisoned = Counter(5), Counter(6), Counter(7)
 
     def __init__(
         self,
         uri: QueueUri,
         domain: Domain,
-        waiting: set[App],
+        waiting: Deadlines[AppState],
         history_limit: int,
         budget: InflationBudget,
         effort: Effort,
@@ -85,13 +72,15 @@ class Queue:
         self.uri = uri.canonical
         self.name = uri.queue
         self.domain = domain
-        self.apps: dict[str, App] = {}
-        self.authorized: list[App] = []
+        self.apps: dict[str, AppState] = {}
+        self.authorized: list[AppState] = []
         self.handles: dict[Handle, None] = {}
         self.writers = 0
-        self.position: Message | None = None
-        self._idle_since = array("d", (_IN_USE,))  # as with the counts, lest a number stay among messages
-        self.counts = new_counts()
+        self.position: MessageRecord | None = None
+        self.idle_since: float | None = None
+        self.deadline = NEVER
+        self.posted = self.posted_bytes = self.acknowledged = self.refused = 0
+        self.pushed = self.confirmed = self.expired = self.poisoned = 0
         self._schemas = 0
         self._next_bit = 1
         self._filters: list[tuple[int, Evaluator]] = []
@@ -112,7 +101,7 @@ class Queue:
         """Take over a domain's configuration; it counts for messages posted from now on."""
         names = config.app_ids if self.fanout else (DEFAULT_APP_ID,)
         for app_id in names:
-            app = self.apps.setdefault(app_id, App(self, app_id, 0))
+            app = self.apps.setdefault(app_id, AppState(self, app_id, 0))
             if not app.bit:
                 app.bit = self._next_bit
                 self._next_bit <<= 1
@@ -136,11 +125,11 @@ class Queue:
         self.store.usage.limits = config.queue_limits
         self.store.set_window(config.deduplication_time_ms / 1000)
 
-    def app_for(self, app_id: str) -> App:
+    def app_for(self, app_id: str) -> AppState:
         """Return an application, also one that the domain does not know (yet)."""
         app = self.apps.get(app_id)
         if app is None:
-            app = self.apps[app_id] = App(self, app_id, 0)
+            app = self.apps[app_id] = AppState(self, app_id, 0)
         return app
 
     # ---- posting
@@ -157,12 +146,12 @@ class Queue:
             return
         store, mask, filters = self.store, self._mask, self._filters
         append, ack, q_id = store.append, handle.output.ack, handle.q_id
-        messages, history = store.messages, store.history if store.remembered else ()
+        messages, gone = store.messages, store.history.guids
         usage, domain = store.usage, store.domain
         posted = posted_bytes = acknowledged = 0
         for flags, correlation_id, guid, schema_id, compression, _, size, data in puts:
             status = 0
-            if guid not in messages and not (history and guid in history):
+            if guid not in messages and guid not in gone:
                 pending = mask
                 properties = flags & _PROPERTIES
                 if compression and properties and not schema_id:
@@ -179,7 +168,9 @@ class Queue:
                     if not status:
                         if schema_id > 1:
                             schema_id = self._schema(handle, schema_id)
-                        message = Message(guid, data, size, properties, schema_id, compression, now, pending)
+                        message = MessageRecord(
+                            guid, data, size, properties, schema_id, compression, now, pending
+                        )
                         append(message)
                         if self.position is None:
                             self.position = message
@@ -191,10 +182,9 @@ class Queue:
             elif flags & _ACK_REQUESTED:
                 acknowledged += 1
                 ack(0, correlation_id, guid, q_id)
-        counts = self.counts
-        counts[POSTED] += posted
-        counts[POSTED_BYTES] += posted_bytes
-        counts[ACKNOWLEDGED] += acknowledged
+        self.posted += posted
+        self.posted_bytes += posted_bytes
+        self.acknowledged += acknowledged
 
     def _schema(self, handle: Handle, schema_id: int) -> int:
         """Return the queue's own schema id for a client's.
@@ -230,7 +220,7 @@ class Queue:
                 handle.output.ack(0, correlation_id, guid, handle.q_id)
             if schema_id > 1:
                 schema_id = self._schema(handle, schema_id)
-            message = Message(guid, data, size, flags & _PROPERTIES, schema_id, compression, now, 0)
+            message = MessageRecord(guid, data, size, flags & _PROPERTIES, schema_id, compression, now, 0)
             if app.matcher is not None and app.matcher(message.lookup) is not True:
                 continue
             for subscriber in app.routing.receivers(message):
@@ -255,7 +245,7 @@ class Queue:
                 return
             effort.spent += cost
             stopped = 0
-            targets: list[tuple[App, Subscriber]] = []
+            targets: list[tuple[AppState, Subscriber]] = []
             for app, select in selecting:
                 if app.behind:
                     if app.resume is None:
@@ -275,9 +265,9 @@ class Queue:
             self._push(message, targets)
             self.position = message.next
 
-    def _deliver_alone(self, app: App) -> None:
+    def _deliver_alone(self, app: AppState) -> None:
         """Do the same with a single application, which is most of the work of a broker."""
-        bit, select, counts = app.bit, app.routing.select, self.counts
+        bit, select = app.bit, app.routing.select
         effort, cost = self.effort, app.routing.cost
         if app.behind:
             if app.resume is None:
@@ -299,11 +289,11 @@ class Queue:
                 else:
                     stream = selected.stream
                     if stream.take(selected, message):
-                        counts[PUSHED] += 1
+                        self.pushed += 1
                         stream.handle.push(message, selected.option, out_of_order=False)
             self.position = message.next
 
-    def _push(self, message: Message, targets: list[tuple[App, Subscriber]]) -> None:
+    def _push(self, message: MessageRecord, targets: list[tuple[AppState, Subscriber]]) -> None:
         """Push a message once to each client, naming all subscriptions of it that the message is for."""
         self.pushed += len(targets)
         if len(targets) == 1:
@@ -316,7 +306,7 @@ class Queue:
         for handle, s_ids in by_handle.items():
             handle.push(message, encode_sub_queue_ids(tuple(s_ids)), out_of_order=False)
 
-    def serve(self, app: App, now: float) -> None:
+    def serve(self, app: AppState, now: float) -> None:
         """Deliver what waits for one application, then what is new."""
         app.deliver(now)
         if not app.behind:
@@ -324,7 +314,7 @@ class Queue:
 
     # ---- taking out
 
-    def remove(self, message: Message) -> None:
+    def remove(self, message: MessageRecord) -> None:
         """Delete a message that no application needs any more."""
         following = message.next
         if message is self.position:
@@ -334,7 +324,7 @@ class Queue:
                 app.resume = following
         self.store.remove(message)
 
-    def drop(self, message: Message) -> None:
+    def drop(self, message: MessageRecord) -> None:
         """Delete a message whatever the applications still wanted with it."""
         for app in self.authorized:
             if message.pending & app.bit:
@@ -352,7 +342,7 @@ class Queue:
         self.expired += count
         return count
 
-    def purge(self, app: App | None = None) -> tuple[int, int]:
+    def purge(self, app: AppState | None = None) -> tuple[int, int]:
         """Delete all messages, or all of one application; return how many messages and bytes it lost."""
         messages = size = 0
         for message in self.store:
@@ -393,32 +383,24 @@ class Queue:
         self.position = self.store.first
         self.store.history.clear()
 
-    def tidy(self, now: float) -> bool:
-        """Forget what need not be known any more, and give back the room of what was there.
+    def next_deadline(self) -> float:
+        """Return when something expires, if nothing else happens."""
+        oldest = self.store.first
+        expiry = NEVER if oldest is None else int(oldest.arrival) + self.domain.config.message_ttl + 1
+        return min(expiry, self.store.history.next_deadline() or NEVER)
 
-        Returns:
-            Whether there will be anything to tidy later, if nothing else happens.
-        """
+    def tidy(self, now: float) -> None:
+        """Forget what need not be known any more, and give back the room of what was there."""
         self.store.forget(now)
         for app in self.apps.values():
             for stream in app.streams:
                 shrink(stream.unconfirmed)
-        return bool(self.store) or self.store.remembered > 0
 
     # ---- clients
 
-    @property
-    def idle_since(self) -> float | None:
-        """When its last client left; None while it has one."""
-        return None if self._idle_since[0] == _IN_USE else self._idle_since[0]
-
-    @idle_since.setter
-    def idle_since(self, since: float | None) -> None:
-        self._idle_since[0] = _IN_USE if since is None else since
-
-    def detach(self, streams: Iterable[Stream], *, now: float) -> None:
+    def detach(self, streams: Iterable[SubStream], *, now: float) -> None:
         """Take readers out: what they have not confirmed goes to the applications' other consumers."""
-        leaving: dict[App, list[Stream]] = {}
+        leaving: dict[AppState, list[SubStream]] = {}
         for stream in streams:
             if stream.app is not None:
                 leaving.setdefault(stream.app, []).append(stream)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from bmq.broker.domain import DomainConfig, InvalidDomain, Redirect, parse_domain
-from bmq.broker.queue import Queue
-from bmq.broker.storage import Usage
+from bmq.broker._domain_config import DomainConfig, InvalidDomain, Redirect, parse_domain
+from bmq.broker._queue import BrokerQueue
+from bmq.broker._storage import CapacityMeter
 from bmq.errors import InvalidExpression
 from bmq.subscriptions import Expression
 from bmq.wire.control.messages import Status, StatusCategory
@@ -42,8 +42,8 @@ class Domain:
 
     def __init__(self, config: DomainConfig) -> None:
         self.config = config
-        self.usage = Usage(config.domain_limits)
-        self.queues: dict[str, Queue] = {}
+        self.usage = CapacityMeter(config.domain_limits)
+        self.queues: dict[str, BrokerQueue] = {}
 
     def configure(self, config: DomainConfig) -> None:
         """Take over another configuration, for what is posted and opened from now on.

@@ -15,9 +15,9 @@ from bmq.wire.control.messages import ClientIdentity, QueueHandleParameters, Sta
 from bmq.wire.put import Put
 
 if TYPE_CHECKING:
-    from bmq.broker.connection import Connection
-    from bmq.broker.handle import Handle
-    from bmq.broker.server import Broker
+    from bmq.broker._connection import BrokerConnection
+    from bmq.broker._handle import Handle
+    from bmq.broker._server import Broker
 
 __all__ = ["Faults"]
 
@@ -178,7 +178,7 @@ class Faults:
         happens, status = self._negotiations
         return status if happens else None
 
-    def apply_to(self, connection: Connection) -> None:
+    def apply_to(self, connection: BrokerConnection) -> None:
         """Make one connection behave as told."""
         output = connection.output
         quiet = self._ack_delay or self._lost_acks.left != 0
@@ -192,7 +192,7 @@ class Faults:
         for connection in list(self._broker._connections):
             self.apply_to(connection)
 
-    def _ack_through(self, connection: Connection) -> Callable[[int, int, bytes, int], None]:
+    def _ack_through(self, connection: BrokerConnection) -> Callable[[int, int, bytes, int], None]:
         add = connection.output.add_ack
 
         def ack(status: int, correlation_id: int, guid: bytes, queue_id: int) -> None:
@@ -205,7 +205,7 @@ class Faults:
 
         return ack
 
-    def _push_through(self, connection: Connection) -> Callable[[bytes], None]:
+    def _push_through(self, connection: BrokerConnection) -> Callable[[bytes], None]:
         add = connection.output.add_push
 
         def push(message: bytes) -> None:

@@ -1,10 +1,8 @@
-"""The embedded broker: a TCP server around a :class:`~bmq.broker.node.Node`."""
+"""The embedded broker: a TCP server around a :class:`~bmq.broker._node.Node`."""
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
 import logging
 import os
 import socket
@@ -17,19 +15,20 @@ from types import TracebackType
 from typing import Any, cast
 
 from bmq._local import note_listener
-from bmq.broker.bounds import Bounds
-from bmq.broker.builtin import builtin_domains
-from bmq.broker.clock import Clock, ManualClock
-from bmq.broker.connection import Connection
-from bmq.broker.domain import DomainConfig, Redirect, parse_domain
-from bmq.broker.domains import DomainSource, check_subscriptions
-from bmq.broker.faults import Faults
-from bmq.broker.listener import Listener
-from bmq.broker.node import Node
-from bmq.broker.views import QueuesView
+from bmq.broker._bounds import Bounds
+from bmq.broker._builtin import builtin_domains
+from bmq.broker._clock import Clock, ManualClock
+from bmq.broker._connection import BrokerConnection
+from bmq.broker._domain import DomainSource, check_subscriptions
+from bmq.broker._domain_config import DomainConfig, Redirect, parse_domain
+from bmq.broker._faults import Faults
+from bmq.broker._listener import Listener
+from bmq.broker._node import Node
+from bmq.broker._views import QueuesView
 from bmq.errors import InvalidArgument, StateError
 from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.broker.settings import Authentication, BrokerSettings
+from bmq.protocol.deadlines import Deadlines
 from bmq.wire.control.messages import ClientIdentity, Status
 from bmq.wire.guid import GuidGenerator, client_id_from
 from bmq.wire.printable import printable
@@ -38,7 +37,6 @@ __all__ = ["Broker"]
 
 _log = logging.getLogger("bmq.broker")
 
-_TICK = 0.1
 _LAST_PORT = 65535
 #: Seconds that a stopping broker waits for clients to read what they are sent.
 _PATIENCE = 1.0
@@ -59,14 +57,14 @@ class Broker:
     Args:
         host: the address to listen on; only this machine can connect unless it is another one.
         port: the port; 0 takes a free one, which ``port`` and ``uri`` tell.
-        domains: more domains, by name or not: :class:`~bmq.broker.domain.DomainConfig`, or the content of a
+        domains: more domains, by name or not: :class:`~bmq.broker.DomainConfig`, or the content of a
             domain file as a dictionary (then by name).
         config_dir: a directory as a real broker has it, with ``domains/<name>.json``.
         builtin: whether the built-in test domains exist; by default only without ``config_dir``.
         ssl: for TLS.
-        auth: user names and passwords, or :class:`~bmq.protocol.broker.settings.Authentication`. Without it
+        auth: user names and passwords, or :class:`~bmq.broker.Authentication`. Without it
             everybody is let in.
-        clock: where time comes from; a :class:`~bmq.broker.clock.ManualClock` stands still until moved.
+        clock: where time comes from; a :class:`~bmq.broker.ManualClock` stands still until moved.
         heartbeat_interval_ms: how often silent clients are probed.
         max_missed_heartbeats: after how many unanswered probes they are disconnected; 0 turns probing off.
         deduplication_history: how many GUIDs of messages that are gone each queue remembers at most.
@@ -148,26 +146,33 @@ class Broker:
         )
         self._node = self._new_node()
         self.faults = Faults(self)
-        self._connections: set[Connection] = set()
+        self._connections: set[BrokerConnection] = set()
         # Those that are not established yet: with TLS that takes a while.
-        self._arriving: set[Connection] = set()
+        self._arriving: set[BrokerConnection] = set()
         self._listener: Listener | None = None
         self._crowded = False
         self._port = port
         self._sessions = 0
         self._guids = GuidGenerator(client_id_from(socket.gethostname(), time.time_ns(), os.getpid(), 0))
-        self._dirty: list[Connection] = []
+        self._dirty: list[BrokerConnection] = []
         self._postponed: deque[Callable[[], None]] = deque()
-        self._later: list[tuple[float, int, Callable[[], None]]] = []
-        self._counter = itertools.count()
+        # What is done later, by the broker's clock: actions, and the deadlines of sessions.
+        self._actions: Deadlines[Callable[[], None]] = Deadlines()
+        self._timeouts: Deadlines[BrokerConnection] = Deadlines()
         self._loop: asyncio.AbstractEventLoop | None = None
+        # Set for the earliest of all deadlines there are.
         self._timer: asyncio.TimerHandle | None = None
+        self._wake_at: float | None = None
         self._all_gone = asyncio.Event()
 
     def _new_node(self) -> Node:
         node = Node(self._source, history_limit=self._history, bounds=self._bounds)
-        node.postpone = lambda: self._soon(lambda: node.go_on(self.clock()))
+        node.postpone = lambda: self._soon(self._go_on)
         return node
+
+    def _go_on(self) -> None:
+        self._node.go_on(self.clock())
+        self._set_timer()
 
     def add_domain(self, config: DomainConfig) -> None:
         """Add a domain, or change one: what is posted and opened from now on follows the new configuration.
@@ -179,12 +184,15 @@ class Broker:
         check_subscriptions(config)
         loaded = self._node.domains.get(config.name)
         if loaded is not None:
-            loaded.configure(config)
+            self._node.configure(loaded, config)
+            self._deliver()
         self._source.configured[config.name] = config
 
     def admin(self, command: str) -> str:
         """Carry out an admin command, such as ``DOMAINS DOMAIN bmq.test.mem.priority INFOS``; see HELP."""
-        return self._node.admin(command, self.clock())
+        text = self._node.admin(command, self.clock())
+        self._set_timer()
+        return text
 
     @property
     def queues(self) -> QueuesView:
@@ -224,17 +232,17 @@ class Broker:
         """
         if self._listener is not None:
             raise StateError("the broker is running")
-        loop = self._loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         self._postponed.clear()
+        self._actions.clear()
         listener = Listener(self._welcome)
         await listener.start(self.host, self._port)
         self._listener = listener
         self._port = listener.port
         note_listener(self, self._port)
         if isinstance(self.clock, ManualClock):
-            self.clock._subscribe(self._tick)
-        else:
-            self._timer = loop.call_later(_TICK, self._tick_again)
+            self.clock._subscribe(self._catch_up)
+        self._set_timer()
         _log.info("listening on %s", self.uri)
 
     async def stop(self, *, graceful: bool = True) -> None:
@@ -254,10 +262,8 @@ class Broker:
             return
         self._node.stopping = True
         if isinstance(self.clock, ManualClock):
-            self.clock._unsubscribe(self._tick)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+            self.clock._unsubscribe(self._catch_up)
+        self._set_timer()
         await listener.stop()
         self._all_gone.clear()
         for connection in list(self._connections):
@@ -319,7 +325,7 @@ class Broker:
             sock.close()
             return
         self._crowded = False
-        connection = Connection(self)
+        connection = BrokerConnection(self)
         self._arriving.add(connection)
         timeout = self._settings.handshake_timeout if self._ssl is not None else None
         try:
@@ -336,7 +342,7 @@ class Broker:
         finally:
             self._arriving.discard(connection)
 
-    def _begin(self, connection: Connection) -> BrokerSession:
+    def _begin(self, connection: BrokerConnection) -> BrokerSession:
         """Make the session of a new connection."""
         self._sessions += 1
         self._arriving.discard(connection)
@@ -351,22 +357,17 @@ class Broker:
             guids=self._guids,
         )
 
-    def _end(self, connection: Connection) -> None:
+    def _end(self, connection: BrokerConnection) -> None:
         """Note that a connection is gone."""
         self._connections.discard(connection)
+        self._timeouts.discard(connection)
         if not self._connections:
             self._all_gone.set()
 
     def _do_later(self, seconds: float, action: Callable[[], None]) -> None:
         """Do something when so many seconds of the broker's clock have passed, if it is still running."""
-        if isinstance(self.clock, ManualClock):
-            heapq.heappush(self._later, (self.clock() + seconds, next(self._counter), action))
-        elif self._loop is not None:
-            self._loop.call_later(seconds, self._run_later, action)
-
-    def _run_later(self, action: Callable[[], None]) -> None:
-        if self.running:
-            action()
+        self._actions.set(action, self.clock() + seconds)
+        self._set_timer()
 
     def _soon(self, action: Callable[[], None]) -> None:
         """Do something when others have had their turn: one such thing in each turn of the event loop."""
@@ -382,7 +383,7 @@ class Broker:
             self._loop.call_soon(self._do_postponed)
         action()
 
-    def _schedule_flush(self, connection: Connection) -> None:
+    def _schedule_flush(self, connection: BrokerConnection) -> None:
         """Write a connection's output when this turn of the event loop is over."""
         if not self._dirty and self._loop is not None:
             self._loop.call_soon(self._flush)
@@ -395,25 +396,52 @@ class Broker:
 
     # ---- time
 
-    def _tick(self) -> None:
-        now = self.clock()
-        while self._later and self._later[0][0] <= now:
-            heapq.heappop(self._later)[2]()
-        self._node.tick(now)
-        for connection in list(self._connections):
-            session = connection.session
-            if session is None:
-                continue
-            deadline = session.next_deadline()
-            if deadline is not None and now >= deadline:
-                session.tick(now)
-                if session.closed:
-                    connection.close()
+    def _deliver(self) -> None:
+        """Deliver what has become deliverable."""
+        self._node.deliver(self.clock())
+        self._set_timer()
 
-    def _tick_again(self) -> None:
+    def _note_deadline(self, connection: BrokerConnection, deadline: float | None) -> None:
+        """Note when a connection's session has something to do, instead of what was noted before."""
+        if deadline is None:
+            self._timeouts.discard(connection)
+        else:
+            self._timeouts.set(connection, deadline)
+
+    def _next_deadline(self) -> float | None:
+        deadlines = self._node.next_deadline(), self._timeouts.first(), self._actions.first()
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def _set_timer(self) -> None:
+        """Wake up at the earliest deadline; to be called whenever there may be another one."""
+        deadline = self._next_deadline() if self.running else None
+        if deadline == self._wake_at or isinstance(self.clock, ManualClock):
+            return
+        self._wake_at = deadline
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if deadline is not None and self._loop is not None:
+            self._timer = self._loop.call_later(max(0.0, deadline - self.clock()), self._wake)
+
+    def _wake(self) -> None:
+        self._timer = self._wake_at = None
         self._tick()
-        assert self._loop is not None
-        self._timer = self._loop.call_later(_TICK, self._tick_again)
+        self._set_timer()
+
+    def _catch_up(self) -> None:
+        """Do all that is due, since the clock was moved."""
+        while (deadline := self._next_deadline()) is not None and deadline <= self.clock():
+            self._tick()
+
+    def _tick(self) -> None:
+        """Do what is due."""
+        now = self.clock()
+        for action in self._actions.due(now):
+            action()
+        self._node.tick(now)
+        for connection in self._timeouts.due(now):
+            connection.tick(now)
 
 
 def _named(

@@ -10,12 +10,12 @@ import sys
 from collections.abc import Iterator
 from typing import Final, TypeVar
 
-from bmq.broker.domain import Limits
-from bmq.broker.history import History, Slot
+from bmq.broker._domain_config import Limits
+from bmq.broker._history import History
 from bmq.subscriptions.evaluator import Lookup, lookup
 from bmq.wire.properties import Properties
 
-__all__ = ["Message", "MessageStore", "Usage", "property_lookup", "shrink"]
+__all__ = ["CapacityMeter", "MessageRecord", "MessageStore", "property_lookup", "shrink"]
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -23,7 +23,7 @@ _Value = TypeVar("_Value")
 _ROOMY: Final = 400
 
 
-class Message:
+class MessageRecord:
     """One stored message.
 
     Attributes:
@@ -35,7 +35,6 @@ class Message:
         compression: the CAT field.
         arrival: when it came, in seconds of the broker's clock.
         pending: one bit for each application that has yet to be done with it.
-        slot: what its GUID is remembered by when it is gone; None if that is not wanted.
         attempts: delivery attempts left, by application bit; None while none was used up.
         previous: the message that came before it, of those stored.
         next: the message that came after it, of those stored.
@@ -54,7 +53,6 @@ class Message:
         "previous",
         "schema_id",
         "size",
-        "slot",
     )
 
     def __init__(
@@ -76,10 +74,9 @@ class Message:
         self.compression = compression
         self.arrival = arrival
         self.pending = pending
-        self.slot: Slot | None = None
         self.attempts: dict[int, int] | None = None
-        self.previous: Message | None = None
-        self.next: Message | None = None
+        self.previous: MessageRecord | None = None
+        self.next: MessageRecord | None = None
         self._lookup: Lookup | None = None
 
     @property
@@ -96,7 +93,7 @@ def property_lookup(data: bytes, flags: int, schema_id: int) -> Lookup:
     return lookup(Properties(data, new=schema_id != 0) if flags else None)
 
 
-class Usage:
+class CapacityMeter:
     """How much of a quota is used. A limit of N admits N + 1 messages."""
 
     __slots__ = ("bytes", "limits", "messages")
@@ -120,10 +117,7 @@ class Usage:
 
 
 def shrink(table: dict[_Key, _Value]) -> None:
-    """Give back the room that a dictionary does not use: by itself it keeps that of its largest size.
-
-    It stays the object it is: a new one would stand among the messages there are now when they are gone.
-    """
+    """Give back the room that a dictionary does not use: by itself it keeps that of its largest size."""
     if sys.getsizeof(table) > _ROOMY * (len(table) + 1):
         rest = dict(table)
         table.clear()
@@ -148,18 +142,18 @@ class MessageStore:
 
     __slots__ = ("domain", "first", "history", "last", "messages", "usage")
 
-    def __init__(self, limits: Limits, domain: Usage, window: float, history_limit: int) -> None:
-        self.usage = Usage(limits)
+    def __init__(self, limits: Limits, domain: CapacityMeter, window: float, history_limit: int) -> None:
+        self.usage = CapacityMeter(limits)
         self.domain = domain
-        self.first: Message | None = None
-        self.last: Message | None = None
-        self.messages: dict[bytes, Message] = {}
+        self.first: MessageRecord | None = None
+        self.last: MessageRecord | None = None
+        self.messages: dict[bytes, MessageRecord] = {}
         self.history = History(window, history_limit)
 
     def __len__(self) -> int:
         return self.usage.messages
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[MessageRecord]:
         message = self.first
         while message is not None:
             following = message.next
@@ -175,14 +169,13 @@ class MessageStore:
         """How many GUIDs of messages that are gone are remembered."""
         return len(self.history)
 
-    def get(self, guid: bytes) -> Message | None:
+    def get(self, guid: bytes) -> MessageRecord | None:
         """Return a stored message."""
         return self.messages.get(guid)
 
-    def append(self, message: Message) -> None:
+    def append(self, message: MessageRecord) -> None:
         """Store a message whose GUID is not known yet."""
         self.messages[message.guid] = message
-        message.slot = self.history.slot_for(message.arrival)
         last = self.last
         if last is None:
             self.first = message
@@ -196,7 +189,7 @@ class MessageStore:
         domain.messages += 1
         domain.bytes += size
 
-    def remove(self, message: Message) -> None:
+    def remove(self, message: MessageRecord) -> None:
         """Take a message out; its GUID stays remembered while its window lasts."""
         previous, following = message.previous, message.next
         if previous is None:
@@ -209,17 +202,15 @@ class MessageStore:
             following.previous = previous
         # Whoever still holds the message must not keep its neighbours alive.
         message.previous = message.next = None
-        guid, slot = message.guid, message.slot
-        del self.messages[guid]
-        if slot is not None and slot.era.open:
-            slot.era.add(guid, slot.stamp)
+        del self.messages[message.guid]
+        self.history.add(message.guid, message.arrival)
         usage, domain, size = self.usage, self.domain, message.size
         usage.messages -= 1
         usage.bytes -= size
         domain.messages -= 1
         domain.bytes -= size
 
-    def expired(self, now: float, ttl: int) -> Message | None:
+    def expired(self, now: float, ttl: int) -> MessageRecord | None:
         """Return the oldest message if it has outlived ``ttl`` whole seconds."""
         oldest = self.first
         if oldest is not None and int(now) - int(oldest.arrival) > ttl:
@@ -233,17 +224,11 @@ class MessageStore:
 
     def set_window(self, window: float) -> None:
         """Change for how long GUIDs are remembered."""
-        before = self.history.window
-        if window == before:
-            return
-        self.history.set_window(window)
-        if not before:
-            for message in self:
-                message.slot = self.history.slot_for(message.arrival)
+        self.history.window = window
 
     def clear(self) -> None:
         """Drop every message and all memory of GUIDs."""
-        self.history.close()
         while self.first is not None:
             self.remove(self.first)
         self.messages.clear()
+        self.history.clear()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bmq.broker.domain import AppSubscription, DomainConfig, Limits, Mode, Redirect
+from bmq.broker._domain_config import AppSubscription, DomainConfig, Limits, Mode, Redirect
 
 __all__ = ["builtin_domains"]
 

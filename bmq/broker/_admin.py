@@ -1,7 +1,7 @@
 """Admin commands: the part of a real broker's that makes sense on one node without files.
 
 A command is carried out to a result, a dictionary shaped like the JSON that a real broker prints;
-:mod:`bmq.broker.admin_text` makes text of it.
+:mod:`bmq.broker._admin_text` makes text of it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
-from bmq.broker.admin_cluster import (
+from bmq.broker._admin_cluster import (
     CLUSTER,
     CLUSTER_COMMANDS,
     cluster_list,
@@ -22,18 +22,18 @@ from bmq.broker.admin_cluster import (
     print_subscriptions,
     queue_helper,
 )
-from bmq.broker.admin_text import render
-from bmq.broker.domain import InvalidDomain
-from bmq.broker.domains import Domain, Unavailable
-from bmq.broker.handle import Handle, Stream
-from bmq.broker.queue import Queue
-from bmq.broker.routing import Subscriber
-from bmq.broker.storage import Usage
+from bmq.broker._admin_text import render
+from bmq.broker._domain import Domain, Unavailable
+from bmq.broker._domain_config import InvalidDomain
+from bmq.broker._handle import Handle, SubStream
+from bmq.broker._queue import BrokerQueue
+from bmq.broker._routing import Subscriber
+from bmq.broker._storage import CapacityMeter
 from bmq.wire.guid import guid_to_text
 from bmq.wire.printable import printable
 
 if TYPE_CHECKING:
-    from bmq.broker.node import Node
+    from bmq.broker._node import Node
 
 __all__ = ["COMMANDS", "run_command"]
 
@@ -140,7 +140,7 @@ class _Commands:
             case ["CLUSTERS", "CLUSTER", _, "QUEUEHELPER"]:
                 return queue_helper(self._node, self._keys())
             case ["CLUSTERS", "CLUSTER", _, "FORCE_GC_QUEUES"]:
-                self._node.forget_idle(self._now, keepalive=0)
+                self._node.forget_idle()
                 return {"success": {}}
             case _:
                 raise _undecodable(
@@ -157,7 +157,7 @@ class _Commands:
                 raise _Failure(f"Domain '{name}' doesn't exist") from error
             raise _Failure(str(error)) from error
 
-    def _queue(self, domain_name: str, name: str) -> Queue:
+    def _queue(self, domain_name: str, name: str) -> BrokerQueue:
         domain = self._domain(domain_name)
         uri = f"bmq://{domain.config.name}/{name}"
         queue = domain.queues.get(uri)
@@ -177,7 +177,7 @@ class _Commands:
     def _reconfigure(self, name: str) -> Result:
         domain = self._domain(name)
         try:
-            domain.configure(self._node.source.load(name))
+            self._node.configure(domain, self._node.source.load(name))
         except (Unavailable, InvalidDomain) as error:
             raise _Failure(f"Couldn't reconfigure domain '{name}': {error}") from error
         return {"success": {}}
@@ -227,7 +227,7 @@ class _Commands:
             return {"purgedQueues": {"queues": [{"error": {"message": message}}]}}
         return {"purgedQueues": {"queues": [{"queue": self._purged(queue, app_id)}]}}
 
-    def _purged(self, queue: Queue, app_id: str | None) -> Result:
+    def _purged(self, queue: BrokerQueue, app_id: str | None) -> Result:
         messages, size = queue.purge(queue.apps[app_id] if app_id else None)
         for app in queue.apps.values():
             self._node.touch(queue, app)
@@ -354,7 +354,7 @@ def _key(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[: 2 * _KEY_BYTES].upper()
 
 
-def _meter(name: str, usage: Usage) -> Result:
+def _meter(name: str, usage: CapacityMeter) -> Result:
     return {
         "name": name,
         "isDisabled": False,
@@ -379,7 +379,7 @@ def _handle(handle: Handle) -> Result:
     }
 
 
-def _sub_stream(stream: Stream) -> Result:
+def _sub_stream(stream: SubStream) -> Result:
     return {
         "subId": stream.sub_id,
         "appId": printable(stream.app_id),
@@ -404,7 +404,7 @@ def _monitor(subscriber: Subscriber) -> Result:
     }
 
 
-def _app(queue: Queue, app_id: str) -> Result:
+def _app(queue: BrokerQueue, app_id: str) -> Result:
     app = queue.apps[app_id]
     status = "alive" if app.routing.groups else "registered"
     return {
@@ -432,7 +432,7 @@ def _app(queue: Queue, app_id: str) -> Result:
     }
 
 
-_VALUES: dict[str, Callable[[Queue], int]] = {
+_VALUES: dict[str, Callable[[BrokerQueue], int]] = {
     "queue_producers_count": lambda q: sum(s.writers for h in q.handles for s in h.streams.values()),
     "queue_consumers_count": lambda q: sum(s.readers for h in q.handles for s in h.streams.values()),
     "queue_content_msgs": lambda q: len(q.store),
@@ -451,5 +451,5 @@ _VALUES: dict[str, Callable[[Queue], int]] = {
 }
 
 
-def _queue_values(queue: Queue) -> dict[str, int]:
+def _queue_values(queue: BrokerQueue) -> dict[str, int]:
     return {name: value(queue) for name, value in _VALUES.items()}

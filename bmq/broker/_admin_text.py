@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from bmq.broker.admin_cluster import CLUSTER_RENDERERS
+from bmq.broker._admin_cluster import CLUSTER_RENDERERS
 
 __all__ = ["render"]
 

@@ -1,9 +1,16 @@
 """Who gets a message: one application's subscriptions, by priority and expression.
 
 Subscriptions with byte-equal expressions form a group; only those of the highest priority in it take part.
-Priorities are tried from high to low. At the first priority where an expression matches it is settled: a
-group with room takes the message, in round robin; without room the message waits, and nobody of a lower
-priority gets it.
+Priorities are tried from high to low. The first group that matches takes the message, in round robin. One
+that matches and is found full is marked; others of its priority may still take the message, lower ones not.
+Then:
+
+* if a group that was looked at has room, and only did not match, the message is put aside and delivery goes
+  on. From the next message on the marked group is passed by unseen: what it wants goes to lower priorities
+  that match;
+* if none has, the application stops until one has, whatever room there is at lower priorities.
+
+This is what a real broker was measured to do.
 """
 
 from __future__ import annotations
@@ -12,7 +19,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bmq.broker.storage import Message
+from bmq.broker._storage import MessageRecord
 from bmq.subscriptions import Expression
 from bmq.subscriptions.evaluator import Evaluator
 from bmq.wire.control.messages import (
@@ -24,18 +31,18 @@ from bmq.wire.control.messages import (
 from bmq.wire.options import encode_sub_queue_ids
 
 if TYPE_CHECKING:
-    from bmq.broker.handle import Stream
+    from bmq.broker._handle import SubStream
 
 __all__ = [
     "NOBODY",
     "UNMATCHED",
     "Blocked",
-    "Choice",
+    "CompiledSubscription",
     "Group",
     "Routing",
     "Subscriber",
-    "choices_of",
     "compile_expression",
+    "compile_subscriptions",
 ]
 
 #: Delivery resumes when what is unconfirmed has fallen to this part of the maximum.
@@ -103,7 +110,7 @@ class Subscriber:
         "turns",
     )
 
-    def __init__(self, stream: Stream, s_id: int) -> None:
+    def __init__(self, stream: SubStream, s_id: int) -> None:
         self.stream = stream
         self.s_id = s_id
         self.option = encode_sub_queue_ids((s_id,))
@@ -133,7 +140,7 @@ class Subscriber:
         self.full = self.messages >= self.max_messages or self.bytes >= self.max_bytes
 
 
-class Choice(NamedTuple):
+class CompiledSubscription(NamedTuple):
     """One subscription as a client configured it, ready to route by.
 
     Attributes:
@@ -151,14 +158,14 @@ class Choice(NamedTuple):
     weight: int
 
 
-def choices_of(subscriptions: Iterable[Subscription]) -> tuple[Choice, ...]:
+def compile_subscriptions(subscriptions: Iterable[Subscription]) -> tuple[CompiledSubscription, ...]:
     """Return what is to be routed by: subscriptions without a consumer take no part."""
-    found: list[Choice] = []
+    found: list[CompiledSubscription] = []
     for subscription in subscriptions:
         top = _strongest(subscription)
         if top is not None:
             key = (int(subscription.expression.version), subscription.expression.text)
-            found.append(Choice(subscription.s_id, key, compile_expression(*key), *top))
+            found.append(CompiledSubscription(subscription.s_id, key, compile_expression(*key), *top))
     return tuple(found)
 
 
@@ -226,10 +233,10 @@ class Routing:
 
     __slots__ = ("_by_stream", "cost", "groups", "levels", "only")
 
-    def __init__(self, streams: Iterable[Stream] = ()) -> None:
-        wanted: dict[tuple[int, str], list[tuple[Choice, Subscriber]]] = {}
+    def __init__(self, streams: Iterable[SubStream] = ()) -> None:
+        wanted: dict[tuple[int, str], list[tuple[CompiledSubscription, Subscriber]]] = {}
         for stream in streams:
-            for choice in stream.choices:
+            for choice in stream.compiled:
                 wanted.setdefault(choice.key, []).append((choice, stream.subscriber(choice.s_id)))
         levels: dict[int, list[Group]] = {}
         for (_, text), entries in wanted.items():
@@ -247,14 +254,14 @@ class Routing:
             levels.setdefault(priority, []).append(group)
         self.levels: list[list[Group]] = [levels[priority] for priority in sorted(levels, reverse=True)]
         self.groups: list[Group] = [group for level in self.levels for group in level]
-        self._by_stream: dict[Stream, list[Subscriber]] = {}
+        self._by_stream: dict[SubStream, list[Subscriber]] = {}
         for group in self.groups:
             for subscriber in group.members:
                 self._by_stream.setdefault(subscriber.stream, []).append(subscriber)
         self.only = self.groups[0] if len(self.groups) == 1 and self.groups[0].matcher is None else None
         self.cost = 0 if self.only is not None else len(self.groups)
 
-    def select(self, message: Message) -> Subscriber | Blocked | None:
+    def select(self, message: MessageRecord) -> Subscriber | Blocked | None:
         """Return who gets a message, or what it waits for.
 
         None when nobody has room: then no further message need be looked at before somebody has.
@@ -268,32 +275,30 @@ class Routing:
         else:
             return None
         lookup = message.lookup
-        # Whether some group could take another message: then later ones are worth looking at.
-        spare = False
-        for depth, level in enumerate(self.levels):
-            blocked: list[Group] = []
-            found_full = False
+        looked_at_with_room = False
+        for level in self.levels:
+            found_full: list[Group] = []
             for group in level:
+                if group.full:
+                    continue
                 matcher = group.matcher
-                if matcher is None or matcher(lookup) is True:
-                    if group.first is not None:
-                        return group.first
-                    if not group.full:
-                        found_full = group.full = True
-                    blocked.append(group)
-                elif not group.full:
-                    spare = True
-            if blocked:
-                # The message that finds a group full is held to be the last that can be looked at; once it
-                # is known, those behind it are looked at on behalf of the groups below.
-                spare = spare or (not found_full and self._spare_below(depth))
-                return tuple(blocked) if spare else None
-        return UNMATCHED
+                if matcher is not None and matcher(lookup) is not True:
+                    looked_at_with_room = True
+                elif group.first is not None:
+                    return group.first
+                else:
+                    group.full = True
+                    found_full.append(group)
+            if found_full:
+                return tuple(found_full) if looked_at_with_room else None
+        # Those that were passed by unseen may want it, once they have room.
+        return tuple(
+            group
+            for group in self.groups
+            if group.full and (group.matcher is None or group.matcher(lookup) is True)
+        )
 
-    def _spare_below(self, depth: int) -> bool:
-        return any(not group.full for level in self.levels[depth + 1 :] for group in level)
-
-    def candidates(self, message: Message) -> Iterator[Subscriber]:
+    def candidates(self, message: MessageRecord) -> Iterator[Subscriber]:
         """Yield, for each consumer, its first active subscription that matches and has room."""
         lookup = message.lookup
         for subscribers in self._by_stream.values():
@@ -305,7 +310,7 @@ class Routing:
                     yield subscriber
                     break
 
-    def receivers(self, message: Message) -> Iterator[Subscriber]:
+    def receivers(self, message: MessageRecord) -> Iterator[Subscriber]:
         """Yield who gets a message of a broadcast queue, where nothing is ever unconfirmed."""
         for subscribers in self._by_stream.values():
             for subscriber in subscribers:

@@ -10,24 +10,23 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from bmq.broker.backlog import Backlog
-from bmq.broker.counters import CONFIRMED
-from bmq.broker.routing import NOBODY, Routing, Subscriber
-from bmq.broker.storage import Message
+from bmq.broker._backlog import Backlog
+from bmq.broker._routing import NOBODY, Routing, Subscriber
+from bmq.broker._storage import MessageRecord
 from bmq.subscriptions.evaluator import Evaluator
 
 if TYPE_CHECKING:
-    from bmq.broker.handle import Stream
-    from bmq.broker.queue import Queue
+    from bmq.broker._handle import SubStream
+    from bmq.broker._queue import BrokerQueue
 
-__all__ = ["App", "Effort", "poison_delay"]
+__all__ = ["AppState", "Effort", "poison_delay"]
 
 # A message that survived lost connections is redelivered with delays, by the attempts it has left.
 _HIGH_THRESHOLD, _LOW_THRESHOLD = 4, 2
 _LOW_INTERVAL, _HIGH_INTERVAL = 1.0, 3.0
 
 
-def poison_delay(message: Message, bit: int) -> float:
+def poison_delay(message: MessageRecord, bit: int) -> float:
     """Return how many seconds to leave between redeliveries of suspects to one consumer; 0 for none."""
     if message.attempts is None:
         return 0.0
@@ -50,22 +49,22 @@ class Effort:
 
     def __init__(self) -> None:
         self.spent = self.enough = 0
-        self.unfinished: deque[App | Queue] = deque()
+        self.unfinished: deque[AppState | BrokerQueue] = deque()
 
-    def postpone(self, unfinished: App | Queue) -> None:
+    def postpone(self, unfinished: AppState | BrokerQueue) -> None:
         """Go on with something when others have had their turn."""
         if not unfinished.postponed:
             unfinished.postponed = True
             self.unfinished.append(unfinished)
 
 
-class App:
+class AppState:
     """An application: ``__default`` of a priority or broadcast queue, or one appId of a fanout queue.
 
     Attributes:
         queue: its queue.
         app_id: its name.
-        bit: its bit in ``Message.pending``; 0 when the domain does not know it, and nothing is for it.
+        bit: its bit in ``MessageRecord.pending``; 0 when the domain does not know it, and nothing is for it.
         streams: its readers, in the order they opened the queue.
         readers: how many times it is open for reading.
         resume: the first message it has not looked at, when it is behind the queue's other applications.
@@ -92,15 +91,15 @@ class App:
         "wait_until",
     )
 
-    def __init__(self, queue: Queue, app_id: str, bit: int) -> None:
+    def __init__(self, queue: BrokerQueue, app_id: str, bit: int) -> None:
         self.queue = queue
         self.app_id = app_id
         self.bit = bit
-        self.streams: dict[Stream, None] = {}
+        self.streams: dict[SubStream, None] = {}
         self.readers = 0
         self._routing = NOBODY
         self._changed = False
-        self.resume: Message | None = None
+        self.resume: MessageRecord | None = None
         self.redelivery = Backlog()
         self.aside = Backlog()
         self.matcher: Evaluator | None = None
@@ -189,7 +188,7 @@ class App:
             self._send(chosen, message, now)
         return True
 
-    def _catch_up(self, message: Message | None, now: float) -> None:
+    def _catch_up(self, message: MessageRecord | None, now: float) -> None:
         """Go on from where this application stopped to where the queue is."""
         bit, position = self.bit, self.queue.position
         effort, cost = self.queue.effort, self.routing.cost
@@ -211,7 +210,7 @@ class App:
                     self._send(selected, message, now)
             message = message.next
 
-    def _select_slowly(self, message: Message, delay: float, now: float) -> Subscriber | None:
+    def _select_slowly(self, message: MessageRecord, delay: float, now: float) -> Subscriber | None:
         """Return a consumer that has not had a redelivered message for ``delay`` seconds."""
         wait: float | None = None
         for subscriber in self.routing.candidates(message):
@@ -222,17 +221,17 @@ class App:
             wait = left if wait is None else min(wait, left)
         if wait is not None:
             self.wait_until = now + wait
-            self.queue.waiting.add(self)
+            self.queue.waiting.set(self, self.wait_until)
         return None
 
-    def _send(self, subscriber: Subscriber, message: Message, now: float) -> None:
+    def _send(self, subscriber: Subscriber, message: MessageRecord, now: float) -> None:
         stream = subscriber.stream
         if stream.take(subscriber, message):
             self.queue.pushed += 1
             stream.last_sent = (now, message.guid)
             stream.handle.push(message, subscriber.option, out_of_order=True)
 
-    def confirm(self, stream: Stream, guid: bytes, now: float) -> None:
+    def confirm(self, stream: SubStream, guid: bytes, now: float) -> None:
         """Be done with a message; GUIDs that are not stored are ignored.
 
         A message may be confirmed by a consumer that was never sent it: it was delivered to another one, or
@@ -250,7 +249,7 @@ class App:
                 queue.serve(self, now)
             return
         message, subscriber = entry
-        queue.counts[CONFIRMED] += 1
+        queue.confirmed += 1
         if message.pending & self.bit:
             message.pending ^= self.bit
             if not message.pending:
@@ -270,7 +269,7 @@ class App:
             if self._changed or (subscriber.group is not None and subscriber.group.admit(subscriber)):
                 self.queue.serve(self, now)
 
-    def drop(self, message: Message) -> None:
+    def drop(self, message: MessageRecord) -> None:
         """Be done with a message that no consumer of ours has to settle."""
         if message.pending & self.bit:
             message.pending ^= self.bit
@@ -279,7 +278,7 @@ class App:
             if not message.pending:
                 self.queue.remove(message)
 
-    def reject(self, stream: Stream) -> None:
+    def reject(self, stream: SubStream) -> None:
         """Use up a delivery attempt of everything a lost client had; drop what has none left."""
         limit, bit = self.queue.domain.config.max_delivery_attempts, self.bit
         if not limit:
@@ -297,7 +296,7 @@ class App:
                 self.queue.poisoned += 1
                 self.drop(message)
 
-    def release(self, stream: Stream) -> None:
+    def release(self, stream: SubStream) -> None:
         """Take back what a consumer had and has not confirmed, to be delivered to others."""
         for message, subscriber in stream.unconfirmed.values():
             subscriber.messages -= 1

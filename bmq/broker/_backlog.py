@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from bmq.broker.routing import Blocked
-from bmq.broker.storage import Message
+from bmq.broker._routing import Blocked
+from bmq.broker._storage import MessageRecord
 
 __all__ = ["Backlog"]
 
-_Entry = tuple[int, Message]
+_Entry = tuple[int, MessageRecord]
 _COMPACT_FROM = 256
 
 
@@ -25,26 +25,26 @@ class Backlog:
 
     def __init__(self) -> None:
         self._serial = 0
-        self._members: dict[Message, int] = {}
+        self._members: dict[MessageRecord, int] = {}
         self._fresh: deque[_Entry] = deque()
         self._parked: dict[Blocked, deque[_Entry]] = {}
 
     def __len__(self) -> int:
         return len(self._members)
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[MessageRecord]:
         """Yield the messages in order."""
         return iter(self._members)
 
-    def add(self, message: Message) -> None:
+    def add(self, message: MessageRecord) -> None:
         """Append a message that is to be tried."""
         self._fresh.append(self._enter(message))
 
-    def park(self, message: Message, blocked: Blocked) -> None:
+    def park(self, message: MessageRecord, blocked: Blocked) -> None:
         """Append a message that was tried and waits."""
         self._wait(self._enter(message), blocked)
 
-    def _enter(self, message: Message) -> _Entry:
+    def _enter(self, message: MessageRecord) -> _Entry:
         self._serial += 1
         self._members.pop(message, None)  # so that the order of members stays that of their serials
         self._members[message] = self._serial
@@ -53,7 +53,7 @@ class Backlog:
     def _wait(self, entry: _Entry, blocked: Blocked) -> None:
         self._parked.setdefault(blocked, deque()).append(entry)
 
-    def discard(self, message: Message) -> None:
+    def discard(self, message: MessageRecord) -> None:
         """Take a message out, if it is here."""
         if self._members.pop(message, None) is None:
             return
@@ -82,7 +82,7 @@ class Backlog:
             self._fresh = deque((serial, message) for message, serial in self._members.items())
             self._parked.clear()
 
-    def next(self) -> Message | None:
+    def next(self) -> MessageRecord | None:
         """Take the first message that may be deliverable now; :meth:`put_back` or :meth:`wait` undo that."""
         members = self._members
         while True:
@@ -96,10 +96,10 @@ class Backlog:
             if members.get(message) == serial:
                 return message
 
-    def put_back(self, message: Message) -> None:
+    def put_back(self, message: MessageRecord) -> None:
         """Return a taken message to the front."""
         self._fresh.appendleft((self._members[message], message))
 
-    def wait(self, message: Message, blocked: Blocked) -> None:
+    def wait(self, message: MessageRecord, blocked: Blocked) -> None:
         """Return a taken message, to wait."""
         self._wait((self._members[message], message), blocked)

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from bmq.broker.admin import run_command
-from bmq.broker.app import App, Effort
-from bmq.broker.bounds import Bounds
-from bmq.broker.client import Client
-from bmq.broker.domains import Domain, DomainSource
-from bmq.broker.handle import Handle
-from bmq.broker.queue import Queue
+from bmq.broker._admin import run_command
+from bmq.broker._app_state import AppState, Effort
+from bmq.broker._bounds import Bounds
+from bmq.broker._connected_client import ConnectedClient
+from bmq.broker._domain import Domain, DomainSource
+from bmq.broker._domain_config import DomainConfig
+from bmq.broker._handle import Handle
+from bmq.broker._queue import NEVER, BrokerQueue
 from bmq.protocol.broker.backend import ClientPort
 from bmq.protocol.broker.inflation import InflationBudget
 from bmq.protocol.broker.output import BrokerOutput
+from bmq.protocol.deadlines import Deadlines
 from bmq.wire.control.messages import QueueHandleParameters, Status
 from bmq.wire.put import Put
 from bmq.wire.uri import QueueUri
@@ -23,10 +25,9 @@ __all__ = ["Node"]
 
 #: Empty queues nobody has open are forgotten after this many seconds.
 QUEUE_KEEPALIVE = 1800.0
-_HOUSEKEEPING = 1.0
 _EFFORT_AT_ONCE = 50_000
 _EXPIRED_AT_ONCE = 1000
-_TIDIED_AT_ONCE = 10_000
+_QUEUES_AT_ONCE = 10_000
 
 
 class Node:
@@ -49,31 +50,25 @@ class Node:
         #: What clients may make it decompress.
         self.budget = InflationBudget()
         self.domains: dict[str, Domain] = {}
-        self.queues: dict[str, Queue] = {}
-        self.clients: list[Client] = []
+        self.queues: dict[str, BrokerQueue] = {}
+        self.clients: list[ConnectedClient] = []
         self.stopping = False
         #: Tests of failures decide here about opens, and which posts are stored.
         self.intercept_open: Callable[[QueueHandleParameters], Status | None] | None = None
         self.intercept_post: Callable[[Handle, list[Put]], list[Put]] | None = None
-        self._touched: dict[Queue, set[App]] = {}
-        self._housekeeping = 0.0
+        self._touched: dict[BrokerQueue, set[AppState]] = {}
         self._effort = Effort()
         self._going_on = False
         #: Has :meth:`go_on` called when others have had their turn; without it they have none.
         self.postpone: Callable[[], None] | None = None
-        # Queues that may have messages to expire, and of those the ones that have more than were done; queues
-        # that may have something to forget, and of those the ones to look at this time. To the others nothing
-        # happens as time goes by.
-        self._stocked: dict[Queue, None] = {}
-        self._overdue: dict[Queue, None] = {}
-        self._untidy: dict[Queue, None] = {}
-        self._to_tidy: list[Queue] = []
-        self._second: int | None = None
+        # When to look after a queue: within a second after something happened to it, then when something is
+        # going to expire.
+        self._deadlines: Deadlines[BrokerQueue] = Deadlines()
         # Empty queues that nobody has open, the oldest first: those never posted to, and the others.
-        self._unused: OrderedDict[Queue, None] = OrderedDict()
-        self._idle: OrderedDict[Queue, None] = OrderedDict()
+        self._unused: OrderedDict[BrokerQueue, None] = OrderedDict()
+        self._idle: OrderedDict[BrokerQueue, None] = OrderedDict()
         #: Applications that have to let some time pass before they redeliver.
-        self.waiting: set[App] = set()
+        self.waiting: Deadlines[AppState] = Deadlines()
 
     @property
     def effort(self) -> int:
@@ -82,16 +77,16 @@ class Node:
 
     # ---- clients
 
-    def connect(self, output: BrokerOutput, *, new_properties: bool, description: str) -> Client:
+    def connect(self, output: BrokerOutput, *, new_properties: bool, description: str) -> ConnectedClient:
         """Make the broker's side of a negotiated session."""
-        client = Client(self, output, new_properties=new_properties, description=description)
+        client = ConnectedClient(self, output, new_properties=new_properties, description=description)
         client.place = len(self.clients)
         self.clients.append(client)
         return client
 
     def disconnect(self, client: ClientPort, now: float, *, lost: bool) -> None:
-        """Close what a client has open; see :meth:`Client.drop`."""
-        if not isinstance(client, Client) or client.place is None:
+        """Close what a client has open; see :meth:`ConnectedClient.drop`."""
+        if not isinstance(client, ConnectedClient) or client.place is None:
             return
         # The last one takes its place: a search among thousands, for each of thousands, would take long.
         last = self.clients.pop()
@@ -102,6 +97,16 @@ class Node:
         client.drop(now, lost=lost)
 
     # ---- domains and queues
+
+    def configure(self, domain: Domain, config: DomainConfig) -> None:
+        """Let a domain take over another configuration; :meth:`deliver` is to follow.
+
+        Raises:
+            InvalidDomain: it would change what cannot be changed.
+        """
+        domain.configure(config)
+        for queue in domain.queues.values():
+            self.touch(queue, None)
 
     def domain(self, name: str) -> Domain:
         """Return a domain, loading its configuration the first time.
@@ -116,7 +121,7 @@ class Node:
             self.domains[name] = self.domains[config.name] = found
         return found
 
-    def queue(self, domain: Domain, uri: QueueUri) -> Queue | None:
+    def queue(self, domain: Domain, uri: QueueUri) -> BrokerQueue | None:
         """Return a queue, made if need be; None when domain or broker have no room for another one."""
         # A domain that was redirected names its queues after the domain it really is.
         real = QueueUri.parse(f"bmq://{domain.config.name}/{uri.queue}")
@@ -125,41 +130,45 @@ class Node:
             limit = domain.config.max_queues
             if (limit and len(domain.queues) >= limit) or len(self.queues) >= self.bounds.queues:
                 return None
-            queue = Queue(real, domain, self.waiting, self.history_limit, self.budget, self._effort)
+            queue = BrokerQueue(real, domain, self.waiting, self.history_limit, self.budget, self._effort)
             domain.queues[queue.uri] = self.queues[queue.uri] = queue
         return queue
 
-    def discard_unused(self, queue: Queue) -> None:
+    def discard_unused(self, queue: BrokerQueue) -> None:
         """Forget a queue that was made for an open that failed."""
         if not queue.handles and not queue.posted:
             self.forget(queue)
 
-    def forget(self, queue: Queue) -> None:
+    def forget(self, queue: BrokerQueue) -> None:
         """Forget a queue, and everything in it."""
+        for app in queue.apps.values():
+            self.waiting.discard(app)
         queue.dispose()
         queue.domain.queues.pop(queue.uri, None)
         self.queues.pop(queue.uri, None)
-        for each in (self._stocked, self._overdue, self._untidy, self._unused, self._idle):
-            each.pop(queue, None)
+        self._deadlines.discard(queue)
+        self._unused.pop(queue, None)
+        self._idle.pop(queue, None)
         self._touched.pop(queue, None)
 
-    def in_use(self, queue: Queue) -> None:
+    def in_use(self, queue: BrokerQueue) -> None:
         """Note that somebody has a queue open."""
         queue.idle_since = None
         self._unused.pop(queue, None)
         self._idle.pop(queue, None)
 
-    def idle(self, queue: Queue, now: float) -> None:
+    def idle(self, queue: BrokerQueue, now: float) -> None:
         """Note that nobody has a queue open any more.
 
         When there are too many empty ones the oldest are forgotten at once, first those never posted to.
         """
         queue.idle_since = now
+        self._watch(queue, now + QUEUE_KEEPALIVE)
         self._note_idle(queue)
 
-    def _note_idle(self, queue: Queue) -> None:
+    def _note_idle(self, queue: BrokerQueue) -> None:
         if queue.handles or queue.store:
-            return  # as long as there are messages; see _expire
+            return  # as long as there are messages; see _look_after
         (self._idle if queue.posted else self._unused)[queue] = None
         while len(self._idle) + len(self._unused) > self.bounds.idle_queues:
             self.forget(next(iter(self._unused or self._idle)))
@@ -172,19 +181,22 @@ class Node:
 
     # ---- delivering
 
-    def touch(self, queue: Queue, app: App | None) -> None:
-        """Note that a queue has something to deliver: new messages, or what an application waits for."""
-        self._stocked[queue] = self._untidy[queue] = None
+    def touch(self, queue: BrokerQueue, app: AppState | None) -> None:
+        """Note that something happened to a queue: it, and the application, may have something to deliver."""
         apps = self._touched.setdefault(queue, set())
         if app is not None:
             apps.add(app)
 
     def deliver(self, now: float) -> None:
         """Deliver everything that was noted. To be called when a chunk of input is dealt with."""
+        self.budget.tick(now)
         touched, effort = self._touched, self._effort
         effort.enough = effort.spent + _EFFORT_AT_ONCE
+        soon = int(now) + 1  # a message lives whole seconds
         while touched:
             queue, apps = touched.popitem()
+            if queue.deadline > soon and queue.posted:
+                self._watch(queue, soon)
             for app in apps:
                 app.deliver(now)
             queue.deliver(now)
@@ -207,64 +219,59 @@ class Node:
         while effort.unfinished and effort.spent <= effort.enough:
             unfinished = effort.unfinished.popleft()
             unfinished.postponed = False
-            if isinstance(unfinished, App):
+            if isinstance(unfinished, AppState):
                 unfinished.queue.serve(unfinished, now)
             else:
                 unfinished.deliver(now)
 
     # ---- time
 
+    def next_deadline(self) -> float | None:
+        """Return when :meth:`tick` has something to do; None if nothing happens by itself."""
+        queue, app = self._deadlines.first(), self.waiting.first()
+        if queue is None or app is None:
+            return app if queue is None else queue
+        return min(queue, app)
+
     def tick(self, now: float) -> None:
-        """Do what is due: expire messages, forget GUIDs and idle queues, retry suspected poison messages."""
-        self.budget.tick(now)
-        self._expire(now)
-        if now >= self._housekeeping and not self._to_tidy:
-            self._housekeeping = now + _HOUSEKEEPING
-            self._to_tidy = list(self._untidy)
-            self.forget_idle(now)
-        due, self._to_tidy = self._to_tidy[:_TIDIED_AT_ONCE], self._to_tidy[_TIDIED_AT_ONCE:]
-        for queue in due:
-            if not queue.tidy(now):
-                self._untidy.pop(queue, None)
-        for app in [app for app in self.waiting if app.wait_until is None or now >= app.wait_until]:
-            self.waiting.discard(app)
+        """Do what is due: expire messages, forget GUIDs and idle queues, retry suspected poison messages.
+
+        Where there is very much of it some is left, and due at once.
+        """
+        for queue in self._deadlines.due(now, _QUEUES_AT_ONCE):
+            self._look_after(queue, now)
+        for app in self.waiting.due(now):
             self.touch(app.queue, app)
         self.deliver(now)
 
-    def _expire(self, now: float) -> None:
-        # A message lives whole seconds: nothing happens between them.
-        if int(now) == self._second:
-            due = list(self._overdue)
-        else:
-            self._second = int(now)
-            due = list(self._stocked)
-        for queue in due:
-            self._overdue.pop(queue, None)
-            expired = queue.expire(now, _EXPIRED_AT_ONCE)
-            if expired:
-                for app in queue.apps.values():
-                    self.touch(queue, app)
-            if expired == _EXPIRED_AT_ONCE:
-                self._overdue[queue] = None
-            if not queue.store:
-                self._stocked.pop(queue, None)
-                if queue.idle_since is not None:
-                    self._note_idle(queue)
+    def _watch(self, queue: BrokerQueue, deadline: float) -> None:
+        """Look after a queue at that time, if not before."""
+        if deadline < queue.deadline:
+            queue.deadline = deadline
+            self._deadlines.set(queue, deadline)
 
-    def next_deadline(self) -> float | None:
-        """Return when :meth:`tick` has something to do."""
-        if not self.queues:
-            return None
-        return min([self._housekeeping, *(app.wait_until or 0.0 for app in self.waiting)])
+    def _look_after(self, queue: BrokerQueue, now: float) -> None:
+        queue.deadline = NEVER
+        expired = queue.expire(now, _EXPIRED_AT_ONCE)
+        if expired:
+            for app in queue.apps.values():
+                self.touch(queue, app)
+        queue.tidy(now)
+        deadline = now if expired == _EXPIRED_AT_ONCE else queue.next_deadline()
+        if queue.idle_since is not None and not queue.store:
+            forgotten = queue.idle_since + QUEUE_KEEPALIVE
+            if now >= forgotten:
+                self.forget(queue)
+                return
+            deadline = min(deadline, forgotten)
+        self._watch(queue, deadline)
+        if queue.idle_since is not None:
+            self._note_idle(queue)
 
-    def forget_idle(self, now: float, *, keepalive: float = QUEUE_KEEPALIVE) -> None:
-        """Forget empty queues that nobody has had open for some seconds."""
-        for queue in list(self._stocked):
-            if queue.idle_since is not None:
-                self._note_idle(queue)
-        for queue in [*self._unused, *self._idle]:
-            idle = queue.idle_since
-            if idle is not None and now - idle >= keepalive:
+    def forget_idle(self) -> None:
+        """Forget all empty queues that nobody has open."""
+        for queue in list(self.queues.values()):
+            if not queue.handles and not queue.store:
                 self.forget(queue)
 
     def recover(self) -> None:

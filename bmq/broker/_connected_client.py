@@ -9,11 +9,11 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from bmq.broker.domain import DomainConfig
-from bmq.broker.domains import Unavailable
-from bmq.broker.handle import Handle, Stream
-from bmq.broker.queue import Queue
-from bmq.broker.uri_problem import uri_problem
+from bmq.broker._domain import Unavailable
+from bmq.broker._domain_config import DomainConfig
+from bmq.broker._handle import Handle, SubStream
+from bmq.broker._queue import BrokerQueue
+from bmq.broker._uri_problem import uri_problem
 from bmq.errors import InvalidURI
 from bmq.protocol.broker.inflation import Exhausted
 from bmq.protocol.broker.output import BrokerOutput
@@ -38,10 +38,10 @@ from bmq.wire.put import Put
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
-    from bmq.broker.app import App
-    from bmq.broker.node import Node
+    from bmq.broker._app_state import AppState
+    from bmq.broker._node import Node
 
-__all__ = ["Client"]
+__all__ = ["ConnectedClient"]
 
 _DEFAULT = SubQueueIdInfo()
 _MAX_COUNT = 2**31 - 1
@@ -61,7 +61,7 @@ def _status(category: StatusCategory, message: str, code: int = 0) -> Status:
     return Status(category=category, code=code, message=message)
 
 
-class Client:
+class ConnectedClient:
     """The broker's side of one session.
 
     Args:
@@ -80,7 +80,7 @@ class Client:
         self.place: int | None = None
         self.handles: dict[int, Handle] = {}
         # (qId as in the binary headers, subId) -> stream, for confirms.
-        self._streams: dict[tuple[int, int], Stream] = {}
+        self._streams: dict[tuple[int, int], SubStream] = {}
         # qId as in the binary headers -> handle, for posts.
         self._writers: dict[int, Handle] = {}
         # How many bytes were decompressed for a queue and not posted yet.
@@ -132,7 +132,7 @@ class Client:
         )
 
     def _check_queue(
-        self, queue: Queue, wanted: QueueHandleParameters, info: SubQueueIdInfo
+        self, queue: BrokerQueue, wanted: QueueHandleParameters, info: SubQueueIdInfo
     ) -> Status | None:
         if wanted.read_count:
             if queue.fanout and info.app_id == DEFAULT_APP_ID:
@@ -155,7 +155,7 @@ class Client:
             return _status(_REFUSED, "Reached maximum read/write/admin counters for a queue", -1)
         return None
 
-    def _open(self, queue: Queue, wanted: QueueHandleParameters, info: SubQueueIdInfo) -> None:
+    def _open(self, queue: BrokerQueue, wanted: QueueHandleParameters, info: SubQueueIdInfo) -> None:
         handle = self.handles.get(wanted.q_id)
         if handle is None:
             handle = Handle(
@@ -170,7 +170,7 @@ class Client:
             self.node.in_use(queue)
         stream = handle.streams.get(info.app_id)
         if stream is None:
-            stream = handle.streams[info.app_id] = Stream(handle, info.app_id, info.sub_id)
+            stream = handle.streams[info.app_id] = SubStream(handle, info.app_id, info.sub_id)
             self._streams[handle.q_id, info.sub_id] = stream
             self._opened += 1
         stream.readers += wanted.read_count
@@ -253,7 +253,7 @@ class Client:
                 self._close([handle], now)
         return CloseQueueResponse()
 
-    def _release(self, stream: Stream, readers: int, writers: int, now: float) -> None:
+    def _release(self, stream: SubStream, readers: int, writers: int, now: float) -> None:
         handle = stream.handle
         self._count_out(stream, readers, writers)
         if readers and not stream.readers:
@@ -264,20 +264,20 @@ class Client:
             del handle.streams[stream.app_id]
             self._forget(stream)
 
-    def _count_out(self, stream: Stream, readers: int, writers: int) -> None:
+    def _count_out(self, stream: SubStream, readers: int, writers: int) -> None:
         stream.readers -= readers
         stream.writers -= writers
         stream.handle.queue.writers -= writers
         if stream.app is not None:
             stream.app.readers -= readers
 
-    def _forget(self, stream: Stream) -> None:
+    def _forget(self, stream: SubStream) -> None:
         self._opened -= 1
         self._streams.pop((stream.handle.q_id, stream.sub_id), None)
 
     def _close(self, handles: list[Handle], now: float) -> None:
         """Close handles; what of theirs goes to others goes when all are closed, once for each queue."""
-        left: dict[Queue, list[Stream]] = {}
+        left: dict[BrokerQueue, list[SubStream]] = {}
         for handle in handles:
             handle.closing = True
             left.setdefault(handle.queue, []).extend(handle.streams.values())
@@ -299,7 +299,7 @@ class Client:
     # ---- messages
 
     def post(self, q_id: int, puts: list[Put], now: float) -> None:
-        """Post messages to one queue; see :meth:`Queue.post`."""
+        """Post messages to one queue; see :meth:`BrokerQueue.post`."""
         if self._ahead:
             self._ahead.clear()
         handle = self._writers.get(q_id)
@@ -311,7 +311,7 @@ class Client:
         handle.queue.post(handle, puts, now)
         self.node.touch(handle.queue, None)
 
-    def inflate(self, q_id: int, data: bytes) -> bytes | None:
+    def inflate(self, q_id: int, data: bytes, now: float) -> bytes | None:
         """Decompress a message's data; None when there is no room for the message, or it becomes too large.
 
         Raises:
@@ -320,6 +320,7 @@ class Client:
         handle = self._writers.get(q_id)
         if handle is None or not handle.queue.room(handle, self._ahead.get(q_id, 0)):
             return None
+        self.node.budget.tick(now)
         try:
             plain = self.node.budget.inflate(data)
         except Exhausted:
@@ -335,13 +336,15 @@ class Client:
     def confirm(self, confirms: Iterable[tuple[int, bytes, int]], now: float) -> None:
         """Confirm messages by (qId, GUID, subId); whatever is not known is ignored without an answer."""
         q_id_before = sub_id_before = -1
-        stream: Stream | None = None
-        app: App | None = None
+        stream: SubStream | None = None
+        app: AppState | None = None
         for q_id, guid, sub_id in confirms:
             if q_id != q_id_before or sub_id != sub_id_before:
                 q_id_before, sub_id_before = q_id, sub_id
                 stream = self._streams.get((q_id, sub_id))
                 app = stream.app if stream is not None and not stream.handle.queue.broadcast else None
+                if app is not None:
+                    self.node.touch(app.queue, None)
             if app is not None and stream is not None:
                 app.confirm(stream, guid, now)
 
@@ -409,7 +412,7 @@ def _check_limits(config: DomainConfig, wanted: QueueHandleParameters, readers: 
     return "Client would exceed the limit of " + " and the limit of ".join(problems) if problems else ""
 
 
-def _routing_flags(queue: Queue) -> int:
+def _routing_flags(queue: BrokerQueue) -> int:
     if queue.broadcast:
         return RoutingFlags.AT_MOST_ONCE | RoutingFlags.DELIVER_CONSUMER_PRIORITY | RoutingFlags.DELIVER_ALL
     if queue.fanout:
