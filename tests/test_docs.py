@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import inspect
 import itertools
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +17,9 @@ from typing import Any
 
 import pytest
 
+import bmq
 import bmq.errors
+from bmq.broker.bounds import Bounds
 from bmq.protocol.broker import session as broker
 from bmq.protocol.client import tables
 from bmq.wire import layout
@@ -229,3 +233,16 @@ def test_an_example_without_a_broker_ends_in_one_line(name: str) -> None:
     assert run.returncode == 1
     assert len(run.stderr.splitlines()) == 1
     assert run.stderr.startswith("ConnectionFailed: could not connect to tcp://127.0.0.1:1")
+
+
+def test_the_limits_of_the_embedded_broker_are_those_documented() -> None:
+    text = (ROOT / "docs" / "broker.md").read_text(encoding="utf-8")
+    documented = {
+        name: int(number.replace(",", ""))
+        for name, number in re.findall(r"^\| `(max_\w+)` \| ([\d,]+)", text, re.M)
+    }
+    parameters = inspect.signature(bmq.broker.Broker).parameters
+    defaults = {name: parameter.default for name, parameter in parameters.items()}
+    assert len(documented) > 5
+    assert {name: defaults[name] for name in documented} == documented
+    assert {f"max_{each.name}": each.default for each in fields(Bounds)} == documented
