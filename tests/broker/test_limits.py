@@ -182,14 +182,14 @@ def test_the_window_follows_the_domain_s_new_configuration() -> None:
     core = Core()
     sender, reader = producer(core), core.client()
     reader.consume(PRIORITY)
-    core.source.configured["bmq.test.mem.priority"] = domain(deduplication_time_ms=2_000_000)
+    core.source.configured["bmq.test.mem.priority"] = domain(deduplication_time_ms=2_000_000_000)
     assert "SUCCESS" in core.node.admin("DOMAINS RECONFIGURE bmq.test.mem.priority", core.now)
     guids = sender.put(b"m")
     reader.confirm(*guids)
-    core.advance(1999)
+    core.advance(1_999_000)
     sender.put(b"m", guids=guids)
     assert len(reader.pushes) == 1
-    core.advance(3)
+    core.advance(2000)
     sender.put(b"m", guids=guids)
     assert len(reader.pushes) == 1
 
