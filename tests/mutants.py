@@ -43,8 +43,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".mutants"
 COPIED = ("bmq", "pyspark_bmq", "tests", "docs", "examples", "docker", "pyproject.toml", "README.md")
 
-#: Tests that belong together, without those that start a cluster, or go on for long. A folder is taken without
-#: what starts a JVM.
+#: Tests that belong together; of folders without those that start a JVM or a cluster, or go on for long.
 SUITES: dict[str, Sequence[str]] = {
     "wire": ["tests/wire"],
     "subscriptions": ["tests/subscriptions"],
