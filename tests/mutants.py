@@ -43,7 +43,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".mutants"
 COPIED = ("bmq", "pyspark_bmq", "tests", "docs", "examples", "docker", "pyproject.toml", "README.md")
 
-#: Tests that belong together, without those that start a JVM or a cluster, or go on for long.
+#: Tests that belong together; of folders without those that start a JVM or a cluster, or go on for long.
 SUITES: dict[str, Sequence[str]] = {
     "wire": ["tests/wire"],
     "subscriptions": ["tests/subscriptions"],
@@ -54,7 +54,10 @@ SUITES: dict[str, Sequence[str]] = {
     "workers": ["tests/workers"],
     "broker": ["tests/broker"],
     "spark": ["tests/spark"],
+    "datasource": ["tests/spark/test_datasource.py"],
 }
+#: Other processes execute what these try, too: any of their tests may find any bug.
+BLIND = {"datasource"}
 LEFT_OUT = {
     "test_chaos.py",
     "test_cluster.py",
@@ -84,7 +87,7 @@ AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
             f"spark/{name}"
             for name in ("columns", "guids", "ledger", "log", "options", "partition", "posting", "rows")
         ],
-        ["spark"],
+        ["spark", "datasource"],
     ),
 }
 
@@ -366,7 +369,7 @@ class Record:
         """Those that can find a bug: the fastest first, and a minute's worth at most."""
         lines = self.executed.get(mutant.path, {})
         tests = {test for line in mutant.lines for test in lines.get(line, [])}
-        if mutant.everywhere or "" in tests:  # importing executes it
+        if mutant.everywhere or "" in tests or self.suite in BLIND:  # importing executes it
             tests = set(self.seconds)
         tests &= set(self.seconds)
         ordered = sorted(tests, key=lambda test: self.seconds[test])
@@ -378,8 +381,9 @@ def test_files(suite: str) -> list[str]:
     """The modules with the tests of a suite."""
     found: list[Path] = []
     for where in SUITES[suite]:
-        found += [ROOT / where] if where.endswith(".py") else sorted((ROOT / where).rglob("test_*.py"))
-    return [str(path.relative_to(ROOT)) for path in found if not LEFT_OUT & {*path.parts}]
+        whole = sorted((ROOT / where).rglob("test_*.py"))
+        found += [path for path in whole if not LEFT_OUT & {*path.parts}] or [ROOT / where]
+    return [str(path.relative_to(ROOT)) for path in found]
 
 
 def record(suite: str) -> None:
@@ -448,7 +452,7 @@ class Trial:
         status = os.waitstatus_to_exitcode(status)
         if status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return ""
-        return "the deadline" if status < 0 else f"the import, or the run's end ({status})"
+        return "the deadline" if status < 0 else f"a test that hung, or the import ({status})"
 
 
 def look_for(mutant: Mutant, suites: Sequence[Record], copy: Path, every_file: bool) -> Trial | None:

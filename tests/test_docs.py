@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import inspect
 import itertools
 import re
 import subprocess
 import sys
 import tomllib
+from dataclasses import fields
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +18,9 @@ from typing import Any
 
 import pytest
 
+import bmq
 import bmq.errors
+from bmq.broker._bounds import Bounds
 from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.client.core import ClientCore
 from bmq.protocol.client.handshake import Handshake
@@ -269,3 +273,16 @@ def test_an_example_without_a_broker_ends_in_one_line(name: str) -> None:
     assert run.returncode == 1
     assert len(run.stderr.splitlines()) == 1
     assert run.stderr.startswith("ConnectionFailed: could not connect to tcp://127.0.0.1:1")
+
+
+def test_the_limits_of_the_embedded_broker_are_those_documented() -> None:
+    text = (ROOT / "docs" / "broker.md").read_text(encoding="utf-8")
+    documented = {
+        name: int(number.replace(",", ""))
+        for name, number in re.findall(r"^\| `(max_\w+)` \| ([\d,]+)", text, re.M)
+    }
+    parameters = inspect.signature(bmq.broker.Broker).parameters
+    defaults = {name: parameter.default for name, parameter in parameters.items()}
+    assert len(documented) > 5
+    assert {name: defaults[name] for name in documented} == documented
+    assert {f"max_{each.name}": each.default for each in fields(Bounds)} == documented

@@ -11,7 +11,8 @@ from bmq.broker._storage import MessageRecord
 __all__ = ["Backlog"]
 
 _Entry = tuple[int, MessageRecord]
-_COMPACT_FROM = 256
+#: Of so few entries it does not matter how many are of messages that are gone.
+_COMPACT_FROM = 16
 
 
 class Backlog:

@@ -184,7 +184,7 @@ class ConnectedClient:
         if stream.app is not None:
             stream.app.readers += wanted.read_count
 
-    def _mention_unknown(self, queue: Queue, app_id: str) -> None:
+    def _mention_unknown(self, queue: BrokerQueue, app_id: str) -> None:
         self._unknown += 1
         if self._unknown <= _MAX_MENTIONED:
             _log.warning(

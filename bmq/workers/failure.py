@@ -49,8 +49,9 @@ class DeadLetter:
 
     Payload and properties are posted to ``queue``, with these properties besides, and the message is
     confirmed once the broker has acknowledged that: ``deadletter.attempts`` (INT32) is how often it was
-    tried, ``deadletter.error`` (STRING) the type and text of the last error, ``deadletter.guid`` (STRING)
-    the message's GUID, ``deadletter.queue`` (STRING) its queue's URI, with ``?id=`` if it had one.
+    tried, ``deadletter.error`` (STRING) the type and text of the last error, 1,000 characters at most,
+    ``deadletter.guid`` (STRING) the message's GUID, ``deadletter.queue`` (STRING) its queue's URI, with
+    ``?id=`` if it had one.
 
     The GUID of what is posted follows from the last two, so that doing it again within the broker's
     deduplication window stores nothing twice.

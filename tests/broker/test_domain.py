@@ -112,6 +112,8 @@ def test_documents_that_are_none(document: str, member: str) -> None:
          "storage.queueLimits.messages", False),
         ({"storage": {"config": {"inMemory": {}}, "domainLimits": {"bytesWatermarkRatio": 2}}},
          "storage.domainLimits.bytesWatermarkRatio", True),
+        ({"storage": {"config": {"inMemory": {}}, "domainLimits": {"messagesWatermarkRatio": 2}}},
+         "storage.domainLimits.messagesWatermarkRatio", True),
         ({"messageTtl": -1}, "messageTtl", False),
         ({"messageTtl": True}, "messageTtl", False),
         ({"maxDeliveryAttempts": 64}, "maxDeliveryAttempts", False),
@@ -126,6 +128,7 @@ def test_documents_that_are_none(document: str, member: str) -> None:
 def test_errors_name_the_member(parameters: dict[str, Any], member: str, decodes: bool) -> None:
     with pytest.raises(InvalidDomain, match=r"d\.json") as caught:
         parsed(**parameters)
+    assert caught.value.source == "d.json"
     assert caught.value.member == f"definition.parameters.{member}"
     assert caught.value.decodes is decodes
 

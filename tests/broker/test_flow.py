@@ -51,6 +51,19 @@ def test_a_maximum_of_zero_never_delivers() -> None:
     assert reader.pushes == []
 
 
+@pytest.mark.parametrize(("size", "more"), [(120, 0), (121, 1)])
+def test_a_new_limit_of_bytes_counts_what_is_unconfirmed(size: int, more: int) -> None:
+    core = Core()
+    reader, writer = core.client(), core.client()
+    reader.open(PRIORITY, read=True)
+    reader.configure(subscription(1, size=1000, messages=2))
+    writer.open(PRIORITY, write=True)
+    writer.put(*[b"x" * 60] * 4)
+    assert len(reader.pushes) == 2
+    reader.configure(subscription(1, size=size))
+    assert len(reader.pushes) == more
+
+
 def test_bytes_may_be_overshot_by_one_message() -> None:
     reader, writer = pair(size=100)
     guids = writer.put(b"x" * 60, b"x" * 60, b"x" * 60)

@@ -113,6 +113,17 @@ def test_delivered_messages_expire_too_and_a_late_confirm_is_ignored() -> None:
     assert reader.payloads == [b"3"]
 
 
+def test_what_expires_is_counted() -> None:
+    core = Core()
+    sender = producer(core, TTL)
+    sender.put(b"0", b"1", b"2")
+    core.advance(1)
+    sender.put(b"3")
+    core.advance(3)
+    queue = core.node.queues[TTL]
+    assert (len(queue.store), queue.expired) == (0, 4)
+
+
 def test_expiry_keeps_the_places_of_applications() -> None:
     core = Core(domain("bmq.test.mem.fanout", message_ttl=10))
     sender, foo, bar = producer(core, FANOUT), core.client(), core.client()
@@ -165,6 +176,22 @@ def test_the_window_counts_from_the_arrival() -> None:
     sender.put(b"m", guids=guids)
     assert len(reader.pushes) == 1
     assert statuses(sender) == [0, 0, 0]
+
+
+def test_the_window_follows_the_domain_s_new_configuration() -> None:
+    core = Core()
+    sender, reader = producer(core), core.client()
+    reader.consume(PRIORITY)
+    core.source.configured["bmq.test.mem.priority"] = domain(deduplication_time_ms=2_000_000_000)
+    assert "SUCCESS" in core.node.admin("DOMAINS RECONFIGURE bmq.test.mem.priority", core.now)
+    guids = sender.put(b"m")
+    reader.confirm(*guids)
+    core.advance(1_999_000)
+    sender.put(b"m", guids=guids)
+    assert len(reader.pushes) == 1
+    core.advance(2000)
+    sender.put(b"m", guids=guids)
+    assert len(reader.pushes) == 1
 
 
 def test_without_a_window_only_stored_messages_count() -> None:

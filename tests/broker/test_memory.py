@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bmq.broker._history import History
-from tests.broker.core import PRIORITY, Core, Peer
+from tests.broker.core import PRIORITY, Core, Peer, domain, subscription
 
 COUNT = 20_000
 PAYLOAD = bytes(256)
@@ -120,6 +120,27 @@ def test_what_belongs_to_a_client_is_gone_with_it() -> None:
         assert [reference() is None for reference in gone] == [True, True, False]
     finally:
         gc.enable()
+
+
+def test_what_expires_out_of_line_is_given_back_though_others_stay() -> None:
+    """Messages that wait for a full consumer, while others could be delivered."""
+    core = Core(domain(message_ttl=10, deduplication_time_ms=0))
+    sender, reader = core.client(), core.client()
+    sender.open(PRIORITY, write=True)
+    reader.open(PRIORITY, read=True)
+    limited = [subscription(x, f"x == {x}", messages=1) for x in (1, 2)]
+    reader.configure(*limited, subscription(3, "x == 3"))
+    with traced():
+        before = memory()
+        for x in (1, 2):
+            for _ in range(500):
+                sender.put(PAYLOAD, properties={"x": x})
+        filled = memory() - before
+        core.advance(5)
+        sender.put(*[b"young"] * 10, properties={"x": 1})
+        core.advance(7)
+        assert len(core.node.queues[PRIORITY].store) == 10
+        assert memory() - before < filled / 5
 
 
 def test_every_guid_of_the_window_is_known_and_no_other() -> None:

@@ -292,8 +292,8 @@ def planned() -> int:
 
 async def test_an_idle_broker_never_wakes_up(broker: Broker) -> None:
     assert planned() == 0
-    stranger = await Wire.connect(broker.port)
-    await until(lambda: bool(broker._connections))
+    stranger = await connect(broker.port)
+    await eventually(lambda: bool(broker._connections))
     assert planned() == 1, "who does not say who it is, is not waited for long"
     await stranger.negotiate()
     await stranger.consume(PRIORITY)
@@ -308,7 +308,7 @@ async def test_a_broker_sleeps_until_its_next_deadline() -> None:
         broker.faults.delay_acks(3600)
         peer = await opened(broker)
         peer.put(b"m")
-        await until(lambda: len(broker.queues[PRIORITY]) == 1)
+        await eventually(lambda: len(broker.queues[PRIORITY]) == 1)
         assert planned() == 1
     assert planned() == 0
 

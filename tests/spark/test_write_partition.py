@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -136,7 +137,8 @@ def shuffled(rows: list[Any], seed: int) -> list[Any]:
 
 
 def test_a_repeated_task_adds_nothing_whatever_the_order(broker: BrokerThread, queue: str) -> None:
-    rows = [Row(body=f"row {n % 400}", CustomerId=n % 3, OrderType=None) for n in range(2400)]
+    # Each four times.
+    rows = [Row(body=f"row {n % 200}", CustomerId=n % 3, OrderType=None) for n in range(2400)]
     write = sink(broker, queue)
     partial = itertools.islice(shuffled(rows, 1), 1700)
     write.post(partial, Scope("job", 3, attempt=0))  # died here
@@ -191,6 +193,36 @@ def test_ids_make_rows_that_change_idempotent(broker: BrokerThread, queue: str) 
         rows = [Row(body=f"{n} at {attempt}", key=n) for n in range(50)]
         write_partition(queue=queue, broker=broker.uri, value="body", id_column="key")(iter(rows))
     assert [m.data for m in broker.drain(queue, expect=50)] == [f"{n} at 0".encode() for n in range(50)]
+
+
+def test_an_id_is_one_message_in_each_queue(broker: BrokerThread, queue: str) -> None:
+    for uri in (queue, f"{queue}-other"):
+        write_partition(queue=uri, broker=broker.uri, value="body", id_column="key")(
+            iter([Row(body="x", key=1)])
+        )
+    found = [broker.drain(uri, expect=1)[0].guid for uri in (queue, f"{queue}-other")]
+    assert len(set(found)) == 2
+
+
+def test_a_row_without_an_id_is_named(broker: BrokerThread, queue: str) -> None:
+    rows = [Row(body="x", key=n if n != 150 else None) for n in range(200)]
+    with pytest.raises(bmq.UsageError, match="row 150 of the partition: column 'key' is null"):
+        write_partition(queue=queue, broker=broker.uri, value="body", id_column="key")(iter(rows))
+
+
+def test_rows_are_taken_as_they_are_posted(broker: BrokerThread, queue: str) -> None:
+    """A partition may be larger than memory."""
+    count = 40_000
+    stored: list[int] = []
+
+    def rows() -> Iterator[Row]:
+        for number in range(count):
+            if number == count // 2:
+                stored.append(len(broker.broker.queues[queue]))
+            yield Row(body=f"{number}")
+
+    sink(broker, queue, properties=[])(rows())
+    assert stored[0] > 10_000
 
 
 def test_an_id_that_comes_twice_is_one_message_and_is_counted(broker: BrokerThread, queue: str) -> None:
@@ -338,13 +370,20 @@ def test_what_cannot_work_is_refused_at_once(options: dict[str, str], text: str)
         ({"body": StringType(), "p": struct(a=LongType(), b=DateType())}, "column 'p.b' is of type date"),
         ({"body": StringType(), "p": MapType(StringType(), DoubleType())}, "column 'p[]' is of type double"),
         ({"body": LongType(), "p": LongType()}, "column 'body' is of type bigint"),
+        (
+            {"body": StringType(), "p": LongType(), "key": MapType(StringType(), LongType())},
+            "column 'key' is of type map<string,bigint>; an id is",
+        ),
         ({"other": StringType()}, "no column 'body', 'p'; the DataFrame has: other"),
     ],
     ids=str,
 )
 def test_a_schema_that_cannot_be_posted_is_refused_at_once(columns: dict[str, DataType], text: str) -> None:
+    options = {"id_column": "key"} if "key" in columns else {}
     with pytest.raises(bmq.UsageError) as info:
-        write_partition(queue=f"bmq://{DOMAIN}/q", value="body", properties=["p"], schema=struct(**columns))
+        write_partition(
+            queue=f"bmq://{DOMAIN}/q", value="body", properties=["p"], schema=struct(**columns), **options
+        )
     assert text in str(info.value)
 
 

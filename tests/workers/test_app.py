@@ -325,6 +325,29 @@ async def test_stopped_while_it_starts_it_handles_nothing(
     assert await seen_by(session, uri) == [b"x"]
 
 
+async def test_a_queue_that_could_not_be_opened_is_asked_for_again() -> None:
+    async with bmq.broker.Broker(port=0) as broker, bmq.connect(broker.uri) as session:
+        source, results = "bmq://bmq.test.mem.priority/source", "bmq://bmq.test.mem.priority/results"
+        broker.faults.refuse_open(uri=results, count=1)
+        app = bmq.App(broker.uri)
+        asked: list[BaseException | None] = []
+
+        @app.consumer(source, concurrency=1)
+        async def handle(message: bmq.Message) -> None:
+            try:
+                await (await app.queue(results)).post(message.data)
+            except bmq.OpenQueueError as error:
+                asked.append(error)
+                return
+            asked.append(None)
+            app.stop()
+
+        await post(session, source, b"0", b"1")
+        await app.run()
+        assert [type(error) for error in asked] == [bmq.OpenQueueError, type(None)]
+        assert await seen_by(session, results) == [b"1"]
+
+
 async def test_a_queue_that_is_refused_ends_the_start(broker_uri: str) -> None:
     app = bmq.App(broker_uri)
 

@@ -155,6 +155,35 @@ async def test_what_cannot_be_taken_apart(
     assert letter.properties["deadletter.raw"]
 
 
+async def test_properties_there_is_no_room_for(
+    broker_uri: str,
+    stage: Stage,
+    dead: bmq.Queue,
+    other_session: bmq.Session,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bmq.wire.properties.MAX_PROPERTIES_AREA", 1000)  # it is 64 MiB
+    data = encoded({"Aa": bytes(800)}, Aa="_x") + b"payload"
+    await post_bytes(broker_uri, stage.queue.uri, data)
+    letter = await put_aside(stage, dead, other_session)
+    assert letter.data == data
+    assert set(letter.properties) == {"deadletter.raw", *PROVENANCE}
+    assert "no room" in str(letter.properties["deadletter.raw"])
+
+
+async def test_the_error_is_cut_where_it_is_long(
+    stage: Stage, dead: bmq.Queue, other_session: bmq.Session
+) -> None:
+    async def talk(message: bmq.Message) -> None:
+        raise ValueError("x" * 5000)
+
+    await stage.queue.post(b"payload")
+    async with consuming(stage.queue, talk, retry=bmq.NoRetry(bmq.DeadLetter(dead))):
+        letter = await dead.receive(timeout=10)
+    assert letter.properties["deadletter.error"] == "ValueError: " + "x" * 988
+    letter.confirm()
+
+
 async def test_one_message_that_died_in_two_applications_is_two_dead_letters(
     broker_uri: str, session: bmq.Session, fresh: Fresh, dead: bmq.Queue
 ) -> None:

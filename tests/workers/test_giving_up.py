@@ -11,6 +11,7 @@ import pytest
 
 import bmq
 from bmq.workers import Failure
+from tests.client.peer import eventually
 from tests.workers.conftest import FakeClock
 from tests.workers.stage import Stage, consuming, numbered, post, seen_by
 
@@ -183,6 +184,27 @@ async def test_a_worker_that_stands_still_says_so_once_and_what_it_waits_for(
     for text in ("handle", stage.queue.uri, "left unconfirmed", "is confirmed, or the queue is closed"):
         assert text in record.getMessage()
     assert stage.seen.empty()
+
+
+async def test_a_worker_does_not_stand_still_where_others_confirmed_what_it_left(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    await post(stage.queue, *numbered(6))
+    failed: list[bmq.Message] = []
+    before: list[int] = []
+
+    def confirm_the_last(failure: Failure) -> None:
+        before.append(len(told(caplog, "stands still")))
+        if len(failed) in (1, 3):
+            failed[-1].confirm()
+        failed.append(failure.message)
+
+    leave = bmq.NoRetry("leave")
+    limits = {"max_unconfirmed_messages": 3, "concurrency": 1}
+    async with consuming(stage.queue, failing(stage), retry=leave, on_error=confirm_the_last, **limits):
+        assert await stage.next(5) == numbered(5)
+        await eventually(lambda: len(told(caplog, "stands still")) == 1)
+    assert before == [0] * 5, "three of five are left unconfirmed, and there is room for no more"
 
 
 async def test_a_worker_whose_messages_nobody_confirms_says_so_after_a_while(
