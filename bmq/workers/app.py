@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar, Unpack
 
 from bmq._signals import on_signals
 from bmq.client.connect import connect
+from bmq.client.consumer import Consumer, Subscription
 from bmq.client.options import ConnectOptions
 from bmq.client.queue import Queue
 from bmq.client.session import Session
@@ -35,6 +36,7 @@ class _Registration:
     uri: QueueUri
     handler: Handler
     retry: RetryPolicy
+    subscription: Subscription
     how: dict[str, Any]
 
 
@@ -130,12 +132,14 @@ class App:
             Expression(subscription) if isinstance(subscription, str) and subscription else None
         )
         policy = policy_of(retry, ack)
+        wanted = Subscription(
+            subscription,
+            priority=priority,
+            max_unconfirmed_messages=max_unconfirmed_messages,
+            max_unconfirmed_bytes=max_unconfirmed_bytes,
+            discard_unmatched=discard_unmatched,
+        )
         how: dict[str, Any] = {
-            "subscription": subscription,
-            "priority": priority,
-            "max_unconfirmed_messages": max_unconfirmed_messages,
-            "max_unconfirmed_bytes": max_unconfirmed_bytes,
-            "discard_unmatched": discard_unmatched,
             "concurrency": concurrency,
             "ack": ack,
             "timeout": timeout,
@@ -154,7 +158,7 @@ class App:
             if self._running:
                 raise StateError("the app is running; register its handlers before")
             check_handling(handler, concurrency, ack, policy, timeout, self._grace)
-            self._registered.append(_Registration(uri, handler, policy, how))
+            self._registered.append(_Registration(uri, handler, policy, wanted, how))
             return handler
 
         return register
@@ -228,9 +232,9 @@ class App:
         try:
             with on_signals(self.stop) if signals else nullcontext():
                 async with AsyncExitStack() as self._closing:
-                    queues = await self._start()
+                    fed = await self._start()
                     if not self._stopping:
-                        await self._work(queues)
+                        await self._work(fed)
                     self._forget()
         finally:
             self._forget()
@@ -243,7 +247,7 @@ class App:
             opening.cancel()
         self._outputs = {}
 
-    async def _start(self) -> list[tuple[_Registration, Queue, Queue | None]]:
+    async def _start(self) -> list[tuple[_Registration, Consumer, Queue | None]]:
         """Connect and open the queues; nothing when told to stop meanwhile."""
         task = self._starting = asyncio.current_task()
         assert task is not None
@@ -258,38 +262,45 @@ class App:
         finally:
             self._starting = None
 
-    async def _open_queues(self, session: Session) -> list[tuple[_Registration, Queue, Queue | None]]:
-        """Open each queue once, for all that is to be done with it; return what each handler needs."""
+    async def _open_queues(self, session: Session) -> list[tuple[_Registration, Consumer, Queue | None]]:
+        """Open each queue once, with all its subscriptions; return what each handler needs."""
         wanted = [
             each.retry.then.queue for each in self._registered if isinstance(each.retry.then, DeadLetter)
         ]
         posted = {
             QueueUri.parse(dead_letters).canonical for dead_letters in wanted if isinstance(dead_letters, str)
         }
-        opened: dict[QueueUri, Queue] = {}
+        consumers: dict[QueueUri, Iterator[Consumer]] = {}
         for uri in {each.uri: None for each in self._registered}:
             write = not uri.app_id and uri.canonical in posted
-            queue = await session.open_queue(str(uri), read=True, write=write, default_subscription=False)
-            opened[uri] = queue
+            queue = await session.open_queue(
+                str(uri),
+                read=True,
+                write=write,
+                default_subscription=False,
+                subscriptions=[each.subscription for each in self._registered if each.uri == uri],
+            )
+            consumers[uri] = iter(queue.subscriptions)
             if write:
                 output: asyncio.Future[Queue] = asyncio.get_running_loop().create_future()
                 output.set_result(queue)
                 self._outputs[uri.canonical] = output
-        found: list[tuple[_Registration, Queue, Queue | None]] = []
+        found: list[tuple[_Registration, Consumer, Queue | None]] = []
         for each in self._registered:
             then, dead_letters = each.retry.then, None
             if isinstance(then, DeadLetter):
                 dead_letters = await self.queue(then.queue) if isinstance(then.queue, str) else then.queue
-            found.append((each, opened[each.uri], dead_letters))
+            found.append((each, next(consumers[each.uri]), dead_letters))
         return found
 
-    async def _work(self, queues: list[tuple[_Registration, Queue, Queue | None]]) -> None:
+    async def _work(self, fed: list[tuple[_Registration, Consumer, Queue | None]]) -> None:
         """Run every handler until all are done, or one has failed."""
         tasks = self._tasks = [
             asyncio.create_task(
                 feed(
-                    queue,
+                    consumer,
                     each.handler,
+                    close=True,
                     dead_letters=dead_letters,
                     retry=each.retry,
                     grace=self._grace,
@@ -298,7 +309,7 @@ class App:
                 ),
                 name=f"consume {each.uri}",
             )
-            for each, queue, dead_letters in queues
+            for each, consumer, dead_letters in fed
         ]
         cancelled = False
         try:

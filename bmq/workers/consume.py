@@ -106,14 +106,26 @@ async def consume(
     """
     retry = policy_of(retry, ack)
     check_handling(handler, concurrency, ack, retry, timeout, grace)
+    if isinstance(source, Queue):
+        consumer = source.subscribe(
+            subscription,
+            priority=priority,
+            max_unconfirmed_messages=max_unconfirmed_messages,
+            max_unconfirmed_bytes=max_unconfirmed_bytes,
+            discard_unmatched=discard_unmatched,
+        )
+    else:
+        given = (subscription, priority, max_unconfirmed_messages, max_unconfirmed_bytes)
+        if any(each is not None for each in given) or discard_unmatched:
+            raise UsageError(
+                "a consumer has its subscription and its limits: give them to queue.subscribe(...), or the "
+                "queue to consume(...)"
+            )
+        consumer = source
     feeding = feed(
-        source,
+        consumer,
         handler,
-        subscription=subscription,
-        priority=priority,
-        max_unconfirmed_messages=max_unconfirmed_messages,
-        max_unconfirmed_bytes=max_unconfirmed_bytes,
-        discard_unmatched=discard_unmatched,
+        close=consumer is not source,
         concurrency=concurrency,
         ack=ack,
         retry=retry,
@@ -156,14 +168,10 @@ def policy_of(retry: RetryPolicy | None, ack: AckPolicy) -> RetryPolicy:
 
 
 async def feed(
-    source: Queue | Consumer,
+    consumer: Consumer,
     handler: Handler,
     *,
-    subscription: Selector,
-    priority: int | None,
-    max_unconfirmed_messages: int | None,
-    max_unconfirmed_bytes: int | None,
-    discard_unmatched: bool,
+    close: bool,
     concurrency: int,
     ack: AckPolicy,
     retry: RetryPolicy,
@@ -173,28 +181,15 @@ async def feed(
     on_error: OnError | None,
     clock: Clock | None,
 ) -> None:
-    """Do what :func:`consume` does, with arguments that were checked and the queue for dead letters open."""
-    if isinstance(source, Queue):
-        consumer = source.subscribe(
-            subscription,
-            priority=priority,
-            max_unconfirmed_messages=max_unconfirmed_messages,
-            max_unconfirmed_bytes=max_unconfirmed_bytes,
-            discard_unmatched=discard_unmatched,
-        )
-    else:
-        given = (subscription, priority, max_unconfirmed_messages, max_unconfirmed_bytes)
-        if any(each is not None for each in given) or discard_unmatched:
-            raise UsageError(
-                "a consumer has its subscription and its limits: give them to queue.subscribe(...), or the "
-                "queue to consume(...)"
-            )
-        consumer = source
+    """Do what :func:`consume` does, with arguments that were checked and the queue for dead letters open.
+
+    ``close`` says whether the consumer is closed in the end.
+    """
     invoke = Invoker(handler, timeout, concurrency)
     try:
         await consumer.open()
         workers = _Workers(consumer, invoke, ack, retry, dead_letters, on_error, clock or LoopClock())
-        await workers.run(concurrency, grace, close=consumer is not source)
+        await workers.run(concurrency, grace, close=close)
     finally:
         invoke.close()
 

@@ -114,6 +114,7 @@ def test_a_repetition_that_is_refused_changes_nothing() -> None:
     assert bench.numbers_received == [1]
 
 
+@pytest.mark.statement("4.17")
 def test_a_broker_that_deprecates_the_client_is_heard() -> None:
     bench = Bench()
     bench.open_channel()

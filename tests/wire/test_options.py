@@ -126,6 +126,7 @@ def test_any_bytes_are_ids_or_an_error(area: bytes) -> None:
         assert 1 <= len(ids) <= max(1, len(area) // 4)
 
 
+@pytest.mark.statement("4.16")
 @pytest.mark.parametrize(
     ("area", "left"),
     [

@@ -1,0 +1,139 @@
+"""A queue that is opened with its subscriptions: nothing is delivered that nobody wants."""
+
+from __future__ import annotations
+
+import pytest
+
+import bmq
+from bmq.subscriptions import P
+from tests.integration.steps import Connect, is_quiet, payloads, take
+
+
+@pytest.mark.statement("1.28")
+async def test_each_subscription_has_its_consumer(
+    bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str
+) -> None:
+    writer = await (await bmq_connect()).open_queue(bmq_queue_uri, write=True)
+    await writer.post_many(
+        [bmq.PutMessage(b"%d" % n, {"x": n}) for n in (3, 1, 2, 1)] + [bmq.PutMessage(b"-", tags=["red"])]
+    )
+    queue = await bmq_session.open_queue(
+        bmq_queue_uri,
+        read=True,
+        subscriptions=[
+            "x == 1",
+            P("x") == 2,
+            bmq.Subscription("x == 3", priority=7, max_unconfirmed_messages=5),
+            bmq.TagFilter(all_of=["red"]),
+        ],
+    )
+    one, two, three, red = queue.subscriptions
+    assert three.options.priority == 7
+    assert three.options.max_unconfirmed_messages == 5
+    assert one.options.priority == 0
+    assert await payloads(one, 2) == [b"1", b"1"]
+    assert await payloads(two, 1) == [b"2"]
+    assert await payloads(three, 1) == [b"3"]
+    assert await payloads(red, 1) == [b"-"]
+
+
+async def test_what_nobody_wants_is_not_delivered(
+    bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str
+) -> None:
+    writer = await (await bmq_connect()).open_queue(bmq_queue_uri, write=True)
+    await writer.post(b"other", properties={"x": 5})
+    await writer.post(b"wanted", properties={"x": 1})
+    queue = await bmq_session.open_queue(bmq_queue_uri, read=True, subscriptions=["x == 1"])
+    [consumer] = queue.subscriptions
+    assert await payloads(consumer, 1) == [b"wanted"]
+    assert queue.unclaimed == 0
+    async with queue.subscribe("x == 5") as late:
+        assert await payloads(late, 1) == [b"other"]
+
+
+async def test_a_consumer_from_the_beginning_can_be_changed_and_closed(
+    bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str
+) -> None:
+    writer = await (await bmq_connect()).open_queue(bmq_queue_uri, write=True)
+    queue = await bmq_session.open_queue(bmq_queue_uri, read=True, subscriptions=["x == 1", "x == 2"])
+    one, two = queue.subscriptions
+    await one.configure("x == 3")
+    await two.close()
+    assert queue.subscriptions == [one]
+    await writer.post_many([bmq.PutMessage(b"%d" % n, {"x": n}) for n in (1, 2, 3)])
+    assert await payloads(one, 1) == [b"3"]
+    assert await is_quiet(one)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        ({"subscriptions": ["x =="], "read": True}, bmq.InvalidExpression, None),
+        ({"subscriptions": "x == 1", "read": True}, bmq.UsageError, "is a list"),
+        ({"subscriptions": ["x == 1"], "write": True}, bmq.UsageError, "only a reader has"),
+        (
+            {"subscriptions": [bmq.Subscription(priority=2**40)], "read": True},
+            bmq.UsageError,
+            "a priority is",
+        ),
+    ],
+)
+async def test_what_is_wrong_is_said_before_anything_is_opened(
+    bmq_session: bmq.Session,
+    bmq_queue_uri: str,
+    given: dict[str, object],
+    error: type[bmq.Error],
+    says: str | None,
+) -> None:
+    with pytest.raises(error, match=says):
+        await bmq_session.open_queue(bmq_queue_uri, **given)  # type: ignore[arg-type]
+    assert bmq_session.queues == []
+    await bmq_session.open_queue(bmq_queue_uri, read=True)
+
+
+@pytest.mark.statement("3.13")
+async def test_compression_is_chosen_for_a_post_a_queue_or_a_session(
+    bmq_connect: Connect, bmq_queue_uri: str
+) -> None:
+    text = b"the same again and again " * 200
+    zlib, none = bmq.Compression.ZLIB, bmq.Compression.NONE
+    session = await bmq_connect(compression=none, compression_threshold=100, compression_level=9)
+    queue = await session.open_queue(bmq_queue_uri, read=True, write=True, compression=zlib)
+    await queue.post(text)
+    await queue.post(text, compression=none)
+    await queue.post(b"short" * 10)
+    await queue.post_many([bmq.PutMessage(text, compression=none), bmq.PutMessage(text, {"x": 1})])
+    messages = await take(queue, 5)
+    assert [message.data == text for message in messages] == [True, True, False, True, True]
+    assert [len(message.raw) < 500 for message in messages] == [True, False, True, False, True]
+    assert messages[2].raw == b"short" * 10
+    with pytest.raises(bmq.UsageError, match="compression is 'zlib'"):
+        queue.post_nowait(text, compression="zlib")  # type: ignore[arg-type]
+    with pytest.raises(bmq.UsageError, match="compression_level is 12"):
+        await bmq_connect(compression_level=12)
+
+
+@pytest.mark.statement("4.15")
+async def test_sequences_of_property_names_that_share_a_session_are_told_apart(
+    bmq_connect: Connect, bmq_queue_uri: str
+) -> None:
+    session = await bmq_connect()
+    queue = await session.open_queue(bmq_queue_uri, read=True, write=True, default_subscription=False)
+    sequences = [("b", "a"), ("c", "a", "b"), ("a",), ("b", "c"), ("a", "b")]
+    async with queue.subscribe("a == 1") as consumer:
+        for round_ in range(3):
+            for number, names in enumerate(sequences):
+                values = {name: 1 if name == "a" else 7 for name in names}
+                await queue.post(b"%d.%d" % (round_, number), properties=values)
+        expected = [
+            b"%d.%d" % (round_, number)
+            for round_ in range(3)
+            for number, names in enumerate(sequences)
+            if "a" in names
+        ]
+        got = await take(consumer, len(expected))
+        assert [message.data for message in got] == expected
+        for message in got:
+            names = sequences[int(message.data.split(b".")[1])]
+            assert dict(message.properties) == {name: 1 if name == "a" else 7 for name in names}
+            message.confirm()
