@@ -14,7 +14,7 @@ from bmq.broker.backlog import Backlog
 from bmq.broker.counters import CONFIRMED
 from bmq.broker.routing import NOBODY, Routing, Subscriber
 from bmq.broker.storage import Message
-from bmq.subscriptions.evaluator import Evaluator
+from bmq.subscriptions import Evaluator
 
 if TYPE_CHECKING:
     from bmq.broker.handle import Stream

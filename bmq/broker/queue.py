@@ -22,7 +22,7 @@ from bmq.broker.handle import Handle, Stream
 from bmq.broker.routing import Subscriber, compile_expression
 from bmq.broker.storage import Message, MessageStore, property_lookup, shrink
 from bmq.protocol.broker.inflation import InflationBudget
-from bmq.subscriptions.evaluator import Evaluator
+from bmq.subscriptions import Evaluator
 from bmq.wire.constants import PutFlags
 from bmq.wire.control.messages import DEFAULT_APP_ID, ExpressionVersion
 from bmq.wire.options import encode_sub_queue_ids

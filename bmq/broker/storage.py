@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from bmq.broker.domain import Limits
 from bmq.broker.history import History, Slot
-from bmq.subscriptions.evaluator import Lookup, lookup
+from bmq.subscriptions import Lookup, lookup
 from bmq.wire.properties import Properties
 
 __all__ = ["Message", "MessageStore", "Usage", "property_lookup", "shrink"]
