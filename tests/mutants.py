@@ -84,7 +84,7 @@ AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     # Without what talks to a JVM.
     "spark": (
         [
-            f"spark/{name}"
+            f"spark/_{name}"
             for name in ("columns", "guids", "ledger", "log", "options", "partition", "posting", "rows")
         ],
         ["spark", "datasource"],

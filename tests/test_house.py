@@ -21,6 +21,9 @@ PACKAGE = Path(bmq.__file__).parent
 CONFIG = PACKAGE.parent / "pyproject.toml"
 MODULES = {path.relative_to(PACKAGE.parent): path for path in sorted(PACKAGE.rglob("*.py"))}
 
+#: How a broker is found, and how a process introduces itself: for everything that connects.
+SHARED = {"bmq.client._address", "bmq.client._identity"}
+
 #: Only some users need these, so `import bmq` must not pay for them.
 NOT_ON_IMPORT = {
     "aiohttp",
@@ -61,9 +64,9 @@ def test_imports_that_point_elsewhere_are_seen(tmp_path: Path) -> None:
     planted = {
         "wire/uri.py": "import bmq.protocol",
         "protocol/framing.py": "def f(): from ..client import session",
-        "subscriptions/tags.py": "def f(): from time import monotonic",
+        "subscriptions/_tags.py": "def f(): from time import monotonic",
         "protocol/client/core.py": "from bmq.protocol.broker import session",
-        "workers/app.py": "import bmq.broker",
+        "workers/_app.py": "import bmq.broker",
         "client/queue.py": "from bmq import Session",
         "newcomer.py": "",
     }
@@ -78,9 +81,9 @@ def test_imports_that_point_elsewhere_are_seen(tmp_path: Path) -> None:
     for importer, imported in [
         ("bmq.wire.uri", "bmq.protocol"),
         ("bmq.protocol.framing", "bmq.client.session"),
-        ("bmq.subscriptions.tags", "time"),
+        ("bmq.subscriptions._tags", "time"),
         ("bmq.protocol.client.core", "bmq.protocol.broker.session"),
-        ("bmq.workers.app", "bmq.broker"),
+        ("bmq.workers._app", "bmq.broker"),
         ("bmq.client.queue", "bmq"),
     ]:
         assert re.search(rf"\b{importer} ->\s+{imported} \(l", run.stdout), (importer, run.stdout)
@@ -92,6 +95,18 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     graph = grimp.build_graph("bmq", exclude_type_checking_imports=True, cache_dir=None)
     imported = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     graphlib.TopologicalSorter(imported).prepare()  # names the circle, if there is one
+
+
+def test_what_begins_with_an_underscore_is_private_to_its_room() -> None:
+    def room(module: str) -> str:
+        return module.split(".")[1]
+
+    graph = grimp.build_graph("bmq", cache_dir=None)
+    private = {module for module in graph.modules if re.match(r"bmq\.\w+\.(.*\.)?_", module)} - SHARED
+    assert private
+    for module in private:
+        others = graph.find_modules_that_directly_import(module) - {"bmq"}
+        assert {importer for importer in others if room(importer) != room(module)} == set(), module
 
 
 @pytest.mark.parametrize("module", MODULES, ids=str)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bmq.broker._storage import MessageRecord
 from bmq.subscriptions import Expression
-from bmq.subscriptions.evaluator import Evaluator
+from bmq.subscriptions._evaluator import Evaluator
 from bmq.wire.control.messages import (
     INVALID_CONSUMER_PRIORITY,
     ConsumerInfo,

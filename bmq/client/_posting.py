@@ -119,7 +119,7 @@ def tagged(
     """Return properties with tags among them."""
     if not tags:
         return properties
-    from bmq.subscriptions.tags import tag_properties
+    from bmq.subscriptions import tag_properties
 
     return {**(properties or {}), **tag_properties(tags)}
 

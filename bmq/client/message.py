@@ -103,7 +103,7 @@ class Message:
     @property
     def tags(self) -> frozenset[str]:
         """The tags it was posted with."""
-        from bmq.subscriptions.tags import tags_of
+        from bmq.subscriptions import tags_of
 
         return tags_of(self.properties)
 

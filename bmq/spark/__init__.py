@@ -5,12 +5,12 @@ says what became of it; :class:`BmqDataSource` is ``format("bmq")``.
 """
 
 try:
-    from bmq.spark.datasource import BmqDataSource
-    from bmq.spark.guids import GuidMode
-    from bmq.spark.helper import summary_accumulator, write
-    from bmq.spark.java import check_java
-    from bmq.spark.partition import write_partition
-    from bmq.spark.summary import PartitionReport, Summary
+    from bmq.spark._datasource import BmqDataSource
+    from bmq.spark._guids import GuidMode
+    from bmq.spark._helper import summary_accumulator, write
+    from bmq.spark._java import check_java
+    from bmq.spark._partition import write_partition
+    from bmq.spark._summary import PartitionReport, Summary
 except ModuleNotFoundError as error:
     missing = str(error.name).partition(".")[0]
     if missing not in ("numpy", "pandas", "pyarrow", "pyspark"):

@@ -3,13 +3,13 @@
 Nothing here talks to a broker: an :class:`Expression` is checked and evaluated where it is made.
 """
 
-from bmq.subscriptions.builder import Filter, Operand, P
-from bmq.subscriptions.diagnostics import ErrorKind
-from bmq.subscriptions.domains import AppOutcome, Finding, check_domain, explain_domain
-from bmq.subscriptions.doubts import Doubt
-from bmq.subscriptions.evaluator import EvaluationFailure, Evaluator, Lookup, lookup
-from bmq.subscriptions.expression import Evaluation, Expression
-from bmq.subscriptions.filters import (
+from bmq.subscriptions._builder import Filter, Operand, P
+from bmq.subscriptions._diagnostics import ErrorKind
+from bmq.subscriptions._domains import AppOutcome, Finding, check_domain, explain_domain
+from bmq.subscriptions._doubts import Doubt
+from bmq.subscriptions._evaluator import EvaluationFailure, Evaluator, Lookup, lookup
+from bmq.subscriptions._expression import Evaluation, Expression
+from bmq.subscriptions._filters import (
     CmqTags,
     Complement,
     PulsarTags,
@@ -20,9 +20,10 @@ from bmq.subscriptions.filters import (
     subscriptions_for,
     tag,
 )
-from bmq.subscriptions.parser import parse
-from bmq.subscriptions.routing import Decision, Route, RoutingTable, Step
-from bmq.subscriptions.tags import (
+from bmq.subscriptions._parser import parse
+from bmq.subscriptions._routing import Decision, Route, RoutingTable, Step
+from bmq.subscriptions._syntax import MAX_LENGTH, MAX_OPERATORS
+from bmq.subscriptions._tags import (
     pulsar_properties,
     pulsar_tags,
     tag_name,
@@ -30,9 +31,11 @@ from bmq.subscriptions.tags import (
     tags_of,
     with_pulsar_tags,
 )
-from bmq.subscriptions.unparse import unparse
+from bmq.subscriptions._unparse import unparse
 
 __all__ = [
+    "MAX_LENGTH",
+    "MAX_OPERATORS",
     "AppOutcome",
     "CmqTags",
     "Complement",

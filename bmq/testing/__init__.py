@@ -9,11 +9,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bmq.testing.background import BackgroundBroker
-    from bmq.testing.faults import FAULTS, Fault, FaultKind, plan_faults, random_faults, replay_faults
-    from bmq.testing.names import fresh_queue_uri
-    from bmq.testing.pipe import Direction
-    from bmq.testing.proxy import FaultProxy, ProxiedConnection, Side
+    from bmq.testing._background import BackgroundBroker
+    from bmq.testing._faults import FAULTS, Fault, FaultKind, plan_faults, random_faults, replay_faults
+    from bmq.testing._names import fresh_queue_uri
+    from bmq.testing._pipe import Direction
+    from bmq.testing._proxy import FaultProxy, ProxiedConnection, Side
 
 __all__ = [
     "FAULTS",
@@ -32,12 +32,12 @@ __all__ = [
 
 # Loaded when asked for: the plugin is imported by every run of pytest, whatever it tests.
 _MODULES = {
-    "BackgroundBroker": "background",
-    "Direction": "pipe",
-    "FaultProxy": "proxy",
-    "ProxiedConnection": "proxy",
-    "Side": "proxy",
-    "fresh_queue_uri": "names",
+    "BackgroundBroker": "_background",
+    "Direction": "_pipe",
+    "FaultProxy": "_proxy",
+    "ProxiedConnection": "_proxy",
+    "Side": "_proxy",
+    "fresh_queue_uri": "_names",
 }
 
 
@@ -46,7 +46,7 @@ if not TYPE_CHECKING:
 
     def __getattr__(name):
         if name in __all__:
-            module = importlib.import_module(f"bmq.testing.{_MODULES.get(name, 'faults')}")
+            module = importlib.import_module(f"bmq.testing.{_MODULES.get(name, '_faults')}")
             return getattr(module, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

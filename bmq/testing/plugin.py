@@ -30,8 +30,8 @@ import pytest
 if TYPE_CHECKING:
     from bmq.broker import Broker
     from bmq.client.session import Session
-    from bmq.testing.background import BackgroundBroker
-    from bmq.testing.proxy import FaultProxy
+    from bmq.testing._background import BackgroundBroker
+    from bmq.testing._proxy import FaultProxy
 
 _VARIABLE = "BMQ_BROKER_URI"
 _DOMAIN = "bmq.test.mem.priority"
@@ -116,7 +116,7 @@ async def bmq_proxy(
     bmq_broker: Broker | NamedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[FaultProxy]:
     """A fault-injecting proxy in front of the broker; ``bmq_session`` and ``bmq_connect`` go through it."""
-    from bmq.testing.proxy import FaultProxy
+    from bmq.testing._proxy import FaultProxy
 
     async with FaultProxy(bmq_broker.uri) as proxy:
         if os.environ.get(_VARIABLE):
@@ -165,7 +165,7 @@ async def bmq_session(bmq_connect: Callable[..., Awaitable[Session]]) -> AsyncIt
 @pytest.fixture
 def bmq_new_queue_uri(request: pytest.FixtureRequest) -> Callable[..., str]:
     """Make URIs of queues that nobody else uses: ``bmq_new_queue_uri(domain)``."""
-    from bmq.testing.names import fresh_queue_uri
+    from bmq.testing._names import fresh_queue_uri
 
     def new(domain: str = _DOMAIN) -> str:
         return fresh_queue_uri(domain, request.node.name)
@@ -190,7 +190,7 @@ def bmq_domain(bmq_broker: Broker | NamedBroker) -> Callable[..., str]:
     if isinstance(bmq_broker, NamedBroker):
         pytest.skip(f"makes a domain, which cannot be done to the broker that {_VARIABLE} names")
     broker = bmq_broker
-    from bmq.testing.names import domain_like
+    from bmq.testing._names import domain_like
 
     def make(mode: str = "priority", **settings: Any) -> str:
         config = domain_like(mode, len(broker._source.configured), settings)
@@ -203,7 +203,7 @@ def bmq_domain(bmq_broker: Broker | NamedBroker) -> Callable[..., str]:
 @pytest.fixture
 def bmq_background_broker(bmq_broker_options: Mapping[str, Any]) -> Iterator[BackgroundBroker]:
     """An embedded broker on a thread of its own, for tests without an event loop; ``.uri`` is its address."""
-    from bmq.testing.background import BackgroundBroker
+    from bmq.testing._background import BackgroundBroker
 
     with BackgroundBroker(**bmq_broker_options) as broker:
         yield broker

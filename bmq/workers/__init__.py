@@ -3,12 +3,12 @@
 :func:`consume` feeds one function from one queue; :class:`App` is a whole service of such functions.
 """
 
-from bmq.workers.app import App
-from bmq.workers.clock import Clock, LoopClock
-from bmq.workers.consume import AckPolicy, consume
-from bmq.workers.failure import DeadLetter, Failure, GiveUp
-from bmq.workers.outcomes import Reject, RetryAfter
-from bmq.workers.retry import Backoff, ExponentialDecay, NoRetry, RetryPolicy
+from bmq.workers._app import App
+from bmq.workers._clock import Clock, LoopClock
+from bmq.workers._consume import AckPolicy, consume
+from bmq.workers._failure import DeadLetter, Failure, GiveUp
+from bmq.workers._outcomes import Reject, RetryAfter
+from bmq.workers._retry import Backoff, ExponentialDecay, NoRetry, RetryPolicy
 
 __all__ = [
     "AckPolicy",

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bmq.spark import check_java
-from bmq.spark.portal import shutdown
+from bmq.spark._portal import shutdown
 from tests.spark.brokers import DOMAIN, BrokerThread
 
 ROOT = str(Path(__file__).parents[2])

@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 import bmq.spark
-from bmq.spark.arrow import RecordBatch
-from bmq.spark.posting import Scope
+from bmq.spark._arrow import RecordBatch
+from bmq.spark._posting import Scope
 from tests.spark.brokers import BrokerThread
 
 pytestmark = [

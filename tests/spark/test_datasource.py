@@ -502,7 +502,7 @@ def test_a_log_that_is_gone_is_an_error_and_not_a_gap(
 def test_two_queries_cannot_share_a_log(
     broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bmq.spark.log._LOCK_PATIENCE", 0.1)
+    monkeypatch.setattr("bmq.spark._log._LOCK_PATIENCE", 0.1)
     one, other = Query(broker, queue, tmp_path), Query(broker, queue, tmp_path)
     one.latest()
     with pytest.raises(bmq.StateError, match="another query uses the log"):

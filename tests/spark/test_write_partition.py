@@ -31,9 +31,9 @@ from pyspark.sql.types import (
 )
 
 import bmq
-from bmq.spark import portal as portals
+from bmq.spark import _portal as portals
 from bmq.spark import write_partition
-from bmq.spark.posting import Scope
+from bmq.spark._posting import Scope
 from tests.fakes.broker import Peer
 from tests.spark.brokers import DOMAIN, BrokerThread
 from tests.waiting import eventually

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bmq.subscriptions.syntax import Binary, Boolean, Exists, Integer, Negate, Node, Not, Property, String
+from bmq.subscriptions._syntax import Binary, Boolean, Exists, Integer, Negate, Node, Not, Property, String
 from bmq.wire.properties import Typed
 
 

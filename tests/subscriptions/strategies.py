@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from bmq.subscriptions.syntax import (
+from bmq.subscriptions._syntax import (
     PRECEDENCE,
     Binary,
     Boolean,

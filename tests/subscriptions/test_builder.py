@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from bmq.errors import InvalidExpression, UsageError
 from bmq.subscriptions import Expression, Filter, P, parse
-from bmq.subscriptions.syntax import Binary, Integer, Property, String
+from bmq.subscriptions._syntax import Binary, Integer, Property, String
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from bmq.subscriptions import filters, tags
+from bmq.subscriptions import _filters, _tags
 
 PAGES = sorted((Path(__file__).parents[2] / "docs" / "subscriptions").glob("*.md"))
 SESSION = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -28,7 +28,7 @@ def test_sessions_on_a_page(page: Path) -> None:
     assert failures(doctest.DocTestParser().get_doctest(text, {}, page.stem, str(page), 0)) == ""
 
 
-@pytest.mark.parametrize("module", [filters, tags], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [_filters, _tags], ids=lambda module: module.__name__)
 def test_sessions_in_docstrings(module: ModuleType) -> None:
     shown = [test for test in doctest.DocTestFinder().find(module) if test.examples]
     assert shown

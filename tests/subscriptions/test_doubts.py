@@ -11,8 +11,8 @@ from hypothesis import given, settings
 
 import bmq
 from bmq.subscriptions import Expression, P, parse
-from bmq.subscriptions.doubts import possible_outcomes
-from bmq.subscriptions.evaluator import compile_tree
+from bmq.subscriptions._doubts import possible_outcomes
+from bmq.subscriptions._evaluator import compile_tree
 from tests.subscriptions.strategies import messages, trees
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from bmq.errors import InvalidExpression, InvalidProperty
 from bmq.subscriptions import Evaluation, EvaluationFailure, Expression, lookup, tags_of
-from bmq.subscriptions.syntax import Binary, Exists, Integer, Property
+from bmq.subscriptions._syntax import Binary, Exists, Integer, Property
 from bmq.wire.constants import PropertyType
 from bmq.wire.properties import Properties, Typed, encode_properties
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from bmq.errors import InvalidExpression
 from bmq.subscriptions import EvaluationFailure, Expression, lookup, parse, plan, unparse
-from bmq.subscriptions.evaluator import compile_tree
-from bmq.subscriptions.rewrite import is_total, simplest
-from bmq.subscriptions.syntax import (
+from bmq.subscriptions._evaluator import compile_tree
+from bmq.subscriptions._rewrite import is_total, simplest
+from bmq.subscriptions._syntax import (
     MAX_OPERATORS,
     Binary,
     Boolean,

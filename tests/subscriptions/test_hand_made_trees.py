@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from bmq.errors import InvalidExpression
-from bmq.subscriptions.evaluator import compile_tree
-from bmq.subscriptions.syntax import Binary, Integer, Not, Property
+from bmq.subscriptions._evaluator import compile_tree
+from bmq.subscriptions._syntax import Binary, Integer, Not, Property
 
 
 class Disguised(str):

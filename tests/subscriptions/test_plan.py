@@ -21,7 +21,7 @@ from bmq.subscriptions import (
     tag,
     unparse,
 )
-from bmq.subscriptions.syntax import Junction, Node, Not, join
+from bmq.subscriptions._syntax import Junction, Node, Not, join
 from tests.subscriptions.reference import outcome
 from tests.subscriptions.strategies import conditions, messages
 

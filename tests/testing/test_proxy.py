@@ -10,7 +10,7 @@ import pytest
 
 from bmq.errors import InvalidURI, StateError
 from bmq.testing import Direction, FaultProxy, Side
-from bmq.testing.pipe import Conditions, Endpoint, Pipe
+from bmq.testing._pipe import Conditions, Endpoint, Pipe
 from tests.testing.upstream import Peer, Upstream, client, event, upstream
 
 UP, DOWN = Direction.TO_BROKER, Direction.TO_CLIENT

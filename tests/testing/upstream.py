@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from bmq.testing.proxy import FaultProxy
+from bmq.testing._proxy import FaultProxy
 
 
 @dataclass

@@ -1,0 +1,159 @@
+"""``format("bmq")``: what Spark asks for readers and writers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+
+from bmq.errors import UsageError
+from bmq.spark._batch_reader import BatchLimits, BatchReader
+from bmq.spark._options import (
+    READ_OPTIONS,
+    STREAM_OPTIONS,
+    WRITE_OPTIONS,
+    Options,
+    connection,
+    queues,
+    sink_settings,
+    subscriptions,
+)
+from bmq.spark._receiving import SourceSettings
+from bmq.spark._rows import source_ddl
+from bmq.spark._stream_reader import StreamLimits, StreamReader
+from bmq.spark._writer import ArrowPartition, BatchWriter, StreamWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["BmqDataSource"]
+
+
+class BmqDataSource(DataSource):
+    """Queues as sinks and sources of DataFrames.
+
+    ::
+
+        spark.dataSource.register(bmq.spark.BmqDataSource)
+        df.write.format("bmq").mode("append").option("queue", "bmq://DOMAIN/QUEUE").save()
+
+    Spark finds it without ``register`` too, by the module ``pyspark_bmq``. The options are in the
+    documentation. What a repeated task does, and what ``guidMode`` has to do
+    with it, is in the documentation of :func:`bmq.spark.write_partition`.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "bmq"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Check options and columns, and return what writes a DataFrame.
+
+        Raises:
+            UsageError: mode("overwrite"), or an option or column is not legal.
+        """
+        if overwrite:
+            raise UsageError('a queue cannot be overwritten: use mode("append")')
+        return BatchWriter(self._partition(schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Check options and columns, and return what writes micro-batches.
+
+        Raises:
+            UsageError: outputMode("complete"), or an option or column is not legal.
+        """
+        if overwrite:
+            raise UsageError(
+                'a queue cannot be overwritten, which outputMode("complete") asks for: use '
+                'outputMode("append"), or write the whole result in foreachBatch'
+            )
+        return StreamWriter(self._partition(schema))
+
+    def schema(self) -> str:
+        """The columns of a source."""
+        return source_ddl(self.options.get("propertiesschema", ""))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Check options and columns, and return what reads a queue.
+
+        Raises:
+            UsageError: an option or column is not legal.
+        """
+        options = Options(self.options, READ_OPTIONS)
+        limits = BatchLimits(
+            max_messages=options["maxMessages"],
+            idle=options["idleTimeoutMs"],
+            confirm=options["confirm"] == "onRead",
+            partitions=options["numPartitions"],
+        )
+        return BatchReader(_source(options, limits.max_messages), limits, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Check options and columns, and return what reads a queue as a stream.
+
+        Raises:
+            UsageError: an option or column is not legal.
+        """
+        options = Options(self.options, STREAM_OPTIONS)
+        limits = StreamLimits(
+            per_trigger=options["maxMessagesPerTrigger"],
+            poll=options["pollTimeoutMs"],
+            linger=options["lingerMs"],
+            idle=options["idleTimeoutMs"],
+            max_messages=options["maxMessages"],
+            partitions=options["numPartitions"],
+        )
+        # A batch is confirmed when the next one is asked for; the one after it shall be on its way by then.
+        settings = _source(options, 3 * limits.per_trigger)
+        whole = schema if {"queue", "guid"} <= set(schema.fieldNames()) else _with_keys(schema)
+        return StreamReader(settings, limits, log_path(options), schema, whole)
+
+    def _partition(self, schema: StructType) -> ArrowPartition:
+        settings = sink_settings(Options(self.options, WRITE_OPTIONS), schema.fieldNames())
+        return ArrowPartition(settings, schema)
+
+
+def _source(options: Options, max_unconfirmed: int) -> SourceSettings:
+    return SourceSettings(
+        connection=connection(options),
+        queues=tuple(queues(options)),
+        subscriptions=tuple(subscriptions(options).items()),
+        priority=options["consumerPriority"],
+        max_unconfirmed=max_unconfirmed,
+    )
+
+
+def _with_keys(schema: StructType) -> StructType:
+    """Return a schema with the columns that the log of a stream needs."""
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    missing = [name for name in ("queue", "guid") if name not in schema.fieldNames()]
+    return StructType([*schema.fields, *(StructField(name, StringType()) for name in missing)])
+
+
+def log_path(options: Options) -> str:
+    """Return where the log of a streaming read is.
+
+    Raises:
+        UsageError: the options do not say.
+    """
+    if options["logPath"]:
+        return str(options["logPath"])
+    checkpoint: str = options["checkpointLocation"]
+    if not checkpoint:
+        raise UsageError(
+            "option checkpointLocation is missing: give readStream the same as writeStream. Messages that "
+            "were handed out are kept there until their batch is committed"
+        )
+    # Two sources of one query are told apart by what they read.
+    what = json.dumps([queues(options), subscriptions(options)])
+    return f"{checkpoint.rstrip('/')}/bmq/{hashlib.blake2b(what.encode(), digest_size=6).hexdigest()}"

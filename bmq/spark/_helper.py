@@ -1,0 +1,174 @@
+"""Write a whole DataFrame and see what became of it: the summary, log lines, a progress bar."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from pyspark.accumulators import Accumulator, AccumulatorParam
+
+from bmq.spark._arrow import RecordBatch, pa
+from bmq.spark._partition import write_partition
+from bmq.spark._summary import PartitionReport, Summary
+from bmq.spark._writer import ArrowPartition
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["summary_accumulator", "write"]
+
+logger = logging.getLogger("bmq.spark")
+
+_REPORT = (
+    "partition INT, attempt INT, rows BIGINT, acknowledged BIGINT, repeated BIGINT, retried BIGINT, "
+    "bytes BIGINT, seconds DOUBLE, reconnects BIGINT"
+)
+_POLL = 0.25
+_LOG_EVERY = 10.0
+
+
+class _Summaries(AccumulatorParam[Summary]):
+    """Adds summaries up."""
+
+    def zero(self, value: Summary) -> Summary:
+        return Summary()
+
+    def addInPlace(self, value1: Summary, value2: Summary) -> Summary:
+        return value1.add(value2.reports)
+
+
+def summary_accumulator(spark: SparkSession) -> Accumulator[Summary]:
+    """Return an accumulator for the argument ``summary`` of :func:`bmq.spark.write_partition`.
+
+    After ``foreachPartition`` its ``value`` has one report a partition; a repeated task counts once.
+    """
+    return spark.sparkContext.accumulator(Summary(), _Summaries())
+
+
+_REPORT_SCHEMA: Any = pa.schema(
+    [
+        (name, {"INT": pa.int32(), "BIGINT": pa.int64(), "DOUBLE": pa.float64()}[kind])
+        for name, kind in (column.split() for column in _REPORT.split(", "))
+    ]
+)
+
+
+def write(
+    df: DataFrame,
+    *,
+    queue: str = "",
+    broker: str = "tcp://localhost:30114",
+    value: str = "value",
+    properties: Sequence[str] = (),
+    progress: bool = False,
+    **options: Any,
+) -> Summary:
+    """Post every row of a DataFrame and return what became of them.
+
+    Like ``df.foreachPartition(write_partition(...))``, with the columns checked first, Arrow on the way, and
+    a summary in the end.
+
+    Args:
+        df: the DataFrame.
+        queue: the target queue's URI.
+        broker: the broker's address.
+        value: the column with the payload.
+        properties: columns that become properties.
+        progress: show a progress bar (with rich, which ``bmq[cli]`` brings) or else log lines.
+        options: the others of :func:`bmq.spark.write_partition`, apart from ``schema`` and ``summary``.
+
+    Raises:
+        UsageError: a column cannot be posted; nothing was.
+        PySparkException: the job failed; its text has the error of the task.
+    """
+    plan = write_partition(
+        queue=queue, broker=broker, value=value, properties=properties, schema=df.schema, **options
+    )
+    settings = plan.settings
+    used = df.select(*dict.fromkeys(settings.columns.named()))
+    context = _context(df)
+    live = summary_accumulator(df.sparkSession) if context is not None else None
+    partition = ArrowPartition(settings, used.schema)
+
+    def post(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+        report = partition.post(batches)
+        if live is not None:
+            live.add(Summary([report]))
+        yield pa.RecordBatch.from_pylist([asdict(report)], schema=_REPORT_SCHEMA)
+
+    frame: Any = used
+    started = time.monotonic()
+    with ExitStack() as stack:
+        if progress and context is not None and live is not None:
+            stack.enter_context(_Progress(context, live))
+        rows = frame.mapInArrow(post, _REPORT).collect()
+    reports = [PartitionReport(**row.asDict()) for row in rows]
+    summary = Summary(reports, wall_seconds=time.monotonic() - started)
+    logger.info("%s: %s", settings.queue or "several queues", summary)
+    return summary
+
+
+def _context(df: DataFrame) -> SparkContext | None:
+    """Return what can be asked for progress; Spark Connect has no such thing."""
+    try:
+        return df.sparkSession.sparkContext
+    except Exception:  # the error of Spark Connect has changed its class between versions
+        return None
+
+
+class _Progress:
+    """Says how far the running job is, from a thread of its own."""
+
+    def __init__(self, context: SparkContext, live: Accumulator[Summary]) -> None:
+        self._context = context
+        self._live = live
+        self._before = set(context.statusTracker().getActiveStageIds())
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="bmq.spark progress", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _tasks(self) -> tuple[int, int]:
+        """How many tasks are done, of how many."""
+        tracker = self._context.statusTracker()
+        done = total = 0
+        for stage in set(tracker.getActiveStageIds()) - self._before:
+            info = tracker.getStageInfo(stage)
+            if info is not None:
+                done += info.numCompletedTasks
+                total += info.numTasks
+        return done, total
+
+    def _run(self) -> None:
+        try:
+            from rich.progress import Progress
+        except ImportError:
+            self._log()
+            return
+        with Progress(transient=False) as bar:
+            task = bar.add_task("posting", total=None)
+            while not self._ended.wait(_POLL):
+                done, total = self._tasks()
+                if total:
+                    bar.update(task, total=total, completed=done, description=self._text())
+            total = max(self._live.value.partitions, 1)
+            bar.update(task, total=total, completed=total, description=self._text())
+
+    def _log(self) -> None:
+        while not self._ended.wait(_LOG_EVERY):
+            done, total = self._tasks()
+            logger.info("%d of %d tasks done, %s", done, total, self._text())
+
+    def _text(self) -> str:
+        return f"{self._live.value.acknowledged:,} rows acknowledged"

@@ -1,0 +1,344 @@
+"""The options of ``format("bmq")``: declared once, checked for what is unknown, parsed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from bmq.errors import UsageError
+from bmq.spark._columns import Columns
+from bmq.spark._guids import GuidMode
+from bmq.spark._portal import ConnectionSettings
+from bmq.spark._posting import SinkSettings
+from bmq.subscriptions import Expression
+from bmq.wire.constants import Compression
+from bmq.wire.uri import QueueUri
+
+__all__ = [
+    "READ_OPTIONS",
+    "STREAM_OPTIONS",
+    "WRITE_OPTIONS",
+    "Option",
+    "Options",
+    "connection",
+    "parse_compression",
+    "parse_guid_mode",
+    "queues",
+    "sink_settings",
+    "subscriptions",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option.
+
+    Attributes:
+        name: its name, in Spark's camelCase; letter case does not matter.
+        parse: from text to value.
+        default: the value without it.
+        text: what it does, for the documentation.
+    """
+
+    name: str
+    parse: Callable[[str], Any]
+    default: Any
+    text: str
+
+
+def _seconds(text: str) -> float:
+    return _whole(text) / 1000
+
+
+def _whole(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError("it cannot be negative")
+    return number
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError("at least 1")
+    return number
+
+
+def _names(text: str) -> tuple[str, ...]:
+    if text.lstrip().startswith("["):
+        names: Any = json.loads(text)
+        if not all(isinstance(each, str) for each in names):
+            raise ValueError("a list of names")
+        return tuple(names)
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def parse_guid_mode(text: str | None, *, has_id: bool) -> GuidMode:
+    """Return the mode that is named, or the one that is meant when none is.
+
+    Raises:
+        UsageError: there is no such mode.
+    """
+    if text is None:
+        return GuidMode.ID if has_id else GuidMode.CONTENT
+    try:
+        return GuidMode(text.lower())
+    except ValueError:
+        raise UsageError(f"guidMode is {', '.join(GuidMode)}, not {text!r}") from None
+
+
+def parse_compression(text: str) -> Compression:
+    """Return the compression that is named.
+
+    Raises:
+        UsageError: there is no such compression.
+    """
+    try:
+        return Compression[text.upper()]
+    except KeyError:
+        known = ", ".join(each.name.lower() for each in Compression)
+        raise UsageError(f"compression is {known}, not {text!r}") from None
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        for word in words:
+            if text.lower() == word.lower():
+                return word
+        raise ValueError(f"it is one of {', '.join(words)}")
+
+    return parse
+
+
+_CONNECTION = (
+    Option("broker", str, "tcp://localhost:30114", "the broker's address, several separated by commas"),
+    Option("connectTimeoutMs", _seconds, 10.0, "after which a broker that cannot be reached is an error"),
+    Option("reconnectTimeoutMs", _seconds, 120.0, "after which a connection that is lost is an error"),
+    Option("user", str, "", "user name, where the broker wants one"),
+    Option("password", str, "", "its password"),
+)
+
+#: Of ``df.write`` and ``df.writeStream``.
+WRITE_OPTIONS = (
+    *_CONNECTION,
+    Option("queue", str, "", "the target queue; wins over a column"),
+    Option("valueColumn", str, "value", "the column with the payload, string or binary"),
+    Option(
+        "propertyColumns",
+        _names,
+        None,
+        "columns that become properties, separated by commas or as a JSON list; a map or struct becomes one "
+        "property an entry; the column `properties`, if there is one, is always among them",
+    ),
+    Option("queueColumn", str, "queue", "the column with each row's target queue"),
+    Option("idColumn", str, "id", "the column with each row's id"),
+    Option(
+        "guidMode",
+        str,
+        None,
+        "`content`, `id` or `random`; default `id` with an id column, else `content`",
+    ),
+    Option("jobId", str, "", "names the job in GUIDs, so that a job that is run again adds nothing"),
+    Option("writeName", str, "", "tells writes in the same `foreachBatch` apart"),
+    Option("compression", parse_compression, Compression.NONE, "`none` or `zlib`"),
+    Option("maxRetries", _whole, 5, "how often a negatively acknowledged message is posted again"),
+    Option("retryIntervalMs", _seconds, 0.2, "before the first of these, doubled each time"),
+    Option("ackTimeoutMs", _seconds, 300.0, "without an outcome, after which the task fails"),
+    Option("sessionIdleMs", _seconds, 30.0, "after which a worker's session that no task uses is closed"),
+)
+
+_SOURCE = (
+    *_CONNECTION,
+    Option("queue", str, "", "the queue, or several separated by commas; of a fanout queue with `?id=APPID`"),
+    Option(
+        "subscription",
+        str,
+        "",
+        "an expression: only messages that match are read; or a JSON object of names and expressions",
+    ),
+    Option("consumerPriority", int, 0, "the highest priority is served first"),
+    Option(
+        "propertiesSchema",
+        str,
+        "",
+        "DDL such as `CustomerId BIGINT, OrderType STRING`: the column `properties` is a struct of these "
+        "instead of a map of strings; a property of another type is null",
+    ),
+)
+
+#: Of ``spark.read``.
+READ_OPTIONS = (
+    *_SOURCE,
+    Option("maxMessages", _positive, 1_000_000, "how many to read at most, in each partition"),
+    Option("idleTimeoutMs", _seconds, 2.0, "without a message, after which a queue counts as drained"),
+    Option(
+        "confirm",
+        _one_of("onRead", "never"),
+        "onRead",
+        "`onRead` takes messages out, `never` leaves them",
+    ),
+    Option("numPartitions", _positive, 1, "how many consumers share the queue"),
+)
+
+#: Of ``spark.readStream``.
+STREAM_OPTIONS = (
+    *_SOURCE,
+    Option(
+        "checkpointLocation",
+        str,
+        "",
+        "the same as given to `writeStream`: messages that were handed out are kept in a folder `bmq` in it "
+        "until their batch is committed",
+    ),
+    Option("logPath", str, "", "that folder, where it is another; no two queries may share it"),
+    Option("maxMessagesPerTrigger", _positive, 10_000, "how many messages a batch has at most"),
+    Option("pollTimeoutMs", _seconds, 0.5, "how long to wait for a first message"),
+    Option("lingerMs", _seconds, 0.05, "how long to wait for more after it"),
+    Option(
+        "idleTimeoutMs",
+        _seconds,
+        2.0,
+        "with `availableNow`: without a message, until a queue is drained",
+    ),
+    Option(
+        "maxMessages",
+        _positive,
+        None,
+        "with `availableNow`: how many messages the run reads at most, for queues that never fall silent",
+    ),
+    Option("numPartitions", _positive, 1, "in how many partitions a batch is read"),
+)
+
+#: Spark hands its own options of a streaming query on to the sink.
+_SPARKS = frozenset({"checkpointlocation", "queryname"})
+
+
+class Options:
+    """The options of one DataFrame.
+
+    Args:
+        given: as Spark hands them over: keys in lower case.
+        known: the options there are.
+
+    Raises:
+        UsageError: an option is unknown or its value is not legal.
+    """
+
+    def __init__(self, given: Mapping[str, str], known: Sequence[Option]) -> None:
+        by_key = {option.name.lower(): option for option in known}
+        unknown = [key for key in given if key.lower() not in by_key and key.lower() not in _SPARKS]
+        if unknown:
+            listing = ", ".join(option.name for option in known)
+            raise UsageError(f"unknown option {', '.join(sorted(unknown))}; there are: {listing}")
+        self._values = {option.name: option.default for option in known}
+        self.given: set[str] = set()
+        for key, text in given.items():
+            option = by_key.get(key.lower())
+            if option is None:
+                continue
+            try:
+                self._values[option.name] = option.parse(text)
+            except UsageError:
+                raise
+            except ValueError as error:
+                raise UsageError(f"option {option.name}={text!r}: {error}") from None
+            self.given.add(option.name)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+
+def connection(options: Options, **more: Any) -> ConnectionSettings:
+    """Return which broker is meant."""
+    return ConnectionSettings(
+        broker=options["broker"],
+        connect_timeout=options["connectTimeoutMs"],
+        reconnect_timeout=options["reconnectTimeoutMs"],
+        user=options["user"],
+        password=options["password"],
+        **more,
+    )
+
+
+def sink_settings(options: Options, names: Sequence[str]) -> SinkSettings:
+    """Return how to write a DataFrame with these columns.
+
+    Raises:
+        UsageError: a column is neither payload nor property, queue or id.
+    """
+    properties: tuple[str, ...] = options["propertyColumns"] or ()
+    if "properties" in names and "properties" not in properties:
+        properties = ("properties", *properties)
+
+    def optional(option: str) -> str:
+        name: str = options[option]
+        return name if name in names or option in options.given else ""
+
+    queue_column = optional("queueColumn")
+    columns = Columns(
+        value=options["valueColumn"],
+        properties=properties,
+        queue="" if options["queue"] else queue_column,
+        id=optional("idColumn"),
+    )
+    unknown = [name for name in names if name not in {*columns.named(), queue_column}]
+    if unknown:
+        raise UsageError(
+            f"column {', '.join(map(repr, unknown))} is of no use to a queue; there are: "
+            f"{options['valueColumn']!r} (the payload), 'properties' (a map or struct), "
+            f"{options['queueColumn']!r} (the target) and {options['idColumn']!r} (see guidMode). Name "
+            "columns that are to be properties in the option propertyColumns, and drop the others"
+        )
+    return SinkSettings(
+        connection=connection(
+            options, compression=options["compression"], idle_timeout=options["sessionIdleMs"]
+        ),
+        queue=options["queue"],
+        columns=columns,
+        guid_mode=parse_guid_mode(options["guidMode"], has_id=bool(columns.id)),
+        job_id=options["jobId"],
+        write_name=options["writeName"],
+        max_retries=options["maxRetries"],
+        retry_interval=options["retryIntervalMs"],
+        ack_timeout=options["ackTimeoutMs"],
+    )
+
+
+def queues(options: Options) -> list[str]:
+    """Return the queues to read.
+
+    Raises:
+        UsageError, InvalidURI: there is none, or one is not a queue's URI.
+    """
+    uris = _names(options["queue"])
+    if not uris:
+        raise UsageError("option queue is missing: the URI of the queue to read, bmq://DOMAIN/QUEUE")
+    for uri in uris:
+        QueueUri.parse(uri)
+    return list(uris)
+
+
+def subscriptions(options: Options) -> dict[str, str]:
+    """Return the expressions to subscribe with, by name; "" for everything.
+
+    Raises:
+        InvalidExpression, UsageError: one is not legal.
+    """
+    text: str = options["subscription"]
+    if not text.lstrip().startswith("{"):
+        named: dict[str, Any] = {text: text}
+    else:
+        try:
+            named = cast("dict[str, Any]", json.loads(text))
+        except ValueError as error:
+            raise UsageError(
+                f"option subscription: not a JSON object of names and expressions: {error}"
+            ) from None
+    for name, expression in named.items():
+        if not isinstance(expression, str):
+            raise UsageError(f"option subscription: the expression of {name!r} is a string")
+        if expression:
+            Expression(expression)
+    return named

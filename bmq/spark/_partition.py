@@ -1,0 +1,225 @@
+"""The plain sink: a function for ``foreachPartition``."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, cast
+
+from bmq.errors import UsageError
+from bmq.spark._columns import BoundColumns, Columns, RowData, check_columns
+from bmq.spark._options import parse_compression, parse_guid_mode
+from bmq.spark._portal import ConnectionSettings
+from bmq.spark._posting import SLICE_BYTES, SLICE_ROWS, Scope, SinkSettings, post_partition
+from bmq.spark._summary import PartitionReport, Summary
+
+if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
+    from pyspark.sql.types import StructType
+
+__all__ = ["WritePartition", "row_slices", "task_scope", "write_partition"]
+
+
+class WritePartition:
+    """Posts the rows of a partition. Made by :func:`write_partition`; it travels to the workers pickled."""
+
+    def __init__(
+        self, settings: SinkSettings, types: dict[str, Any] | None, summary: Accumulator[Summary] | None
+    ) -> None:
+        self.settings = settings
+        self._types = types
+        self._summary = summary
+        # One id for all tasks and their repetitions, another for every call of write_partition.
+        self._job = uuid.uuid4().hex
+
+    def __call__(self, rows: Iterable[Any]) -> None:
+        """Post the rows of one partition and wait for every acknowledgement."""
+        report = self.post(iter(rows))
+        if self._summary is not None:
+            self._summary.add(Summary([report]))
+
+    def post(self, rows: Iterator[Any], scope: Scope | None = None) -> PartitionReport:
+        """Post rows and say what became of them.
+
+        Args:
+            rows: ``pyspark.sql.Row`` or dictionaries.
+            scope: instead of what Spark says of the task.
+
+        Raises:
+            PostError, ConnectionFailed, UsageError, RequestTimeout: see :func:`write_partition`.
+        """
+        settings = self.settings
+        scope = scope or task_scope(settings.job_id or self._job, distinct_stages=not settings.job_id)
+        first = next(rows, None)
+        if first is None:
+            return PartitionReport(partition=scope.partition, attempt=scope.attempt)
+        names = _names(first)
+        columns = BoundColumns(settings.columns, names, self._types)
+        return post_partition(row_slices(first, rows, names, columns), columns, settings, scope)
+
+
+def _names(row: Any) -> list[str]:
+    if isinstance(row, dict):
+        return list(cast("dict[str, Any]", row))
+    names = getattr(row, "__fields__", None)
+    if names is None:
+        raise UsageError(
+            f"rows are pyspark.sql.Row or dictionaries, which name their columns, not {type(row).__name__}"
+        )
+    return list(names)
+
+
+def row_slices(
+    first: Any, rows: Iterator[Any], names: Sequence[str], columns: BoundColumns
+) -> Iterator[tuple[int, RowData]]:
+    """Cut rows into slices of a bounded number of rows and, about, of bytes."""
+    taken = [first]
+    wanted, position = 100, 0
+    while taken:
+        if isinstance(first, dict):
+            taken = [tuple(row[name] for name in names) for row in taken]
+        data = columns.convert(list(zip(*taken, strict=True)), position)
+        yield position, data
+        position += len(taken)
+        average = max(1, data.size // len(taken))
+        wanted = max(1, min(SLICE_ROWS, SLICE_BYTES // average, 4 * wanted))
+        taken = list(islice(rows, wanted))
+
+
+def task_scope(job: str, *, distinct_stages: bool = False) -> Scope:
+    """Return what Spark says of the running task.
+
+    Args:
+        job: the job's name outside of a stream; in one, query and batch name it.
+        distinct_stages: whether two stages with the same job are two writes.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        return Scope(job)
+    query = context.getLocalProperty("sql.streaming.queryId")
+    batch = context.getLocalProperty("streaming.sql.batchId")
+    if query is not None and batch is not None:
+        job = f"{query}/{batch}"
+    elif distinct_stages:
+        job = f"{job}/{context.stageId()}"
+    return Scope(job, context.partitionId(), context.attemptNumber())
+
+
+def write_partition(
+    *,
+    queue: str = "",
+    broker: str = "tcp://localhost:30114",
+    value: str = "value",
+    properties: Sequence[str] = (),
+    queue_column: str = "",
+    id_column: str = "",
+    guid_mode: str | None = None,
+    job_id: str = "",
+    write_name: str = "",
+    schema: StructType | None = None,
+    summary: Accumulator[Summary] | None = None,
+    compression: str = "none",
+    max_retries: int = 5,
+    retry_interval: float = 0.2,
+    connect_timeout: float = 10.0,
+    reconnect_timeout: float = 120.0,
+    ack_timeout: float = 300.0,
+    idle_timeout: float = 30.0,
+    user: str = "",
+    password: str = "",
+) -> WritePartition:
+    """Make a function that posts the rows of a partition, for ``foreachPartition``.
+
+    ::
+
+        df.foreachPartition(
+            bmq.spark.write_partition(
+                queue="bmq://bmq.test.mem.priority/orders",
+                broker="tcp://localhost:30114",
+                value="body",
+                properties=["CustomerId", "OrderType"],
+            )
+        )
+
+    A partition counts as done when every row is acknowledged. One session a worker process is used for all
+    its partitions. The same works inside ``foreachBatch``.
+
+    GUIDs (``guid_mode``) decide what a repeated task does:
+
+    * The broker drops a message whose GUID it has seen within the deduplication window of the queue's domain
+      (five minutes unless configured otherwise). A task that is repeated within it adds nothing, as long as
+      it makes the same GUIDs; a repetition after it posts its rows again.
+    * ``content`` makes a GUID of the job (in a stream: query and batch), the partition, the target queue, the
+      write name, the row's value and properties, and how many equal rows of the partition came before. A
+      repeated task finds the same rows in its partition, though perhaps in another order, and so makes the
+      same GUIDs. Rows that come out differently when they are computed again (``rand()``,
+      ``current_timestamp()``, ``uuid()``, a UDF that is not deterministic) get new GUIDs and are posted
+      again: give those an id.
+    * Two writes in one ``foreachBatch`` share query and batch. Rows that are equal in both, in the same
+      partition and for the same queue, would be posted once: give each write a name of its own.
+    * ``id`` makes a GUID of the target queue and an id column alone. Two rows with the same id are one
+      message, in whatever job they are: the second is dropped while the window lasts.
+    * ``random`` makes new GUIDs every time. A repeated task posts its rows again.
+
+    Args:
+        queue: the target queue's URI.
+        broker: the broker's address, several separated by commas. BMQ_BROKER_URI, if set where the task
+            runs, is used instead.
+        value: the column with the payload, string or binary.
+        properties: columns that become properties of their own name: boolean, byte, short, int, bigint,
+            string or binary. The entries of a map or struct column become one each. Null is an absent
+            property.
+        queue_column: the column with each row's target queue, instead of ``queue``.
+        id_column: the column with each row's id.
+        guid_mode: ``content``, ``id`` or ``random``; by default ``id`` with an id column, else ``content``.
+        job_id: names the job in GUIDs, so that a job that is run again adds nothing. Without it every call of
+            write_partition, and every action it is used in, is a job of its own.
+        write_name: tells writes in the same ``foreachBatch`` apart.
+        schema: the DataFrame's; with it columns are checked here and now, and narrow integers keep their type
+            (int is INT32, short and byte are SHORT). Without it every integer is INT64.
+        summary: an accumulator from :func:`bmq.spark.summary_accumulator` that gathers what became of it.
+        compression: ``none`` or ``zlib``.
+        max_retries: how often a negatively acknowledged message is posted again before the task fails.
+        retry_interval: seconds before the first of these, doubled each time.
+        connect_timeout: seconds until a broker that cannot be reached is an error.
+        reconnect_timeout: seconds until a connection that is lost and cannot be restored is one.
+        ack_timeout: seconds without an outcome after which the task fails.
+        idle_timeout: seconds after which the session of a worker is closed when no partition uses it.
+        user: user name, where the broker wants one.
+        password: its password.
+
+    Raises:
+        UsageError: an argument is not legal, or (with ``schema``) a column cannot be posted.
+
+    The function it returns raises, in the task:
+        ConnectionFailed: the broker was not to be reached; the message names the address.
+        PostError: a row was not accepted; the message names status, queue and row.
+        UsageError: a row cannot be posted.
+        RequestTimeout: no outcome in time.
+    """
+    named = tuple([properties] if isinstance(properties, str) else properties)
+    columns = Columns(value=value, properties=named, queue="" if queue else queue_column, id=id_column)
+    settings = SinkSettings(
+        connection=ConnectionSettings(
+            broker=broker,
+            compression=parse_compression(compression),
+            connect_timeout=connect_timeout,
+            reconnect_timeout=reconnect_timeout,
+            idle_timeout=idle_timeout,
+            user=user,
+            password=password,
+        ),
+        queue=queue,
+        columns=columns,
+        guid_mode=parse_guid_mode(guid_mode, has_id=bool(id_column)),
+        job_id=job_id,
+        write_name=write_name,
+        max_retries=max_retries,
+        retry_interval=retry_interval,
+        ack_timeout=ack_timeout,
+    )
+    types = check_columns(schema, columns) if schema is not None else None
+    return WritePartition(settings, types, summary)

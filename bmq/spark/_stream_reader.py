@@ -1,0 +1,300 @@
+"""``spark.readStream.format("bmq")``: a queue as an endless DataFrame that survives restarts.
+
+What Spark calls and what it proves (the engine's order of events is in the documentation):
+
+* ``latestOffset(start)``: everything up to ``start`` is in Spark's commit log, so it is confirmed to the
+  broker; then messages are received and written to the log, and only then their offset is returned.
+* ``partitions(start, end)``: reads the log, never the broker: after a crash it is asked for the same range.
+* ``commit(end)``: the same proof, later, and never for the last batch; it only helps.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from bmq._signals import exit_on_sigterm
+from bmq.client.queue import Queue
+from bmq.spark._ledger import Key, Ledger, Standing
+from bmq.spark._log import BatchLog
+from bmq.spark._portal import Portal, portal
+from bmq.spark._receiving import SourceReceiver, SourceSettings
+from bmq.spark._rows import Received, RowMaker
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+    from pyspark.sql.types import StructType
+else:
+    try:
+        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+    except ImportError:  # pyspark 4.0 and 4.1 have no read limits
+        SupportsTriggerAvailableNow = object
+
+__all__ = ["LogPartition", "StreamLimits", "StreamReader"]
+
+logger = logging.getLogger("bmq.spark")
+
+_ROWS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamLimits:
+    """How much goes into a batch.
+
+    Attributes:
+        per_trigger: messages in a batch at most.
+        poll: seconds to wait for a first message.
+        linger: seconds to wait for more after it.
+        idle: with availableNow, seconds without a message after which the queue counts as drained.
+        max_messages: with availableNow, how many messages the run reads at most; None for no limit.
+        partitions: in how many partitions a batch is read.
+    """
+
+    per_trigger: int
+    poll: float
+    linger: float
+    idle: float
+    max_messages: int | None
+    partitions: int
+
+
+class LogPartition(InputPartition):
+    """Some rows of a batch in the log."""
+
+    def __init__(self, path: str, first: int, count: int) -> None:
+        super().__init__((path, first, count))
+        self.path = path
+        self.first = first
+        self.count = count
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a queue as a stream. Nothing is confirmed before Spark has committed it."""
+
+    def __init__(
+        self,
+        settings: SourceSettings,
+        limits: StreamLimits,
+        log_path: str,
+        schema: StructType,
+        whole_schema: StructType,
+    ) -> None:
+        # Spark makes several of these and pickles one: nothing is opened before it is needed.
+        self._settings = settings
+        self._limits = limits
+        self._log_path = log_path
+        self._schema = schema
+        self._whole_schema = whole_schema
+        self._available_now = False
+        self._inlet: Inlet | None = None
+        RowMaker(schema)
+
+    # in the process that plans the query
+
+    def initialOffset(self) -> dict[str, int]:
+        """Return the offset of a new query: no messages."""
+        return {"messages": 0}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the option maxMessagesPerTrigger."""
+        from pyspark.sql.streaming.datasource import ReadMaxRows
+
+        return ReadMaxRows(self._limits.per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Read until the queue is drained, and then no more."""
+        self._available_now = True
+
+    def latestOffset(
+        self, start: dict[str, int] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, int]:
+        """Confirm what is committed, receive what comes next, log it, and return how far that goes.
+
+        Args:
+            start: up to where everything is committed (pyspark 4.2 and later).
+            limit: how much may be added to it.
+
+        Raises:
+            ConnectionFailed: the broker is not to be reached.
+        """
+        if self._inlet is None:
+            # Spark ends this process with SIGTERM; after ``stop`` the broker takes messages back without
+            # counting a failed delivery. Nothing depends on it.
+            exit_on_sigterm()
+            self._inlet = Inlet(self._settings, self._limits, self._log_path, self._whole_schema)
+        most = min(getattr(limit, "max_rows", self._limits.per_trigger), self._limits.per_trigger)
+        known = None if start is None else start["messages"]
+        return {"messages": self._inlet.advance(known, most, available_now=self._available_now)}
+
+    def reportLatestOffset(self) -> dict[str, int] | None:
+        """Return how far it would go with what has arrived, for the progress of the query."""
+        return {"messages": self._inlet.arrived} if self._inlet is not None else None
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """Return where in the log a batch is.
+
+        Raises:
+            UsageError: it is not there.
+        """
+        partitions: list[InputPartition] = []
+        for batch in BatchLog(self._log_path).covering(start["messages"], end["messages"]):
+            total = batch.end - batch.start
+            size = -(-total // self._limits.partitions)
+            partitions.extend(
+                LogPartition(batch.path, first, min(size, total - first)) for first in range(0, total, size)
+            )
+        return partitions
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Confirm what is committed; :meth:`latestOffset` did so before, on pyspark 4.2 and later."""
+        if self._inlet is not None:
+            self._inlet.commit(end["messages"])
+
+    def stop(self) -> None:
+        """Disconnect, if it is called at all; what is not confirmed goes back to the queue."""
+        inlet, self._inlet = self._inlet, None
+        if inlet is not None:
+            inlet.close()
+
+    # in the workers
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Read a part of a batch from the log."""
+        assert isinstance(partition, LogPartition)
+        for whole in BatchLog(self._log_path).read(partition.path, self._schema.fieldNames()):
+            part = whole.slice(partition.first, partition.count)
+            for first in range(0, part.num_rows, _ROWS):
+                yield part.slice(first, _ROWS)
+
+
+class Inlet:
+    """The one consumer of a query: from the broker into the log.
+
+    Attributes:
+        end: how many messages were handed out since the start of the query.
+    """
+
+    def __init__(
+        self, settings: SourceSettings, limits: StreamLimits, log_path: str, schema: StructType
+    ) -> None:
+        self._limits = limits
+        self._log = BatchLog(log_path)
+        self._maker = RowMaker(schema)
+        self._ledger = Ledger()
+        self._receiver = SourceReceiver(settings)
+        self._delivered: dict[Key, Queue] = {}
+        self._reconnects = 0
+        self._connected = False
+        self._drained = False
+        self._read = 0
+        self.end: int | None = None
+        self._context = portal()
+        self._portal: Portal = self._context.__enter__()
+
+    @property
+    def arrived(self) -> int:
+        """How many messages there are with those that wait."""
+        return (self.end or 0) + self._receiver.buffered
+
+    def advance(self, start: int | None, most: int, *, available_now: bool) -> int:
+        """See :meth:`StreamReader.latestOffset`."""
+        if self.end is None:
+            self._log.acquire()
+            self.end = self._recover(start)
+        if start is not None:
+            self.commit(start)
+            if start < self.end:
+                return self.end  # asked again for what was handed out
+        if self._drained:
+            return self.end
+        if available_now and self._limits.max_messages is not None:
+            most = min(most, self._limits.max_messages - self._read)
+            if most <= 0:
+                return self.end
+        wait = self._limits.idle if available_now else self._limits.poll
+        received = self._receive(most, wait)
+        if not received:
+            self._drained = available_now
+            return self.end
+        self._read += len(received)
+        batch = self._log.append(self.end, self._maker.make(received))
+        self._ledger.hand_out(batch.end, [_key(each) for each in received])
+        self.end = batch.end
+        return self.end
+
+    def _recover(self, start: int | None) -> int:
+        """Take up the log of an earlier run; return how far it goes.
+
+        What lies beyond ``start`` was never seen by Spark, nor confirmed: the broker delivers it again.
+        """
+        end = start or 0
+        for batch in self._log.batches():
+            if start is not None and batch.start >= start:
+                self._log.remove(batch)
+                continue
+            keys: list[Key] = []
+            for rows in self._log.read(batch.path, ["queue", "guid"]):
+                columns: Any = rows.to_pydict()
+                keys.extend(zip(columns["queue"], columns["guid"], strict=True))
+            self._ledger.hand_out(batch.end, keys)
+            end = max(end, batch.end)
+        return end
+
+    def _receive(self, most: int, wait: float) -> list[Received]:
+        """Return messages that were not handed out before."""
+        if not self._connected:
+            self._portal.run(self._receiver.open())
+            self._connected = True
+        while True:
+            taken = self._portal.run(self._receiver.take(most, wait, self._limits.linger))
+            if self._receiver.reconnects != self._reconnects:
+                # Nothing is delivered any more; what is not confirmed comes again.
+                self._reconnects = self._receiver.reconnects
+                self._delivered.clear()
+            fresh: list[Received] = []
+            again: list[Key] = []
+            seen: set[Key] = set()
+            for each in taken:
+                key = _key(each)
+                self._delivered[key] = each.message.subscription.queue
+                standing = self._ledger.standing(key)
+                if standing is Standing.COMMITTED:
+                    again.append(key)
+                elif standing is Standing.NEW and key not in seen:
+                    seen.add(key)
+                    fresh.append(each)
+            self._confirm(again)
+            if fresh or not taken:
+                return fresh
+
+    def commit(self, end: int) -> None:
+        """Everything up to ``end`` is committed: confirm it, and clear the log of what is long done."""
+        self._confirm(self._ledger.commit(end))
+        done = self._ledger.forget()
+        if done:
+            for batch in self._log.batches():
+                if batch.end <= done:
+                    self._log.remove(batch)
+
+    def _confirm(self, keys: list[Key]) -> None:
+        guids: dict[Queue, list[str]] = {}
+        for key in keys:
+            queue = self._delivered.pop(key, None)
+            if queue is not None:  # otherwise it will be, when it is delivered again
+                guids.setdefault(queue, []).append(key[1])
+        if guids:
+            self._portal.run(self._receiver.confirm(guids))
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._portal.run(self._receiver.close(), timeout=15)
+        self._context.__exit__()
+        self._log.release()
+
+
+def _key(received: Received) -> Key:
+    return (received.message.queue_uri, received.message.guid)

@@ -1,0 +1,133 @@
+"""What Spark calls to write: batch and stream, from Arrow batches (or rows, where Spark hands over those)."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
+
+from bmq.spark._arrow import RecordBatch
+from bmq.spark._columns import BoundColumns, RowData, check_columns
+from bmq.spark._partition import WritePartition, task_scope
+from bmq.spark._posting import SLICE_BYTES, SLICE_ROWS, SinkSettings, post_partition
+from bmq.spark._summary import PartitionReport, Summary
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+    from pyspark.sql.types import StructType
+else:
+    try:
+        from pyspark.sql.datasource import DataSourceStreamArrowWriter
+    except ImportError:  # pyspark 4.0 streams rows
+        DataSourceStreamArrowWriter = DataSourceStreamWriter
+
+__all__ = ["ArrowPartition", "BatchWriter", "Posted", "StreamWriter"]
+
+logger = logging.getLogger("bmq.spark")
+
+
+@dataclass
+class Posted(WriterCommitMessage):
+    """What a task tells the driver.
+
+    Attributes:
+        report: what became of its partition.
+    """
+
+    report: PartitionReport
+
+
+class ArrowPartition:
+    """Posts a partition that comes in Arrow batches, or in rows. It travels to the workers pickled."""
+
+    def __init__(self, settings: SinkSettings, schema: StructType) -> None:
+        self.settings = settings
+        self._names: list[str] = schema.fieldNames()
+        self._types = check_columns(schema, settings.columns)
+        # One id for all tasks and their repetitions, another for every write.
+        self._job = uuid.uuid4().hex
+
+    def post(self, batches: Iterator[Any]) -> PartitionReport:
+        """Post everything and wait for every acknowledgement."""
+        settings = self.settings
+        scope = task_scope(settings.job_id or self._job)
+        first = next(batches, None)
+        if first is None:
+            return PartitionReport(partition=scope.partition, attempt=scope.attempt)
+        if hasattr(first, "__fields__"):
+            return WritePartition(settings, self._types, None).post(_chain(first, batches), scope)
+        columns = BoundColumns(settings.columns, self._names, self._types)
+        return post_partition(_slices(_chain(first, batches), columns), columns, settings, scope)
+
+
+def _chain(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+    yield first
+    yield from rest
+
+
+def _slices(batches: Iterator[RecordBatch], columns: BoundColumns) -> Iterator[tuple[int, RowData]]:
+    used = set(columns.used)
+    position = 0
+    for batch in batches:
+        total: int = batch.num_rows
+        if not total:
+            continue
+        average = max(1, batch.nbytes // total)
+        size = max(1, min(SLICE_ROWS, SLICE_BYTES // average))
+        for start in range(0, total, size):
+            part = batch.slice(start, size)
+            values: list[Sequence[Any]] = [
+                part.column(at).to_pylist() if at in used else () for at in range(part.num_columns)
+            ]
+            yield position, columns.convert(values, position)
+            position += part.num_rows
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """``df.write.format("bmq")``."""
+
+    def __init__(self, partition: ArrowPartition) -> None:
+        self._partition = partition
+
+    def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
+        """Post one partition; it counts as written when every row is acknowledged."""
+        return Posted(self._partition.post(iterator))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Say what became of the write. It has long happened: nothing may fail here."""
+        logger.info("%s: %s", _target(self._partition), _summary(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Say that the write failed; what was posted stays posted."""
+        logger.warning("%s: aborted after %s", _target(self._partition), _summary(messages))
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """``df.writeStream.format("bmq")``."""
+
+    def __init__(self, partition: ArrowPartition) -> None:
+        self._partition = partition
+
+    def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
+        """Post one partition of a micro-batch; it counts as written when every row is acknowledged."""
+        return Posted(self._partition.post(iterator))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Say what became of the batch. It has long happened: nothing may fail here."""
+        logger.info("%s: batch %d: %s", _target(self._partition), batchId, _summary(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Say that the batch failed; what was posted stays posted, and is recognised when it is repeated."""
+        logger.warning("%s: batch %d aborted after %s", _target(self._partition), batchId, _summary(messages))
+
+
+def _target(partition: ArrowPartition) -> str:
+    return partition.settings.queue or f"the queues in column {partition.settings.columns.queue}"
+
+
+def _summary(messages: Sequence[WriterCommitMessage | None]) -> Summary:
+    return Summary([each.report for each in messages if isinstance(each, Posted)])

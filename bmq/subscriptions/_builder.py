@@ -1,0 +1,392 @@
+"""Expressions built from Python operators, so that values cannot be mistaken for syntax::
+
+    (P("CustomerId") == 1234) & ((P.OrderType == "EXPRESS") | P.Urgent.exists())
+
+A comparison is a :class:`Filter`; filters combine with ``&``, ``|`` and ``~``. What is rendered has no
+character and no operator too many.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NoReturn, TypeAlias, final
+
+from bmq.errors import InvalidArgument, InvalidExpression
+from bmq.subscriptions._diagnostics import ErrorKind, point_at
+from bmq.subscriptions._expression import Expression, planned
+from bmq.subscriptions._planner import plan_tree
+from bmq.subscriptions._rewrite import simplest
+from bmq.subscriptions._scanner import NAME_PATTERN
+from bmq.subscriptions._syntax import (
+    INT64_MAX,
+    INT64_MIN,
+    MAX_OPERATORS,
+    Binary,
+    BinaryOperator,
+    Boolean,
+    Exists,
+    Integer,
+    Junction,
+    Negate,
+    Node,
+    Not,
+    Property,
+    String,
+    operator_count,
+)
+from bmq.subscriptions._unparse import unparse
+
+__all__ = ["Filter", "Operand", "P", "PropertyFactory"]
+
+#: What a property may be compared with.
+Comparable: TypeAlias = bool | int | str
+
+_MAX_NESTING: Final = 32
+_PARENTHESES: Final = (
+    "Python's `&` and `|` bind tighter than `==` and `<`: put each comparison in parentheses, as in "
+    "(P.a == 1) & (P.b == 2)"
+)
+
+
+def _invalid(message: str, text: str, offset: int = 0) -> InvalidExpression:
+    return InvalidExpression(
+        f"{message}\n{point_at(text, offset)}" if text else message,
+        expression=text,
+        offset=offset,
+        code=ErrorKind.SYNTAX.name,
+    )
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str):
+        raise InvalidArgument(f"a property's name is a str, not {type(name).__name__}")
+    match = NAME_PATTERN.match(name)
+    if match is None or match.end() != len(name):
+        raise _invalid(
+            f"{name[:40]!r} cannot be named in an expression: a name starts with an ASCII letter and goes on "
+            "with letters, digits, `_` and `.`",
+            name,
+            match.end() if match else 0,
+        )
+    if name in ("true", "false"):
+        raise _invalid(f"{name!r} is a literal in an expression, never a property", name)
+    return name
+
+
+def _literal(value: object) -> Node:
+    if isinstance(value, bool):
+        return Boolean(value)
+    if isinstance(value, int):
+        if not INT64_MIN <= value <= INT64_MAX:
+            raise _invalid(f"integer overflow: {value} is outside {INT64_MIN} to {INT64_MAX}", "")
+        return Integer(int(value))
+    if isinstance(value, str):
+        text = str.__str__(value)
+        for offset, character in enumerate(text):
+            if character in '"\\\0':
+                raise _invalid(
+                    f"a string with {character!r} cannot be written in an expression: escapes are not "
+                    "decoded, so no literal has this value. Let producers set a property without it (a code, "
+                    "a hash), or check in the application",
+                    text,
+                    offset,
+                )
+        return String(text)
+    hints = {
+        "NoneType": "; to ask whether there is a property, use .exists()",
+        "float": "; all numbers are integers: scale it (cents instead of euros)",
+        "bytes": "; binary properties cannot be read by an expression",
+    }
+    kind = type(value).__name__
+    raise InvalidArgument(f"a property compares with bool, int or str, not {kind}{hints.get(kind, '')}")
+
+
+@final
+class Filter:
+    """A condition on a message's properties; made by comparing, never directly.
+
+    ``a & b``, ``a | b`` and ``~a`` combine. Evaluation is left to right and ends at the first error: in
+    ``(P.x == 1) | (P.y == 2)`` a message without ``x`` does not match, whatever its ``y``.
+    """
+
+    __slots__ = ("_depth", "_node")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, node: Node, depth: int = 1) -> None:
+        if depth > _MAX_NESTING:
+            raise InvalidExpression(
+                f"the filter is nested {depth} deep; no expression can hold that",
+                code=ErrorKind.TOO_COMPLEX.name,
+            )
+        self._node = node
+        self._depth = depth
+
+    @property
+    def ast(self) -> Node:
+        """The syntax tree in its simplest form."""
+        return simplest(self._node)
+
+    def expression(self) -> Expression:
+        """Return the filter as one checked expression.
+
+        Raises:
+            InvalidExpression: it exceeds a limit of the broker; :meth:`plan` may be able to split it.
+        """
+        return Expression(str(self))
+
+    def plan(self) -> list[Expression]:
+        """Return the filter as one expression, or as several that together mean it (see ``plan``).
+
+        Raises:
+            InvalidExpression: it exceeds a limit of the broker and cannot be split.
+        """
+        return planned(plan_tree(self._node))
+
+    def __and__(self, other: object) -> Filter:
+        return self._joined("&&", other, False)
+
+    def __rand__(self, other: object) -> Filter:
+        return self._joined("&&", other, True)
+
+    def __or__(self, other: object) -> Filter:
+        return self._joined("||", other, False)
+
+    def __ror__(self, other: object) -> Filter:
+        return self._joined("||", other, True)
+
+    def _joined(self, junction: Junction, other: object, swapped: bool) -> Filter:
+        right = _condition(other)
+        first, second = (right, self) if swapped else (self, right)
+        depth = max(side._depth + (not side._joins(junction)) for side in (first, second))
+        return Filter(Binary(junction, first._node, second._node), depth)
+
+    def _joins(self, junction: Junction) -> bool:
+        return isinstance(self._node, Binary) and self._node.operator == junction
+
+    def __invert__(self) -> Filter:
+        if isinstance(self._node, Not):
+            return Filter(self._node.operand, self._depth)
+        return Filter(Not(self._node), self._depth + 1)
+
+    def __bool__(self) -> NoReturn:
+        raise InvalidArgument(
+            f"a filter has no truth value here ({self}): it is for the broker to evaluate. Combine filters "
+            "with `&`, `|` and `~` instead of `and`, `or` and `not`; write a < P.x < b as "
+            "(P.x > a) & (P.x < b); for one of several values use P.x.one_of(...); to evaluate it, use "
+            ".expression().matches(...)"
+        )
+
+    def __eq__(self, other: object) -> NoReturn:
+        raise InvalidArgument(
+            "filters do not compare: there is no equality of conditions in the language (and "
+            f"{_PARENTHESES[0].lower()}{_PARENTHESES[1:]}); compare their texts with str()"
+        )
+
+    __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__
+
+    def __str__(self) -> str:
+        return unparse(simplest(self._node))
+
+    def __repr__(self) -> str:
+        return f"<Filter {self}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Filter, (self._node, self._depth))
+
+
+@final
+class Operand:
+    """A property, or integer arithmetic on properties; comparing it gives a :class:`Filter`."""
+
+    __slots__ = ("_node",)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, node: Node) -> None:
+        count = operator_count(node)
+        if count > MAX_OPERATORS:
+            raise InvalidExpression(
+                f"too many operators ({count}), max allowed operators: {MAX_OPERATORS}",
+                code=ErrorKind.TOO_COMPLEX.name,
+            )
+        self._node = node
+
+    @property
+    def ast(self) -> Node:
+        """The syntax tree."""
+        return self._node
+
+    # ---- to filters
+
+    def __eq__(self, other: object) -> Filter:  # type: ignore[override]
+        return self._compared("==", other)
+
+    def __ne__(self, other: object) -> Filter:  # type: ignore[override]
+        return self._compared("!=", other)
+
+    def __lt__(self, other: object) -> Filter:
+        return self._compared("<", other)
+
+    def __le__(self, other: object) -> Filter:
+        return self._compared("<=", other)
+
+    def __gt__(self, other: object) -> Filter:
+        return self._compared(">", other)
+
+    def __ge__(self, other: object) -> Filter:
+        return self._compared(">=", other)
+
+    def _compared(self, operator: BinaryOperator, other: object) -> Filter:
+        if isinstance(other, Filter):
+            raise InvalidArgument(f"a property does not compare with a condition ({other}); {_PARENTHESES}")
+        right = other._node if isinstance(other, Operand) else _literal(other)
+        if isinstance(right, Boolean) and operator not in ("==", "!="):
+            raise InvalidArgument(
+                f"booleans have no order: `{operator}` with {other} is an error for every message"
+            )
+        if not isinstance(self._node, Property) and isinstance(right, Boolean | String):
+            raise InvalidArgument(f"{self} is an integer and never compares with {other!r}")
+        return Filter(Binary(operator, self._node, right))
+
+    def one_of(self, *values: Comparable) -> Filter:
+        """The property equals one of these values: an ``||`` of comparisons.
+
+        Raises:
+            TypeError: there are no values, or one is of a type a property cannot be compared with.
+        """
+        if not values:
+            raise InvalidArgument("one_of() needs at least one value")
+        result = self == values[0]
+        for value in values[1:]:
+            result = result | (self == value)
+        return result
+
+    def exists(self) -> Filter:
+        """The message has the property (and it is not BINARY, which an expression cannot read)."""
+        if not isinstance(self._node, Property):
+            raise InvalidArgument(f"exists() asks for one property, and {self} is a computation")
+        return Filter(Exists(self._node.name))
+
+    def __invert__(self) -> Filter:
+        return ~_condition(self)
+
+    def __and__(self, other: object) -> Filter:
+        return _condition(self) & other
+
+    def __rand__(self, other: object) -> Filter:
+        return _condition(other) & self
+
+    def __or__(self, other: object) -> Filter:
+        return _condition(self) | other
+
+    def __ror__(self, other: object) -> Filter:
+        return _condition(other) | self
+
+    def expression(self) -> Expression:
+        """The boolean property by itself as an expression."""
+        return _condition(self).expression()
+
+    def __bool__(self) -> NoReturn:
+        raise InvalidArgument(
+            f"{self} has no value here: it stands for a property of messages to come. Combine conditions "
+            "with `&`, `|` and `~` instead of `and`, `or` and `not`"
+        )
+
+    # ---- to operands
+
+    def _computed(self, operator: BinaryOperator, other: object, *, swapped: bool = False) -> Operand:
+        if isinstance(other, Operand):
+            node = other._node
+        elif isinstance(other, bool) or not isinstance(other, int):
+            raise InvalidArgument(f"`{operator}` takes integers, not {type(other).__name__}")
+        else:
+            node = _literal(other)
+        left, right = (node, self._node) if swapped else (self._node, node)
+        return Operand(Binary(operator, left, right))
+
+    def __add__(self, other: object) -> Operand:
+        return self._computed("+", other)
+
+    def __radd__(self, other: object) -> Operand:
+        return self._computed("+", other, swapped=True)
+
+    def __sub__(self, other: object) -> Operand:
+        return self._computed("-", other)
+
+    def __rsub__(self, other: object) -> Operand:
+        return self._computed("-", other, swapped=True)
+
+    def __mul__(self, other: object) -> Operand:
+        return self._computed("*", other)
+
+    def __rmul__(self, other: object) -> Operand:
+        return self._computed("*", other, swapped=True)
+
+    def __truediv__(self, other: object) -> Operand:
+        return self._computed("/", other)
+
+    def __rtruediv__(self, other: object) -> Operand:
+        return self._computed("/", other, swapped=True)
+
+    def __mod__(self, other: object) -> Operand:
+        return self._computed("%", other)
+
+    def __rmod__(self, other: object) -> Operand:
+        return self._computed("%", other, swapped=True)
+
+    def __neg__(self) -> Operand:
+        return Operand(Negate(self._node))
+
+    def __floordiv__(self, other: object) -> NoReturn:
+        raise InvalidArgument("the broker divides toward zero, not down: write `/`")
+
+    __rfloordiv__ = __floordiv__
+
+    def __str__(self) -> str:
+        return unparse(self._node)
+
+    def __repr__(self) -> str:
+        return f"<Operand {self}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Operand, (self._node,))
+
+
+def _condition(value: object) -> Filter:
+    if isinstance(value, Filter):
+        return value
+    if isinstance(value, Operand):
+        if isinstance(value.ast, Property):
+            return Filter(value.ast)
+        raise InvalidArgument(f"{value} is an integer, not a condition: compare it with something")
+    raise InvalidArgument(
+        f"`&` and `|` join conditions, not {type(value).__name__} {value!r}; {_PARENTHESES}"
+    )
+
+
+@final
+class PropertyFactory:
+    """``P``: ``P("any.name")`` or ``P.name`` is the property of that name."""
+
+    __slots__ = ()
+
+    def __call__(self, name: str) -> Operand:
+        """The property of this name.
+
+        Raises:
+            InvalidExpression: an expression cannot name it.
+        """
+        return Operand(Property(_name(name)))
+
+    def __getattr__(self, name: str) -> Operand:
+        if name.startswith("_"):
+            raise AttributeError(f"a property's name starts with an ASCII letter: {name!r} cannot be one")
+        return self(name)
+
+    def __repr__(self) -> str:
+        return "P"
+
+    def __reduce__(self) -> str:
+        return "P"
+
+
+#: Where every built expression starts.
+P: Final = PropertyFactory()

@@ -1,0 +1,63 @@
+"""The broker's verdict on an expression, checks in the broker's order."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bmq.subscriptions._diagnostics import no_properties, too_long, too_many_operators, unencodable
+from bmq.subscriptions._parser import parse
+from bmq.subscriptions._syntax import (
+    MAX_LENGTH,
+    MAX_OPERATORS,
+    Boolean,
+    Integer,
+    Node,
+    String,
+    property_names,
+    walk,
+)
+
+__all__ = ["Checked", "check", "encoded_length"]
+
+
+class Checked(NamedTuple):
+    """A valid expression: its tree, its operators as the broker counts them, the names it uses."""
+
+    ast: Node
+    operators: int
+    properties: tuple[str, ...]
+
+
+def encoded_length(text: str) -> int:
+    """The bytes of a text as it is sent.
+
+    Raises:
+        InvalidExpression: the text has a lone surrogate, which has no bytes.
+    """
+    try:
+        return len(text.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError as error:
+        raise unencodable(text, error.start) from None
+
+
+def check(text: str) -> Checked:
+    """Accept what the broker would compile.
+
+    The checks: length, syntax, operators, at least one property. The broker's fifth, at most ten references
+    to properties, cannot fail: each reference is an operator as well.
+
+    Raises:
+        InvalidExpression: the broker could not compile it, and would then deliver everything; or a string
+            literal holds a NUL, at which the broker would cut it.
+    """
+    size = encoded_length(text)
+    if size > MAX_LENGTH:
+        raise too_long(text, size)
+    ast = parse(text)
+    operators = [node for node in walk(ast) if not isinstance(node, Integer | String | Boolean)]
+    if len(operators) > MAX_OPERATORS:
+        raise too_many_operators(text, len(operators), operators[MAX_OPERATORS].offset)
+    names = property_names(ast)
+    if not names:
+        raise no_properties(text)
+    return Checked(ast, len(operators), names)

@@ -1,0 +1,277 @@
+"""What is said about an expression that does not compile.
+
+The first line is the broker's own detailed message, word for word. Below it stand the expression with a caret
+under the place, what is probably meant, and what would be legal there.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from bmq.errors import InvalidExpression
+from bmq.subscriptions._scanner import END, Token
+from bmq.subscriptions._syntax import INT64_MAX, INT64_MIN, MAX_LENGTH, MAX_OPERATORS
+
+__all__ = [
+    "ErrorKind",
+    "Problem",
+    "no_properties",
+    "point_at",
+    "syntax_error",
+    "too_long",
+    "too_many_operators",
+    "unencodable",
+]
+
+
+class ErrorKind(IntEnum):
+    """The broker's error codes of compiling (-100 and below) and of evaluating an expression."""
+
+    NAME = -1
+    TYPE = -2
+    BINARY = -3
+    ARITHMETIC = -4
+    UNDEFINED = -5
+    SYNTAX = -100
+    NO_PROPERTIES = -101
+    TOO_COMPLEX = -102
+    TOO_LONG = -103
+
+    @property
+    def text(self) -> str:
+        """The broker's short text, as in its log."""
+        return _SHORT_TEXTS[self]
+
+
+_SHORT_TEXTS: Final = {
+    ErrorKind.NAME: "undefined name in subscription expression",
+    ErrorKind.TYPE: "type error in expression",
+    ErrorKind.BINARY: "binary properties are not supported",
+    ErrorKind.ARITHMETIC: "arithmetic error in expression",
+    ErrorKind.UNDEFINED: "undefined error",
+    ErrorKind.SYNTAX: "syntax error",
+    ErrorKind.NO_PROPERTIES: "expression does not use any property",
+    ErrorKind.TOO_COMPLEX: "subscription expression is too complex",
+    ErrorKind.TOO_LONG: "subscription expression is too long",
+}
+
+_WINDOW: Final = 100
+_ELLIPSIS: Final = "…"
+
+
+class Problem(NamedTuple):
+    """Where the parser stopped: the offending token, what could have stood there, open parentheses."""
+
+    tokens: list[Token]
+    position: int
+    expecting: str
+    depth: int
+    literal: bool = False
+
+
+def point_at(text: str, offset: int) -> str:
+    """Two lines: the text, one printable character each, and a caret with the column (from 1)."""
+    start, end = 0, len(text)
+    if end > _WINDOW:
+        start = max(0, min(offset - _WINDOW // 2, end - _WINDOW))
+        end = start + _WINDOW
+    shown = "".join(_printable(c) for c in text[start:end])
+    if start:
+        shown = _ELLIPSIS + shown[1:]
+    if end < len(text):
+        shown = shown[:-1] + _ELLIPSIS
+    return f"    {shown}\n    {' ' * (offset - start)}^ column {offset + 1}"
+
+
+def _printable(character: str) -> str:
+    code = ord(character)
+    if code < 0x20:
+        return chr(0x2400 + code)
+    if code == 0x7F:
+        return "\u2421"
+    return character if character.isprintable() else "\ufffd"
+
+
+def _error(text: str, kind: ErrorKind, message: str, offset: int, *advice: str) -> InvalidExpression:
+    lines = [message, point_at(text, offset), *(line for line in advice if line)]
+    return InvalidExpression("\n".join(lines), expression=text, offset=offset, code=kind.name)
+
+
+def too_long(text: str, size: int) -> InvalidExpression:
+    """The text has more bytes than the broker takes."""
+    fitting = len(text.encode("utf-8", "surrogateescape")[:MAX_LENGTH].decode("utf-8", "ignore"))
+    return _error(
+        text,
+        ErrorKind.TOO_LONG,
+        f"expression is too long ({size}), max allowed length: {MAX_LENGTH}",
+        fitting,
+        "Everything from the caret on is too much. Leave out spaces, shorten property names, or split the "
+        "expression at a `||` into several subscriptions of one consumer (bmq.subscriptions.plan does it).",
+    )
+
+
+def too_many_operators(text: str, count: int, offset: int) -> InvalidExpression:
+    """The expression has more operators than the broker takes."""
+    return _error(
+        text,
+        ErrorKind.TOO_COMPLEX,
+        f"too many operators ({count}), max allowed operators: {MAX_OPERATORS}",
+        offset,
+        "Every operator counts one, and so does every property and every exists(). Split the expression at a "
+        "`||` into several subscriptions of one consumer (bmq.subscriptions.plan does it).",
+    )
+
+
+def no_properties(text: str) -> InvalidExpression:
+    """The expression reads no property at all."""
+    return _error(
+        text,
+        ErrorKind.NO_PROPERTIES,
+        "expression does not use any properties",
+        0,
+        "An expression has to name at least one property. To receive everything, subscribe without one.",
+    )
+
+
+def unencodable(text: str, offset: int) -> InvalidExpression:
+    """The text holds a lone surrogate, which has no bytes to send."""
+    return _error(
+        text,
+        ErrorKind.SYNTAX,
+        f"syntax error, unexpected invalid character at offset {offset}",
+        offset,
+        f"{text[offset]!r} is half a character: it cannot be encoded as UTF-8.",
+    )
+
+
+def syntax_error(text: str, problem: Problem) -> InvalidExpression:
+    """The parser met a token that cannot stand where it stands."""
+    token = problem.tokens[problem.position]
+    at = len(text[: token.offset].encode("utf-8", "surrogateescape"))
+    if problem.literal:
+        message = f"integer overflow at offset {at}"
+    else:
+        expecting = _BROKER_EXPECTING.get(problem.expecting, "")
+        message = f"syntax error, unexpected {token.kind}{expecting} at offset {at}"
+    # The broker reports an unexpected end at the last token; the caret shows where something is missing.
+    caret = len(text) if token.kind == END else token.offset
+    lines = [message, point_at(text, caret), _hint(text, problem), f"Legal here: {_legal(problem)}."]
+    return InvalidExpression(
+        "\n".join(line for line in lines if line),
+        expression=text,
+        offset=token.offset,
+        code=ErrorKind.SYNTAX.name,
+    )
+
+
+_BROKER_EXPECTING: Final = {"name": ", expecting property or exists", "close": ", expecting )"}
+
+
+def _legal(problem: Problem) -> str:
+    match problem.expecting:
+        case "operand":
+            return 'a property, a number, a "string", true, false, exists(name), `!`, `-` or `(`'
+        case "name":
+            return "the bare name of one property"
+        case "close":
+            return "`)`"
+        case "chain":
+            return f"`&&`, `||`, + - * / % or {_end(problem)}"
+        case _:
+            return f"an operator (&& || == != < <= > >= + - * / %) or {_end(problem)}"
+
+
+def _end(problem: Problem) -> str:
+    return "`)`" if problem.depth else "the end"
+
+
+_WORDS: Final = {"and": "`&&`", "or": "`||`", "not": "`!`"}
+_NO_SUCH_WORDS: Final = frozenset({"in", "is", "like", "between", "matches", "contains", "mod", "div", "xor"})
+
+_CHARACTERS: Final = {
+    "=": "Equality is written `==`.",
+    "|": "Or is written `||`.",
+    "&": "And is written `&&`.",
+    "'": 'Strings stand in double quotes: "…".',
+    "\u2018": 'Strings stand in straight double quotes: "…".',
+    "\u2019": 'Strings stand in straight double quotes: "…".',
+    "\u201c": 'Strings stand in straight double quotes: "…".',
+    "\u201d": 'Strings stand in straight double quotes: "…".',
+    '"': "This string never ends: its closing double quote is missing (a backslash takes the character "
+    "after it along; a NUL is not possible).",
+    "_": "A property's name starts with an ASCII letter; `_`, digits and `.` may follow.",
+    "\r": "A carriage return is not white space here: only space, tab and line feed are.",
+    "^": "There are no bit operators and no powers.",
+    ",": "There are no lists: compare with each value and join with `||`.",
+    "?": "There is no conditional operator.",
+    "\0": "A NUL cannot be part of an expression.",
+}
+
+
+def _hint(text: str, problem: Problem) -> str:
+    """What is probably meant; empty when nothing in particular."""
+    token = problem.tokens[problem.position]
+    previous = problem.tokens[problem.position - 1] if problem.position else None
+    if token.kind == "invalid character":
+        return _character_hint(text, token, previous)
+    if token.kind == "overflow" and problem.literal:
+        return f"Integers are 64 bits: {INT64_MIN} to {INT64_MAX}."
+    if problem.expecting == "chain":
+        return "Comparisons do not chain: write `a < b && b < c`, or put one of them in parentheses."
+    if problem.expecting in ("name", "close"):
+        return "exists() takes one bare property name, as in exists(CustomerId)."
+    adjacent = previous is not None and previous.offset + len(previous.text) == token.offset
+    if token.kind == ">" and adjacent and previous is not None and previous.kind == "<":
+        return "Inequality is written `!=`."
+    if problem.expecting == "operator":
+        return _operator_hint(problem, token, previous, adjacent)
+    if token.kind == END and previous is None:
+        return "The expression is empty. To receive everything, subscribe without one."
+    return ""
+
+
+def _operator_hint(problem: Problem, token: Token, previous: Token | None, adjacent: bool) -> str:
+    for word in (token, previous):
+        if word is None or word.kind != "property":
+            continue
+        if word.text.lower() in _WORDS:
+            return f"`{word.text}` is a property name here: write {_WORDS[word.text.lower()]}."
+        if word.text.lower() in _NO_SUCH_WORDS:
+            return f"There is no operator `{word.text}`; it is a property name here."
+    if token.kind in ("integer", "overflow") and token.text.startswith("-"):
+        return (
+            f"A minus directly before digits belongs to the number: `{token.text}` is one token. "
+            f"To subtract, write `- {token.text[1:]}`."
+        )
+    if token.kind == "property" and adjacent and previous is not None and previous.kind == "integer":
+        return "A property's name starts with an ASCII letter, not with a digit."
+    if token.kind == END and problem.depth:
+        return "A closing parenthesis is missing."
+    if token.kind == ")":
+        return "This parenthesis closes nothing."
+    if token.kind in ("property", "exists", "string", "integer", "true", "false", "("):
+        return "An operator is missing between this and what stands before it."
+    return ""
+
+
+def _character_hint(text: str, token: Token, previous: Token | None) -> str:
+    character = token.text
+    following = text[token.offset + 1 : token.offset + 2]
+    if character == "=":
+        if previous is not None and previous.offset + len(previous.text) == token.offset:
+            if previous.kind == "=":
+                return "Equality is written `==`, with two signs."
+            if previous.kind == "<>":
+                return "Inequality is written `!=`, with one equals sign."
+        if following in ("<", ">"):
+            return f"Write `{following}=`."
+    if character == "." and previous is not None and previous.kind == "integer":
+        return "Numbers are whole: there are no fractions."
+    if character in _CHARACTERS:
+        return _CHARACTERS[character]
+    if character.isspace():
+        return f"{character!r} is not white space here: only space, tab and line feed are."
+    if not character.isascii():
+        return "Outside of strings only ASCII is possible: names have ASCII letters, digits, `_` and `.`."
+    return f"`{_printable(character)}` has no meaning in this language."

@@ -1,0 +1,224 @@
+"""A subscription expression as an object: checked when made, evaluated offline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, final
+
+from bmq.errors import InvalidArgument, InvalidExpression
+from bmq.subscriptions._checker import Checked, check, encoded_length
+from bmq.subscriptions._diagnostics import ErrorKind
+from bmq.subscriptions._doubts import Doubt, find_doubts, warn_of
+from bmq.subscriptions._evaluator import EvaluationFailure, Evaluator, always, compile_tree, lookup
+from bmq.subscriptions._syntax import Node
+from bmq.wire.properties import PropertyInput, Typed
+
+__all__ = ["Evaluation", "Expression", "made", "planned"]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The outcome of evaluating an expression on one message; true in a condition when it matched.
+
+    Attributes:
+        value: True or False, or None when the evaluation ended in an error (the message then does not match).
+        error: the kind of error: NAME, TYPE or ARITHMETIC.
+        offset: the index into the expression's text the error happened at.
+        reason: the error in words.
+    """
+
+    value: bool | None
+    error: ErrorKind | None = None
+    offset: int | None = None
+    reason: str = ""
+
+    @property
+    def matched(self) -> bool:
+        """Whether the message matches: an error is no match."""
+        return self.value is True
+
+    def __bool__(self) -> bool:
+        return self.value is True
+
+
+_MATCH: Final = Evaluation(True)
+_NO_MATCH: Final = Evaluation(False)
+
+
+@final
+class Expression:
+    """A subscription expression.
+
+    Immutable; equal and of one hash when the texts are equal, as the broker compares them. Pickles.
+
+    A broker accepts an expression it cannot compile without a word and then delivers *everything*, so the
+    text is checked here, before anything is sent.
+
+    Args:
+        text: the expression, for example ``CustomerId >= 1000 && exists(OrderType)``.
+        strict: False takes any text as it is. One that does not compile (see ``error``) matches every
+            message, as it does in the broker.
+
+    Raises:
+        InvalidExpression: the broker could not compile the text (only with ``strict``), or the text cannot
+            be encoded at all.
+
+    Warns:
+        ExpressionWarning: a legal text surely does not mean what it says (only with ``strict``); see
+            :attr:`doubts`.
+    """
+
+    __slots__ = ("_checked", "_error", "_evaluator", "_strict", "_text")
+
+    def __init__(self, text: str, *, strict: bool = True) -> None:
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidArgument(f"an expression is a str, not {type(text).__name__}")
+        self._text = text
+        self._strict = strict
+        self._checked: Checked | None = None
+        self._error: InvalidExpression | None = None
+        self._evaluator: Evaluator | None = None
+        try:
+            self._checked = check(text)
+        except InvalidExpression as error:
+            if strict:
+                raise
+            encoded_length(text)
+            self._error = error.with_traceback(None)
+        if strict:
+            warn_of(text, self.doubts)
+
+    @property
+    def text(self) -> str:
+        """The text as it is sent, byte for byte."""
+        return self._text
+
+    @property
+    def strict(self) -> bool:
+        """Whether the text was checked."""
+        return self._strict
+
+    @property
+    def error(self) -> InvalidExpression | None:
+        """Why the broker cannot compile the text; always None when strict."""
+        return self._error
+
+    @property
+    def ast(self) -> Node | None:
+        """The syntax tree; None when the text does not compile."""
+        return self._checked.ast if self._checked else None
+
+    @property
+    def properties(self) -> tuple[str, ...]:
+        """The names of the properties used, each once, in order of appearance."""
+        return self._checked.properties if self._checked else ()
+
+    @property
+    def operators(self) -> int:
+        """The operators as the broker counts them (at most 10): references to properties are included."""
+        return self._checked.operators if self._checked else 0
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """What in a legal text surely does not mean what it says: ``x == 1 && x == 2`` never matches."""
+        return find_doubts(self._checked.ast) if self._checked else ()
+
+    def compile(self) -> Evaluator:
+        """Return the function that evaluates the expression: for whoever has many messages to look at.
+
+        It takes a callable that gives a property's value by name (None or KeyError when there is none) and
+        returns True, False, or a :class:`~bmq.subscriptions.EvaluationFailure`; only ``is True`` is a match.
+        Made on first use and kept.
+        """
+        evaluator = self._evaluator
+        if evaluator is None:
+            evaluator = compile_tree(self._checked.ast) if self._checked else always
+            self._evaluator = evaluator
+        return evaluator
+
+    def matches(self, properties: Mapping[str, PropertyInput] | None) -> bool:
+        """Whether a message with these properties matches; an evaluation error is no match.
+
+        Args:
+            properties: as for ``post``; None for a message without any.
+
+        Raises:
+            InvalidProperty: a value that was read is of a type no property can have.
+        """
+        return self.compile()(lookup(properties)) is True
+
+    def evaluate(self, properties: Mapping[str, PropertyInput] | None) -> Evaluation:
+        """Evaluate on a message's properties and tell true, false and the kinds of errors apart.
+
+        Args:
+            properties: as for ``post``; None for a message without any.
+
+        Raises:
+            InvalidProperty: a value that was read is of a type no property can have.
+        """
+        if self._error is not None:
+            first_line = str(self._error).partition("\n")[0]
+            return Evaluation(
+                True, reason=f"the broker cannot compile this and matches everything: {first_line}"
+            )
+        outcome = self.compile()(lookup(properties))
+        if not isinstance(outcome, EvaluationFailure):
+            return _MATCH if outcome else _NO_MATCH
+        reason = outcome.reason
+        if outcome.kind is ErrorKind.TYPE:
+            get = lookup(properties)
+            found = [_describe(name, get(name)) for name in self.properties if get(name) is not None]
+            reason = f"{reason} ({', '.join(found)})" if found else reason
+        return Evaluation(None, outcome.kind, outcome.offset, reason)
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"Expression({self._text!r}{'' if self._strict else ', strict=False'})"
+
+    def __eq__(self, other: object) -> bool:
+        return self._text == other._text if isinstance(other, Expression) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((Expression, self._text))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_restore, (self._text, self._strict))
+
+
+def _restore(text: str, strict: bool) -> Expression:
+    """An expression that was checked before, or made by a program: nobody is warned."""
+    expression = Expression(text, strict=False)
+    if strict and expression.error is not None:
+        raise expression.error
+    expression._strict = strict
+    return expression
+
+
+def planned(texts: list[str]) -> list[Expression]:
+    """The expressions of a plan; of one that was split, the parts are not what somebody wrote."""
+    if len(texts) == 1:
+        return [Expression(texts[0])]
+    return made(texts)
+
+
+def made(texts: Iterable[str]) -> list[Expression]:
+    """Expressions that a program wrote: nobody is warned of them."""
+    return [_restore(text, True) for text in texts]
+
+
+def _describe(name: str, value: PropertyInput) -> str:
+    if isinstance(value, Typed):
+        return f"{name} is {value.type.name} {value.value!r}"
+    match value:
+        case bool():
+            kind = "BOOL"
+        case int():
+            kind = "an integer:"
+        case str():
+            kind = "STRING"
+        case _:
+            kind = "BINARY"
+    return f"{name} is {kind} {value!r}"

@@ -1,0 +1,433 @@
+"""Tag filters as objects, and the discard side of any filter.
+
+:class:`TagFilter` has the meaning of Pulsar's ``anytag`` and ``alltag``, :class:`CmqTags` that of CMQ's tag
+matching. Both turn into subscriptions. What Pulsar and CMQ drop for a subscriber stays in a BlazingMQ queue
+until somebody confirms it, which is what :func:`complement` is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import permutations
+from math import perm
+from typing import Final, TypeAlias
+
+from bmq.errors import InvalidArgument, InvalidExpression
+from bmq.subscriptions._builder import Filter, Operand, P
+from bmq.subscriptions._diagnostics import ErrorKind
+from bmq.subscriptions._expression import Expression, made, planned
+from bmq.subscriptions._planner import MAX_SUBSCRIPTIONS, plan_text, plan_tree
+from bmq.subscriptions._rewrite import is_total
+from bmq.subscriptions._syntax import Exists, Node, Not, join
+from bmq.subscriptions._tags import distinct, pulsar_tags, tag_name, tags_of
+from bmq.wire.properties import PropertyInput
+
+__all__ = [
+    "CmqTags",
+    "Complement",
+    "PulsarTags",
+    "Selector",
+    "TagFilter",
+    "complement",
+    "plan",
+    "subscriptions_for",
+    "tag",
+]
+
+
+#: What matches nothing.
+_NEVER: Final = "exists(tag)&&!exists(tag)"
+_ALL_OF_ADVICE: Final = (
+    "A message needs all of {count} tags, and that has to fit one expression: five tags if they are short, "
+    "for there is no *and* between subscriptions. Instead, either (1) let an application subscription in the "
+    "domain's configuration ask for half of them (the broker applies both), (2) let producers set one tag "
+    "for the combination, (3) with a closed list of up to 15 tags, let producers set the product of a prime "
+    "a tag, and subscribe to `tp % K == 0`, or (4) subscribe to five and check the others with matches() in "
+    "the application."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Complement:
+    """How to receive exactly what a filter does not want, in order to confirm it unseen.
+
+    Whoever drains has to ask :meth:`may_discard` for every message before confirming it, exact or not: a
+    message may have been routed by an earlier configuration of the stream.
+
+    It takes *all* that this filter does not want, what other consumers of the same appId want included. It is
+    for an appId whose consumers all have this one filter.
+
+    Attributes:
+        expressions: subscriptions that are disjoint from the filter and together match everything else; empty
+            when there is nothing to discard, or when ``catch_all``.
+        catch_all: no expressions can say it. Subscribe without expression at a *lower priority* than the
+            filter instead; wanted messages can then arrive there too, and belong to the application.
+        reason: why it is a catch-all; empty otherwise.
+        wanted: the filter itself, as subscriptions.
+    """
+
+    expressions: tuple[Expression, ...]
+    catch_all: bool
+    reason: str
+    wanted: tuple[Expression | None, ...]
+
+    def subscriptions(self) -> list[Expression | None]:
+        """What to subscribe to: expressions, or None for everything; empty when nothing is discarded."""
+        return [None] if self.catch_all else list(self.expressions)
+
+    def may_discard(self, properties: Mapping[str, PropertyInput] | None) -> bool:
+        """Whether the filter really does not want a message; only then may it be confirmed unseen."""
+        return not any(each is None or each.matches(properties) for each in self.wanted)
+
+
+def tag(text: str) -> Filter:
+    """The message has this tag: a condition to combine, as in ``tag("urgent") & (P.price > 3)``."""
+    return Filter(Exists(tag_name(text)))
+
+
+class TagFilter:
+    """Messages by their tags: at least one of ``any_of`` (if there are any) and every one of ``all_of``.
+
+    Without tags it takes every message. Immutable; equal when it has the same tags. Tags are case-sensitive.
+
+    Args:
+        any_of: a message needs one of these. Any number; many become several subscriptions.
+        all_of: a message needs all of these. At most five fit an expression.
+
+    Raises:
+        InvalidProperty: a tag is too long for any expression to name.
+    """
+
+    __slots__ = ("_all_of", "_any_of")
+
+    def __init__(self, *, any_of: Iterable[str] = (), all_of: Iterable[str] = ()) -> None:
+        self._any_of = distinct(any_of)
+        self._all_of = distinct(all_of)
+
+    @classmethod
+    def from_pulsar(cls, metadata: Mapping[str, str]) -> TagFilter:
+        """The filter of a Pulsar consumer's properties: the values under ``anytag...`` and ``alltag...``."""
+        return TagFilter(
+            any_of=[value for key, value in metadata.items() if key.startswith("anytag")],
+            all_of=[value for key, value in metadata.items() if key.startswith("alltag")],
+        )
+
+    @property
+    def any_of(self) -> frozenset[str]:
+        """A message needs one of these, unless there are none."""
+        return frozenset(self._any_of)
+
+    @property
+    def all_of(self) -> frozenset[str]:
+        """A message needs all of these."""
+        return frozenset(self._all_of)
+
+    @property
+    def ast(self) -> Node | None:
+        """The filter as a syntax tree, however big; None when it takes everything."""
+        terms: list[Node] = [Exists(tag_name(each)) for each in self._all_of]
+        # A tag in both sets makes any_of true wherever all_of is.
+        if self._any_of and not self.any_of & self.all_of:
+            terms.insert(0, join("||", [Exists(tag_name(each)) for each in self._any_of]))
+        return join("&&", terms) if terms else None
+
+    def matches_tags(self, tags: Iterable[str]) -> bool:
+        """Whether a message with these tags matches."""
+        has = frozenset(distinct(tags))
+        return (not self._any_of or not has.isdisjoint(self._any_of)) and has.issuperset(self._all_of)
+
+    def matches(self, properties: Mapping[str, PropertyInput] | None) -> bool:
+        """Whether a message with these properties matches.
+
+        Args:
+            properties: as for ``post``; None for a message without any.
+        """
+        return self.matches_tags(tags_of(properties))
+
+    def subscriptions(self) -> list[Expression | None]:
+        """The subscriptions that together are this filter; ``[None]``, without expression, for everything.
+
+        A message that matches several of them is delivered once. Each has its own limits of unconfirmed
+        messages: divide the consumer's among them.
+
+        Raises:
+            InvalidExpression: ``all_of`` has more tags than one expression can hold.
+        """
+        tree = self.ast
+        if tree is None:
+            return [None]
+        try:
+            return [*made(plan_tree(tree))]
+        except InvalidExpression as error:
+            limit = str(error).partition("\n")[0]
+            raise InvalidExpression(
+                f"{limit}\n{_ALL_OF_ADVICE.format(count=len(self._all_of))}",
+                expression=error.expression,
+                offset=0,
+                code=error.code,
+            ) from None
+
+    def complement(self) -> Complement:
+        """How to receive what this filter drops, to confirm it unseen.
+
+        Raises:
+            InvalidExpression: ``all_of`` has more tags than one expression can hold.
+        """
+        return _complement(self.ast, self.subscriptions())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TagFilter):
+            return NotImplemented
+        return (self._any_of, self._all_of) == (other._any_of, other._all_of)
+
+    def __hash__(self) -> int:
+        return hash((self._any_of, self._all_of))
+
+    def __repr__(self) -> str:
+        return f"TagFilter(any_of={list(self._any_of)}, all_of={list(self._all_of)})"
+
+    def __getstate__(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return self._any_of, self._all_of
+
+    def __setstate__(self, state: tuple[tuple[str, ...], tuple[str, ...]]) -> None:
+        self._any_of, self._all_of = state
+
+
+class CmqTags(TagFilter):
+    """CMQ's tag matching: messages that share a tag with the subscriber; without tags every message.
+
+    Args:
+        tags: one by one, or in collections.
+
+    Raises:
+        InvalidProperty: a tag is too long for any expression to name.
+
+    >>> CmqTags("imac", "xiaomi").matches_tags({"apple", "imac"})
+    True
+    """
+
+    __slots__ = ()
+
+    def __init__(self, *tags: str | Iterable[str]) -> None:
+        super().__init__(any_of=[tag for each in tags for tag in ([each] if isinstance(each, str) else each)])
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """The subscriber's tags."""
+        return self.any_of
+
+    def __repr__(self) -> str:
+        return f"CmqTags({', '.join(map(repr, self._any_of))})"
+
+
+_PULSAR_ADVICE: Final = (
+    "A message needs all of {count} values, in properties of different names, and that has to fit one "
+    "expression: three values if they are short. Let producers set tags beside them (with_pulsar_tags), of "
+    "which five fit, or let a subscriber ask for three and check the others with matches()."
+)
+
+
+class PulsarTags(TagFilter):
+    """Pulsar's ``anytag`` and ``alltag`` for messages in Pulsar's own form: ``tag0`` = "urgent".
+
+    For producers that cannot be changed; where they can, ``with_pulsar_tags`` and a :class:`TagFilter` cost
+    less. Pulsar looks at every property whose name begins with "tag". An expression has to name the
+    properties it reads, so the names that producers use are given here, and others are not looked at. The
+    number of subscriptions is that of the ways to find the values under the names: two values of ``all_of``
+    under four names are twelve, three are 24.
+
+    Args:
+        any_of: a message has one of these as the value of one of the properties.
+        all_of: it has all of these. At most three fit an expression.
+        keys: the names of the properties; those that do not begin with "tag" are refused.
+
+    Raises:
+        InvalidArgument: there are no names, or one does not begin with "tag".
+        InvalidExpression: an expression cannot hold a name or a value.
+    """
+
+    __slots__ = ("_keys",)
+
+    def __init__(
+        self, *, any_of: Iterable[str] = (), all_of: Iterable[str] = (), keys: Iterable[str]
+    ) -> None:
+        super().__init__(any_of=any_of, all_of=all_of)
+        if isinstance(keys, str):
+            raise InvalidArgument(f"keys is a collection of names, not one name: write [{keys!r}]")
+        self._keys = tuple(sorted(set(keys)))
+        wrong = [key for key in self._keys if not key.startswith("tag")]
+        if wrong or not self._keys:
+            raise InvalidArgument(f"the names of Pulsar's tags begin with 'tag': {wrong or 'none is given'}")
+        for value in (*self._any_of, *self._all_of):
+            for key in self._keys:
+                _ = P(key) == value
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, str], keys: Iterable[str]) -> PulsarTags:
+        """The filter of a Pulsar consumer's properties, for messages with tags under these names."""
+        given = TagFilter.from_pulsar(metadata)
+        return PulsarTags(any_of=given.any_of, all_of=given.all_of, keys=keys)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The names of the properties that are looked at."""
+        return self._keys
+
+    @property
+    def ast(self) -> Node | None:
+        """None: no one expression is this filter, for where a property is missing evaluation ends."""
+        return None
+
+    def matches(self, properties: Mapping[str, PropertyInput] | None) -> bool:
+        """Whether a message with these properties matches, in Pulsar's form under the filter's names.
+
+        Args:
+            properties: as for ``post``; None for a message without any.
+        """
+        mine = {name: value for name, value in (properties or {}).items() if name in self._keys}
+        return self.matches_tags(pulsar_tags(mine))
+
+    def subscriptions(self) -> list[Expression | None]:
+        """The subscriptions that together are this filter; ``[None]``, without expression, for everything.
+
+        Raises:
+            InvalidExpression: ``all_of`` has more values than one expression can hold, or it would take too
+                many subscriptions.
+        """
+        if not self._any_of and not self._all_of:
+            return [None]
+        ways = perm(len(self._keys), len(self._all_of))
+        if ways > MAX_SUBSCRIPTIONS:
+            raise InvalidExpression(
+                f"{len(self._all_of)} values can stand under {len(self._keys)} names in {ways} ways, and "
+                f"each is a subscription; at most {MAX_SUBSCRIPTIONS} are made. Give fewer names, or let "
+                "producers set tags beside them (with_pulsar_tags)",
+                code=ErrorKind.TOO_COMPLEX.name,
+            )
+        any_of = () if self.any_of & self.all_of else self._any_of
+        texts: dict[str, None] = {}
+        try:
+            for chosen in permutations(self._keys, len(self._all_of)):
+                terms = [P(key) == value for key, value in zip(chosen, self._all_of, strict=True)]
+                # A name has one value: where it is one of all_of, it is none of any_of.
+                for key in [key for key in self._keys if key not in chosen] if any_of else [""]:
+                    wanted = [P(key).one_of(*any_of), *terms] if key else terms
+                    texts.update(dict.fromkeys(plan_tree(join("&&", [each.ast for each in wanted]))))
+        except InvalidExpression as error:
+            limit = str(error).partition("\n")[0]
+            advice = _PULSAR_ADVICE.format(count=len(self._all_of))
+            raise InvalidExpression(
+                f"{limit}\n{advice}", expression=error.expression, code=error.code
+            ) from None
+        # With fewer names than values there is no way at all.
+        return [*made(texts or [_NEVER])]
+
+    def complement(self) -> Complement:
+        """How to receive what this filter drops: a catch-all, for a name that is missing ends an evaluation.
+
+        Raises:
+            InvalidExpression: as :meth:`subscriptions`.
+        """
+        wanted = self.subscriptions()
+        if wanted == [None]:
+            return Complement((), False, "", (None,))
+        reason = "where one of the names is missing, neither the filter nor its negation matches"
+        return Complement((), True, reason, tuple(wanted))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PulsarTags):
+            return False
+        return super().__eq__(other) is True and self._keys == other._keys
+
+    def __hash__(self) -> int:
+        return hash((self._any_of, self._all_of, self._keys))
+
+    def __repr__(self) -> str:
+        return f"PulsarTags(any_of={[*self._any_of]}, all_of={[*self._all_of]}, keys={[*self._keys]})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_pulsar_tags, (self._any_of, self._all_of, self._keys))
+
+
+def _pulsar_tags(any_of: tuple[str, ...], all_of: tuple[str, ...], keys: tuple[str, ...]) -> PulsarTags:
+    return PulsarTags(any_of=any_of, all_of=all_of, keys=keys)
+
+
+#: Whatever says which messages a consumer wants; None is every message.
+Selector: TypeAlias = str | Expression | Filter | Operand | TagFilter | None
+
+
+def plan(filter: str | Expression | Filter | Operand) -> list[Expression]:
+    """Fit a filter into the broker's limits: one expression, or several that are joined by *or*.
+
+    Of a filter that exceeds a limit, every ``||`` at the top (or that can be brought there) is a place to
+    split. Subscriptions are judged one by one: where evaluating one part on a message ends in an error (a
+    property is missing), the message can still match another part.
+
+    Raises:
+        InvalidExpression: a syntax error, or a part that cannot be split exceeds a limit; the message says
+            which and what to do.
+    """
+    if isinstance(filter, Filter):
+        return filter.plan()
+    if isinstance(filter, Operand):
+        return [filter.expression()]
+    if isinstance(filter, Expression):
+        return [filter]
+    return planned(plan_text(filter))
+
+
+def subscriptions_for(selector: Selector) -> list[Expression | None]:
+    """The subscriptions that mean a selector, whatever its kind; None stands for no expression.
+
+    Raises:
+        InvalidExpression: as :func:`plan`.
+        InvalidArgument: it is nothing that selects messages.
+    """
+    if selector is None:
+        return [None]
+    if isinstance(selector, TagFilter):
+        return selector.subscriptions()
+    if not isinstance(selector, str | Expression | Filter | Operand):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidArgument(
+            "messages are selected by an expression as text, a bmq.Expression, a filter made with bmq.P, a "
+            f"bmq.TagFilter or a bmq.CmqTags, not by {type(selector).__name__} {selector!r}"
+        )
+    return list(plan(selector))
+
+
+def complement(selector: Selector) -> Complement:
+    """How to receive exactly what a selector does not want.
+
+    Only a condition of nothing but ``exists`` has an expression that is its opposite: any other ends in an
+    error on some messages, and then neither it nor its negation matches. The answer then is a catch-all.
+
+    Raises:
+        InvalidExpression: as :func:`plan`.
+    """
+    wanted = subscriptions_for(selector)
+    if isinstance(selector, TagFilter):
+        return selector.complement()
+    trees = [each.ast for each in wanted if each is not None]
+    known = [tree for tree in trees if tree is not None]
+    # Without expression, or with one the broker cannot compile, everything is wanted.
+    everything = len(known) < len(wanted)
+    return _complement(None if everything else join("||", known), wanted)
+
+
+def _complement(tree: Node | None, wanted: list[Expression | None]) -> Complement:
+    if tree is None:
+        return Complement((), False, "", tuple(wanted))
+    if not is_total(tree):
+        reason = (
+            "on messages where evaluating ends in an error (a property is missing, or of another type) "
+            "neither the filter nor its negation matches, so no expression takes the rest"
+        )
+        return Complement((), True, reason, tuple(wanted))
+    try:
+        texts = plan_tree(Not(tree))
+    except InvalidExpression as error:
+        reason = str(error).partition("\n")[0]
+        return Complement((), True, f"the opposite does not fit an expression: {reason}", tuple(wanted))
+    return Complement(tuple(made(texts)), False, "", tuple(wanted))

@@ -1,0 +1,145 @@
+"""Tokens to a syntax tree.
+
+An operator-precedence parser with its own stack instead of recursion, so that no text, however nested, can
+exhaust Python's. It stops at the very token the broker's parser stops at.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, NoReturn, cast
+
+from bmq.subscriptions._diagnostics import Problem, syntax_error
+from bmq.subscriptions._scanner import END, KIND, Token, integer_value, scan
+from bmq.subscriptions._syntax import (
+    NEGATED,
+    PRECEDENCE,
+    UNARY_PRECEDENCE,
+    Binary,
+    BinaryOperator,
+    Boolean,
+    Exists,
+    Integer,
+    Negate,
+    Node,
+    Not,
+    Property,
+    String,
+)
+
+__all__ = ["parse"]
+
+
+class _Pending(NamedTuple):
+    """An operator, or an opening parenthesis (precedence 0), that waits for its right-hand side."""
+
+    precedence: int
+    token: Token
+
+
+_BINARY: Final[dict[str, BinaryOperator]] = {KIND.get(text, text): text for text in PRECEDENCE}
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = scan(text)
+        self._position = 0
+        self._operands: list[Node] = []
+        self._pending: list[_Pending] = []
+
+    def parse(self) -> Node:
+        while True:
+            while not self._operand():
+                pass
+            if self._operator():
+                return self._operands.pop()
+
+    def _operand(self) -> bool:
+        """Take a token where an operand may begin; True when one is complete."""
+        token = self._take()
+        kind = token.kind
+        if kind in ("property", "string", "integer", "true", "false", "exists"):
+            self._operands.append(self._primary(token))
+            return True
+        if kind == "overflow":
+            raise syntax_error(self._text, self._problem("overflow", literal=True))
+        if kind in ("!", "-"):
+            self._pending.append(_Pending(UNARY_PRECEDENCE, token))
+        elif kind == "(":
+            self._pending.append(_Pending(0, token))
+        else:
+            self._refuse("operand")
+        return False
+
+    def _primary(self, token: Token) -> Node:
+        kind, text, offset = token
+        if kind == "integer":
+            return Integer(cast("int", integer_value(text)), offset)
+        if kind == "string":
+            return String(text[1:-1], offset)
+        if kind in ("true", "false"):
+            return Boolean(kind == "true", offset)
+        if kind == "exists" and self._tokens[self._position].kind == "(":
+            self._take()
+            name = self._take()
+            if name.kind not in ("property", "exists"):
+                self._refuse("name")
+            if self._take().kind != ")":
+                self._refuse("close")
+            return Exists(name.text, offset)
+        return Property(text, offset)
+
+    def _operator(self) -> bool:
+        """Take tokens where an operator or the end may stand; True when the expression is complete."""
+        while True:
+            token = self._take()
+            operator = _BINARY.get(token.kind)
+            if operator is not None:
+                precedence = PRECEDENCE[operator]
+                self._reduce(precedence + 1)
+                if self._pending and self._pending[-1].precedence == precedence:
+                    if operator in NEGATED:
+                        self._refuse("chain")
+                    self._reduce(precedence)
+                self._pending.append(_Pending(precedence, token))
+                return False
+            if token.kind not in (")", END):
+                self._refuse("operator")
+            self._reduce(1)
+            if token.kind == END and not self._pending:
+                return True
+            if token.kind == END or not self._pending:
+                self._refuse("operator")
+            self._pending.pop()
+
+    def _reduce(self, precedence: int) -> None:
+        """Apply every waiting operator that binds at least this tightly."""
+        while self._pending and self._pending[-1].precedence >= precedence:
+            level, (kind, _, offset) = self._pending.pop()
+            operand = self._operands.pop()
+            if level == UNARY_PRECEDENCE:
+                node: Node = Not(operand, offset) if kind == "!" else Negate(operand, offset)
+            else:
+                node = Binary(_BINARY[kind], self._operands.pop(), operand, offset)
+            self._operands.append(node)
+
+    def _take(self) -> Token:
+        token = self._tokens[self._position]
+        self._position += 1
+        return token
+
+    def _problem(self, expecting: str, *, literal: bool = False) -> Problem:
+        depth = sum(p.precedence == 0 for p in self._pending)
+        return Problem(self._tokens, self._position - 1, expecting, depth, literal)
+
+    def _refuse(self, expecting: str) -> NoReturn:
+        raise syntax_error(self._text, self._problem(expecting))
+
+
+def parse(text: str) -> Node:
+    """Parse an expression; no limit is checked but the grammar.
+
+    Raises:
+        InvalidExpression: with code SYNTAX.
+    """
+    return _Parser(text).parse()

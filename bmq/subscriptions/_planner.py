@@ -1,0 +1,151 @@
+"""Fitting a filter into the broker's limits.
+
+Several subscriptions of one consumer are joined by *or*, and a message that matches several of them comes
+once. So a filter too big for one expression can be split wherever an ``||`` is, or can be made to be, at
+the top::
+
+    (a || b || c) && d      becomes      (a || b) && d      and      c && d
+
+Nothing joins subscriptions by *and*: a conjunction that is too big cannot be split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from bmq.errors import InvalidExpression
+from bmq.subscriptions._checker import encoded_length
+from bmq.subscriptions._diagnostics import ErrorKind
+from bmq.subscriptions._parser import parse
+from bmq.subscriptions._rewrite import dual, nesting, simplest
+from bmq.subscriptions._syntax import (
+    MAX_LENGTH,
+    MAX_OPERATORS,
+    Binary,
+    Node,
+    Not,
+    flatten,
+    join,
+    operator_count,
+)
+from bmq.subscriptions._unparse import unparse
+
+__all__ = ["MAX_SUBSCRIPTIONS", "fits", "plan_text", "plan_tree"]
+
+#: A plan of more subscriptions than this is refused: each is evaluated by the broker for every message.
+MAX_SUBSCRIPTIONS: Final = 1000
+_MAX_NESTING: Final = 64
+_MAX_TEXT: Final = 1 << 20
+
+
+def fits(node: Node) -> bool:
+    """Whether the broker would take a tree's shortest text as one expression."""
+    return operator_count(node) <= MAX_OPERATORS and encoded_length(unparse(node)) <= MAX_LENGTH
+
+
+def plan_text(text: str) -> list[str]:
+    """Split the text of an expression of any size.
+
+    Raises:
+        InvalidExpression: the text has a syntax error, or cannot be split far enough.
+    """
+    if len(text) > _MAX_TEXT:
+        raise _refusal(
+            "expression", ErrorKind.TOO_LONG, f"a filter of {len(text)} characters is beyond planning"
+        )
+    ast = parse(text)
+    if operator_count(ast) <= MAX_OPERATORS and encoded_length(text) <= MAX_LENGTH:
+        return [text]
+    return plan_tree(ast)
+
+
+def plan_tree(node: Node) -> list[str]:
+    """Return the texts of as few expressions as simple splitting gives; each keeps to the limits.
+
+    Raises:
+        InvalidExpression: a part that cannot be split exceeds a limit; the message says which and what to do.
+    """
+    depth = nesting(node)
+    if depth > _MAX_NESTING:
+        raise _refusal(
+            "", ErrorKind.TOO_COMPLEX, f"the filter is nested {depth} deep; no expression can hold that"
+        )
+    return list(dict.fromkeys(unparse(part) for part in _split(simplest(node))))
+
+
+def _split(node: Node) -> list[Node]:
+    if fits(node):
+        return [node]
+    if isinstance(node, Not):
+        opened = dual(node)
+        if opened is not None:
+            return _split(opened)
+    if isinstance(node, Binary) and node.operator == "||":
+        return _pack(flatten("||", node), lambda chosen: chosen)
+    if isinstance(node, Binary) and node.operator == "&&":
+        terms = [_opened(term) for term in flatten("&&", node)]
+        choices = [len(flatten("||", term)) for term in terms]
+        widest = choices.index(max(choices))
+        if choices[widest] > 1:
+            before, after = terms[:widest], terms[widest + 1 :]
+            return _pack(flatten("||", terms[widest]), lambda chosen: join("&&", [*before, chosen, *after]))
+    raise _too_big(node)
+
+
+def _opened(term: Node) -> Node:
+    """A term of a conjunction, with ``!(a && b)`` written so that it can be split."""
+    opened = dual(term) if isinstance(term, Not) else None
+    return opened if isinstance(opened, Binary) and opened.operator == "||" else term
+
+
+def _pack(terms: list[Node], build: Callable[[Node], Node]) -> list[Node]:
+    """Put as many consecutive alternatives into each expression as fit."""
+    result: list[Node] = []
+    chunk: list[Node] = []
+    for term in terms:
+        if fits(build(join("||", [*chunk, term]))):
+            chunk.append(term)
+            continue
+        if chunk:
+            result.append(build(join("||", chunk)))
+            chunk = []
+        if fits(build(term)):
+            chunk = [term]
+        else:
+            result.extend(_split(build(term)))
+        if len(result) > MAX_SUBSCRIPTIONS:
+            raise _refusal(
+                "",
+                ErrorKind.TOO_COMPLEX,
+                f"the filter would take more than {MAX_SUBSCRIPTIONS} subscriptions; filter by something "
+                "that groups these values, or in the application",
+            )
+    if chunk:
+        result.append(build(join("||", chunk)))
+    return result
+
+
+def _refusal(text: str, kind: ErrorKind, message: str) -> InvalidExpression:
+    return InvalidExpression(message, expression=text, offset=0, code=kind.name)
+
+
+def _too_big(node: Node) -> InvalidExpression:
+    text, operators = unparse(node), operator_count(node)
+    length = encoded_length(text)
+    if operators > MAX_OPERATORS:
+        kind = ErrorKind.TOO_COMPLEX
+        limit = f"too many operators ({operators}), max allowed operators: {MAX_OPERATORS}"
+    else:
+        kind = ErrorKind.TOO_LONG
+        limit = f"expression is too long ({length}), max allowed length: {MAX_LENGTH}"
+    shown = text if len(text) <= MAX_LENGTH else text[: MAX_LENGTH - 1] + "…"
+    return _refusal(
+        text,
+        kind,
+        f"{limit}\n    {shown}\n"
+        "This part cannot be split: several subscriptions mean *or*, and nothing means *and*. What helps: "
+        "let producers set one property that says what these conditions say together; move some of them to "
+        "an application subscription in the domain's configuration (the broker applies both); shorten "
+        "property names; or subscribe to some of the conditions and check the rest in the application.",
+    )

@@ -1,0 +1,126 @@
+"""Rewriting boolean trees without changing what they mean, errors included.
+
+``!(a == 1)`` is ``a != 1`` and ``!a && !b`` is ``!(a || b)``: both sides are evaluated in the same order and
+stop at the same errors, but the broker counts fewer operators. (``a && b`` is *not* ``b && a`` in this
+language: a missing property on the left ends the evaluation.)
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bmq.subscriptions._syntax import (
+    NEGATED,
+    Binary,
+    Boolean,
+    Exists,
+    Junction,
+    Negate,
+    Node,
+    Not,
+    flatten,
+    join,
+    operator_count,
+    walk,
+)
+from bmq.subscriptions._unparse import unparse
+
+__all__ = ["dual", "is_total", "nesting", "simplest"]
+
+_DUAL: Final[dict[Junction, Junction]] = {"&&": "||", "||": "&&"}
+
+
+def dual(node: Not) -> Node | None:
+    """The negation of a junction as the other junction of negations; None when it negates something else."""
+    operand = node.operand
+    if not isinstance(operand, Binary) or operand.operator not in _DUAL:
+        return None
+    junction = operand.operator
+    return join(_DUAL[junction], [simplest(Not(term)) for term in flatten(junction, operand)])
+
+
+def nesting(node: Node) -> int:
+    """How deep a tree is, a chain of one junction counting once."""
+    deepest = 0
+    stack: list[tuple[Node, int]] = [(node, 1)]
+    while stack:
+        current, depth = stack.pop()
+        deepest = max(deepest, depth)
+        if isinstance(current, Not | Negate):
+            stack.append((current.operand, depth + 1))
+        elif isinstance(current, Binary):
+            for child in (current.left, current.right):
+                same = isinstance(child, Binary) and child.operator == current.operator in _DUAL
+                stack.append((child, depth if same else depth + 1))
+    return deepest
+
+
+def is_total(node: Node) -> bool:
+    """Whether evaluating can never end in an error: the tree tests for existence and nothing else."""
+    return all(
+        isinstance(n, Exists | Boolean | Not) or (isinstance(n, Binary) and n.operator in _DUAL)
+        for n in walk(node)
+    )
+
+
+def simplest(node: Node) -> Node:
+    """The form of a condition with the fewest operators, then the fewest characters.
+
+    The node is taken as a condition (a whole expression, or an operand of ``&&``, ``||`` or ``!``).
+    """
+    return _forms(node)[0]
+
+
+def _forms(node: Node) -> tuple[Node, Node]:
+    """The simplest forms of a condition and of its negation."""
+    match node:
+        case Not(operand):
+            positive, negative = _forms(operand)
+            return negative, positive
+        case Boolean(value):
+            return node, Boolean(not value)
+        case Binary("&&" | "||" as junction):
+            # Said twice is said once: whenever the second is reached, it has the value that the first had.
+            forms = [_forms(term) for term in dict.fromkeys(flatten(junction, node))]
+            plain = join(junction, _factored(_DUAL[junction], [positive for positive, _ in forms]))
+            other = join(_DUAL[junction], _factored(junction, [negative for _, negative in forms]))
+            return _cheaper(plain, _negation(other)), _cheaper(_negation(plain), other)
+        case Binary("==" | "!=" as operator, left, right) if isinstance(left, Boolean) or isinstance(
+            right, Boolean
+        ):
+            # The broker makes this very replacement, and counts the operators as they were written.
+            literal, other = (left, right) if isinstance(left, Boolean) else (right, left)
+            positive, negative = _forms(other)
+            keep = isinstance(literal, Boolean) and literal.value == (operator == "==")
+            return (positive, negative) if keep else (negative, positive)
+        case Binary(operator, left, right, offset) if operator in NEGATED:
+            return node, Binary(NEGATED[operator], left, right, offset)
+        case _:
+            return node, Not(node)
+
+
+def _factored(inner: Junction, terms: list[Node]) -> list[Node]:
+    """Turn each run of negated terms into one negation of the terms joined with the other junction."""
+    result: list[Node] = []
+    run: list[Node] = []
+    for term in [*terms, None]:
+        if isinstance(term, Not):
+            run.append(term.operand)
+            continue
+        if run:
+            result.append(Not(join(inner, run)))
+            run = []
+        if term is not None:
+            result.append(term)
+    return result
+
+
+def _negation(node: Node) -> Node:
+    return node.operand if isinstance(node, Not) else Not(node)
+
+
+def _cheaper(first: Node, second: Node) -> Node:
+    def cost(node: Node) -> tuple[int, int]:
+        return operator_count(node), len(unparse(node))
+
+    return first if cost(first) <= cost(second) else second

@@ -1,0 +1,306 @@
+"""Which subscription a message would go to, offline.
+
+What a broker does for one message of one appId: subscriptions with byte-equal expressions form a group; of a
+group only those of its highest priority are active. Groups are tried from the highest priority down, and the
+first that matches takes the message; where it is full, the message waits for it. Groups of one priority are
+tried in an order the broker does not specify (here: as listed).
+
+A message that finds a group full marks it, and from then on the group is passed by until it has room. If
+nothing that was looked at on the way had room, the broker stops: nothing is delivered to this application
+until something is usable again, whoever it is for. If something had room (and just did not match), delivery
+goes on without the full group, and the *next* messages for it go to lower priorities that match them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TypeAlias
+
+from bmq.errors import UsageError
+from bmq.subscriptions._builder import Filter, Operand
+from bmq.subscriptions._expression import Evaluation, Expression
+from bmq.wire.properties import PropertyInput
+
+__all__ = ["Decision", "Route", "RoutingTable", "Step"]
+
+_EVERYTHING = "(everything)"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One subscription of one consumer.
+
+    Attributes:
+        expression: None takes everything.
+        priority: higher is tried first.
+        name: what to call it; numbered when empty.
+        consumer: whose it is; the name when empty. Matters for broadcast: one copy a consumer.
+        full: the consumer is at its limit of unconfirmed messages.
+    """
+
+    expression: Expression | None
+    priority: int = 0
+    name: str = ""
+    consumer: str = ""
+    full: bool = False
+
+
+#: A route, or its first fields as a tuple; a plain text is checked as an expression.
+RouteInput: TypeAlias = (
+    Route | tuple[str | Expression | Filter | None, int] | tuple[str | Expression | Filter | None, int, str]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What became of one group of equal expressions.
+
+    Attributes:
+        priority: the highest of the group.
+        expression: the group's; None for everything.
+        active: the routes of that priority: they share the group's messages, turn by turn.
+        dormant: routes with the same expression at lower priorities: they get nothing.
+        evaluation: None when the group was not looked at, because another had matched before.
+        verdict: the outcome in words.
+    """
+
+    priority: int
+    expression: Expression | None
+    active: tuple[Route, ...]
+    dormant: tuple[Route, ...]
+    evaluation: Evaluation | None
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Where a message goes; as text, a table of how that came about.
+
+    Attributes:
+        candidates: the routes that may get it: one of them (they take turns), with broadcast all of them;
+            none when nothing matches or what matches is full.
+        waits: something matches but is full: the message waits for it.
+        stops: while it waits nothing is delivered to this application, to those with room included.
+        spills: routes of lower priority that the next such messages go to while this one waits.
+        also: routes of other expressions of the same priority that match too: the broker may choose them
+            instead.
+        steps: every group, in the order of evaluation.
+    """
+
+    candidates: tuple[Route, ...]
+    waits: bool
+    also: tuple[Route, ...]
+    steps: tuple[Step, ...]
+    broadcast: bool = False
+    stops: bool = False
+    spills: tuple[Route, ...] = ()
+
+    @property
+    def route(self) -> Route | None:
+        """The first candidate."""
+        return self.candidates[0] if self.candidates else None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The candidates' names."""
+        return tuple(route.name for route in self.candidates)
+
+    def __str__(self) -> str:
+        rows = [("priority", "expression", "subscriptions", "verdict")]
+        for step in self.steps:
+            text = _EVERYTHING if step.expression is None else step.expression.text
+            who = ", ".join(route.name + (" (full)" if route.full else "") for route in step.active)
+            rows.append((str(step.priority), text, who, step.verdict))
+            rows.extend(
+                (str(route.priority), text, route.name, f"never: {step.priority} is higher")
+                for route in step.dormant
+            )
+        widths = [max(len(row[i]) for row in rows) for i in range(3)]
+        rows.insert(1, ("-" * widths[0], "-" * widths[1], "-" * widths[2], "-" * len("verdict")))
+        lines = [
+            f"{row[0]:>{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]:<{widths[2]}}  {row[3]}" for row in rows
+        ]
+        return "\n".join([*lines, "", self._summary()])
+
+    def _summary(self) -> str:
+        if self.waits:
+            return self._wait()
+        if not self.candidates:
+            if self.broadcast:
+                return "Nothing matches: the message is dropped."
+            return "Nothing matches: the message stays in the queue until something does, or its TTL ends."
+        names = ", ".join(self.names)
+        if self.broadcast:
+            return f"A copy goes to each of: {names}."
+        told = f"The message goes to {names}."
+        if len(self.candidates) > 1:
+            told = f"The message goes to one of {names}, turn by turn."
+        if self.also:
+            others = ", ".join(route.name for route in self.also)
+            told += f" {others} match at the same priority: which expression comes first is not specified."
+        return told
+
+    def _wait(self) -> str:
+        told = "The message waits: what matches is full."
+        if self.stops:
+            return (
+                f"{told} Nothing that was looked at has room, so nothing more is delivered to this "
+                "application before it has, whoever it is for."
+            )
+        told += " Others have room, so delivery goes on"
+        if not self.spills:
+            return f"{told}."
+        names = ", ".join(route.name for route in self.spills)
+        return f"{told}, and the next messages like this one spill over to {names}."
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    priority: int
+    expression: Expression | None
+    active: tuple[Route, ...]
+    dormant: tuple[Route, ...]
+
+    def step(self, evaluation: Evaluation | None, verdict: str) -> Step:
+        return Step(self.priority, self.expression, self.active, self.dormant, evaluation, verdict)
+
+    def evaluate(self, properties: Mapping[str, PropertyInput] | None) -> Evaluation:
+        return Evaluation(True) if self.expression is None else self.expression.evaluate(properties)
+
+    @property
+    def free(self) -> tuple[Route, ...]:
+        return tuple(route for route in self.active if not route.full)
+
+
+class RoutingTable:
+    """The subscriptions of one appId (or of a queue without appIds).
+
+    Args:
+        routes: :class:`Route` objects, or tuples ``(expression, priority, name)``.
+        broadcast: the queue is of a broadcast domain: every consumer gets a copy.
+
+    Raises:
+        InvalidExpression: a text is no expression; to see what a broker does with it, give
+            ``Expression(text, strict=False)``.
+        UsageError: two routes have one name.
+    """
+
+    def __init__(self, routes: Iterable[RouteInput], *, broadcast: bool = False) -> None:
+        self._broadcast = broadcast
+        self._routes = tuple(_route(i, entry) for i, entry in enumerate(routes, 1))
+        names = [route.name for route in self._routes]
+        for name in names:
+            if names.count(name) > 1:
+                raise UsageError(f"two routes are called {name!r}: a decision could not be told apart")
+        self._groups = _grouped(self._routes)
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """Every route, as listed."""
+        return self._routes
+
+    def route(self, properties: Mapping[str, PropertyInput] | None) -> Decision:
+        """Decide where a message with these properties goes.
+
+        Args:
+            properties: as for ``post``; None for a message without any.
+        """
+        return self._to_all(properties) if self._broadcast else self._to_one(properties)
+
+    def explain(self, properties: Mapping[str, PropertyInput] | None) -> str:
+        """The decision as a table to read: every expression in the order of evaluation, and its verdict."""
+        return str(self.route(properties))
+
+    def _to_one(self, properties: Mapping[str, PropertyInput] | None) -> Decision:
+        steps: list[Step] = []
+        candidates: tuple[Route, ...] = ()
+        also: list[Route] = []
+        matched = False
+        others_have_room = False
+        for _, level in groupby(self._groups, key=lambda group: group.priority):
+            decided = matched
+            for group in level:
+                if decided:
+                    steps.append(group.step(None, "not evaluated"))
+                    continue
+                evaluation = group.evaluate(properties)
+                if not evaluation:
+                    others_have_room = others_have_room or bool(group.free)
+                    steps.append(group.step(evaluation, _mismatch(evaluation)))
+                    continue
+                matched = True
+                if not group.free:
+                    steps.append(group.step(evaluation, "matches, but is full"))
+                elif candidates:
+                    also.extend(group.free)
+                    steps.append(group.step(evaluation, "matches too"))
+                else:
+                    candidates = group.free
+                    steps.append(group.step(evaluation, _match(evaluation)))
+        waits = matched and not candidates
+        spills = self._spills(properties) if waits and others_have_room else ()
+        return Decision(
+            candidates,
+            waits,
+            tuple(also),
+            tuple(steps),
+            stops=waits and not others_have_room,
+            spills=spills,
+        )
+
+    def _spills(self, properties: Mapping[str, PropertyInput] | None) -> tuple[Route, ...]:
+        """Who gets a message while every full group is known to be full and is passed by."""
+        return next((group.free for group in self._groups if group.free and group.evaluate(properties)), ())
+
+    def _to_all(self, properties: Mapping[str, PropertyInput] | None) -> Decision:
+        steps: list[Step] = []
+        served: dict[str, Route] = {}
+        for group in self._groups:
+            evaluation = group.evaluate(properties)
+            if not evaluation:
+                steps.append(group.step(evaluation, _mismatch(evaluation)))
+                continue
+            # Broadcast deliveries are not tracked, so nobody is ever full; each consumer gets one copy.
+            fresh = [route for route in group.active if route.consumer not in served]
+            served.update((route.consumer, route) for route in fresh)
+            steps.append(group.step(evaluation, _match(evaluation) if fresh else "matches, served already"))
+        return Decision(tuple(served.values()), False, (), tuple(steps), broadcast=True)
+
+
+def _route(number: int, entry: RouteInput) -> Route:
+    if not isinstance(entry, Route):
+        name = entry[2] if len(entry) == 3 else ""
+        entry = Route(_expression(entry[0]), entry[1], name)
+    name = entry.name or f"#{number}"
+    return Route(entry.expression, entry.priority, name, entry.consumer or name, entry.full)
+
+
+def _expression(value: str | Expression | Filter | Operand | None) -> Expression | None:
+    if value is None or isinstance(value, Expression):
+        return value
+    return Expression(value) if isinstance(value, str) else value.expression()
+
+
+def _grouped(routes: tuple[Route, ...]) -> list[_Group]:
+    by_expression: dict[Expression | None, list[Route]] = {}
+    for route in routes:
+        by_expression.setdefault(route.expression, []).append(route)
+    groups: list[_Group] = []
+    for expression, members in by_expression.items():
+        top = max(route.priority for route in members)
+        active = tuple(route for route in members if route.priority == top)
+        dormant = tuple(route for route in members if route.priority < top)
+        groups.append(_Group(top, expression, active, dormant))
+    return sorted(groups, key=lambda group: -group.priority)
+
+
+def _match(evaluation: Evaluation) -> str:
+    return f"matches: {evaluation.reason}" if evaluation.reason else "matches"
+
+
+def _mismatch(evaluation: Evaluation) -> str:
+    if evaluation.error is None:
+        return "no match"
+    return f"no match: {evaluation.error.name} error, {evaluation.reason}"

@@ -1,0 +1,82 @@
+"""Text to tokens, with the broker's oddities.
+
+The minus sign belongs to the digits directly after it (``a-1`` is ``a``, ``-1``); a dot is legal in a name;
+escapes in strings are passed over but never decoded; only space, tab and line feed are white space; whatever
+fits nothing is a token of its own, the *invalid character*, which the parser then refuses.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from bmq.subscriptions._syntax import INT64_MAX, INT64_MIN
+
+__all__ = ["END", "KIND", "NAME_PATTERN", "Token", "integer_value", "scan"]
+
+#: What a property's name must look like to be usable in an expression.
+NAME_PATTERN: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_.]*")
+
+# A NUL inside a string is refused although the broker's scanner takes it: the broker then cuts the literal
+# there, and one character early.
+_TOKEN: Final = re.compile(
+    r"""(?P<space>[ \t\n]+)
+      | (?P<word>[a-zA-Z][a-zA-Z0-9_.]*)
+      | (?P<integer>-?[0-9]+)
+      | (?P<string>"(?:[^"\\\0]|\\[^\n\0])*")
+      | (?P<symbol>\|\||&&|==|!=|<=|>=|[()!~+\-*/%<>])
+      | (?P<invalid>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+
+END: Final = "end of expression"
+
+#: The broker's names for the tokens, where they differ from the text.
+KIND: Final[dict[str, str]] = {"~": "!", "==": "=", "!=": "<>", "||": "OR", "&&": "AND"}
+_KEYWORDS: Final = frozenset({"true", "false", "exists"})
+_INT64_DIGITS: Final = 19
+
+
+class Token(NamedTuple):
+    """One token: the broker's name for its kind, its text, and its index into the expression."""
+
+    kind: str
+    text: str
+    offset: int
+
+
+def integer_value(digits: str) -> int | None:
+    """The value of an integer token (decimal, leading zeros allowed); None outside 64 bits."""
+    # Zeros off and length first: int() itself refuses very long texts.
+    magnitude = digits.lstrip("-").lstrip("0") or "0"
+    if len(magnitude) > _INT64_DIGITS:
+        return None
+    value = -int(magnitude) if digits[0] == "-" else int(magnitude)
+    return value if INT64_MIN <= value <= INT64_MAX else None
+
+
+def scan(text: str) -> list[Token]:
+    """Split a text into tokens; the last one is always :data:`END`.
+
+    END's offset is where the broker reports an unexpected end: the last character or token before it.
+    """
+    tokens: list[Token] = []
+    last = 0
+    for match in _TOKEN.finditer(text):
+        group, lexeme, last = match.lastgroup, match.group(), match.start()
+        if group == "space":
+            last = match.end() - 1
+            continue
+        if group == "word":
+            kind = lexeme if lexeme in _KEYWORDS else "property"
+        elif group == "integer":
+            kind = "overflow" if integer_value(lexeme) is None else "integer"
+        elif group == "string":
+            kind = "string"
+        elif group == "symbol":
+            kind = KIND.get(lexeme, lexeme)
+        else:
+            kind = "invalid character"
+        tokens.append(Token(kind, lexeme, last))
+    tokens.append(Token(END, "", last))
+    return tokens

@@ -1,0 +1,152 @@
+"""Random faults that can be printed and replayed: what chaos tests are made of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Literal, get_args
+
+from bmq.testing._pipe import Direction
+from bmq.testing._proxy import FaultProxy, Side
+
+__all__ = ["FAULTS", "Fault", "FaultKind", "plan_faults", "random_faults", "replay_faults"]
+
+FaultKind = Literal[
+    "cut", "reset", "cut client", "cut broker", "cut inside", "stall", "stall one way", "delay", "split",
+    "throttle", "refuse", "corrupt",
+]  # fmt: skip
+#: What :func:`plan_faults` draws from unless told otherwise: everything but corruption, after which a
+#: message may arrive that nobody sent.
+FAULTS: tuple[FaultKind, ...] = tuple(kind for kind in get_args(FaultKind) if kind != "corrupt")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault. Its repr is Python that makes it again.
+
+    Attributes:
+        after: seconds of undisturbed traffic before it.
+        kind: what is done.
+        seconds: how long it lasts; 0 for what is done at once.
+        direction: "to broker" or "to client", for what has one.
+        amount: bytes (of pieces, into an event, to corrupt), bytes a second, or seconds of delay.
+    """
+
+    after: float
+    kind: FaultKind
+    seconds: float = 0.0
+    direction: str = ""
+    amount: float = 0.0
+
+    async def apply(self, proxy: FaultProxy) -> None:
+        """Do it to a proxy, and undo it when its time is over.
+
+        Cancelling it undoes it at once.
+        """
+        direction = Direction(self.direction) if self.direction else None
+        try:
+            match self.kind:
+                case "cut":
+                    proxy.cut()
+                case "reset":
+                    proxy.cut(reset=True)
+                case "cut client":
+                    proxy.cut(Side.CLIENT)
+                case "cut broker":
+                    proxy.cut(Side.BROKER)
+                case "cut inside":
+                    proxy.cut_after(direction or Direction.TO_BROKER, nbytes=int(self.amount))
+                case "corrupt":
+                    proxy.corrupt(direction or Direction.TO_BROKER, offset=int(self.amount))
+                case "stall" | "stall one way":
+                    proxy.stall(direction)
+                case "delay":
+                    proxy.delay(self.amount, jitter=self.amount)
+                case "split":
+                    proxy.split(int(self.amount))
+                case "throttle":
+                    proxy.throttle(self.amount)
+                case "refuse":
+                    proxy.refuse()
+                    proxy.cut()
+            await asyncio.sleep(self.seconds)
+        finally:
+            if self.seconds:
+                proxy.heal()
+                await proxy.accept()
+
+
+def plan_faults(
+    seed: int,
+    count: int,
+    *,
+    kinds: Sequence[FaultKind] = FAULTS,
+    pause: tuple[float, float] = (0.1, 1.0),
+    duration: tuple[float, float] = (0.05, 1.0),
+) -> list[Fault]:
+    """Draw faults. The same arguments draw the same ones.
+
+    Args:
+        seed: what the draw starts from.
+        count: how many.
+        kinds: what to draw from.
+        pause: the shortest and the longest time of undisturbed traffic between two, in seconds.
+        duration: how long those last that do, in seconds.
+    """
+    random = Random(seed)
+    plan: list[Fault] = []
+    for _ in range(count):
+        after = round(random.uniform(*pause), 3)
+        kind = random.choice(kinds)
+        seconds = round(random.uniform(*duration), 3)
+        direction = random.choice([each.value for each in Direction])
+        match kind:
+            case "cut" | "reset" | "cut client" | "cut broker":
+                plan.append(Fault(after, kind))
+            case "cut inside" | "corrupt":
+                plan.append(Fault(after, kind, direction=direction, amount=random.randint(1, 2000)))
+            case "stall one way":
+                plan.append(Fault(after, kind, seconds, direction))
+            case "stall" | "refuse":
+                plan.append(Fault(after, kind, seconds))
+            case "delay":
+                plan.append(Fault(after, kind, seconds, amount=round(random.uniform(0.001, 0.1), 3)))
+            case "split":
+                plan.append(Fault(after, kind, seconds, amount=random.choice([1, 7, 97, 997])))
+            case "throttle":
+                plan.append(Fault(after, kind, seconds, amount=random.choice([10_000, 100_000, 1_000_000])))
+    return plan
+
+
+async def random_faults(
+    proxy: FaultProxy,
+    seed: int,
+    count: int,
+    *,
+    kinds: Sequence[FaultKind] = FAULTS,
+    pause: tuple[float, float] = (0.1, 1.0),
+    duration: tuple[float, float] = (0.05, 1.0),
+) -> AsyncIterator[Fault]:
+    """Inject faults, one after the other; yields each when it is over.
+
+    Print what it yields: :func:`replay_faults` does the same again. See :func:`plan_faults` for the
+    arguments. However it ends, the proxy is healed.
+    """
+    async for fault in replay_faults(
+        proxy, plan_faults(seed, count, kinds=kinds, pause=pause, duration=duration)
+    ):
+        yield fault
+
+
+async def replay_faults(proxy: FaultProxy, faults: Iterable[Fault]) -> AsyncIterator[Fault]:
+    """Inject these faults; yields each when it is over. However it ends, the proxy is healed."""
+    try:
+        for fault in faults:
+            await asyncio.sleep(fault.after)
+            await fault.apply(proxy)
+            yield fault
+    finally:
+        proxy.heal()
+        await proxy.accept()

@@ -1,0 +1,493 @@
+"""A TCP proxy that does to a connection what networks do: cut, stall, delay, split, corrupt, throttle."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from enum import Enum
+from random import Random
+from types import TracebackType
+
+from bmq._local import note_listener
+from bmq.client._address import parse_addresses
+from bmq.errors import InvalidArgument, StateError
+from bmq.testing._pipe import Conditions, Direction, Endpoint, Pipe
+
+__all__ = ["Direction", "FaultProxy", "Line", "ProxiedConnection", "Side"]
+
+_CONNECT_TIMEOUT = 10.0
+_BACKLOG = 1024
+#: SO_LINGER on, for 0 seconds: closing sends RST instead of FIN.
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+class Side(Enum):
+    """Which end of a connection."""
+
+    CLIENT = "client"
+    BROKER = "broker"
+
+
+class Line(ABC):
+    """What can be done to one connection, or to all of them at once.
+
+    ``direction`` None means both directions. Nothing here waits: a call takes effect for every byte that has
+    not left the proxy yet. Settings stay until changed or until :meth:`heal`.
+    """
+
+    @abstractmethod
+    def _conditions(self, direction: Direction | None) -> Iterable[Conditions]: ...
+
+    @abstractmethod
+    def _armable(self) -> list[ProxiedConnection]: ...
+
+    @abstractmethod
+    def _postpone(self, action: Callable[[ProxiedConnection], None]) -> None: ...
+
+    def stall(self, direction: Direction | None = None) -> None:
+        """Let no more bytes pass, and lose none: senders feel it once buffers of about 1 MiB are full."""
+        self._set(direction, stalled=True)
+
+    def resume(self, direction: Direction | None = None) -> None:
+        """Let bytes pass again after :meth:`stall`."""
+        self._set(direction, stalled=False)
+
+    def swallow(self, direction: Direction | None = None) -> None:
+        """Read bytes and throw them away, the end of the stream included, as a broken middlebox does."""
+        self._set(direction, swallowing=True)
+
+    def delay(self, seconds: float, direction: Direction | None = None, *, jitter: float = 0.0) -> None:
+        """Let bytes leave ``seconds`` after they came, plus up to ``jitter`` seconds; their order is kept."""
+        self._set(direction, delay=seconds, jitter=jitter)
+
+    def split(self, size: int | tuple[int, int] | None = 1, direction: Direction | None = None) -> None:
+        """Send in pieces of ``size`` bytes (or of a random size within bounds); None sends as it comes."""
+        bounds = (size, size) if isinstance(size, int) else size
+        if bounds is not None and not 1 <= bounds[0] <= bounds[1]:
+            raise InvalidArgument(f"pieces have at least one byte: {size!r}")
+        self._set(direction, split=bounds)
+
+    def throttle(self, bytes_per_second: float | None, direction: Direction | None = None) -> None:
+        """Let no more than this pass in each direction; None takes the limit away."""
+        if bytes_per_second is not None and bytes_per_second <= 0:
+            raise InvalidArgument(
+                f"a rate is more than 0 bytes a second, not {bytes_per_second}; or call stall()"
+            )
+        self._set(direction, rate=bytes_per_second)
+
+    def heal(self) -> None:
+        """Undo every setting, in both directions. What was swallowed or cut stays lost."""
+        self._set(None, stalled=False, swallowing=False, delay=0.0, jitter=0.0, split=None, rate=None)
+
+    def corrupt(
+        self,
+        direction: Direction,
+        *,
+        offset: int = 0,
+        xor: int | bytes | None = None,
+        replace: bytes | None = None,
+    ) -> None:
+        """Change bytes once.
+
+        Args:
+            direction: of the bytes.
+            offset: how many bytes pass unharmed before.
+            xor: flip these bits, of one byte or of several; by default all of one byte.
+            replace: put these bytes in place of the real ones instead.
+
+        With no connection open it is done to the next one.
+        """
+        if xor is not None and replace is not None:
+            raise InvalidArgument("give either xor or replace")
+        changes: list[Callable[[int], int]]
+        if replace is not None:
+            changes = [_replacer(value) for value in replace]
+        else:
+            masks = bytes([0xFF if xor is None else xor]) if not isinstance(xor, bytes) else xor
+            changes = [_flipper(mask) for mask in masks]
+        self._each(lambda connection: connection._pipe(direction).edit(offset, changes))
+
+    def when(
+        self,
+        direction: Direction,
+        action: Callable[[ProxiedConnection], None],
+        *,
+        nbytes: int | None = None,
+        events: int | None = None,
+    ) -> None:
+        """Call ``action`` with a connection once so many more of its bytes, or whole events, have passed.
+
+        The next byte leaves only after the action. With no connection open it is armed for the next one.
+        """
+
+        def arm(connection: ProxiedConnection) -> None:
+            pipe = connection._pipe(direction)
+            pipe.arm(lambda: action(connection), nbytes=nbytes, events=events)
+
+        self._each(arm)
+
+    def cut_after(
+        self,
+        direction: Direction,
+        *,
+        nbytes: int | None = None,
+        events: int | None = None,
+        side: Side | None = None,
+        reset: bool = False,
+    ) -> None:
+        """Cut a connection once so many more of its bytes, or whole events, have passed."""
+        self.when(
+            direction, lambda connection: connection.cut(side, reset=reset), nbytes=nbytes, events=events
+        )
+
+    def _set(self, direction: Direction | None, **values: object) -> None:
+        for conditions in self._conditions(direction):
+            conditions.set(**values)
+
+    def _each(self, action: Callable[[ProxiedConnection], None]) -> None:
+        connections = self._armable()
+        for connection in connections:
+            action(connection)
+        if not connections:
+            self._postpone(action)
+
+
+def _flipper(mask: int) -> Callable[[int], int]:
+    return lambda byte: byte ^ mask
+
+
+def _replacer(value: int) -> Callable[[int], int]:
+    return lambda _: value
+
+
+class ProxiedConnection(Line):
+    """A connection through the proxy; everything of :class:`Line` is done to it alone.
+
+    Attributes:
+        number: 1 for the proxy's first connection.
+        to_broker: the direction from the client to the broker, with ``forwarded`` bytes and ``events``.
+        to_client: the other one.
+        closed: set when it is over.
+    """
+
+    def __init__(self, proxy: FaultProxy, number: int, client: Endpoint) -> None:
+        self._proxy = proxy
+        self._client = client
+        self._broker: Endpoint | None = None
+        self.number = number
+        self.to_broker, self.to_client = (
+            Pipe(
+                direction,
+                proxy._settings[direction].copy(),
+                Random(f"{proxy.seed}/{number}/{direction.value}"),
+            )
+            for direction in Direction
+        )
+        self.closed = asyncio.Event()
+        self._tasks: dict[Direction, asyncio.Task[None]] = {}
+        self._whole = True
+        #: Runs until the connection is over and its sockets are closed.
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def _pipe(self, direction: Direction) -> Pipe:
+        """Return one direction of it."""
+        return self.to_broker if direction is Direction.TO_BROKER else self.to_client
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether neither side was cut."""
+        return self._whole and not self.closed.is_set()
+
+    def cut(self, side: Side | None = None, *, reset: bool = False) -> None:
+        """End the connection, for both sides at once or so that only one of them notices.
+
+        Args:
+            side: None for both. With one side cut the other keeps its connection, on which nothing comes and
+                everything it sends is lost, until it ends it itself or :meth:`cut` is called again.
+            reset: with a TCP reset instead of an orderly end.
+        """
+        self._whole = False
+        if side is None or self._broker is None:
+            for endpoint in (self._client, self._broker):
+                _drop(endpoint, reset=reset)
+            self._task.cancel()
+            self._over()
+            return
+        gone = Direction.TO_BROKER if side is Side.CLIENT else Direction.TO_CLIENT
+        left = Direction.TO_CLIENT if side is Side.CLIENT else Direction.TO_BROKER
+        self._pipe(gone).stopped = True
+        self._tasks[gone].cancel()
+        self._pipe(left).sink_gone = True
+        _drop(self._client if side is Side.CLIENT else self._broker, reset=reset)
+
+    def _conditions(self, direction: Direction | None) -> Iterable[Conditions]:
+        return [self._pipe(each).conditions for each in Direction if direction in (None, each)]
+
+    def _armable(self) -> list[ProxiedConnection]:
+        return [self]
+
+    def _postpone(self, action: Callable[[ProxiedConnection], None]) -> None:
+        raise AssertionError("there is always this connection")
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        host, port = self._proxy.address
+        try:
+            async with asyncio.timeout(_CONNECT_TIMEOUT):
+                _, broker = await loop.create_connection(Endpoint, host, port)
+            self._broker = broker
+            _no_delay(broker)
+            self._tasks = {
+                Direction.TO_BROKER: loop.create_task(self.to_broker.run(self._client, broker)),
+                Direction.TO_CLIENT: loop.create_task(self.to_client.run(broker, self._client)),
+            }
+            # An orderly end of one direction leaves the other one alone; a loss ends both.
+            await asyncio.wait(self._tasks.values(), return_when=asyncio.FIRST_EXCEPTION)
+        except OSError:
+            pass  # no broker there: the client sees its connection end
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            for endpoint in (self._client, self._broker):
+                _drop(endpoint, reset=False)
+            self._over()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def _over(self) -> None:
+        self._proxy._forget(self)
+        self.closed.set()
+
+    async def wait(self) -> None:
+        """Wait until it is over and its sockets are closed; unbounded."""
+        await asyncio.wait([self._task])
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed.is_set() else "open" if self._whole else "cut on one side"
+        up, down = self.to_broker, self.to_client
+        return (
+            f"<ProxiedConnection {self.number}, {state}: {up.forwarded} bytes in {up.events} events to the "
+            f"broker, {down.forwarded} in {down.events} to the client>"
+        )
+
+
+def _no_delay(endpoint: Endpoint) -> None:
+    if endpoint.transport is not None:
+        endpoint.transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _drop(endpoint: Endpoint | None, *, reset: bool) -> None:
+    if endpoint is None or endpoint.transport is None:
+        return
+    if reset and not endpoint.transport.is_closing():
+        sock = endpoint.transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+    endpoint.abort()
+
+
+class FaultProxy(Line):
+    """A TCP proxy in front of a broker, embedded or real, that injects faults.
+
+    ::
+
+        async with FaultProxy(broker.uri) as proxy, bmq.connect(proxy.uri) as session:
+            ...
+            proxy.cut()                     # the session reconnects through the proxy
+
+    What is called on the proxy itself is done to every open connection, and settings also to later ones.
+    It belongs to the event loop it was started in.
+
+    Args:
+        target: the broker, ``tcp://host:port``. TLS passes through untouched.
+        host: the address to listen on.
+        port: the port; 0 takes a free one.
+        seed: what random delays and sizes come from. The same seed makes the same ones.
+
+    Attributes:
+        connections: the open ones, oldest first.
+        accepted: how many there have been.
+        address: host and port of the broker.
+        host: the address it listens on.
+        seed: what random delays and sizes come from.
+    """
+
+    def __init__(self, target: str, *, host: str = "127.0.0.1", port: int = 0, seed: int = 0) -> None:
+        self.seed = seed
+        self.host = host
+        self.retarget(target)
+        self._wanted_port = port
+        self._port = 0
+        self._server: asyncio.Server | None = None
+        #: Holds the port, without listening, while connections are refused.
+        self._reserved: socket.socket | None = None
+        self._numbers = itertools.count(1)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._postponed: list[Callable[[ProxiedConnection], None]] = []
+        self._news: set[asyncio.Future[None]] = set()
+        self._past = dict.fromkeys(Direction, 0)
+        self._settings = {direction: Conditions() for direction in Direction}
+        self.connections: list[ProxiedConnection] = []
+        self.accepted = 0
+
+    # ---- life
+
+    async def start(self) -> None:
+        """Begin to listen.
+
+        Raises:
+            StateError: it has been started.
+            OSError: the address cannot be used.
+        """
+        if self._port:
+            raise StateError("a proxy is started once")
+        self._reserved = _reserve(self.host, self._wanted_port)
+        self._port = self._reserved.getsockname()[1]
+        note_listener(self, self._port)
+        await self.accept()
+
+    async def close(self) -> None:
+        """Cut every connection and listen no more. Idempotent, and never waits for a peer."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        if self._reserved is not None:
+            self._reserved.close()
+            self._reserved = None
+        for connection in self.connections[:]:
+            connection.cut()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        # One turn, in which the transports that were aborted are gone.
+        await asyncio.sleep(0)
+
+    async def __aenter__(self) -> FaultProxy:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ---- what it is
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        if not self._port:
+            raise StateError(
+                "the proxy has no port before it is started: async with FaultProxy(...) as proxy"
+            )
+        return self._port
+
+    @property
+    def uri(self) -> str:
+        """The address for clients."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self._scheme}://{host}:{self.port}"
+
+    @property
+    def bytes_to_broker(self) -> int:
+        """Bytes that have passed from clients to the broker, on all connections there have been."""
+        return self._total(Direction.TO_BROKER)
+
+    @property
+    def bytes_to_client(self) -> int:
+        """Bytes that have passed from the broker to clients."""
+        return self._total(Direction.TO_CLIENT)
+
+    def _total(self, direction: Direction) -> int:
+        return self._past[direction] + sum(c._pipe(direction).forwarded for c in self.connections)
+
+    def retarget(self, target: str) -> None:
+        """Lead new connections to another broker."""
+        first = parse_addresses(target)[0]
+        self._scheme = "tcps" if first.tls else "tcp"
+        self.address = (first.host, first.port)
+
+    # ---- connections
+
+    def cut(self, side: Side | None = None, *, reset: bool = False) -> None:
+        """Cut every open connection; see :meth:`ProxiedConnection.cut`."""
+        for connection in self.connections[:]:
+            connection.cut(side, reset=reset)
+
+    def refuse(self) -> None:
+        """Refuse new connections, as a host does on which no broker runs. Open ones go on."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+            self._reserved = _reserve(self.host, self.port)
+
+    async def accept(self) -> None:
+        """Take new connections again after :meth:`refuse`."""
+        if self._reserved is None:
+            return
+        listening, self._reserved = self._reserved, None
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: Endpoint(self._begin), sock=listening, backlog=_BACKLOG
+        )
+
+    async def wait_accepted(self, count: int) -> None:
+        """Wait until there have been so many connections; unbounded."""
+        while self.accepted < count:
+            news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._news.add(news)
+            try:
+                await news
+            finally:
+                self._news.discard(news)
+
+    def _begin(self, client: Endpoint) -> None:
+        _no_delay(client)
+        connection = ProxiedConnection(self, next(self._numbers), client)
+        self.connections.append(connection)
+        self._tasks.add(connection._task)
+        connection._task.add_done_callback(self._tasks.discard)
+        postponed, self._postponed = self._postponed, []
+        for action in postponed:
+            action(connection)
+        self.accepted += 1
+        for news in self._news:
+            if not news.done():
+                news.set_result(None)
+
+    def _forget(self, connection: ProxiedConnection) -> None:
+        """Note that a connection is over."""
+        if connection in self.connections:
+            self.connections.remove(connection)
+            for direction in Direction:
+                self._past[direction] += connection._pipe(direction).forwarded
+
+    def _conditions(self, direction: Direction | None) -> Iterable[Conditions]:
+        for each in Direction:
+            if direction in (None, each):
+                yield self._settings[each]
+        for connection in self.connections:
+            yield from connection._conditions(direction)
+
+    def _armable(self) -> list[ProxiedConnection]:
+        return self.connections
+
+    def _postpone(self, action: Callable[[ProxiedConnection], None]) -> None:
+        self._postponed.append(action)
+
+    def __repr__(self) -> str:
+        host, port = self.address
+        return f"<FaultProxy on port {self._port} to {host}:{port}, {len(self.connections)} connections>"
+
+
+def _reserve(host: str, port: int) -> socket.socket:
+    """Take a port without listening on it, so that whoever connects is refused."""
+    reserved = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.setblocking(False)
+        reserved.bind((host, port))
+    except OSError:
+        reserved.close()
+        raise
+    return reserved

@@ -1,0 +1,332 @@
+"""A service of workers: one session, its queues, its handlers, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, nullcontext
+from dataclasses import dataclass
+from typing import Any, TypeVar, Unpack
+
+from bmq._signals import on_signals
+from bmq.client.connect import connect
+from bmq.client.consumer import Consumer, Subscription
+from bmq.client.options import ConnectOptions
+from bmq.client.queue import Queue
+from bmq.client.session import Session
+from bmq.errors import StateError, UsageError
+from bmq.subscriptions import Expression, Selector, subscriptions_for
+from bmq.wire.uri import QueueUri
+from bmq.workers._clock import Clock
+from bmq.workers._consume import AckPolicy, OnError, check_handling, feed, policy_of, settled
+from bmq.workers._failure import DeadLetter
+from bmq.workers._handlers import Handler
+from bmq.workers._retry import RetryPolicy
+
+__all__ = ["App"]
+
+logger = logging.getLogger("bmq.workers")
+
+H = TypeVar("H", bound=Handler)
+
+
+@dataclass(frozen=True, slots=True)
+class _Registration:
+    uri: QueueUri
+    handler: Handler
+    retry: RetryPolicy
+    subscription: Subscription
+    how: dict[str, Any]
+
+
+class App:
+    """A service that handles messages.
+
+    ::
+
+        app = bmq.App("tcp://localhost:30114")
+
+        @app.consumer("bmq://bmq.test.mem.priority/orders", subscription='OrderType == "EXPRESS"')
+        async def ship(message: bmq.Message) -> None:
+            ...
+
+        bmq.run(app.run())
+
+    Making one and registering handlers opens nothing and needs no event loop. Handlers stay plain functions,
+    to be called in tests.
+
+    Args:
+        broker: as for :func:`bmq.connect`.
+        grace: seconds that handlers have to finish when the service ends.
+        on_error: called with a :class:`bmq.workers.Failure` for every attempt of any handler that did not
+            succeed.
+        clock: what measures the pauses between attempts.
+        options: anything else that :func:`bmq.connect` takes.
+    """
+
+    def __init__(
+        self,
+        broker: str = "tcp://localhost:30114",
+        *,
+        grace: float = 30.0,
+        on_error: OnError | None = None,
+        clock: Clock | None = None,
+        **options: Unpack[ConnectOptions],
+    ) -> None:
+        self._broker = broker
+        self._options = options
+        self._grace = grace
+        self._on_error = on_error
+        self._clock = clock
+        self._registered: list[_Registration] = []
+        self._session: Session | None = None
+        self._closing = AsyncExitStack()
+        self._outputs: dict[str, asyncio.Future[Queue]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._starting: asyncio.Task[Any] | None = None
+        self._running = False
+        self._stopping = False
+
+    def consumer(
+        self,
+        queue: str,
+        *,
+        subscription: Selector = None,
+        priority: int | None = None,
+        max_unconfirmed_messages: int | None = None,
+        max_unconfirmed_bytes: int | None = None,
+        discard_unmatched: bool = False,
+        concurrency: int = 1,
+        ack: AckPolicy = AckPolicy.ON_SUCCESS,
+        retry: RetryPolicy | None = None,
+        timeout: float | None = None,
+        on_error: OnError | None = None,
+    ) -> Callable[[H], H]:
+        """Register the decorated function as a handler; it is returned as it is.
+
+        Several handlers of one queue share it by their subscriptions. The app opens the queues for dead
+        letters.
+
+        Args:
+            queue: the queue's URI.
+            subscription: what to receive; None for everything. This and all that follows as for
+                :func:`bmq.consume`.
+            priority: of the subscription.
+            max_unconfirmed_messages: how many messages the handler may hold.
+            max_unconfirmed_bytes: how many bytes of them.
+            discard_unmatched: confirm unseen what does not match.
+            concurrency: how many messages are handled at once.
+            ack: when a message is confirmed.
+            retry: what happens to a message whose handler fails; None as for :func:`bmq.consume`.
+            timeout: seconds a handler may take for one attempt.
+            on_error: called for every attempt that did not succeed, instead of the app's.
+
+        Raises:
+            UsageError: arguments that contradict each other or are out of range.
+            InvalidURI, InvalidExpression: the queue or the subscription is not legal.
+            StateError: the app is running.
+        """
+        uri = QueueUri.parse(queue)
+        subscriptions_for(
+            Expression(subscription) if isinstance(subscription, str) and subscription else None
+        )
+        policy = policy_of(retry, ack)
+        wanted = Subscription(
+            subscription,
+            priority=priority,
+            max_unconfirmed_messages=max_unconfirmed_messages,
+            max_unconfirmed_bytes=max_unconfirmed_bytes,
+            discard_unmatched=discard_unmatched,
+        )
+        how: dict[str, Any] = {
+            "concurrency": concurrency,
+            "ack": ack,
+            "timeout": timeout,
+            "on_error": on_error or self._on_error,
+        }
+        if isinstance(policy.then, DeadLetter):
+            dead_letters = QueueUri.parse(policy.then.uri)
+            if dead_letters.app_id:
+                raise UsageError(
+                    f"dead letters are posted to a queue, not to an application of it: {dead_letters}"
+                )
+            if dead_letters.canonical == uri.canonical:
+                raise UsageError(f"dead letters of {uri} would come back to it; name another queue for them")
+
+        def register(handler: H) -> H:
+            if self._running:
+                raise StateError("the app is running; register its handlers before")
+            check_handling(handler, concurrency, ack, policy, timeout, self._grace)
+            self._registered.append(_Registration(uri, handler, policy, wanted, how))
+            return handler
+
+        return register
+
+    @property
+    def session(self) -> Session:
+        """The session, while the app runs.
+
+        Raises:
+            StateError: it does not.
+        """
+        if self._session is None:
+            raise StateError("the app has a session only while it runs: await app.run()")
+        return self._session
+
+    async def queue(self, uri: str) -> Queue:
+        """Return a queue to post to, opened the first time it is asked for; for use in handlers.
+
+        It may be one that the app consumes.
+
+        Raises:
+            OpenQueueError: the broker refused.
+            RequestTimeout: the broker did not answer in time.
+            InvalidURI: it is no URI.
+            StateError: the app does not run.
+
+        Cancelling it leaves the queue being opened for whoever asks next.
+        """
+        key = QueueUri.parse(uri).canonical
+        session = self.session
+        opening = self._outputs.get(key)
+        if opening is None or _failed(opening):
+            opening = self._outputs[key] = asyncio.ensure_future(session.open_queue(uri, write=True))
+        return await asyncio.shield(opening)
+
+    def stop(self) -> None:
+        """Begin the end: no more messages are taken, handlers at work may finish within ``grace`` seconds.
+
+        Called once more, it cancels them. Called while the app connects and opens its queues, it ends that.
+        To be called in the event loop, from a handler for instance.
+        """
+        if self._starting is not None and not self._stopping:
+            self._starting.cancel()
+        self._stopping = True
+        for task in self._tasks:
+            task.cancel()
+
+    async def run(self, *, signals: bool = True) -> None:
+        """Connect, open the queues, and handle messages until told to stop.
+
+        It ends after :meth:`stop`; on SIGTERM and SIGINT, which do the same (a second one cancels the
+        handlers); when cancelled; when every queue was closed; and with an error when a queue or the session
+        fails. Handlers at work may finish within ``grace`` seconds, then queues and session are closed.
+
+        Args:
+            signals: handle SIGTERM and SIGINT, where the platform and the thread allow it.
+
+        Raises:
+            ConnectionFailed: no broker answered.
+            OpenQueueError, ConfigureQueueError: the broker refused a queue or a subscription.
+            StateError: the app is running already, or nothing is registered.
+            Error: a queue or the session has failed.
+
+        Cancelling it ends it in the same way; cancelled once more, it cancels the handlers.
+        """
+        if self._running:
+            raise StateError("the app is running already")
+        if not self._registered:
+            raise StateError("nothing to do: register a handler with @app.consumer(...)")
+        self._running, self._stopping = True, False
+        try:
+            with on_signals(self.stop) if signals else nullcontext():
+                async with AsyncExitStack() as self._closing:
+                    fed = await self._start()
+                    if not self._stopping:
+                        await self._work(fed)
+                    self._forget()
+        finally:
+            self._forget()
+            self._running = False
+
+    def _forget(self) -> None:
+        """Hand out no more queues; those being opened are given up."""
+        self._session, self._tasks = None, []
+        for opening in self._outputs.values():
+            opening.cancel()
+        self._outputs = {}
+
+    async def _start(self) -> list[tuple[_Registration, Consumer, Queue | None]]:
+        """Connect and open the queues; nothing when told to stop meanwhile."""
+        task = self._starting = asyncio.current_task()
+        assert task is not None
+        try:
+            self._session = await self._closing.enter_async_context(connect(self._broker, **self._options))
+            return await self._open_queues(self._session)
+        except asyncio.CancelledError:
+            if not self._stopping or task.cancelling() > 1:  # somebody else wants it to end, too
+                raise
+            task.uncancel()
+            return []
+        finally:
+            self._starting = None
+
+    async def _open_queues(self, session: Session) -> list[tuple[_Registration, Consumer, Queue | None]]:
+        """Open each queue once, with all its subscriptions; return what each handler needs."""
+        wanted = [
+            each.retry.then.queue for each in self._registered if isinstance(each.retry.then, DeadLetter)
+        ]
+        posted = {
+            QueueUri.parse(dead_letters).canonical for dead_letters in wanted if isinstance(dead_letters, str)
+        }
+        consumers: dict[QueueUri, Iterator[Consumer]] = {}
+        for uri in {each.uri: None for each in self._registered}:
+            write = not uri.app_id and uri.canonical in posted
+            queue = await session.open_queue(
+                str(uri),
+                read=True,
+                write=write,
+                default_subscription=False,
+                subscriptions=[each.subscription for each in self._registered if each.uri == uri],
+            )
+            consumers[uri] = iter(queue.subscriptions)
+            if write:
+                output: asyncio.Future[Queue] = asyncio.get_running_loop().create_future()
+                output.set_result(queue)
+                self._outputs[uri.canonical] = output
+        found: list[tuple[_Registration, Consumer, Queue | None]] = []
+        for each in self._registered:
+            then, dead_letters = each.retry.then, None
+            if isinstance(then, DeadLetter):
+                dead_letters = await self.queue(then.queue) if isinstance(then.queue, str) else then.queue
+            found.append((each, next(consumers[each.uri]), dead_letters))
+        return found
+
+    async def _work(self, fed: list[tuple[_Registration, Consumer, Queue | None]]) -> None:
+        """Run every handler until all are done, or one has failed."""
+        tasks = self._tasks = [
+            asyncio.create_task(
+                feed(
+                    consumer,
+                    each.handler,
+                    close=True,
+                    dead_letters=dead_letters,
+                    retry=each.retry,
+                    grace=self._grace,
+                    clock=self._clock,
+                    **each.how,
+                ),
+                name=f"consume {each.uri}",
+            )
+            for each, consumer, dead_letters in fed
+        ]
+        cancelled = False
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        except asyncio.CancelledError:
+            cancelled = True
+        if not self._stopping:
+            self.stop()
+        cancelled |= not await settled(tasks, None)
+        if cancelled:
+            raise asyncio.CancelledError
+        failures = [error for task in tasks if not task.cancelled() and (error := task.exception())]
+        for error in failures[1:]:
+            logger.error("a second handler ended too: %s", error)
+        if failures:
+            raise failures[0]
+
+
+def _failed(opening: asyncio.Future[Any]) -> bool:
+    return opening.done() and (opening.cancelled() or opening.exception() is not None)

@@ -1,0 +1,476 @@
+"""One function, fed from one queue."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from enum import Enum
+from typing import Any, TypeAlias
+
+from bmq._signals import on_signals
+from bmq.client.consumer import Consumer
+from bmq.client.message import Message
+from bmq.client.queue import Queue
+from bmq.errors import Error, StateError, UsageError
+from bmq.subscriptions import Selector
+from bmq.wire.uri import QueueUri
+from bmq.workers._clock import Clock, LoopClock
+from bmq.workers._failure import DeadLetter, Failure, GiveUp
+from bmq.workers._handlers import Handler, Invoker, is_async, name_of
+from bmq.workers._left import Left
+from bmq.workers._outcomes import Reject, RetryAfter
+from bmq.workers._retry import DEFAULT_RETRY, NoRetry, RetryPolicy
+
+__all__ = ["AckPolicy", "OnError", "check_handling", "consume", "feed", "policy_of", "settled"]
+
+logger = logging.getLogger("bmq.workers")
+
+#: Called with every attempt that did not succeed; it may be async.
+OnError: TypeAlias = Callable[[Failure], Awaitable[None] | None]
+
+# However short the grace is, the broker is told to stop delivering.
+_CLOSING_AT_LEAST = 1.0
+
+
+class AckPolicy(Enum):
+    """When a message is confirmed.
+
+    Attributes:
+        ON_SUCCESS: when the handler has returned; the retry policy decides about one that fails.
+        ON_RECEIPT: before the handler is called: nothing is handled twice, and what fails is lost.
+        MANUAL: when the handler, or whom it hands the message to, calls ``message.confirm()``.
+    """
+
+    ON_SUCCESS = "on success"
+    ON_RECEIPT = "on receipt"
+    MANUAL = "manual"
+
+
+async def consume(
+    source: Queue | Consumer,
+    handler: Handler,
+    *,
+    subscription: Selector = None,
+    priority: int | None = None,
+    max_unconfirmed_messages: int | None = None,
+    max_unconfirmed_bytes: int | None = None,
+    discard_unmatched: bool = False,
+    concurrency: int = 1,
+    ack: AckPolicy = AckPolicy.ON_SUCCESS,
+    retry: RetryPolicy | None = None,
+    timeout: float | None = None,
+    grace: float = 30.0,
+    on_error: OnError | None = None,
+    clock: Clock | None = None,
+    signals: bool = False,
+) -> None:
+    """Call a function with every message of a queue, until cancelled.
+
+    Returns when the queue, its consumer or the session is closed. Cancelling it is the way to end it: it
+    takes no more messages, lets the handlers at work finish, and then passes the cancellation on.
+
+    Args:
+        source: an open queue, of which it makes a consumer of its own; or a consumer, which it leaves open.
+        handler: takes the :class:`bmq.Message`. An ``async def`` runs in the event loop, any other function
+            in a thread; there are at most ``concurrency`` of these.
+        subscription: what to receive, as for :meth:`bmq.Queue.subscribe`; None for everything.
+        priority: of the subscription; None for the queue's.
+        max_unconfirmed_messages: how many messages it may hold, those that wait for a handler included; None
+            for the queue's.
+        max_unconfirmed_bytes: how many bytes of them; None for the queue's.
+        discard_unmatched: as for :meth:`bmq.Queue.subscribe`.
+        concurrency: how many messages are handled at once. 1 handles them in the order of their delivery;
+            with more, they overtake each other.
+        ack: when a message is confirmed.
+        retry: what happens to a message whose handler fails. None tries it four times more, after 1, 2, 4 and
+            8 seconds, but not after errors that the same message would bring about again (ValueError,
+            TypeError, LookupError, AttributeError, UsageError, ProtocolError); then it is skipped: it stays
+            in the queue, unconfirmed, and the next one is handled.
+        timeout: seconds a handler may take for one attempt; None for no limit. A thread cannot be stopped:
+            its attempt has failed then, but the thread is not free before it is done.
+        grace: seconds to let handlers finish; after that, or when cancelled once more, they are cancelled.
+        on_error: called with a :class:`Failure` for every attempt that did not succeed.
+        clock: what measures the pauses between attempts.
+        signals: end in the same way on SIGTERM and SIGINT, where the platform and the thread allow it, and
+            return; a second one cancels the handlers. For a program that does nothing else.
+
+    Raises:
+        UsageError: arguments that contradict each other or are out of range.
+        InvalidExpression: the subscription is not legal.
+        ConfigureQueueError: the broker refused the subscription.
+        Error: the queue or the session has failed.
+
+    A message is confirmed only as ``ack`` and ``retry`` say; never because its handler was cancelled.
+    """
+    retry = policy_of(retry, ack)
+    check_handling(handler, concurrency, ack, retry, timeout, grace)
+    if isinstance(source, Queue):
+        consumer = source.subscribe(
+            subscription,
+            priority=priority,
+            max_unconfirmed_messages=max_unconfirmed_messages,
+            max_unconfirmed_bytes=max_unconfirmed_bytes,
+            discard_unmatched=discard_unmatched,
+        )
+    else:
+        given = (subscription, priority, max_unconfirmed_messages, max_unconfirmed_bytes)
+        if any(each is not None for each in given) or discard_unmatched:
+            raise UsageError(
+                "a consumer has its subscription and its limits: give them to queue.subscribe(...), or the "
+                "queue to consume(...)"
+            )
+        consumer = source
+    feeding = feed(
+        consumer,
+        handler,
+        close=consumer is not source,
+        concurrency=concurrency,
+        ack=ack,
+        retry=retry,
+        dead_letters=_open_dead_letters(source, retry),
+        timeout=timeout,
+        grace=grace,
+        on_error=on_error,
+        clock=clock,
+    )
+    await (_until_a_signal(feeding) if signals else feeding)
+
+
+async def _until_a_signal(feeding: Coroutine[Any, Any, None]) -> None:
+    """Cancel it on a signal, once for each, and make a return of that."""
+    task = asyncio.current_task()
+    assert task is not None
+    received = 0
+
+    def stop() -> None:
+        nonlocal received
+        received += 1
+        task.cancel()
+
+    with on_signals(stop):
+        try:
+            await feeding
+        except asyncio.CancelledError:
+            if not received or task.cancelling() > received:  # somebody else wants it to end, too
+                raise
+        finally:
+            for _ in range(received):
+                task.uncancel()
+
+
+def policy_of(retry: RetryPolicy | None, ack: AckPolicy) -> RetryPolicy:
+    """Return the policy, or what there is without one."""
+    if retry is not None:
+        return retry
+    return NoRetry() if ack is AckPolicy.ON_RECEIPT else DEFAULT_RETRY
+
+
+async def feed(
+    consumer: Consumer,
+    handler: Handler,
+    *,
+    close: bool,
+    concurrency: int,
+    ack: AckPolicy,
+    retry: RetryPolicy,
+    dead_letters: Queue | None,
+    timeout: float | None,
+    grace: float,
+    on_error: OnError | None,
+    clock: Clock | None,
+) -> None:
+    """Do what :func:`consume` does, with arguments that were checked and the queue for dead letters open.
+
+    ``close`` says whether the consumer is closed in the end.
+    """
+    invoke = Invoker(handler, timeout, concurrency)
+    try:
+        await consumer.open()
+        workers = _Workers(consumer, invoke, ack, retry, dead_letters, on_error, clock or LoopClock())
+        await workers.run(concurrency, grace, close=close)
+    finally:
+        invoke.close()
+
+
+def check_handling(
+    handler: Handler,
+    concurrency: int,
+    ack: AckPolicy,
+    retry: RetryPolicy,
+    timeout: float | None,
+    grace: float,
+) -> None:
+    """Raise unless these go together.
+
+    Raises:
+        UsageError: they do not.
+    """
+    if not callable(handler):
+        raise UsageError(f"a handler is a function that takes a message, not {handler!r}")
+    if concurrency < 1:
+        raise UsageError(f"concurrency is 1 or more, not {concurrency}")
+    if timeout is not None and timeout <= 0:
+        raise UsageError(f"timeout is a number of seconds above 0, or None, not {timeout}")
+    if grace < 0:
+        raise UsageError(f"grace is a number of seconds, not {grace}")
+    if ack is AckPolicy.ON_RECEIPT and not isinstance(retry, NoRetry):
+        raise UsageError(
+            "ON_RECEIPT confirms before the first attempt, so that no message is handled twice; there is "
+            "nothing left to retry: use ON_SUCCESS"
+        )
+    if ack is AckPolicy.MANUAL and not is_async(handler):
+        raise UsageError(
+            f"message.confirm() belongs in the event loop, and {name_of(handler)} runs in a thread: make it "
+            "'async def', or let ON_SUCCESS confirm"
+        )
+
+
+def _open_dead_letters(source: Queue | Consumer, retry: RetryPolicy) -> Queue | None:
+    """Return the open queue for dead letters, if there is to be one."""
+    then = retry.then
+    if not isinstance(then, DeadLetter):
+        return None
+    if isinstance(then.queue, str):
+        raise UsageError(
+            f"open the queue for dead letters first: DeadLetter(await session.open_queue({then.queue!r}, "
+            "write=True)). Only an App opens it itself"
+        )
+    origin = source if isinstance(source, Queue) else source.queue
+    if QueueUri.parse(then.uri).canonical == QueueUri.parse(origin.uri).canonical:
+        raise UsageError(f"dead letters of {origin.uri} would come back to it; name another queue for them")
+    if not then.queue.writable:
+        raise UsageError(f"queue {then.uri} is not open for writing: open_queue(..., write=True)")
+    return then.queue
+
+
+class _Workers:
+    """Tasks that take messages from one consumer, one at a time each."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        invoke: Invoker,
+        ack: AckPolicy,
+        retry: RetryPolicy,
+        dead_letters: Queue | None,
+        on_error: OnError | None,
+        clock: Clock,
+    ) -> None:
+        self._consumer = consumer
+        self._invoke = invoke
+        self._ack = ack
+        self._retry = retry
+        self._dead_letters = dead_letters
+        self._on_error = on_error
+        self._clock = clock
+        self._stopping = False
+        self._left = Left(consumer, invoke.name, clock)
+        self._held: dict[asyncio.Task[None], Message] = {}
+        # Workers that wait for the next attempt, which may as well be somebody else's.
+        self._resting: set[asyncio.Task[None]] = set()
+
+    async def run(self, concurrency: int, grace: float, *, close: bool) -> None:
+        """Work until cancelled or until there is nothing more to come."""
+        tasks = [
+            asyncio.create_task(self._work(), name=f"{self._invoke.name} worker {number}")
+            for number in range(1, concurrency + 1)
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._left.close()
+            lost = any(task.cancelled() for task in tasks)
+            await self._drain(tasks, grace, close=close)
+        for task in tasks:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+        if lost:
+            raise StateError(f"a worker task of {self._invoke.name} was cancelled by somebody else")
+
+    async def _drain(self, tasks: list[asyncio.Task[None]], grace: float, *, close: bool) -> None:
+        """Take nothing more, let the handlers at work finish within ``grace`` seconds, then cancel them."""
+        self._stopping = True
+        for task in tasks:
+            if task not in self._held or task in self._resting:
+                task.cancel()
+        now = asyncio.get_running_loop().time
+        deadline = now() + grace
+        closing = asyncio.create_task(self._consumer.close()) if close else None
+        interrupted = not await settled(tasks, grace)
+        if closing is not None:
+            interrupted |= not await settled([closing], max(deadline - now(), _CLOSING_AT_LEAST))
+            if not closing.cancelled() and (error := closing.exception()) is not None:
+                logger.warning("could not take back the subscription of %r: %s", self._consumer, error)
+        if interrupted:
+            raise asyncio.CancelledError
+
+    async def _work(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        held = self._held
+        async for message in self._consumer:
+            if message.redelivered:
+                if any(message.guid == other.guid for other in held.values()):
+                    continue  # the connection was lost meanwhile; who has it already will confirm it
+                self._left.forget(message)
+            held[task] = message
+            try:
+                await self._handle(message, task)
+            finally:
+                del held[task]
+            if self._stopping:
+                return
+
+    async def _handle(self, message: Message, task: asyncio.Task[None]) -> None:
+        attempt = 1
+        began = self._clock.time()
+        if self._ack is AckPolicy.ON_RECEIPT:
+            message.confirm()
+        while (error := await self._attempt(message, task)) is not None:
+            delay = self._pause_after(error, attempt, began)
+            if message.confirmed:
+                delay = None  # somebody is done with it
+            failure = Failure(message, error, attempt, delay, self._invoke.name)
+            await self._report(failure)
+            if delay is None:
+                await self._give_up(failure)
+                return
+            await self._rest(delay)
+            attempt += not isinstance(error, RetryAfter)
+        if self._ack is AckPolicy.ON_SUCCESS:
+            message.confirm()
+        elif not message.confirmed:
+            self._left.wait_for(message)
+
+    def _pause_after(self, error: BaseException, attempt: int, began: float) -> float | None:
+        if isinstance(error, RetryAfter):
+            return error.seconds
+        if isinstance(error, Reject):
+            return None
+        return self._retry.delay(attempt, self._clock.time() - began, error)
+
+    async def _attempt(self, message: Message, task: asyncio.Task[None]) -> BaseException | None:
+        """Call the handler; return what it raised."""
+        try:
+            await self._invoke(message)
+        except asyncio.CancelledError as error:
+            if task.cancelling():
+                raise
+            return error  # it awaited something that somebody else has cancelled
+        except Exception as error:
+            return error
+        if task.cancelling():
+            raise asyncio.CancelledError  # the handler has kept its cancellation to itself
+        return None
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait, in a way that ends at once when there is to be no more work."""
+        task = asyncio.current_task()
+        assert task is not None
+        if self._stopping:
+            raise asyncio.CancelledError
+        self._resting.add(task)
+        try:
+            await self._clock.sleep(seconds)
+        finally:
+            self._resting.discard(task)
+
+    def _then(self, failure: Failure) -> GiveUp:
+        """What becomes of a message that is given up."""
+        then = self._retry.then
+        if isinstance(failure.error, Reject) and not isinstance(then, DeadLetter):
+            return "discard"
+        return then
+
+    async def _give_up(self, failure: Failure) -> None:
+        then, message = self._then(failure), failure.message
+        if message.confirmed:
+            return
+        if then == "discard":
+            message.confirm()
+        elif then == "skip":
+            await self._left.skip(message)
+        elif then == "leave":
+            self._left.leave(message)
+        else:
+            assert self._dead_letters is not None
+            try:
+                await then.post(failure, self._dead_letters, self._rest)
+            except Error as error:
+                logger.error(  # noqa: TRY400
+                    "message %s of %s stays unconfirmed: it could not be put aside in %s: %s",
+                    message.guid,
+                    message.queue_uri,
+                    then.uri,
+                    error,
+                )
+                self._left.leave(message)
+            else:
+                message.confirm()
+
+    async def _report(self, failure: Failure) -> None:
+        error = failure.error
+        what = f"{type(error).__name__}: {error}"
+        where = (failure.handler, failure.message.guid, failure.message.queue_uri, failure.attempt)
+        if isinstance(error, RetryAfter) and failure.retry_in is not None:
+            logger.info(
+                "%s puts off message %s of %s, attempt %d; again in %g s: %s",
+                *where,
+                failure.retry_in,
+                error.reason,
+            )
+        elif failure.retry_in is not None:
+            logger.warning(
+                "%s failed on message %s of %s, attempt %d; again in %g s: %s", *where, failure.retry_in, what
+            )
+        elif isinstance(error, Reject):
+            outcome = self._outcome(failure)
+            logger.warning("%s rejected message %s of %s, attempt %d; %s: %s", *where, outcome, error.reason)
+        else:
+            outcome = self._outcome(failure)
+            logger.error("%s failed on message %s of %s, attempt %d; %s", *where, outcome, exc_info=error)
+        if self._on_error is not None:
+            try:
+                result = self._on_error(failure)
+                if inspect.isawaitable(result):
+                    await result
+            except Exception:
+                logger.exception("on_error itself failed, on message %s", failure.message.guid)
+
+    def _outcome(self, failure: Failure) -> str:
+        if failure.message.confirmed:
+            return "confirmed already"
+        then = self._then(failure)
+        return f"to be put aside in {then.uri}" if isinstance(then, DeadLetter) else _OUTCOMES[then]
+
+
+_OUTCOMES: dict[str, str] = {
+    "discard": "discarded",
+    "leave": "left unconfirmed",
+    "skip": "skipped: it stays in the queue, unconfirmed, and is delivered again once the queue is closed",
+}
+
+
+async def settled(tasks: list[asyncio.Task[None]], seconds: float | None) -> bool:
+    """Wait for tasks; after some seconds, if not None, or when cancelled, cancel them and wait on.
+
+    Returns:
+        False when this was cancelled meanwhile.
+    """
+    pending = {task for task in tasks if not task.done()}
+    timeout = seconds
+    undisturbed = True
+    while pending:
+        try:
+            _, pending = await asyncio.wait(pending, timeout=timeout)
+            if timeout is None:
+                continue
+        except asyncio.CancelledError:
+            undisturbed = False
+            pending = {task for task in pending if not task.done()}
+        timeout = None
+        for task in pending:
+            task.cancel()
+    return undisturbed

@@ -1,0 +1,148 @@
+"""Messages that a worker is done with and nobody has confirmed.
+
+They stay in the queue, and the broker counts them against the consumer's limits: it delivers no more once the
+limits are full of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from bmq.client.consumer import Consumer
+from bmq.client.message import Message
+from bmq.errors import Error, StateError
+from bmq.workers._clock import Clock
+
+__all__ = ["Left"]
+
+logger = logging.getLogger("bmq.workers")
+
+# How many left messages may gather before those are dropped that were confirmed meanwhile.
+_LOOK_AFTER = 64
+# How many seconds full limits are taken for the usual course of things, where others confirm.
+_PATIENCE = 10.0
+
+
+class Left:
+    """What one worker has left behind.
+
+    Args:
+        consumer: an open one.
+        handler: the handler's name, for the log.
+        clock: what measures how long it stands still.
+    """
+
+    def __init__(self, consumer: Consumer, handler: str, clock: Clock) -> None:
+        self._consumer = consumer
+        self._handler = handler
+        self._clock = clock
+        options = consumer.options
+        self._messages = options.max_unconfirmed_messages
+        self._bytes = options.max_unconfirmed_bytes
+        # A filter too big for one expression divides the limits among several; all of this may be of one.
+        self._parts = len(consumer.expressions)
+        self._skipped: dict[str, int] = {}
+        self._left: dict[str, Message] = {}
+        self._size = 0
+        self._look_again_at = _LOOK_AFTER
+        self._watching: asyncio.Task[None] | None = None
+        self._told = False
+
+    def forget(self, message: Message) -> None:
+        """It was delivered again: it is somebody's to handle."""
+        guid = message.guid
+        self._size -= self._skipped.pop(guid, 0)
+        if self._left.pop(guid, None) is not None:
+            self._size -= len(message.raw)
+
+    async def skip(self, message: Message) -> None:
+        """Leave a message without its taking the place of others: the limits grow by what is skipped.
+
+        They grow by twice as much as is needed now, so that thousands of messages take few requests.
+        """
+        self._skipped[message.guid] = len(message.raw)
+        self._size += len(message.raw)
+        count, size = self._usage()
+        options = self._consumer.options
+        room, space = options.max_unconfirmed_messages - count, options.max_unconfirmed_bytes - size
+        if room * 2 >= self._messages and space * 2 >= self._bytes:
+            return
+        try:
+            await self._consumer.configure(
+                max_unconfirmed_messages=self._messages + 2 * count,
+                max_unconfirmed_bytes=self._bytes + 2 * size,
+            )
+        except StateError:
+            return  # it is closed: nothing more arrives anyway
+        except Error as error:
+            logger.warning("could not make room beside what %s has skipped: %s", self._handler, error)
+            self._tell_if_full()
+
+    def leave(self, message: Message) -> None:
+        """Leave a message in its place; say so, once, when nothing more can arrive for it."""
+        if not self._told:
+            self._keep(message)
+            self._tell_if_full()
+
+    def wait_for(self, message: Message) -> None:
+        """Leave a message that somebody is to confirm later; say so, once, when nobody does for a while.
+
+        Limits that are full for a moment are nothing to speak of then.
+        """
+        if self._told:
+            return
+        self._keep(message)
+        if self._watching is None and self._full():
+            self._watching = asyncio.create_task(self._watch(), name=f"{self._handler} standing still")
+
+    def close(self) -> None:
+        """It is over: nothing is waited for any more."""
+        if self._watching is not None:
+            self._watching.cancel()
+
+    async def _watch(self) -> None:
+        while self._full() and not self._told:
+            newest = next(reversed(self._left), None)
+            await self._clock.sleep(_PATIENCE)
+            self._drop_confirmed()
+            if newest == next(reversed(self._left), None):
+                self._tell_if_full()
+        self._watching = None
+
+    def _keep(self, message: Message) -> None:
+        self._left[message.guid] = message
+        self._size += len(message.raw)
+        if len(self._left) >= self._look_again_at:
+            self._drop_confirmed()
+
+    def _drop_confirmed(self) -> None:
+        for guid in [guid for guid, message in self._left.items() if message.confirmed]:
+            self._size -= len(self._left.pop(guid).raw)
+        self._look_again_at = 2 * len(self._left) + _LOOK_AFTER
+
+    def _usage(self) -> tuple[int, int]:
+        return (len(self._skipped) + len(self._left)) * self._parts, self._size * self._parts
+
+    def _full(self) -> bool:
+        options, (count, size) = self._consumer.options, self._usage()
+        return count >= options.max_unconfirmed_messages or size >= options.max_unconfirmed_bytes
+
+    def _tell_if_full(self) -> None:
+        if self._told or not self._full():
+            return
+        self._drop_confirmed()
+        if not self._full():
+            return
+        self._told = True
+        options = self._consumer.options
+        logger.warning(
+            "%s stands still: all it may hold of %s (%d messages, %d bytes) was left unconfirmed. Nothing "
+            "more arrives until some of it is confirmed, or the queue is closed and all of it delivered "
+            "again, as by a restart. then=bmq.DeadLetter(...) gets out of the way what cannot be handled",
+            self._handler,
+            self._consumer.queue.uri,
+            options.max_unconfirmed_messages,
+            options.max_unconfirmed_bytes,
+        )
+        self._left.clear()

@@ -1,0 +1,198 @@
+"""Retry policies: when a message whose handler failed is handled again, and what becomes of it in the end.
+
+BlazingMQ knows no negative acknowledgement and redelivers nothing by itself while a consumer stays. So a
+retry happens here, around a message that stays unconfirmed; the worker that has it takes no other meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, cast
+
+from bmq._backoff import backoff
+from bmq.errors import ProtocolError, StateError, UsageError
+from bmq.workers._failure import DeadLetter, GiveUp
+
+__all__ = ["DEFAULT_RETRY", "Backoff", "ExponentialDecay", "NoRetry", "NoRetryOn", "RetryPolicy"]
+
+#: Exceptions after which no further attempt is made: a type, several, or a function that is asked.
+NoRetryOn: TypeAlias = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
+
+
+class RetryPolicy(Protocol):
+    """Decides after each failure; write your own if none of these fits."""
+
+    @property
+    def then(self) -> GiveUp:
+        """What becomes of a message that is not tried again."""
+        ...
+
+    def delay(self, attempt: int, elapsed: float, error: BaseException) -> float | None:
+        """Return how many seconds to wait before the next attempt; None to give up.
+
+        Args:
+            attempt: how often the handler has failed on the message, 1 after its first failure.
+            elapsed: seconds since this worker took it.
+            error: what the handler raised; a TimeoutError when it missed its deadline.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NoRetry:
+    """One attempt.
+
+    Attributes:
+        then: "leave", "skip", "discard", or a :class:`DeadLetter`. What is left or skipped stays in the
+            queue, unconfirmed, and is delivered again once the queue is closed; what is left counts against
+            the consumer's limits, and ends delivery when they are full of it.
+
+    Raises:
+        UsageError: ``then`` is none of these.
+    """
+
+    then: GiveUp = "leave"
+
+    def __post_init__(self) -> None:
+        check_give_up(self.then)
+
+    def delay(self, attempt: int, elapsed: float, error: BaseException) -> float | None:
+        """Give up."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Again every so many seconds, so many times; then the next message (CMQ's *backoff retry*).
+
+    Attributes:
+        every: seconds before the second attempt, and between all others unless ``factor`` says otherwise.
+        retries: attempts after the first.
+        then: what becomes of the message after the last: "discard", "skip", "leave", or a
+            :class:`DeadLetter`.
+        factor: how much longer each pause is than the one before.
+        cap: the longest pause in seconds.
+        no_retry: what can never succeed: exceptions after which the message is given up at once. A type,
+            several of them, or a function that takes the exception.
+
+    Raises:
+        UsageError: a number is out of its range, ``then`` or ``no_retry`` is none of these.
+    """
+
+    every: float
+    retries: int = 3
+    then: GiveUp = "discard"
+    factor: float = 1.0
+    cap: float = 3600.0
+    no_retry: NoRetryOn = ()
+
+    def __post_init__(self) -> None:
+        if self.every < 0 or self.retries < 0:
+            raise UsageError(f"Backoff: every={self.every} and retries={self.retries} cannot be negative")
+        if self.factor < 1 or self.cap <= 0:
+            raise UsageError(f"Backoff: factor={self.factor} is 1 or more, cap={self.cap} above 0")
+        check_give_up(self.then)
+        check_no_retry(self.no_retry)
+
+    def delay(self, attempt: int, elapsed: float, error: BaseException) -> float | None:
+        """Return the pause; None after the last retry, and after what can never succeed."""
+        if attempt > self.retries or never(self.no_retry, error):
+            return None
+        if self.factor == 1:
+            return self.every
+        return backoff(attempt, self.every, self.cap, self.factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExponentialDecay:
+    """Again after ever longer pauses, until the message's time is over (CMQ's *exponential decay retry*).
+
+    The worker is blocked by the message until then.
+
+    Attributes:
+        give_up_after: seconds until the message is given up, from when the worker took it: the domain's
+            ``messageTtl``. The broker deletes a message then, held or not, and tells nobody.
+        first: seconds before the second attempt.
+        factor: how much longer each pause is than the one before.
+        cap: the longest pause in seconds.
+        then: what becomes of the message: "discard" (a confirmation of what the broker has deleted only frees
+            the place it takes here), "skip", "leave", or a :class:`DeadLetter`.
+        no_retry: what can never succeed, as for :class:`Backoff`.
+
+    Raises:
+        UsageError: a number is out of its range, ``then`` or ``no_retry`` is none of these.
+    """
+
+    give_up_after: float
+    first: float = 1.0
+    factor: float = 2.0
+    cap: float = 60.0
+    then: GiveUp = "discard"
+    no_retry: NoRetryOn = ()
+
+    def __post_init__(self) -> None:
+        if self.first <= 0 or self.factor < 1 or self.cap <= 0 or self.give_up_after < 0:
+            raise UsageError(
+                "ExponentialDecay: first and cap are above 0, factor is 1 or more, give_up_after is not "
+                f"negative; got {self}"
+            )
+        check_give_up(self.then)
+        check_no_retry(self.no_retry)
+
+    def delay(self, attempt: int, elapsed: float, error: BaseException) -> float | None:
+        """Return the pause, cut so that the last attempt is made when the time is over; None after it."""
+        left = self.give_up_after - elapsed
+        if left <= 0 or never(self.no_retry, error):
+            return None
+        return min(backoff(attempt, self.first, self.cap, self.factor), left)
+
+
+def check_give_up(then: GiveUp) -> None:
+    """Raise unless this says what becomes of a message.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if not isinstance(then, DeadLetter) and then not in ("discard", "leave", "skip"):
+        raise UsageError(f'then is "discard", "skip", "leave" or a DeadLetter(queue), not {then!r}')
+
+
+def check_no_retry(no_retry: object) -> None:
+    """Raise unless this says after which exceptions there is no further attempt.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if isinstance(no_retry, tuple):
+        good = all(_is_exception(kind) for kind in cast("tuple[object, ...]", no_retry))
+    else:
+        good = _is_exception(no_retry) if isinstance(no_retry, type) else callable(no_retry)
+    if not good:
+        raise UsageError(
+            f"no_retry is an exception type, a tuple of them, or a function of an exception, not {no_retry!r}"
+        )
+
+
+def _is_exception(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseException)
+
+
+def never(no_retry: NoRetryOn, error: BaseException) -> bool:
+    """Whether there is no point in another attempt after this error."""
+    if isinstance(no_retry, type | tuple):
+        return isinstance(error, no_retry)
+    return no_retry(error)
+
+
+# The same message brings these about again: it is malformed, or the handler is.
+_SAME_AGAIN = (ValueError, TypeError, LookupError, AttributeError, UsageError, ProtocolError)
+
+
+def same_again(error: BaseException) -> bool:
+    """Whether another attempt would fail in the same way; all else may be an outage of something."""
+    return isinstance(error, _SAME_AGAIN) and not isinstance(error, StateError)
+
+
+#: What is done without a policy. Nothing is lost by it: it gives up without confirming.
+DEFAULT_RETRY = Backoff(every=1.0, factor=2.0, retries=4, then="skip", no_retry=same_again)
