@@ -28,12 +28,13 @@ MAY_IMPORT = {
     "protocol": {"wire"},
     "client": {"wire", "protocol", "subscriptions"},
     "broker": {"wire", "protocol", "subscriptions"},
-    "admin": {"wire", "protocol", "client"},
+    "admin": {"wire", "protocol", "subscriptions", "client"},
+    "console": {"", "admin"},
     "workers": {"wire", "protocol", "subscriptions", "client"},
     "testing": {"wire", "protocol", "subscriptions", "client", "broker"},
     "spark": {"wire", "protocol", "subscriptions", "client", "broker"},
     # "" is `import bmq`: the command stands on the public names.
-    "cli": {"", "wire", "protocol", "subscriptions", "client", "broker", "testing", "admin"},
+    "cli": {"", "wire", "protocol", "subscriptions", "client", "broker", "testing", "admin", "console"},
 }
 FREE = {"errors", "_local", "_version"}
 

@@ -18,9 +18,10 @@ from rich.text import Text
 
 import bmq
 from bmq.admin import Admin, Internals, QueueStatistics, Statistics
+from bmq.admin.words import number, size
 from bmq.cli.figures import sparkline
 from bmq.cli.messages import BadInput
-from bmq.cli.output import emit_json, number, out, size, table
+from bmq.cli.output import emit_json, out, table
 from bmq.cli.status import Status
 from bmq.cli.target import Target, verb
 
