@@ -75,14 +75,21 @@ class Explanation:
         internals: the queue.
         domain: its domain.
         message: properties of a message that the subscriptions are tried on; None for no message.
+        hint: said where such a message would help.
     """
 
     def __init__(
-        self, internals: Internals, domain: DomainInfo, message: Mapping[str, PropertyInput] | None
+        self,
+        internals: Internals,
+        domain: DomainInfo,
+        message: Mapping[str, PropertyInput] | None = None,
+        *,
+        hint: str = "",
     ) -> None:
         self._internals = internals
         self._domain = domain
         self._message = message
+        self._hint = hint
 
     def head(self, oldest: tuple[StoredMessage, ...]) -> Iterator[str]:
         """What the queue holds."""
@@ -165,8 +172,8 @@ class Explanation:
                 "matches no subscription, a broker delivers nothing that came after it either: somebody has "
                 "to take it."
             )
-        if self._message is None:
-            yield "To see who would get a message, give its properties: --property NAME=VALUE, or --empty."
+        if self._message is None and self._hint:
+            yield self._hint
 
     def readers(self, app: AppDepth) -> list[Reader]:
         """Return the subscriptions of an application, in the order in which they are tried."""

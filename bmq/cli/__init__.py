@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bmq.broker import Broker
+    from bmq.console import Console
 
 __all__ = ["VERBS", "main"]
 
@@ -22,6 +27,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "queues": ("bmq.cli.queues", "List queues with what they hold."),
     "stat": ("bmq.cli.stat", "Show what was posted, delivered and confirmed."),
     "top": ("bmq.cli.top", "Watch queues, rates, consumers and clients."),
+    "console": ("bmq.cli.console", "Serve a web page: queues over time, consumers, messages."),
     "explain": ("bmq.cli.explain", "Say why a message is still in its queue."),
     "check": ("bmq.cli.check", "Check subscription expressions, and try them on properties."),
     "doctor": ("bmq.cli.doctor", "Try everything between here and a queue, step by step."),
@@ -34,6 +40,18 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 
 _NEEDS_EXTRA = "bmq: the command line needs an extra: pip install 'bmq[cli]' (bmq broker runs without it)\n"
+
+
+def _console(broker: Broker, address: str, users: Mapping[str, str] | None) -> Console:
+    """Return the page of an embedded broker.
+
+    Raises:
+        ModuleNotFoundError: the extra is missing.
+        UsageError: the address is none.
+    """
+    from bmq import console
+
+    return console.beside(broker, address, users=users, token=os.environ.get("BMQ_CONSOLE_TOKEN"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[:1] == ["broker"]:
         from bmq.broker.main import run
 
-        return run(arguments[1:])
+        return run(arguments[1:], console=_console)
     try:
         from bmq.cli.app import run_app
     except ModuleNotFoundError as error:

@@ -22,6 +22,7 @@ from bmq.subscriptions import Decision
 __all__ = ["command"]
 
 _PAGE = 1000
+_HINT = "To see who would get a message, give its properties: --property NAME=VALUE, or --empty."
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ async def command(
                 if hit is not None:
                     found[app.app_id] = hit
     gone = guid is not None and not found
-    explanation = Explanation(internals, domain, message)
+    explanation = Explanation(internals, domain, message, hint=_HINT)
     if json:
         emit_json(
             {
