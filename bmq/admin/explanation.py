@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from bmq.admin.results import AppDepth, AppState, DomainInfo, Internals, StoredMessage, Stream, Subscription
-from bmq.admin.words import age, number, size
+from bmq.admin.words import age, number, several, size
 from bmq.subscriptions import Decision, Expression, Route, RoutingTable
 from bmq.wire.properties import PropertyInput
 
@@ -97,8 +97,8 @@ class Explanation:
         depth = internals.depth
         writers = sum(client.writers for client in internals.clients)
         yield (
-            f"{internals.uri} ({self._domain.mode}) holds {_messages(depth.messages)}, {size(depth.bytes)}; "
-            f"{_clients(len(internals.clients))} it open, {number(writers)} for writing."
+            f"{internals.uri} ({self._domain.mode}) holds {several(depth.messages, 'message')}, "
+            f"{size(depth.bytes)}; {_clients(len(internals.clients))} it open, {number(writers)} for writing."
         )
         if oldest:
             came = oldest[0].arrival
@@ -123,12 +123,12 @@ class Explanation:
             return
         readers = self.readers(app)
         state = self._state(app)
-        yield f"{_messages(app.messages)} {'waits' if app.messages == 1 else 'wait'} " + (
+        yield f"{several(app.messages, 'message')} {'waits' if app.messages == 1 else 'wait'} " + (
             "in the queue." if app.app_id == "__default" else f"for {name}."
         )
         unconfirmed = self._unconfirmed(app)
         if not readers:
-            yield from self._nobody(unconfirmed)
+            yield from self._nobody(unconfirmed, state)
             return
         if unconfirmed:
             whose = ", ".join(
@@ -141,10 +141,11 @@ class Explanation:
             return
         yield from self._held_back(waiting, readers, state)
 
-    def _nobody(self, unconfirmed: int) -> Iterator[str]:
+    def _nobody(self, unconfirmed: int, state: AppState | None) -> Iterator[str]:
         yield "Nobody reads: there is no consumer with a subscription."
         if unconfirmed:
             yield f"{number(unconfirmed)} are still counted as delivered to clients that no longer subscribe."
+        yield from self._again(state)
 
     def _held_back(self, waiting: int, readers: list[Reader], state: AppState | None) -> Iterator[str]:
         full = [reader for reader in readers if reader.full]
@@ -165,6 +166,11 @@ class Explanation:
             )
         else:
             yield f"{rest} although there is room: they match no subscription."
+        yield from self._again(state)
+        if self._message is None and self._hint:
+            yield self._hint
+
+    def _again(self, state: AppState | None) -> Iterator[str]:
         if state is not None and state.redelivery:
             count = state.redelivery
             yield (
@@ -172,8 +178,6 @@ class Explanation:
                 "matches no subscription, a broker delivers nothing that came after it either: somebody has "
                 "to take it."
             )
-        if self._message is None and self._hint:
-            yield self._hint
 
     def readers(self, app: AppDepth) -> list[Reader]:
         """Return the subscriptions of an application, in the order in which they are tried."""
@@ -217,10 +221,6 @@ class Explanation:
             for reader in self.readers(app)
         ]
         return RoutingTable(routes, broadcast=self._domain.mode == "broadcast").route(self._message)
-
-
-def _messages(count: int) -> str:
-    return "1 message" if count == 1 else f"{number(count)} messages"
 
 
 def _clients(count: int) -> str:

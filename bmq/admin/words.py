@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-__all__ = ["age", "number", "size"]
+__all__ = ["age", "number", "several", "size"]
 
 
 def number(value: float) -> str:
     """Return a count for people."""
     return f"{value:,.0f}"
+
+
+def several(count: int, what: str) -> str:
+    """Return a count of things: ``1 queue``, ``2 queues``."""
+    return f"{number(count)} {what}{'' if count == 1 else 's'}"
 
 
 def size(value: float) -> str:

@@ -75,6 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run(arguments[1:], console=_console)
     try:
         from bmq.cli.app import run_app
+    except KeyboardInterrupt:
+        return 130  # before there was anything to interrupt
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise

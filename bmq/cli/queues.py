@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bmq.admin import Admin, Internals
-from bmq.admin.words import number, size
+from bmq.admin.words import number, several, size
 from bmq.cli.output import emit_json, note, out, table
 from bmq.cli.target import Target, verb
 
@@ -43,7 +43,7 @@ async def command(
     columns = ["queue", *(["application"] if apps else []), "messages>", "bytes>", "writers>", "readers>"]
     if rows:
         out().print(table([*columns, "unconfirmed>"], rows))
-    note(f"{number(len(found))} queues" if len(found) != 1 else "1 queue")
+    note(several(len(found), "queue"))
 
 
 async def _uris(admin: Admin, domain: str | None) -> list[str]:

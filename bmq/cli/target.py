@@ -15,7 +15,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 
@@ -287,7 +287,7 @@ def verb(name: str) -> Callable[[Async], Callable[..., None]]:
 
             def run() -> int | None:
                 target = _target(name, **shared)
-                return _run(function(target, **arguments))
+                return _run(partial(function, target, **arguments))
 
             _guarded(name, run)
 
@@ -307,8 +307,9 @@ def offline(name: str) -> Callable[[Plain], Callable[..., None]]:
         @wraps(function)
         def command(**arguments: Any) -> None:
             def run() -> int | None:
-                done = function(**arguments)
-                return done if done is None or isinstance(done, int) else _run(done)
+                if inspect.iscoroutinefunction(function):
+                    return _run(partial(function, **arguments))
+                return cast("int | None", function(**arguments))
 
             _guarded(name, run)
 
@@ -328,7 +329,7 @@ class _Terminated(Exception):
     """SIGTERM came."""
 
 
-def _run(coroutine: Coroutine[Any, Any, int | None]) -> int | None:
+def _run(begin: Callable[[], Coroutine[Any, Any, int | None]]) -> int | None:
     """Run a verb; Ctrl-C and SIGTERM cancel it, so that it closes what it has open."""
     import bmq
 
@@ -347,7 +348,7 @@ def _run(coroutine: Coroutine[Any, Any, int | None]) -> int | None:
         except (NotImplementedError, RuntimeError, ValueError):
             pass  # not on this platform, or not in the main thread
         try:
-            return await coroutine
+            return await begin()
         except asyncio.CancelledError:
             if ended:
                 raise _Terminated from None
