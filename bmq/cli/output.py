@@ -21,10 +21,18 @@ _NO_TERMINAL = 10_000
 _NAME_WIDTH = 24
 
 
+class _Output(Console):
+    """A console that lets it be known when nobody reads any more, instead of ending the process."""
+
+    def on_broken_pipe(self) -> None:
+        """Called by rich where writing failed."""
+        raise BrokenPipeError
+
+
 def out() -> Console:
     """Return what prints data."""
     terminal = sys.stdout.isatty()
-    return Console(file=sys.stdout, highlight=False, width=None if terminal else _NO_TERMINAL)
+    return _Output(file=sys.stdout, highlight=False, width=None if terminal else _NO_TERMINAL)
 
 
 def stderr() -> Console:
