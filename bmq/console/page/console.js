@@ -411,7 +411,7 @@ class Detail {
     this.clients = h("div", {});
     this.list = h("div", {});
     this.pager = h("div", { className: "pager" });
-    this.lookButton = h("button", { type: "button", id: "look", onclick: () => this.look() }, "Look inside");
+    this.lookButton = h("button", { type: "button", id: "look", disabled: true, onclick: () => this.look() }, "Look inside");
     this.lookResult = h("p", { className: "result", role: "status" });
     this.postButton = h("button", { type: "button", className: "primary", id: "post", onclick: () => openPosting(this.uri) }, "Post a message");
     this.purgeButton = h("button", { type: "button", className: "danger", id: "purge", onclick: () => this.purge() }, "Purge");
