@@ -13,7 +13,7 @@ CODE  := $(wildcard bmq pyspark_bmq tests examples benchmarks docs docker)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo demo-spark test lint format types docs bench mutants check clean
+.PHONY: help setup demo demo-spark test browser lint format types docs bench mutants check clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,11 @@ demo-spark: setup ## a Spark pipeline into a queue, and another one out of it
 # ARGS="-n 0" runs them in pytest's own process, where a debugger and prints work.
 test: setup ## all tests; choose with ARGS="-k name"
 	$(RUN) -m pytest -n 1 --max-worker-restart 20 $(ARGS)
+
+browser: setup ## the console's page in a headless Chromium, which has to be installed
+	@command -v chromium chromium-browser google-chrome-stable google-chrome chrome >/dev/null || { \
+	    echo "there is no Chromium here: on Debian, apt-get install chromium" >&2; exit 1; }
+	$(RUN) -m pytest -n 1 --max-worker-restart 20 tests/console/browser.py $(ARGS)
 
 integration: setup ## the suites against a real broker, in Docker; PROFILE=cluster for three nodes
 	@./docker/integration "$(RUN)" $(ARGS)

@@ -1,6 +1,6 @@
-"""Draw the pictures of the command line: runs each verb in a terminal and keeps what it shows.
+"""Draw the pictures of the command line and of the console: what each shows in a terminal, and in a browser.
 
-usage: python docs/pictures.py [VERB...]   (with the extra cli; takes its own embedded broker)
+usage: python docs/pictures.py   (with the extras cli and console, and Chromium; it brings its own broker)
 """
 
 from __future__ import annotations
@@ -9,19 +9,29 @@ import asyncio
 import io
 import os
 import pty
+import random
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
+from urllib.parse import quote
 
-from rich.console import Console
+from rich.console import Console as Terminal
 from rich.text import Text
 
 import bmq
+from bmq.console import Console, Embedded
 from bmq.testing import BackgroundBroker
 
+sys.path.insert(0, str(Path(__file__).parent.parent))  # the tests drive the browser too
+from tests.console.chromium import browse
+
 TARGET = Path(__file__).parent / "assets" / "cli"
+CONSOLE = Path(__file__).parent / "assets" / "console"
+WITH_HELP = ("post", "tail", "top", "bench", "explain", "doctor", "console")
 COLUMNS = 100
+LETTERS = "bmq://bmq.test.mem.priority/notes"
 ORDERS = "bmq://bmq.test.mem.priority/orders"
 
 
@@ -55,7 +65,7 @@ def terminal(*arguments: str, uri: str, columns: int = COLUMNS) -> str:
 
 def picture(name: str, title: str, shown: str) -> None:
     """Keep what was shown as an SVG."""
-    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
+    console = Terminal(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
     console.print(Text.from_ansi(f"$ {title}\n" + shown.rstrip("\n")))
     TARGET.mkdir(parents=True, exist_ok=True)
     svg = console.export_svg(title="bmq", unique_id=f"bmq-{name}")
@@ -85,7 +95,8 @@ class Scene:
         slow = await self._session.open_queue(ORDERS, read=True, write=True)
         self._slow = await slow.subscribe("CustomerId >= 1000", priority=5, max_unconfirmed_messages=3)
         fast = await self._other.open_queue(ORDERS, read=True)
-        await fast.subscribe('OrderType == "EXPRESS"', priority=10)
+        self._fast = await fast.subscribe('OrderType == "EXPRESS"', priority=10)
+        self._orders = slow
         for number in range(6):
             await slow.post(b"{}", properties={"CustomerId": 1000 + number, "OrderType": "PLAIN"})
         for _ in range(3):
@@ -95,6 +106,15 @@ class Scene:
         await self._session.close()
         await self._other.close()
 
+    async def letters(self) -> None:
+        """Messages worth looking into."""
+        async with bmq.connect(self._uri, process_name="shop") as session:
+            queue = await session.open_queue(LETTERS, write=True)
+            order = b'{"order": 20260114, "lines": [{"sku": "A-17", "count": 2}, {"sku": "B-3", "count": 1}]}'
+            await queue.post(order, properties={"CustomerId": 1234, "OrderType": "EXPRESS"})
+            await queue.post(b"Dear customer,\nyour order is on its way.\n", properties={"sealed": True})
+            await queue.post(bytes(range(64)), properties={"key": b"\x01\x02\xff"})
+
     async def traffic(self, seconds: float) -> None:
         async with bmq.connect(self._uri, process_name="shop") as session:
             queue = await session.open_queue("bmq://bmq.test.mem.priority/shop", read=True, write=True)
@@ -103,15 +123,53 @@ class Scene:
                 for _ in range(40):
                     queue.post_nowait(b"order")
                 await queue.flush()
-                while (message := queue.receive_nowait()) is not None:
-                    message.confirm()
-                await asyncio.sleep(0.05)
+                for _ in range(random.randint(1, 9)):
+                    self._orders.post_nowait(b"{}", properties={"OrderType": "EXPRESS"})
+                for consumer in (queue, self._fast):
+                    while (message := consumer.receive_nowait()) is not None:
+                        message.confirm()
+                await asyncio.sleep(random.uniform(0.03, 0.12))
+
+
+async def screenshots(url: str) -> None:
+    """Keep what the console shows, in both themes."""
+    CONSOLE.mkdir(parents=True, exist_ok=True)
+
+    async def keep(name: str, height: int) -> None:
+        await page.size(1200, height)
+        for theme in ("light", "dark"):
+            await page.scheme(theme)
+            await page.picture(CONSOLE / f"{name}-{theme}.png")
+
+    async with browse() as page:
+        await page.open(url)
+        await page.until("document.querySelectorAll('#queues tbody tr').length > 2")
+        await keep("queues", 440)
+        await page.open(f"{url}#/queue/{quote(ORDERS, safe='')}")
+        await page.until("document.querySelector('td.guid') && document.querySelector('#routing td')")
+        await page.click("#routing div > button")
+        await page.type("#routing .property input", "CustomerId")
+        await page.js("document.querySelector('#routing .property select').value = 'int64'")
+        await page.type("#routing .property input:nth-of-type(2)", "1003")
+        await page.click("#try")
+        await page.until("document.querySelector('.verdicts table')")
+        await page.js("document.activeElement.blur(); scrollTo(0, 0)")
+        await keep("queue", 1290)
+        await page.open(f"{url}#/queue/{quote(LETTERS, safe='')}")
+        await page.until("document.querySelector('td.guid')")
+        await page.click("#look")
+        await page.until("document.querySelectorAll('.inside').length === 3")
+        await page.size(1200, 760)
+        await page.js("document.activeElement.blur(); document.querySelector('#messages').scrollIntoView()")
+        await keep("messages", 760)
 
 
 def main() -> None:
     with BackgroundBroker() as broker:
         uri = broker.uri
         picture("help", "bmq --help", terminal("--help", uri=uri))
+        for verb in WITH_HELP:
+            picture(f"{verb}-help", f"bmq {verb} --help", terminal(verb, "--help", uri=uri))
         queue = "bmq://bmq.test.mem.priority/letters"
         arguments = ["post", queue, "hello", "world", "-p", "CustomerId=1234", "--tag", "express", "--guids"]
         picture("post", f"bmq {' '.join(arguments)}", terminal(*arguments, uri=uri))
@@ -127,11 +185,17 @@ def main() -> None:
         scene.do(scene.begin())
         arguments = ["explain", ORDERS, "-p", "CustomerId=1003"]
         picture("explain", f"bmq {' '.join(arguments)}", terminal(*arguments, uri=uri))
-        running = asyncio.run_coroutine_threadsafe(scene.traffic(12), scene._loop)
+        scene.do(scene.letters())
+        running = asyncio.run_coroutine_threadsafe(scene.traffic(90), scene._loop)
+        console = broker.call(lambda broker: Console(Embedded(broker)))
+        broker.call(lambda _: console.start())
         arguments = ["top", "--count", "12", "--interval", "0.5"]
         shown = terminal(*arguments, uri=uri)
         picture("top", "bmq top", shown[shown.rfind("\x1b[2K") + 4 :].lstrip("\r"))
-        running.result(30)
+        time.sleep(60)  # so that there is a past to draw
+        asyncio.run(screenshots(console.url))
+        broker.call(lambda _: console.close())
+        running.result(90)
         scene.do(scene.end())
         arguments = ["bench", "--messages", "50000", "--rounds", "1000"]
         shown = terminal(*arguments, uri=uri)

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import orjson
 
+from bmq._local import is_loopback
 from bmq.admin import parsing
 from bmq.admin.connection import AdminConnection
 from bmq.admin.results import (
@@ -92,6 +93,13 @@ class connect:
         target = find_broker(broker, tls=ssl is not None)
         if target.note:
             logger.warning("asking %s", target)
+        anonymous = isinstance(credentials, Credentials) and credentials.data is None
+        if credentials is not None and ssl is None and not anonymous:
+            for address in target.addresses:
+                if not address.tls and not is_loopback(address.host):
+                    logger.warning(
+                        "credentials go to %s in the clear; a tcps:// address protects them", address
+                    )
         self._admin = Admin(target.addresses, credentials, ssl, server_hostname, timeout, process_name)
 
     def __await__(self) -> Generator[Any, None, Admin]:
@@ -347,8 +355,7 @@ class Admin:
         """Return the broker's statistics, by queue.
 
         A broker makes them anew for this, but not at any rate: it is asked again until it does.
-        What happens to a new queue it may count only after half a minute, and much later where it is asked
-        more often than once a second; :meth:`QueueAdmin.depth` is true at once.
+        What happens to a new queue it may count only after a minute; :meth:`QueueAdmin.depth` is always true.
         """
         try:
             async with asyncio.timeout(self._timeout):

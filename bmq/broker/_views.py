@@ -108,6 +108,14 @@ class QueueView:
         """What is stored, oldest first."""
         return [self._stored(message) for message in self._queue.store]
 
+    def message(self, guid: str) -> MessageView | None:
+        """Return a message that is stored, by its GUID; None when it is not there."""
+        try:
+            found = self._queue.store.get(bytes.fromhex(guid))
+        except ValueError:
+            return None
+        return None if found is None else self._stored(found)
+
     def _stored(self, message: MessageRecord) -> MessageView:
         properties, payload = split_application_data(
             message.data[: -message.data[-1]],

@@ -9,8 +9,12 @@ import logging
 import os
 import ssl
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
 
 from bmq._loop import new_event_loop
 from bmq._signals import on_signals
@@ -21,7 +25,28 @@ __all__ = ["run"]
 
 _GC_ALLOCATIONS = 50_000
 _AUTH_VARIABLE = "BMQ_BROKER_AUTH"
+_CONSOLE = "30180"
+_NEEDS_EXTRA = "bmq broker: --console needs an extra: pip install 'bmq[console]'\n"
 _READY = "bmq broker ready on {uri}"
+
+
+class Console(Protocol):
+    """The page of a broker, served while it is entered."""
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None: ...
+
+
+#: Makes the page of a broker, at [HOST:]PORT, for the passwords of those it lets in.
+MakeConsole = Callable[[Broker, str, Mapping[str, str] | None], Console]
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -57,15 +82,23 @@ def _arguments() -> argparse.ArgumentParser:
         help="let in only these users: USER:PASSWORD on each line; so does the environment's "
         f"{_AUTH_VARIABLE}",
     )
+    parser.add_argument(
+        "--console",
+        metavar="[HOST:]PORT",
+        nargs="?",
+        const=_CONSOLE,
+        help=f"serve a web page about it too, on port {_CONSOLE} of this machine unless said otherwise",
+    )
     parser.add_argument("--verbose", action="store_true", help="log every connection and request")
     return parser
 
 
-def run(argv: Sequence[str] | None = None) -> int:
+def run(argv: Sequence[str] | None = None, *, console: MakeConsole | None = None) -> int:
     """Run the broker until it is told to end.
 
     Args:
         argv: the arguments; those of the process by default.
+        console: what makes the page of ``--console``.
 
     Returns:
         The process's exit status: 0 after a signal, 1 when it could not start.
@@ -95,8 +128,16 @@ def run(argv: Sequence[str] | None = None) -> int:
         broker = Broker(
             host=options.host, port=options.port, config_dir=options.config, ssl=context, auth=users
         )
+        make = None
+        if options.console is not None and console is not None:
+            make = partial(console, broker, options.console, users)
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(_serve(broker))
+            runner.run(_serve(broker, make))
+    except ModuleNotFoundError as error:
+        if error.name != "aiohttp":
+            raise
+        sys.stderr.write(_NEEDS_EXTRA)
+        return 1
     except (Error, OSError) as error:
         sys.stderr.write(f"bmq broker: {error}\n")
         return 1
@@ -147,10 +188,13 @@ def _users(arguments: Sequence[str], file: str | None, variable: str | None) -> 
     return users
 
 
-async def _serve(broker: Broker) -> None:
+async def _serve(broker: Broker, console: Callable[[], Console] | None) -> None:
     ended = asyncio.Event()
     with on_signals(ended.set):
-        async with broker:
+        async with broker, AsyncExitStack() as beside:
+            page = await beside.enter_async_context(console()) if console is not None else None
             sys.stdout.write(_READY.format(uri=broker.uri) + "\n")
+            if page is not None:
+                sys.stdout.write(f"bmq console on {page.url}\n")
             sys.stdout.flush()
             await ended.wait()

@@ -8,11 +8,28 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bmq.broker import Broker
+    from bmq.console import Console
 
 __all__ = ["main"]
 
 _NEEDS_EXTRA = "bmq: the command line needs an extra: pip install 'bmq[cli]' (bmq broker runs without it)\n"
+
+
+def _console(broker: Broker, address: str, users: Mapping[str, str] | None) -> Console:
+    """Return the page of an embedded broker.
+
+    Raises:
+        ModuleNotFoundError: the extra is missing.
+        UsageError: the address is none.
+    """
+    from bmq import console
+
+    return console.beside(broker, address, users=users, token=os.environ.get("BMQ_CONSOLE_TOKEN"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,9 +50,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[:1] == ["broker"]:
         from bmq.broker.main import run
 
-        return run(arguments[1:])
+        return run(arguments[1:], console=_console)
     try:
         from bmq.cli.app import run_app
+    except KeyboardInterrupt:
+        return 130  # before there was anything to interrupt
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise

@@ -14,9 +14,10 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn
 
 import bmq
+from bmq.admin.words import number, size
 from bmq.cli.figures import bars, percentiles
 from bmq.cli.messages import BadInput
-from bmq.cli.output import emit, emit_json, note, number, size, stderr
+from bmq.cli.output import emit, emit_json, note, stderr
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
 

@@ -12,8 +12,6 @@ from bmq.cli.messages import BadInput, parse_properties
 from bmq.cli.output import emit, emit_json, out, table
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import offline
-from bmq.subscriptions._diagnostics import point_at
-from bmq.subscriptions._syntax import MAX_LENGTH, MAX_OPERATORS
 from bmq.wire.properties import PropertyInput
 
 __all__ = ["command", "show_decision"]

@@ -208,7 +208,8 @@ async def _use(steps: _Steps, session: bmq.Session, uri: str, timeout: float) ->
         "receive",
         consumer.receive(timeout),
         lambda message: f"{message.guid}, {len(message.data)} bytes",
-        f"The message was accepted and does not come: bmq explain {uri} {ack.guid} -p {_PROPERTY}={mark}",
+        "The message was accepted and does not come. Perhaps others wait before it that were handed back, by "
+        f"bmq tail, for one: bmq explain {uri} {ack.guid} -p {_PROPERTY}={mark}",
     )
 
     async def confirm() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -14,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["age", "emit", "emit_json", "note", "number", "out", "size", "stderr", "table"]
+__all__ = ["emit", "emit_json", "note", "out", "printable", "stderr", "table"]
 
 #: A pipe has no width: tables are as wide as what is in them.
 _NO_TERMINAL = 10_000
@@ -22,10 +21,18 @@ _NO_TERMINAL = 10_000
 _NAME_WIDTH = 24
 
 
+class _Output(Console):
+    """A console that lets it be known when nobody reads any more, instead of ending the process."""
+
+    def on_broken_pipe(self) -> None:
+        """Called by rich where writing failed."""
+        raise BrokenPipeError
+
+
 def out() -> Console:
     """Return what prints data."""
     terminal = sys.stdout.isatty()
-    return Console(file=sys.stdout, highlight=False, width=None if terminal else _NO_TERMINAL)
+    return _Output(file=sys.stdout, highlight=False, width=None if terminal else _NO_TERMINAL)
 
 
 def stderr() -> Console:
@@ -86,27 +93,3 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
 def printable(text: str) -> str:
     """Return text that cannot do anything to a terminal: control characters are shown, not sent."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
-def number(value: float) -> str:
-    """Return a count for people."""
-    return f"{value:,.0f}"
-
-
-def size(value: float) -> str:
-    """Return a number of bytes for people."""
-    amount = float(value)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024 or unit == "GiB":
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    raise AssertionError
-
-
-def age(moment: datetime, now: datetime | None = None) -> str:
-    """Return how long ago something was, for people."""
-    seconds = max(0.0, ((now or datetime.now(UTC)) - moment).total_seconds())
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.1f} s"

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from bmq.cli.output import age, emit_json, note, number, out, size, table
+from bmq.admin.words import age, number, size
+from bmq.cli.output import emit_json, note, out, table
 from bmq.cli.target import BrokerTarget, verb
 
 __all__ = ["command"]

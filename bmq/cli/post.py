@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bmq.admin.words import number, size
 from bmq.cli import files
 from bmq.cli.messages import BadInput, from_json, parse_properties
-from bmq.cli.output import emit, note, number, size, stderr
+from bmq.cli.output import emit, note, stderr
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
 

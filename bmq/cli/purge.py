@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from bmq.admin.words import number, size
 from bmq.cli.messages import BadInput
-from bmq.cli.output import emit_json, number, out, size, table
+from bmq.cli.output import emit_json, out, table
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
 

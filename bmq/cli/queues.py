@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from bmq.admin import Admin, Internals
-from bmq.cli.output import emit_json, note, number, out, size, table
+from bmq.admin.words import number, several, size
+from bmq.cli.output import emit_json, note, out, table
 from bmq.cli.target import BrokerTarget, verb
 
 __all__ = ["command"]
@@ -42,7 +43,7 @@ async def command(
     columns = ["queue", *(["application"] if apps else []), "messages>", "bytes>", "writers>", "readers>"]
     if rows:
         out().print(table([*columns, "unconfirmed>"], rows))
-    note(f"{number(len(found))} queues" if len(found) != 1 else "1 queue")
+    note(several(len(found), "queue"))
 
 
 async def _uris(admin: Admin, domain: str | None) -> list[str]:

@@ -12,8 +12,9 @@ from typing import Annotated, BinaryIO
 
 import typer
 
+from bmq.admin.words import number
 from bmq.cli.messages import BadInput
-from bmq.cli.output import note, number
+from bmq.cli.output import note
 from bmq.cli.recording import TO_BROKER, TO_CLIENT, Recorded, line_of
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb

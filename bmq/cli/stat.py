@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from bmq.admin import QueueStatistics
-from bmq.cli.output import emit_json, number, out, size, table
+from bmq.admin.words import number, size
+from bmq.cli.output import emit_json, out, table
 from bmq.cli.target import BrokerTarget, verb
 
 __all__ = ["command"]

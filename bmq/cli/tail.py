@@ -9,8 +9,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from bmq.admin.words import number
 from bmq.cli.messages import BadInput, property_text, text_or_base64, to_json
-from bmq.cli.output import emit, emit_json, note, number, out, printable
+from bmq.cli.output import emit, emit_json, note, out, printable
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
 

@@ -13,7 +13,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 
@@ -285,7 +285,7 @@ def verb(name: str) -> Callable[[Async], Callable[..., None]]:
 
             def run() -> int | None:
                 target = _target(name, **shared)
-                return _run(function(target, **arguments))
+                return _run(partial(function, target, **arguments))
 
             _guarded(name, run)
 
@@ -305,8 +305,9 @@ def offline(name: str) -> Callable[[Plain], Callable[..., None]]:
         @wraps(function)
         def command(**arguments: Any) -> None:
             def run() -> int | None:
-                done = function(**arguments)
-                return done if done is None or isinstance(done, int) else _run(done)
+                if inspect.iscoroutinefunction(function):
+                    return _run(partial(function, **arguments))
+                return cast("int | None", function(**arguments))
 
             _guarded(name, run)
 
@@ -322,11 +323,14 @@ def _with_signature(command: Callable[..., None], parameters: list[inspect.Param
     return command
 
 
-def _run(coroutine: Coroutine[Any, Any, int | None]) -> int | None:
+def _run(begin: Callable[[], Coroutine[Any, Any, int | None]]) -> int | None:
     """Run a verb; Ctrl-C and SIGTERM cancel it, so that it closes what it has open."""
     import bmq
 
-    return bmq.run(coroutine)
+    async def main() -> int | None:
+        return await begin()
+
+    return bmq.run(main())
 
 
 def _guarded(name: str, run: Callable[[], int | None]) -> None:

@@ -18,9 +18,10 @@ from rich.text import Text
 
 import bmq
 from bmq.admin import Admin, Internals, QueueStatistics, Statistics
+from bmq.admin.words import number, several, size
 from bmq.cli.figures import sparkline
 from bmq.cli.messages import BadInput
-from bmq.cli.output import emit_json, number, out, size, table
+from bmq.cli.output import emit_json, out, table
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
 
@@ -233,7 +234,7 @@ def _view(lines: list[_Line], broker: str, watch: _Watch, *, clients: bool) -> R
     held = sum(line.messages for line in lines)
     head = Text.assemble(
         (broker, "bold"),
-        f"  {watch.statistics.time:%T} UTC  {number(len(lines))} queues  {number(held)} messages  ",
+        f"  {watch.statistics.time:%T} UTC  {several(len(lines), 'queue')}  {several(held, 'message')}  ",
         f"{number(posting)} posted/s  {number(confirming)} confirmed/s",
     )
     rows = [[cell(line) for cell in _COLUMNS.values()] for line in lines]

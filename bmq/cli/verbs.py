@@ -14,6 +14,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "queues": ("bmq.cli.queues", "List queues with what they hold."),
     "stat": ("bmq.cli.stat", "Show what was posted, delivered and confirmed."),
     "top": ("bmq.cli.top", "Watch queues, rates, consumers and clients."),
+    "console": ("bmq.cli.console", "Serve a web page: queues over time, consumers, messages."),
     "explain": ("bmq.cli.explain", "Say why a message is still in its queue."),
     "check": ("bmq.cli.check", "Check subscription expressions, and try them on properties."),
     "doctor": ("bmq.cli.doctor", "Try everything between here and a queue, step by step."),

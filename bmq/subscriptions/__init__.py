@@ -4,7 +4,7 @@ Nothing here talks to a broker: an :class:`Expression` is checked and evaluated 
 """
 
 from bmq.subscriptions._builder import Filter, Operand, P
-from bmq.subscriptions._diagnostics import ErrorKind
+from bmq.subscriptions._diagnostics import ErrorKind, point_at
 from bmq.subscriptions._domains import AppOutcome, Finding, check_domain, explain_domain
 from bmq.subscriptions._doubts import Doubt
 from bmq.subscriptions._evaluator import EvaluationFailure, Evaluator, Lookup, lookup
@@ -63,6 +63,7 @@ __all__ = [
     "lookup",
     "parse",
     "plan",
+    "point_at",
     "pulsar_properties",
     "pulsar_tags",
     "subscriptions_for",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,26 @@ async def test_credentials(broker: bmq.broker.Broker) -> None:
 
     async with bmq.admin.connect(broker.uri, credentials=ask_for_them) as admin:
         assert await admin.clusters()
+
+
+@pytest.mark.parametrize(
+    ("uri", "credentials", "warned"),
+    [
+        ("tcp://far.example:1", OPERATOR, True),
+        ("tcps://near.example,tcp://far.example:1", lambda: OPERATOR, True),
+        ("tcps://far.example:1", OPERATOR, False),
+        ("tcp://far.example:1", bmq.Credentials.anonymous(), False),
+        ("tcp://far.example:1", None, False),
+        ("tcp://127.0.0.1:1,tcp://[::1]:1,tcp://localhost", OPERATOR, False),
+    ],
+)
+async def test_credentials_in_the_clear_are_warned_of(
+    caplog: pytest.LogCaptureFixture, uri: str, credentials: Any, warned: bool
+) -> None:
+    bmq.admin.connect(uri, credentials=credentials)
+    assert ("credentials go to tcp://far.example:1 in the clear" in caplog.text) is warned
+    assert bool(caplog.text) is warned
+    assert "secret" not in caplog.text
 
 
 async def test_a_lost_connection_fails_its_commands_and_the_next_one_connects_again(

@@ -6,8 +6,11 @@ import asyncio
 import base64
 import json
 import os
+import pty
+import re
 import signal
 import sys
+import termios
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -163,6 +166,91 @@ async def test_nobody_reads_the_output(uri: str, bmq_queue_uri: str) -> None:
             assert (started.returncode, err) == (141, b"")
     async with bmq.admin.connect(uri) as admin:
         await admin.queue(bmq_queue_uri).purge()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["peek", "QUEUE", "--count", "1000"],
+        ["peek", "QUEUE", "--count", "1000", "--json"],
+        ["top", "--json", "--interval", "0.1"],
+        ["top", "--interval", "0.1"],
+        ["admin", "HELP"],
+        ["decode", "--file", "RECORDING"],
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+async def test_nobody_reads_what_any_verb_prints(
+    uri: str, bmq_queue_uri: str, tmp_path: Path, arguments: list[str]
+) -> None:
+    """As with ``| head -1`` when it has its line: nobody complains."""
+    recording = tmp_path / "recording.bin"
+    recording.write_bytes(bytes.fromhex("00000008 47020400") * 20_000)  # heartbeats
+    names = {"QUEUE": bmq_queue_uri, "RECORDING": str(recording)}
+    words = [names.get(word, word) for word in arguments]
+    at = [] if arguments[0] == "decode" else ["--broker", uri]
+    async with bmq.connect(uri) as session:
+        queue = await session.open_queue(bmq_queue_uri, write=True)
+        await queue.post_many([b"m"] * 1000)
+        reading, writing = os.pipe()
+        os.close(reading)
+        async with process(*words, *at, stdout=writing) as started:
+            os.close(writing)
+            _, err = await asyncio.wait_for(started.communicate(), 60)
+            assert started.returncode == 141
+            assert err in (b"", b"1,000 of 1,000 messages\n")
+    async with bmq.admin.connect(uri) as admin:
+        await admin.queue(bmq_queue_uri).purge()
+
+
+@pytest.mark.parametrize("columns", [60, 100])
+async def test_a_terminal_of_so_many_columns(uri: str, bmq_queue_uri: str, columns: int) -> None:
+    """Nothing is wider than the terminal; names and GUIDs are all there, in as many lines as they need."""
+    async with bmq.connect(uri) as session:
+        queue = await session.open_queue(bmq_queue_uri, write=True)
+        guid = (await queue.post(b"m")).guid
+        shown = {}
+        for arguments in (["peek", bmq_queue_uri], ["queues"], ["top", bmq_queue_uri, "--count", "1"]):
+            shown[arguments[0]] = await _on_a_terminal(columns, *arguments, "--broker", uri)
+            assert max(map(len, shown[arguments[0]])) <= columns
+        assert guid in _joined(shown["peek"])
+        assert bmq_queue_uri in _joined(shown["queues"])
+        assert bmq_queue_uri in _joined(shown["top"])
+    async with bmq.admin.connect(uri) as admin:
+        await admin.queue(bmq_queue_uri).purge()
+
+
+def _joined(lines: list[str]) -> str:
+    """The cells of a table, each with the lines it goes over."""
+    columns: dict[int, str] = {}
+    for line in lines:
+        for cell in re.finditer(r"\S+", line):
+            columns[cell.start()] = columns.get(cell.start(), "") + cell[0]
+    return " ".join(columns.values())
+
+
+async def _on_a_terminal(columns: int, *arguments: str) -> list[str]:
+    """What a command shows on a terminal, without colours."""
+    leader, follower = pty.openpty()
+    termios.tcsetwinsize(follower, (40, columns))
+    size = {"COLUMNS": str(columns), "LINES": "40", "TERM": "xterm", "NO_COLOR": "1"}
+    async with process(*arguments, stdout=follower, stderr=follower, env=os.environ | size) as started:
+        os.close(follower)
+        shown = await asyncio.to_thread(_read_all, leader)
+        assert await asyncio.wait_for(started.wait(), 60) == 0
+    os.close(leader)
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+    return re.split(r"[\r\n]+", text)
+
+
+def _read_all(descriptor: int) -> bytes:
+    shown = b""
+    try:
+        while data := os.read(descriptor, 65536):
+            shown += data
+    except OSError:
+        pass  # how the end of a terminal shows itself on Linux
+    return shown
 
 
 async def test_posting_what_comes_in_while_it_comes(uri: str, bmq_queue_uri: str) -> None:

@@ -197,16 +197,29 @@ def test_an_expression_that_is_none(run: Bmq, bmq_queue_uri: str) -> None:
     assert "Equality is written `==`" in ran.err
 
 
-def test_a_domain_there_is_not(run: Bmq) -> None:
-    for arguments in (["post", "bmq://no.such.domain/q", "x"], ["tail", "bmq://no.such.domain/q"]):
-        ran = run(*arguments)
-        assert ran.status == 4
-        assert "no.such.domain" in ran.err
-        assert "Traceback" not in ran.err
+WITH_QUEUE: list[list[str]] = [
+    ["post", "QUEUE", "x"],
+    ["tail", "QUEUE"],
+    ["peek", "QUEUE"],
+    ["purge", "QUEUE", "--yes"],
+    ["explain", "QUEUE"],
+    ["bench", "QUEUE", "--messages", "1", "--rounds", "1"],
+]
+
+
+@pytest.mark.parametrize("verb", WITH_QUEUE, ids=lambda verb: verb[0])
+def test_a_domain_there_is_not(run: Bmq, verb: list[str]) -> None:
+    ran = run(*["bmq://no.such.domain/q" if word == "QUEUE" else word for word in verb])
+    assert ran.status == 4
+    assert "no.such.domain" in ran.err
+    assert ran.out == ""
+    assert len(ran.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    "verb", [["post", "QUEUE", "x"], ["tail", "QUEUE"], ["peek", "QUEUE"], ["queues"], ["stat"]]
+    "verb",
+    [*WITH_QUEUE, ["queues"], ["stat"], ["admin", "HELP"], ["top", "--count", "1"]],
+    ids=lambda verb: verb[0],
 )
 def test_a_broker_there_is_not(
     offline: Bmq, verb: list[str], unused_tcp_port: int, bmq_queue_uri: str
@@ -217,6 +230,19 @@ def test_a_broker_there_is_not(
     assert f"127.0.0.1:{unused_tcp_port}" in ran.err
     assert ran.out == ""
     assert len(ran.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("verb", WITH_QUEUE, ids=lambda verb: verb[0])
+@pytest.mark.parametrize(
+    "uri", ["orders", "bmq://", "bmq://domain", "tcp://127.0.0.1:1/q", "bmq://a b/q", "bmq:///q"]
+)
+def test_a_queue_that_is_none(run: Bmq, verb: list[str], uri: str) -> None:
+    if verb[0] == "purge" and "://" not in uri:
+        uri = "two words"  # what is no URI is a domain there
+    ran = run(*[uri if word == "QUEUE" else word for word in verb])
+    assert ran.status == 2
+    assert ran.out == ""
+    assert "Traceback" not in ran.err
 
 
 def test_a_uri_that_is_none(run: Bmq) -> None:

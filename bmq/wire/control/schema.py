@@ -151,7 +151,7 @@ class BooleanKind(Kind):
 
 
 class StringKind(Kind):
-    """Text. BytesKind of a peer that are not UTF-8 travel through as surrogate escapes."""
+    """Text. Bytes of a peer that are not UTF-8 travel through as surrogate escapes."""
 
     __slots__ = ()
 

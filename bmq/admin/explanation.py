@@ -1,0 +1,232 @@
+"""Why a message is still in its queue: what a broker tells of a queue, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from bmq.admin.results import AppDepth, AppState, DomainInfo, Internals, StoredMessage, Stream, Subscription
+from bmq.admin.words import age, number, several, size
+from bmq.subscriptions import Decision, Expression, Route, RoutingTable
+from bmq.wire.properties import PropertyInput
+
+__all__ = ["Explanation", "Reader"]
+
+_RESUMES = "delivery goes on when a fifth of the limit is free again"
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """One subscription of one client.
+
+    Attributes:
+        client: the client, for people.
+        stream: what it has open.
+        subscription: this.
+    """
+
+    client: str
+    stream: Stream
+    subscription: Subscription
+
+    @property
+    def name(self) -> str:
+        """The client, and the number it gave the subscription."""
+        return f"{self.client} #{self.subscription.id}"
+
+    @property
+    def expression(self) -> str:
+        """What it takes, in words where it is everything."""
+        if not self.subscription.expression:
+            return "(everything)"
+        error = Expression(self.subscription.expression, strict=False).error
+        note = "" if error is None else " (not legal: takes everything)"
+        return self.subscription.expression + note
+
+    @property
+    def use(self) -> str:
+        """How much of its limit of unconfirmed messages is used, as far as the broker tells."""
+        window = self.subscription.window
+        if window is None:
+            used = sum(each.messages for each in self.stream.windows)
+            return f"{number(used)} in {len(self.stream.windows)} subscriptions"
+        limit = self.subscription.max_messages
+        return f"{number(window.messages)} of {number(limit)}" + (" (full)" if window.full else "")
+
+    @property
+    def full(self) -> bool:
+        """Whether it is at its limit, as far as the broker tells."""
+        window = self.subscription.window
+        if window is not None:
+            return window.full
+        # Which window is whose is not known: are there as many full ones with these limits as subscriptions?
+        limits = (self.subscription.max_messages, self.subscription.max_bytes)
+        rivals = sum(1 for each in self.stream.subscriptions if (each.max_messages, each.max_bytes) == limits)
+        return rivals <= sum(
+            1 for each in self.stream.windows if each.full and (each.max_messages, each.max_bytes) == limits
+        )
+
+
+class Explanation:
+    """What a broker tells of a queue, in words.
+
+    Args:
+        internals: the queue.
+        domain: its domain.
+        message: properties of a message that the subscriptions are tried on; None for no message.
+        hint: said where such a message would help.
+    """
+
+    def __init__(
+        self,
+        internals: Internals,
+        domain: DomainInfo,
+        message: Mapping[str, PropertyInput] | None = None,
+        *,
+        hint: str = "",
+    ) -> None:
+        self._internals = internals
+        self._domain = domain
+        self._message = message
+        self._hint = hint
+
+    def head(self, oldest: tuple[StoredMessage, ...]) -> Iterator[str]:
+        """What the queue holds."""
+        internals = self._internals
+        depth = internals.depth
+        writers = sum(client.writers for client in internals.clients)
+        yield (
+            f"{internals.uri} ({self._domain.mode}) holds {several(depth.messages, 'message')}, "
+            f"{size(depth.bytes)}; {_clients(len(internals.clients))} it open, {number(writers)} for writing."
+        )
+        if oldest:
+            came = oldest[0].arrival
+            ttl = self._domain.configuration.get("messageTtl")
+            ends = ""
+            if isinstance(ttl, int) and ttl > 0:
+                left = (came + timedelta(seconds=ttl) - datetime.now(UTC)).total_seconds()
+                ends = f", and expires in {left:.0f} s" if left > 0 else ", and expires now"
+            yield f"The oldest came {age(came)} ago{ends} (GUID {oldest[0].guid})."
+        usage = internals.usage
+        if usage is not None and (usage.messages > usage.message_limit or usage.bytes > usage.byte_limit):
+            yield "The queue is at its quota: nothing is accepted before something is confirmed or expires."
+
+    def words(self, app: AppDepth) -> Iterator[str]:
+        """Why what waits for an application waits."""
+        name = "the queue" if app.app_id == "__default" else f"application {app.app_id}"
+        if self._domain.mode == "broadcast":
+            yield "A broadcast queue keeps nothing: a message goes to whoever is there, or is dropped."
+            return
+        if not app.messages:
+            yield f"Nothing waits in {name}." if app.app_id == "__default" else f"Nothing waits for {name}."
+            return
+        readers = self.readers(app)
+        state = self._state(app)
+        yield f"{several(app.messages, 'message')} {'waits' if app.messages == 1 else 'wait'} " + (
+            "in the queue." if app.app_id == "__default" else f"for {name}."
+        )
+        unconfirmed = self._unconfirmed(app)
+        if not readers:
+            yield from self._nobody(unconfirmed, state)
+            return
+        if unconfirmed:
+            whose = ", ".join(
+                f"{client} ({number(count)})" for client, count in self._holders(app).items() if count
+            )
+            yield f"{number(unconfirmed)} of them {_are(unconfirmed)} delivered and not confirmed: {whose}."
+        waiting = app.messages - unconfirmed
+        if waiting <= 0:
+            yield "Nothing is held back: what is missing is the confirmation."
+            return
+        yield from self._held_back(waiting, readers, state)
+
+    def _nobody(self, unconfirmed: int, state: AppState | None) -> Iterator[str]:
+        yield "Nobody reads: there is no consumer with a subscription."
+        if unconfirmed:
+            yield f"{number(unconfirmed)} are still counted as delivered to clients that no longer subscribe."
+        yield from self._again(state)
+
+    def _held_back(self, waiting: int, readers: list[Reader], state: AppState | None) -> Iterator[str]:
+        full = [reader for reader in readers if reader.full]
+        rest = f"{number(waiting)} {_are(waiting)} delivered to nobody"
+        if len(full) == len(readers):
+            yield f"{rest}: every subscription is at its limit of unconfirmed messages; {_RESUMES}."
+            return
+        open_to_all = [reader for reader in readers if not reader.subscription.expression and not reader.full]
+        if open_to_all:
+            yield (
+                f"{rest} although {open_to_all[0].client} takes everything and has room: they should be on "
+                "their way; ask again."
+            )
+        elif full:
+            yield (
+                f"{rest}: they match no subscription, or only such as are at their limit ({_RESUMES}), or "
+                "they stand behind one that waits for such a subscription, which can stop the whole "
+                "application: subscriptions that do not compete should have one priority."
+            )
+        else:
+            yield f"{rest} although there is room: they match no subscription."
+        yield from self._again(state)
+        if self._message is None and self._hint:
+            yield self._hint
+
+    def _again(self, state: AppState | None) -> Iterator[str]:
+        if state is not None and state.redelivery:
+            count = state.redelivery
+            yield (
+                f"{number(count)} {_are(count)} to be delivered again. While a message that was handed back "
+                "matches no subscription, a broker delivers nothing that came after it either: somebody has "
+                "to take it."
+            )
+
+    def readers(self, app: AppDepth) -> list[Reader]:
+        """Return the subscriptions of an application, in the order in which they are tried."""
+        found = [
+            Reader(client.description, stream, subscription)
+            for client in self._internals.clients
+            for stream in client.streams
+            if stream.app_id == app.app_id
+            for subscription in stream.subscriptions
+        ]
+        return sorted(found, key=lambda reader: -reader.subscription.priority)
+
+    def _state(self, app: AppDepth) -> AppState | None:
+        return next((each for each in self._internals.apps if each.app_id == app.app_id), None)
+
+    def _holders(self, app: AppDepth) -> dict[str, int]:
+        return {
+            client.description: stream.unconfirmed or 0
+            for client in self._internals.clients
+            for stream in client.streams
+            if stream.app_id == app.app_id
+        }
+
+    def _unconfirmed(self, app: AppDepth) -> int:
+        return sum(self._holders(app).values())
+
+    def decide(self, app: AppDepth) -> Decision | None:
+        """Who would get the message in question."""
+        if self._message is None:
+            return None
+        routes = [
+            Route(
+                Expression(reader.subscription.expression, strict=False)
+                if reader.subscription.expression
+                else None,
+                reader.subscription.priority,
+                reader.name,
+                reader.client,
+                reader.full,
+            )
+            for reader in self.readers(app)
+        ]
+        return RoutingTable(routes, broadcast=self._domain.mode == "broadcast").route(self._message)
+
+
+def _clients(count: int) -> str:
+    return "1 client has" if count == 1 else f"{number(count)} clients have"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"

@@ -1,0 +1,36 @@
+"""Counts, sizes and times as text for people."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+__all__ = ["age", "number", "several", "size"]
+
+
+def number(value: float) -> str:
+    """Return a count for people."""
+    return f"{value:,.0f}"
+
+
+def several(count: int, what: str) -> str:
+    """Return a count of things: ``1 queue``, ``2 queues``."""
+    return f"{number(count)} {what}{'' if count == 1 else 's'}"
+
+
+def size(value: float) -> str:
+    """Return a number of bytes for people."""
+    amount = float(value)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024 or unit == "GiB":
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    raise AssertionError
+
+
+def age(moment: datetime, now: datetime | None = None) -> str:
+    """Return how long ago something was, for people."""
+    seconds = max(0.0, ((now or datetime.now(UTC)) - moment).total_seconds())
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.1f} s"

@@ -1,0 +1,70 @@
+"""``bmq console``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from bmq.cli.messages import BadInput
+from bmq.cli.target import BrokerTarget, verb
+
+__all__ = ["command"]
+
+
+@verb("console")
+async def command(
+    target: BrokerTarget,
+    host: Annotated[str, typer.Option("--host", help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 30180,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", metavar="NAME", help="A name browsers may reach it by. Repeatable."),
+    ] = None,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Refuse to post, to purge, and to take messages to show.")
+    ] = False,
+    interval: Annotated[
+        float, typer.Option("--interval", "-i", metavar="SECONDS", min=0.1, help="Between two looks.")
+    ] = 1.0,
+) -> None:
+    """Serve a web page: queues over time, one queue with its consumers and subscriptions, messages.
+
+    Its address is printed when it can be opened. It listens on this machine only unless --host says
+    otherwise; then a token is part of the address, BMQ_CONSOLE_TOKEN or a new one.
+
+    [bold]Examples[/]
+
+    $ bmq console
+    $ bmq console --broker prod --read-only
+    $ bmq broker --console
+    """
+    try:
+        from bmq import console
+    except ModuleNotFoundError as error:
+        if error.name != "aiohttp":
+            raise
+        raise BadInput("the page needs an extra: pip install 'bmq[console]'") from None
+    source = console.Broker(
+        target.uri,
+        credentials=target.credentials,
+        ssl=target.ssl,
+        server_hostname=target.server_hostname,
+        timeout=target.timeout,
+    )
+    page = console.Console(
+        source,
+        host=host,
+        port=port,
+        names=allow_host or (),
+        token=os.environ.get("BMQ_CONSOLE_TOKEN"),
+        read_only=read_only,
+        interval=interval,
+    )
+    async with page:
+        print(page.url)
+        sys.stdout.flush()
+        await asyncio.Event().wait()

@@ -1,0 +1,486 @@
+"""The console's HTTP server: the page, what it shows, and what it may do."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import asdict
+from importlib import resources
+from types import TracebackType
+from typing import Any, Self, cast
+
+import orjson
+from aiohttp import web
+
+import bmq
+from bmq.admin import AppDepth
+from bmq.admin.explanation import Explanation
+from bmq.console.guard import Guard, is_loopback
+from bmq.console.source import MOST_HELD, Embedded, NotNow, Source
+from bmq.console.watch import Watch
+
+__all__ = ["Console", "beside"]
+
+logger = logging.getLogger("bmq.console")
+
+_PAGE = {
+    "/": ("index.html", "text/html"),
+    "/console.css": ("console.css", "text/css"),
+    "/console.js": ("console.js", "text/javascript"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+_HEADERS = {
+    # The page needs nothing from elsewhere, runs nothing but its own file, and is in no frame.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_MOST_SENT = 16 * 1024 * 1024
+_MOST_SHOWN = 256 * 1024
+_MOST_LISTED = 500
+
+
+class _BadRequest(bmq.UsageError):
+    """A request is not what the page would send."""
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Console:
+    """The page, served until it is closed.
+
+    Args:
+        source: the broker.
+        host: where to listen.
+        port: the port; 0 takes a free one, which :attr:`url` tells.
+        names: further names that browsers may reach it by.
+        token: what the page has to show; None for one that is made, or for none where ``host`` is loopback.
+        read_only: refuse everything that changes something.
+        interval: seconds between two looks at the broker.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        names: Collection[str] = (),
+        token: str | None = None,
+        read_only: bool = False,
+        interval: float = 1.0,
+    ) -> None:
+        self._source = source
+        self._host = host
+        self._port = port
+        self._token = token if token is not None else "" if is_loopback(host) else secrets.token_urlsafe(24)
+        self._guard = Guard(host, names=names, token=self._token, read_only=read_only)
+        self._watch = Watch(source, interval)
+        self._watching: asyncio.Task[None] | None = None
+        self._runner: web.AppRunner | None = None
+        # What changes something, or is the broker's own work, and by which handler.
+        self._gets: dict[str, Handler] = {
+            "/api/live": self._live,
+            "/api/queue": self._queue,
+            "/api/messages": self._messages,
+        }
+        self._posts: dict[str, Handler] = {
+            "/api/route": self._route,
+            "/api/contents": self._contents,
+            "/api/post": self._post,
+            "/api/purge": self._purge,
+        }
+        self._changing = {"/api/post", "/api/purge"}
+        if not source.looks_inside:
+            self._changing.add("/api/contents")  # it is delivered, and given back
+
+    # life
+
+    @property
+    def url(self) -> str:
+        """Where the page is, with the token where one is needed."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        token = f"#token={self._token}" if self._token else ""
+        return f"http://{host}:{self._port}/{token}"
+
+    async def start(self) -> None:
+        """Begin to listen, and to look at the broker, be it there or not.
+
+        Raises:
+            OSError: the address cannot be used.
+        """
+        app = web.Application(middlewares=[self._answer], client_max_size=_MOST_SENT)
+        folder = resources.files("bmq.console") / "page"
+        for path, (name, kind) in _PAGE.items():
+            app.router.add_get(path, _asset((folder / name).read_bytes(), kind))
+        for path, handler in self._gets.items():
+            app.router.add_get(path, handler, allow_head=False)
+        for path, handler in self._posts.items():
+            app.router.add_post(path, handler)
+        app.on_response_prepare.append(_dress)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, self._host, self._port)
+            await site.start()
+        except BaseException:
+            await runner.cleanup()
+            raise
+        self._runner = runner
+        self._port = cast("tuple[str, int]", runner.addresses[0])[1]
+        self._watching = asyncio.create_task(self._watch.run(), name="bmq console")
+
+    async def close(self) -> None:
+        """End it; idempotent."""
+        watching, self._watching = self._watching, None
+        if watching is not None:
+            watching.cancel()
+            await asyncio.wait([watching])
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # every request
+
+    @web.middleware
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        refused = self._guard.refuse(
+            request.method,
+            api=request.path.startswith("/api/"),
+            changes=request.path in self._changing,
+            host=request.headers.get("Host"),
+            origin=request.headers.get("Origin"),
+            site=request.headers.get("Sec-Fetch-Site"),
+            content_type=request.content_type if "Content-Type" in request.headers else "",
+            authorization=request.headers.get("Authorization"),
+        )
+        if refused is not None:
+            return _error(*refused)
+        try:
+            return await handler(request)
+        except web.HTTPException as error:
+            return _error(error.status, error.reason)
+        except (bmq.ConnectionFailed, bmq.RequestTimeout, bmq.SessionClosed, bmq.QueueClosed) as error:
+            return _error(503, str(error))
+        except (bmq.AdminError, bmq.RequestError, bmq.PostError, NotNow) as error:
+            return _error(409, str(error))
+        except (bmq.UsageError, ValueError) as error:
+            return _error(400, str(error))
+        except bmq.Error as error:
+            return _error(502, str(error))
+
+    # what is shown
+
+    async def _live(self, request: web.Request) -> web.StreamResponse:
+        """Everything, and then what changes: one JSON object a line, as long as the page is open."""
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        await response.prepare(request)
+        about = {
+            "version": bmq.__version__,
+            "read_only": self._guard.read_only,
+            "looks_inside": self._source.looks_inside,
+        }
+        try:
+            async for state in self._watch.follow():
+                await response.write(orjson.dumps(state | about) + b"\n")
+        except ConnectionError:
+            pass  # the page was closed
+        return response
+
+    async def _queue(self, request: web.Request) -> web.Response:
+        """One queue: who has it open, and for each application what waits, why, and who would get it."""
+        admin = await self._watch.admin()
+        asked = admin.queue(_parameter(request, "uri"))
+        internals = await asked.internals()
+        domain = await admin.domain(asked.domain)
+        oldest = (await asked.messages(0, 1)).messages
+        explanation = Explanation(internals, domain)
+        states = {app.app_id: app for app in internals.apps}
+        return _json(
+            {
+                "uri": internals.uri,
+                "domain": domain.name,
+                "mode": domain.mode,
+                "messages": internals.depth.messages,
+                "bytes": internals.depth.bytes,
+                "usage": asdict(internals.usage) if internals.usage is not None else None,
+                "ttl": domain.configuration.get("messageTtl"),
+                "attempts": domain.configuration.get("maxDeliveryAttempts"),
+                "words": list(explanation.head(oldest)),
+                "clients": [
+                    {
+                        "description": client.description,
+                        "readers": client.readers,
+                        "writers": client.writers,
+                        "unconfirmed": sum(stream.unconfirmed or 0 for stream in client.streams),
+                        "subscriptions": sum(len(stream.subscriptions) for stream in client.streams),
+                    }
+                    for client in internals.clients
+                ],
+                "apps": [
+                    {
+                        "app": app.app_id,
+                        "messages": app.messages,
+                        "consumers": states[app.app_id].consumers if app.app_id in states else 0,
+                        "redelivery": states[app.app_id].redelivery if app.app_id in states else 0,
+                        "words": list(explanation.words(app)),
+                        "readers": [
+                            {
+                                "priority": reader.subscription.priority,
+                                "expression": reader.expression,
+                                "use": reader.use,
+                                "full": reader.full,
+                                "name": reader.name,
+                            }
+                            for reader in explanation.readers(app)
+                        ],
+                    }
+                    for app in internals.depth.apps
+                ],
+            }
+        )
+
+    async def _messages(self, request: web.Request) -> web.Response:
+        """A page of messages as the broker lists them: nothing is taken."""
+        admin = await self._watch.admin()
+        page = await admin.queue(_parameter(request, "uri")).messages(
+            _whole(request.query.get("offset", "0"), "offset"),
+            max(1, min(_MOST_LISTED, _whole(request.query.get("count", "50"), "count"))),
+            app_id=request.query.get("app") or None,
+        )
+        return _json(
+            {
+                "offset": page.offset,
+                "total": page.total,
+                "messages": [asdict(message) for message in page.messages],
+            }
+        )
+
+    async def _route(self, request: web.Request) -> web.Response:
+        """Who would get a message with these properties."""
+        body = await _body(request)
+        properties = _properties(body)
+        admin = await self._watch.admin()
+        asked = admin.queue(_text(body, "uri"))
+        internals = await asked.internals()
+        domain = await admin.domain(asked.domain)
+        explanation = Explanation(internals, domain, {name: each.value for name, each in properties.items()})
+        wanted = _text(body, "app", "")
+        app = next((app for app in internals.depth.apps if app.app_id == wanted), AppDepth(wanted, 0, None))
+        decision = explanation.decide(app)
+        assert decision is not None
+        return _json(
+            {
+                "summary": str(decision).splitlines()[-1],
+                "steps": [
+                    {
+                        "priority": step.priority,
+                        "expression": step.expression.text if step.expression is not None else "(everything)",
+                        "names": [route.name + (" (full)" if route.full else "") for route in step.active],
+                        "verdict": step.verdict,
+                        "matches": bool(step.evaluation),
+                    }
+                    for step in decision.steps
+                ],
+            }
+        )
+
+    # what it may do
+
+    async def _contents(self, request: web.Request) -> web.Response:
+        """What is in some messages."""
+        body = await _body(request)
+        guids = _list(body, "guids")
+        if not all(isinstance(each, str) for each in guids):
+            raise _BadRequest("guids is a list of strings")
+        uri = _text(body, "uri")
+        wanted = guids[:_MOST_LISTED]
+        found = await self._source.contents(bmq.QueueUri.parse(uri).canonical, _text(body, "app", ""), wanted)
+        return _json(
+            {
+                "most_held": None if self._source.looks_inside else MOST_HELD,
+                "messages": [
+                    {
+                        "guid": each.guid,
+                        "size": len(each.payload),
+                        "payload": base64.b64encode(each.payload[:_MOST_SHOWN]).decode(),
+                        "properties": _described(each.properties),
+                    }
+                    for each in found
+                ],
+            }
+        )
+
+    async def _post(self, request: web.Request) -> web.Response:
+        """Post a message, and say what became of it."""
+        body = await _body(request)
+        if "base64" in body:
+            try:
+                payload = base64.b64decode(_text(body, "base64"), validate=True)
+            except binascii.Error as error:
+                raise _BadRequest(f"base64 is not that: {error}") from None
+        else:
+            payload = _text(body, "text").encode()
+        properties = _properties(body)
+        async with self._source.connect() as session:
+            queue = await session.open_queue(_text(body, "uri"), write=True)
+            ack = await queue.post(payload, properties=properties or None)
+        return _json({"guid": ack.guid})
+
+    async def _purge(self, request: web.Request) -> web.Response:
+        """Delete what a queue, or one application of it, holds."""
+        body = await _body(request)
+        admin = await self._watch.admin()
+        purged = await admin.queue(_text(body, "uri")).purge(_text(body, "app", "") or None)
+        return _json(
+            {"messages": sum(each.messages for each in purged), "bytes": sum(each.bytes for each in purged)}
+        )
+
+
+def beside(
+    broker: bmq.broker.Broker,
+    address: str,
+    *,
+    users: Mapping[str, str] | None = None,
+    token: str | None = None,
+) -> Console:
+    """Return the page of an embedded broker that runs in this process.
+
+    Args:
+        broker: the broker, started.
+        address: where to listen: a port, or HOST:PORT.
+        users: the passwords of those the broker lets in; None when it lets in everybody.
+        token: as for :class:`Console`.
+
+    Raises:
+        UsageError: the address is none.
+    """
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise bmq.UsageError(f"{address!r} is no address to listen on: a port, or HOST:PORT")
+    credentials = None
+    if users:
+        credentials = bmq.Credentials.basic(*next(iter(users.items())))
+    source = Embedded(broker, credentials=credentials)
+    return Console(source, host=host.strip("[]") or "127.0.0.1", port=int(port), token=token)
+
+
+async def _dress(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(_HEADERS)
+    response.headers["Server"] = "bmq"
+
+
+def _asset(content: bytes, kind: str) -> Handler:
+    async def send(_: web.Request) -> web.Response:
+        return web.Response(body=content, content_type=kind, charset="utf-8")
+
+    return send
+
+
+def _json(value: Any, status: int = 200) -> web.Response:
+    return web.Response(body=orjson.dumps(value), status=status, content_type="application/json")
+
+
+def _error(status: int, text: str) -> web.Response:
+    return _json({"error": text}, status)
+
+
+def _parameter(request: web.Request, name: str) -> str:
+    if name not in request.query:
+        raise _BadRequest(f"{name} is missing")
+    return request.query[name]
+
+
+def _whole(text: str, name: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise _BadRequest(f"{name} is {text!r}, and should be a whole number") from None
+
+
+async def _body(request: web.Request) -> dict[str, Any]:
+    decoded = orjson.loads(await request.read())
+    if not isinstance(decoded, dict):
+        raise _BadRequest("a request is a JSON object")
+    return cast("dict[str, Any]", decoded)
+
+
+def _text(body: dict[str, Any], name: str, default: str | None = None) -> str:
+    value = body.get(name, default)
+    if not isinstance(value, str):
+        raise _BadRequest(f"{name} is missing, or no string")
+    return value
+
+
+def _list(body: dict[str, Any], name: str) -> list[Any]:
+    if not isinstance(body.get(name, []), list):
+        raise _BadRequest(f"{name} is a list")
+    return cast("list[Any]", body.get(name, []))
+
+
+def _properties(body: dict[str, Any]) -> dict[str, bmq.Typed]:
+    found: dict[str, bmq.Typed] = {}
+    for each in _list(body, "properties"):
+        if not isinstance(each, dict):
+            raise _BadRequest("a property is an object with name, type and value")
+        entry = cast("dict[str, Any]", each)
+        name = _text(entry, "name")
+        if name in found:
+            raise _BadRequest(f"there are two properties {name!r}")
+        found[name] = _typed(name, _text(entry, "type"), _text(entry, "value"))
+    return found
+
+
+def _typed(name: str, kind: str, text: str) -> bmq.Typed:
+    """Return a property's value of what was typed in."""
+    try:
+        wanted = bmq.PropertyType[kind.upper()]
+    except KeyError:
+        raise _BadRequest(f"property {name!r}: there is no type {kind!r}") from None
+    try:
+        match wanted:
+            case bmq.PropertyType.STRING:
+                return bmq.Typed(wanted, text)
+            case bmq.PropertyType.BOOL:
+                return bmq.Typed(wanted, {"true": True, "false": False}[text.strip().lower()])
+            case bmq.PropertyType.BINARY | bmq.PropertyType.CHAR:
+                return bmq.Typed(wanted, bytes.fromhex(text))
+            case _:
+                return bmq.Typed(wanted, int(text))
+    except (KeyError, ValueError):
+        how = {"BOOL": "true or false", "BINARY": "hexadecimal digits", "CHAR": "two hexadecimal digits"}
+        form = how.get(wanted.name, "a whole number")
+        raise _BadRequest(f"property {name!r}: {text!r} is no {kind}, which is written as {form}") from None
+
+
+def _described(properties: bmq.Properties) -> list[dict[str, str]]:
+    types = properties.types
+    return [
+        {"name": name, "type": types[name].name.lower(), "value": _shown(value)}
+        for name, value in properties.items()
+    ]
+
+
+def _shown(value: object) -> str:
+    """Return a property's value as text: JavaScript's numbers are too small for an int64."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value.hex() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,242 @@
+"""The page in a headless Chromium: ``make browser`` runs it, where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+import bmq
+from bmq.console import Broker, Console, Embedded
+from tests.console.chromium import Page, browse
+
+ORDERS = "bmq://bmq.test.mem.priority/orders"
+PRICES = "bmq://bmq.test.mem.fanout/prices"
+SCRIPT = "<img src=x onerror=alert(1)>"
+At = Callable[[str], str]
+
+
+@pytest.fixture
+async def page() -> AsyncIterator[Page]:
+    async with browse() as page:
+        await page.size(1280, 900)
+        yield page
+
+
+@pytest.fixture
+async def console(broker: bmq.broker.Broker) -> AsyncIterator[Console]:
+    async with Console(Embedded(broker), interval=0.1) as console:
+        yield console
+
+
+def at(console: Console, uri: str) -> str:
+    return f"{console.url}#/queue/{quote(uri, safe='')}"
+
+
+def said(text: str) -> str:
+    return f"document.body.innerText.includes({text!r})"
+
+
+async def test_queues_as_they_change(page: Page, console: Console, session: bmq.Session) -> None:
+    await page.open(console.url)
+    await page.until(said("This broker has no queues yet"))
+    queue = await session.open_queue(ORDERS, write=True)
+    await queue.post_many([b"order"] * 1234)
+    await page.until("document.querySelector('#queues tbody tr td:nth-child(2)')?.innerText === '1,234'")
+    await page.until("document.querySelector('#queues path.line.depth').getAttribute('d').includes('L')")
+    other = await session.open_queue(PRICES, write=True)
+    await other.post(b"17")
+    await page.until("document.querySelectorAll('#queues tbody tr').length === 2")
+    names = "[...document.querySelectorAll('#queues td a')].map((each) => each.innerText).join()"
+    assert await page.js(names) == "prices,orders"
+    await page.click("[data-sort=messages]")
+    await page.until(f"{names} === 'orders,prices'")
+    await page.type("#filter", "fanout")
+    await page.until(f"{names} === 'prices'")
+    await page.click("#queues td a")
+    await page.until(said("Nobody reads"))
+    await page.until(said("foo (1)"))
+    assert page.complaints == []
+    assert {urlsplit(url).netloc for url in page.asked_for} == {urlsplit(console.url).netloc}
+
+
+async def test_looking_into_messages(page: Page, console: Console, session: bmq.Session) -> None:
+    queue = await session.open_queue(ORDERS, write=True)
+    await queue.post(b'{"id":123456789012345678901,"a":[1,{}]}', properties={"big": 2**62 + 1})
+    await queue.post(SCRIPT.encode(), properties={"name": SCRIPT})
+    await queue.post(bytes(range(256)))
+    await queue.post_many([b"more"] * 30)
+    await page.open(at(console, ORDERS))
+    await page.until(said("0 – 24 of 33"))
+    await page.click("#look")
+    await page.until(said("123456789012345678901"))
+    shown = await page.js("[...document.querySelectorAll('.inside pre')].map((each) => each.innerText)")
+    assert shown[0] == '{\n  "id": 123456789012345678901,\n  "a": [\n    1,\n    {}\n  ]\n}'
+    assert shown[1] == SCRIPT
+    assert shown[2].startswith("000000  00 01 02")
+    assert len(shown) == 25
+    text = await page.text()
+    assert "4611686018427387905" in text
+    assert text.count(SCRIPT) == 2
+    await page.click(".inside .segments button:nth-child(3)")
+    await page.until("document.querySelector('.inside pre').innerText.startsWith('000000  7b 22 69 64')")
+    await page.click("#messages .pager button:last-child")
+    await page.until(said("25 – 32 of 33"))
+    assert page.complaints == []
+
+
+async def test_consumers_and_the_routing_table(page: Page, console: Console, session: bmq.Session) -> None:
+    queue = await session.open_queue(ORDERS, read=True, write=True)
+    slow = await queue.subscribe("CustomerId >= 1000", priority=5, max_unconfirmed_messages=1).open()
+    await queue.subscribe('OrderType == "EXPRESS"', priority=10).open()
+    for _ in range(2):
+        await queue.post(b"o", properties={"CustomerId": 1234})
+    await slow.receive(20)
+    await page.open(at(console, ORDERS))
+    await page.until(said("1 of 1 (full)"))
+    rows = "[...document.querySelectorAll('#routing tbody tr')].map((each) => each.innerText)"
+    first, second = await page.js(rows)
+    assert "EXPRESS" in first
+    assert "CustomerId >= 1000" in second
+    assert "shop" in await page.js("document.querySelector('#clients tbody').innerText")
+    await page.click("#routing .property, #routing div > button")
+    await page.until("document.querySelector('#routing .property')")
+    await page.type("#routing .property input", "CustomerId")
+    await page.js("document.querySelector('#routing .property select').value = 'int64'")
+    await page.type("#routing .property input:nth-of-type(2)", "2000")
+    await page.click("#try")
+    await page.until(said("The message waits: what matches is full"))
+    assert page.complaints == []
+
+
+async def test_posting(page: Page, console: Console, broker: bmq.broker.Broker, session: bmq.Session) -> None:
+    await session.open_queue(ORDERS, write=True)
+    await page.open(at(console, ORDERS))
+    await page.click("#post")
+    await page.type("#posting textarea", '{"id": 7')
+    await page.click("#posting input[value=json]")
+    await page.click("#posting .primary")
+    await page.until(said("This is no JSON"))
+    await page.type("#posting textarea", "}")
+    await page.click("#posting .properties button")
+    await page.type("#posting .property input", "CustomerId")
+    await page.type("#posting .property input:nth-of-type(2)", "grün")
+    await page.click("#posting .primary")
+    await page.until(said("Accepted: "))
+    (stored,) = broker.queues[ORDERS].messages
+    assert (stored.payload, dict(stored.properties)) == (b'{"id": 7}', {"CustomerId": "grün"})
+    assert stored.guid in await page.text()
+    await page.click("#posting [data-close]")
+    await page.until(f"document.querySelector('td.guid')?.innerText === {stored.guid!r}")
+    assert page.complaints == []
+
+
+async def test_purging_asks_first(
+    page: Page, console: Console, broker: bmq.broker.Broker, session: bmq.Session
+) -> None:
+    queue = await session.open_queue(PRICES, write=True)
+    await queue.post_many([b"17"] * 3)
+    await page.open(at(console, PRICES))
+    await page.until(said("bar (3)"))
+    await page.js(
+        "[...document.querySelectorAll('.segments button')].find((b) => b.innerText === 'bar (3)').click()"
+    )
+    await page.click("#purge")
+    await page.until(said("Delete 3 messages?"))
+    assert f"{PRICES} for the application bar" in await page.text()
+    await page.click("#asking [data-close]")
+    await page.until("!document.querySelector('#asking').open")
+    assert broker.queues[PRICES].apps["bar"].pending == 3
+    await page.click("#purge")
+    await page.click("#asking .danger")
+    await page.until(said("3 deleted"))
+    assert {name: app.pending for name, app in broker.queues[PRICES].apps.items()} == {
+        "foo": 3,
+        "bar": 0,
+        "baz": 3,
+    }
+    assert page.complaints == []
+
+
+async def test_a_broker_that_goes_away(
+    page: Page, console: Console, broker: bmq.broker.Broker, session: bmq.Session
+) -> None:
+    await (await session.open_queue(ORDERS, write=True)).post(b"order")
+    await session.close()
+    await page.open(console.url)
+    await page.until("document.querySelector('#queues tbody tr')")
+    await broker.stop()
+    await page.until(said("No answer from the broker, trying again"))
+    assert await page.js("document.querySelectorAll('#queues tbody tr').length") == 1
+    await broker.start()
+    await page.until("document.querySelector('#banner').hidden")
+
+
+async def test_a_console_that_goes_away(page: Page, broker: bmq.broker.Broker) -> None:
+    first = Console(Embedded(broker), interval=0.1)
+    async with first:
+        await page.open(first.url)
+        await page.until("document.querySelector('#status.up')")
+    await page.until("document.querySelector('#status.down')")
+    async with Console(Embedded(broker), interval=0.1, port=urlsplit(first.url).port or 0):
+        await page.until("document.querySelector('#status.up')")
+
+
+async def test_before_messages_are_taken_it_asks(
+    page: Page, broker: bmq.broker.Broker, session: bmq.Session
+) -> None:
+    queue = await session.open_queue(ORDERS, write=True)
+    await queue.post(b"order 66")
+    async with Console(Broker(broker.uri), interval=0.1) as console:
+        await page.open(at(console, ORDERS))
+        await page.until("document.querySelector('td.guid')")
+        await page.click("#look")
+        await page.until(said("Take these messages for a moment?"))
+        assert broker.queues[ORDERS].pushed == 0
+        await page.click("#asking .danger")
+        await page.until(said("order 66"))
+    assert len(broker.queues[ORDERS]) == 1
+    assert broker.queues[ORDERS].unconfirmed == 0
+
+
+async def test_with_a_token(page: Page, broker: bmq.broker.Broker) -> None:
+    async with Console(Embedded(broker), host="0.0.0.0", interval=0.1) as console:
+        url = console.url.replace("0.0.0.0", "127.0.0.1")
+        await page.open(url.partition("#")[0])
+        await page.until(said("a token is needed"))
+        await page.open("about:blank")
+        await page.open(url)
+        await page.until("document.querySelector('#status.up')")
+        assert "token" not in await page.js("location.href")
+
+
+async def test_for_looking_only(page: Page, broker: bmq.broker.Broker, session: bmq.Session) -> None:
+    await (await session.open_queue(ORDERS, write=True)).post(b"x")
+    async with Console(Broker(broker.uri), interval=0.1, read_only=True) as console:
+        await page.open(at(console, ORDERS))
+        await page.until("document.querySelector('td.guid')")
+        for name in ("post", "purge", "look"):
+            assert await page.js(f"document.querySelector('#{name}').hidden")
+
+
+@pytest.mark.parametrize("width", [390, 800, 1280])
+async def test_light_and_dark_at_every_width(
+    page: Page, console: Console, session: bmq.Session, width: int
+) -> None:
+    queue = await session.open_queue(ORDERS, read=True, write=True)
+    await queue.subscribe("CustomerId >= 1000 && exists(OrderType)", priority=5).open()
+    await queue.post(b"o" * 300, properties={"CustomerId": 1})
+    await page.size(width, 900)
+    for url in (console.url, at(console, ORDERS)):
+        await page.open(url)
+        await page.until("document.querySelector('#queues tbody tr')")
+        await page.until("location.hash.includes('queue') ? document.querySelector('td.guid') : true")
+        assert await page.js("document.documentElement.scrollWidth") <= width
+    grounds = []
+    for scheme in ("light", "dark"):
+        await page.scheme(scheme)
+        grounds.append(await page.js("getComputedStyle(document.documentElement).backgroundColor"))
+    await page.click("#theme")  # from auto to light, whatever the system says
+    grounds.append(await page.js("getComputedStyle(document.documentElement).backgroundColor"))
+    assert grounds[0] == grounds[2] != grounds[1]
