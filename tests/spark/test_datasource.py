@@ -169,9 +169,12 @@ def read(reader: Any, partition: Any) -> list[dict[str, Any]]:
     return [row for batch in reader.read(partition) for row in batch.to_pylist()]
 
 
-def test_a_queue_is_read_until_it_is_drained(broker: BrokerThread, queue: str) -> None:
+@pytest.mark.parametrize("options", [{}, {"confirm": "onread"}], ids=str)
+def test_a_queue_is_read_until_it_is_drained(
+    broker: BrokerThread, queue: str, options: dict[str, str]
+) -> None:
     broker.post(queue, [bmq.PutMessage(b"x", TYPED), b"y"])
-    reader = travelled(source(broker=broker.uri, queue=queue, idleTimeoutMs=200).reader(WHOLE))
+    reader = travelled(source(broker=broker.uri, queue=queue, idleTimeoutMs=200, **options).reader(WHOLE))
     (partition,) = travelled(reader.partitions())
     first, second = read(reader, partition)
     assert first["value"] == b"x"
