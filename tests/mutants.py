@@ -54,15 +54,11 @@ SUITES: dict[str, Sequence[str]] = {
     "workers": ["tests/workers"],
     "broker": ["tests/broker"],
     "spark": ["tests/spark"],
-    "datasource": ["tests/spark/test_datasource.py"],
 }
-#: Other processes execute what these try, too: any of their tests may find any bug.
-BLIND = {"datasource"}
 LEFT_OUT = {
     "test_chaos.py",
     "test_cluster.py",
     "test_local.py",
-    "test_datasource.py",
     "test_packaging.py",
     "official",
 }
@@ -87,7 +83,7 @@ AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
             f"spark/_{name}"
             for name in ("columns", "guids", "ledger", "log", "options", "partition", "posting", "rows")
         ],
-        ["spark", "datasource"],
+        ["spark"],
     ),
 }
 
@@ -369,7 +365,7 @@ class Record:
         """Those that can find a bug: the fastest first, and a minute's worth at most."""
         lines = self.executed.get(mutant.path, {})
         tests = {test for line in mutant.lines for test in lines.get(line, [])}
-        if mutant.everywhere or "" in tests or self.suite in BLIND:  # importing executes it
+        if mutant.everywhere or "" in tests:  # importing executes it
             tests = set(self.seconds)
         tests &= set(self.seconds)
         ordered = sorted(tests, key=lambda test: self.seconds[test])
@@ -381,9 +377,8 @@ def test_files(suite: str) -> list[str]:
     """The modules with the tests of a suite."""
     found: list[Path] = []
     for where in SUITES[suite]:
-        whole = sorted((ROOT / where).rglob("test_*.py"))
-        found += [path for path in whole if not LEFT_OUT & {*path.parts}] or [ROOT / where]
-    return [str(path.relative_to(ROOT)) for path in found]
+        found += [ROOT / where] if where.endswith(".py") else sorted((ROOT / where).rglob("test_*.py"))
+    return [str(path.relative_to(ROOT)) for path in found if not LEFT_OUT & {*path.parts}]
 
 
 def record(suite: str) -> None:

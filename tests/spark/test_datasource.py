@@ -31,6 +31,7 @@ from pyspark.sql.types import (
 import bmq
 from bmq.spark import BmqDataSource
 from tests.spark.brokers import DOMAIN, BrokerThread
+from tests.workers.test_dead_letters import post_bytes
 
 
 def struct(**columns: DataType) -> StructType:
@@ -168,9 +169,12 @@ def read(reader: Any, partition: Any) -> list[dict[str, Any]]:
     return [row for batch in reader.read(partition) for row in batch.to_pylist()]
 
 
-def test_a_queue_is_read_until_it_is_drained(broker: BrokerThread, queue: str) -> None:
+@pytest.mark.parametrize("options", [{}, {"confirm": "onread"}], ids=str)
+def test_a_queue_is_read_until_it_is_drained(
+    broker: BrokerThread, queue: str, options: dict[str, str]
+) -> None:
     broker.post(queue, [bmq.PutMessage(b"x", TYPED), b"y"])
-    reader = travelled(source(broker=broker.uri, queue=queue, idleTimeoutMs=200).reader(WHOLE))
+    reader = travelled(source(broker=broker.uri, queue=queue, idleTimeoutMs=200, **options).reader(WHOLE))
     (partition,) = travelled(reader.partitions())
     first, second = read(reader, partition)
     assert first["value"] == b"x"
@@ -191,7 +195,15 @@ def test_properties_can_be_a_struct(broker: BrokerThread, queue: str) -> None:
     assert row["properties"] == {
         "n": 7, "text": "ä", "yes": True, "raw": b"\xff\x00", "short": 3, "missing": None,
     }  # fmt: skip
-    assert "STRUCT<n BIGINT>" in source(propertiesSchema="n BIGINT").schema()
+    assert "properties STRUCT<n BIGINT>" in source(propertiesSchema="n BIGINT").schema()
+    assert "properties MAP<STRING, STRING>" in source().schema()
+
+
+def test_a_message_that_cannot_be_read_is_named(broker: BrokerThread, queue: str) -> None:
+    broker.post(queue, [b"good"])
+    broker.run(post_bytes(broker.uri, queue, b"\xff" * 40))
+    with pytest.raises(bmq.ProtocolError, match=f"message [0-9A-F]{{32}} of {queue} cannot be read"):
+        read(source(broker=broker.uri, queue=queue, idleTimeoutMs=200).reader(WHOLE), _first())
 
 
 def _first() -> Any:

@@ -89,9 +89,10 @@ def test_a_column_names_the_queue(broker: BrokerThread, queue: str) -> None:
 async def test_an_empty_partition_is_fine_and_connects_nowhere() -> None:
     async with Peer() as peer:
         write = write_partition(queue=f"bmq://{DOMAIN}/q", broker=peer.uri)
-        report = await asyncio.to_thread(write.post, iter([]), Scope("job", 7))
+        report = await asyncio.to_thread(write.post, iter([]), Scope("job", 7, attempt=2))
         assert peer.connections == []
-    assert (report.partition, report.rows, report.acknowledged, report.bytes) == (7, 0, 0, 0)
+    assert (report.partition, report.attempt) == (7, 2)
+    assert (report.rows, report.acknowledged, report.bytes) == (0, 0, 0)
 
 
 def test_one_session_serves_all_partitions(broker: BrokerThread, queue: str) -> None:
