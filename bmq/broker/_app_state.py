@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from bmq.broker._backlog import Backlog
 from bmq.broker._routing import NOBODY, Routing, Subscriber
 from bmq.broker._storage import MessageRecord
-from bmq.subscriptions._evaluator import Evaluator
+from bmq.subscriptions import Evaluator
 
 if TYPE_CHECKING:
     from bmq.broker._handle import SubStream

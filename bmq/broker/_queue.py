@@ -12,7 +12,7 @@ from bmq.broker._routing import Subscriber, compile_expression
 from bmq.broker._storage import MessageRecord, MessageStore, property_lookup, shrink
 from bmq.protocol.broker.inflation import InflationBudget
 from bmq.protocol.deadlines import Deadlines
-from bmq.subscriptions._evaluator import Evaluator
+from bmq.subscriptions import Evaluator
 from bmq.wire.constants import PutFlags
 from bmq.wire.control.messages import DEFAULT_APP_ID, ExpressionVersion
 from bmq.wire.options import encode_sub_queue_ids

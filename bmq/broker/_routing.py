@@ -20,8 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bmq.broker._storage import MessageRecord
-from bmq.subscriptions import Expression
-from bmq.subscriptions._evaluator import Evaluator
+from bmq.subscriptions import Evaluator, Expression
 from bmq.wire.control.messages import (
     INVALID_CONSUMER_PRIORITY,
     ConsumerInfo,

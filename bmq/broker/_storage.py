@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from bmq.broker._domain_config import Limits
 from bmq.broker._history import History
-from bmq.subscriptions._evaluator import Lookup, lookup
+from bmq.subscriptions import Lookup, lookup
 from bmq.wire.properties import Properties
 
 __all__ = ["CapacityMeter", "MessageRecord", "MessageStore", "property_lookup", "shrink"]

@@ -12,6 +12,7 @@ from bmq.cli.messages import BadInput, parse_properties
 from bmq.cli.output import emit, emit_json, out, table
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import offline
+from bmq.subscriptions import MAX_LENGTH, MAX_OPERATORS, point_at
 from bmq.wire.properties import PropertyInput
 
 __all__ = ["command", "show_decision"]
