@@ -41,7 +41,7 @@ async def test_post_receive_and_close(broker: bmq.broker.Broker) -> None:
         assert report.acknowledged == 100
         messages = [await receiving] + [await queue.receive() for _ in range(199)]
         assert [int(message.data) for message in messages] == list(range(200))
-        async with queue.subscribe("True") as consumer:
+        async with queue.subscribe("x > 0") as consumer:
             await queue.post(b"more")
             waiting = [queue.receive(), consumer.receive()]
             done, left = await asyncio.wait(

@@ -8,7 +8,8 @@ import pytest
 
 import bmq
 from bmq.wire.control import ConfigureStream
-from tests.client.peer import Peer, eventually
+from tests.fakes.broker import Peer
+from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/q"
 

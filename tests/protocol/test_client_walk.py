@@ -25,7 +25,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from bmq.errors import AckStatus, QueueClosed, SessionClosed, StateError, StatusCategory
+from bmq.errors import AckStatus, QueueClosed, SessionClosed, StateError, StatusCategory, UsageError
 from bmq.protocol.client.core import ClientCore, CoreOptions, SessionInput, SessionState
 from bmq.protocol.client.queue import QueueCore, QueueInput, QueueState
 from bmq.protocol.machine import Machine
@@ -186,7 +186,7 @@ class Walk(RuleBasedStateMachine):
     def post(self, queue: QueueCore, count: int, together: bool, pump: bool) -> None:
         queue = self.newest(queue)
         numbers = range(len(self.posted) + 1, len(self.posted) + 1 + count)
-        usable = queue.state in TAKES_POSTS and queue.writable and not queue.closing
+        usable = queue.state in TAKES_POSTS and queue.writable and not queue.closing and not queue.suspended
         try:
             if together:
                 self.bench.core.post_many(
@@ -195,7 +195,7 @@ class Walk(RuleBasedStateMachine):
             else:
                 for n in numbers:
                     self.bench.core.post(queue, guid(n), b"%d" % n, n, self.bench.now)
-        except QueueClosed:
+        except UsageError:
             assert not usable, f"a usable queue refused a post: {queue.state}"
         else:
             assert usable, f"a queue took a post: {queue.state}"
@@ -476,6 +476,7 @@ class Walk(RuleBasedStateMachine):
             self.look()
             bench.wait(4)
             self.look()
+        self.answer_everything()  # quiet subscriptions may just have been repeated
         assert not len(bench.core.posts), "posts nobody answers"
         waiting = self.tokens - set(bench.completed) - self.abandoned
         assert not waiting, f"callers nobody answers: {waiting}"

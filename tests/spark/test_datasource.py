@@ -201,7 +201,7 @@ def test_properties_can_be_a_struct(broker: BrokerThread, queue: str) -> None:
 
 def test_a_message_that_cannot_be_read_is_named(broker: BrokerThread, queue: str) -> None:
     broker.post(queue, [b"good"])
-    broker.run(post_bytes(broker.uri, queue, b"\xff" * 40))
+    broker.call(lambda _: post_bytes(broker.uri, queue, b"\xff" * 40))
     with pytest.raises(bmq.ProtocolError, match=f"message [0-9A-F]{{32}} of {queue} cannot be read"):
         read(source(broker=broker.uri, queue=queue, idleTimeoutMs=200).reader(WHOLE), _first())
 

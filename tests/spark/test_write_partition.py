@@ -219,7 +219,7 @@ def test_rows_are_taken_as_they_are_posted(broker: BrokerThread, queue: str) -> 
     def rows() -> Iterator[Row]:
         for number in range(count):
             if number == count // 2:
-                stored.append(len(broker.broker.queues[queue]))
+                stored.append(broker.call(lambda running: len(running.queues[queue])))
             yield Row(body=f"{number}")
 
     sink(broker, queue, properties=[])(rows())

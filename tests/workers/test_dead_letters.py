@@ -126,8 +126,8 @@ async def test_a_dead_letter_that_died_again_keeps_where_it_first_came_from(
     text = letter.properties["deadletter.properties"]
     assert isinstance(text, str)
     assert json.loads(text) == [
-        ["deadletter.error", "STRING", "OSError: first"],
         ["deadletter.attempts", "INT64", 9],
+        ["deadletter.error", "STRING", "OSError: first"],
     ]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import bmq
 from bmq.workers import Failure
-from tests.client.peer import eventually
+from tests.waiting import eventually
 from tests.workers.conftest import FakeClock
 from tests.workers.stage import Stage, consuming, numbered, post, seen_by
 
