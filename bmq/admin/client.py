@@ -49,9 +49,9 @@ logger = logging.getLogger("bmq.admin")
 _JSON = "ENCODING JSON_COMPACT"
 _ALL = "*"
 _UNLIMITED = "UNLIMITED"
-# Credentials are shown again when this part of their life has passed.
+# Credentials are renewed when this part of their lifetime has passed.
 _RENEW = 0.8
-# How a broker says that it has made statistics just now.
+# What a broker answers when it made statistics only just before.
 _TOO_OFTEN = "too often"
 _PAUSE = 0.1
 
@@ -125,7 +125,7 @@ class Admin:
       repeated; the next one connects again.
     - :class:`bmq.ProtocolError`: the answer cannot be understood.
 
-    Cancelling one leaves the command to the broker and drops what it answers.
+    Cancelling one drops the answer; the broker may carry the command out all the same.
     """
 
     def __init__(
@@ -219,8 +219,8 @@ class Admin:
     async def command(self, text: str, *, timeout: float | None = None) -> str:
         """Have the broker carry out any command, and return what it prints.
 
-        Nothing is made of the answer: a command that fails is not told from one that does not, except by what
-        is printed. ``HELP`` lists what the broker knows.
+        The answer is not parsed: that a command failed shows only in what is printed. ``HELP`` lists what the
+        broker knows.
 
         Args:
             text: one line in the broker's own language.
@@ -249,8 +249,8 @@ class Admin:
             timeout: seconds to wait; None for the client's.
 
         Returns:
-            The answer, by the names of the broker's command schema: an object with one member, what kind of
-            result it is.
+            The answer, with the names of the broker's command schema: an object with one member, named after
+            the kind of result.
 
         Raises:
             AdminError: the broker did not carry it out.
@@ -354,8 +354,9 @@ class Admin:
     async def statistics(self) -> Statistics:
         """Return the broker's statistics, by queue.
 
-        A broker makes them anew for this, but not at any rate: it is asked again until it does.
-        What happens to a new queue it may count only after a minute; :meth:`QueueAdmin.depth` is always true.
+        A broker makes them anew for each call, but refuses to do so too often; then it is asked again until
+        it does. It may count what happens to a new queue only after a minute; :meth:`QueueAdmin.depth` is
+        always up to date.
         """
         try:
             async with asyncio.timeout(self._timeout):
@@ -401,7 +402,7 @@ class QueueAdmin:
         return (await self.internals()).depth
 
     async def statistics(self) -> QueueStatistics | None:
-        """Return the queue's statistics; None when the broker has none of it."""
+        """Return the queue's statistics; None when the broker has none."""
         for each in (await self._admin.statistics()).queues:
             if each.uri == self.uri:
                 return each
@@ -431,8 +432,8 @@ class QueueAdmin:
     ) -> AsyncIterator[StoredMessage]:
         """Iterate over all messages there are, a page at a time.
 
-        The queue lives meanwhile: messages that go away while it is read move others to where they are passed
-        over.
+        The queue can change meanwhile: when messages are removed, those after them move up, and some of them
+        may be passed over.
         """
         offset = 0
         while True:

@@ -65,7 +65,7 @@ class AdminConnection(asyncio.Protocol):
         """Connect and negotiate.
 
         Raises:
-            ConnectionFailed: nobody answers there, or no broker does, or not in time.
+            ConnectionFailed: nothing answers there, it is no broker, or it does not answer in time.
             NegotiationError, AuthenticationError: the broker refused.
         """
         loop = asyncio.get_running_loop()
@@ -101,7 +101,7 @@ class AdminConnection(asyncio.Protocol):
         Raises:
             ConnectionFailed: the connection was lost meanwhile; the command may have been carried out.
 
-        Cancelling it leaves the command to the broker; what it answers is dropped.
+        Cancelling it drops the answer; the broker may carry the command out all the same.
         """
         if self.lost is not None:
             raise self.lost
@@ -202,7 +202,7 @@ class AdminConnection(asyncio.Protocol):
         for waiting in futures:
             if not waiting.done():
                 waiting.set_exception(error)
-                waiting.exception()  # somebody may have gone: then nobody is to be told
+                waiting.exception()  # who waited may be gone: asyncio must not log it then
 
 
 def _misbehaves(error: ProtocolError) -> ConnectionFailed:

@@ -23,7 +23,7 @@ class Reader:
     Attributes:
         client: the client, for people.
         stream: what it has open.
-        subscription: this.
+        subscription: the subscription.
     """
 
     client: str
@@ -60,7 +60,8 @@ class Reader:
         window = self.subscription.window
         if window is not None:
             return window.full
-        # Which window is whose is not known: are there as many full ones with these limits as subscriptions?
+        # It is not known which window is whose. So count: are as many windows with these limits full as there
+        # are subscriptions with them?
         limits = (self.subscription.max_messages, self.subscription.max_bytes)
         rivals = sum(1 for each in self.stream.subscriptions if (each.max_messages, each.max_bytes) == limits)
         return rivals <= sum(
@@ -75,7 +76,7 @@ class Explanation:
         internals: the queue.
         domain: its domain.
         message: properties of a message that the subscriptions are tried on; None for no message.
-        hint: said where such a message would help.
+        hint: a sentence to add where the properties of a message would help.
     """
 
     def __init__(

@@ -61,8 +61,8 @@ _NOTHING: Any = {}
 _NO_NODE = "** NA **"
 _TIME = "%d%b%Y_%H:%M:%S.%f"
 
-# What a broker prints of a subscription. A text ends where what follows it begins: quotes in it are printed
-# as they are.
+# What a broker prints of a subscription. Quotes in a text are not escaped, so it ends where what follows it
+# begins.
 _SUBSCRIPTION = re.compile(
     r"\[ sId = (?P<id>\d+) expression = \[ version = (?P<version>\w+) text = \"(?P<text>.*?)\" \] "
     r"consumers = \[ (?P<consumers>(?:\[ [^\[\]]* \] ?)*)\] \]",
@@ -77,7 +77,7 @@ _HANDLE_ADDRESS = re.compile(r"^(?:0x)?[0-9a-fA-F]+\s+~ ")
 
 
 def _strict(parse: Callable[P, R]) -> Callable[P, R]:
-    """Say it well when an answer lacks something."""
+    """Raise a ProtocolError that says what is wrong when an answer is not as expected."""
 
     @wraps(parse)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -93,7 +93,7 @@ def _strict(parse: Callable[P, R]) -> Callable[P, R]:
 
 
 def _chosen(choice: Any) -> tuple[str, Any]:
-    """Return the name and the content of a choice; of none, nothing."""
+    """Return the name and the content of a choice; both are empty when there is none."""
     if not choice:
         return "", _NOTHING
     name, content = next(iter(choice.items()))
@@ -314,8 +314,8 @@ def _with_window(
 ) -> Subscription:
     """Find a subscription's window by its limits, where that tells.
 
-    A broker lists the windows in no order, and those of subscriptions that were taken back with them; these
-    are empty when what they had delivered is confirmed.
+    A broker lists the windows in no order, and among them those of subscriptions that were taken back; such a
+    window is empty once everything that was delivered for it is confirmed.
     """
     limits = (subscription.max_messages, subscription.max_bytes)
     rivals = sum(1 for each in all_of_them if (each.max_messages, each.max_bytes) == limits)

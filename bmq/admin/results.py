@@ -113,10 +113,10 @@ class ClusterStatus:
 
     Attributes:
         name: its name.
-        healthy: whether the broker finds it healthy.
+        healthy: whether the broker considers it healthy.
         self_node: the broker that was asked, for people.
         leader: the leader node, for people; None without one.
-        elector_state: what the broker is in the election: LEADER, FOLLOWER, CANDIDATE or DORMANT.
+        elector_state: the broker's role in the election: LEADER, FOLLOWER, CANDIDATE or DORMANT.
         nodes: its nodes.
         partitions: its partitions.
     """
@@ -187,7 +187,7 @@ class StoredQueue:
         messages: what it holds.
         bytes: their bytes.
         persistent: whether on disk.
-        partition: where.
+        partition: the number of the partition that it is in.
     """
 
     uri: str
@@ -285,8 +285,8 @@ class Subscription:
         count: how many consumers it stands for.
         max_messages: its limit of unconfirmed messages.
         max_bytes: its limit of their bytes.
-        window: how much of the limits is used. Brokers tell the windows of a consumer without saying whose
-            they are: None where two subscriptions have the same limits and their windows differ.
+        window: how much of the limits is used. Brokers list a consumer's windows without saying which
+            subscription each is of: None where two have the same limits and their windows differ.
     """
 
     id: int
@@ -306,7 +306,7 @@ class Stream:
         app_id: the application; ``__default`` where there are none.
         unconfirmed: messages delivered and not confirmed; None where the client does not read.
         subscriptions: what it reads.
-        windows: the use of their limits, in no order; a broker goes on telling those of subscriptions that
+        windows: the use of their limits, in no order; a broker goes on listing those of subscriptions that
             were taken back.
     """
 
@@ -339,7 +339,7 @@ class AppState:
 
     Attributes:
         app_id: its name; ``__default`` where there are none.
-        status: alive with consumers, registered without, unauthorized when the domain does not know it.
+        status: "alive" with consumers, "registered" without, "unauthorized" when the domain does not have it.
         consumers: how many there are.
         redelivery: messages that wait to be delivered again.
         at_end: whether everything stored was looked at for it; None when the broker does not say.
@@ -393,7 +393,7 @@ class MessagePage:
     """Some messages of a queue, oldest first.
 
     Attributes:
-        messages: these.
+        messages: the messages.
         offset: how many there are before them.
         total: how many there are.
     """
@@ -442,7 +442,7 @@ class AppStatistics:
 
 @dataclass(frozen=True, slots=True)
 class QueueStatistics:
-    """The statistics of a queue; totals are since the broker started, or has the queue.
+    """The statistics of a queue; totals count from when the broker started, or got the queue.
 
     Attributes:
         uri: the queue.
@@ -486,7 +486,7 @@ class Statistics:
     """The statistics of a broker.
 
     Attributes:
-        time: when it made them.
+        time: when the broker made them.
         queues: by queue, sorted by URI.
     """
 

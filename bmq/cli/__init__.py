@@ -25,7 +25,7 @@ def _console(broker: Broker, address: str, users: Mapping[str, str] | None) -> C
 
     Raises:
         ModuleNotFoundError: the extra is missing.
-        UsageError: the address is none.
+        UsageError: the address is not legal.
     """
     from bmq import console
 
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         from bmq.cli.app import run_app
     except KeyboardInterrupt:
-        return 130  # before there was anything to interrupt
+        return 130  # Ctrl-C during the import; ExitStatus.INTERRUPTED
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise

@@ -1,6 +1,6 @@
 """Events taken apart, field by field, from the declarations in :mod:`bmq.wire.layout`.
 
-Nothing here raises on bad bytes: what cannot be read is said where it stands, and the rest goes on.
+Nothing here raises on bad bytes: what cannot be read is reported in its place, and the rest is still read.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Part:
         depth: how deep it is inside others.
         name: the field or structure, as in the protocol.
         value: its value for people; empty for a structure.
-        error: whether it is something that is wrong.
+        error: whether it says that something is wrong.
     """
 
     offset: int
@@ -109,7 +109,7 @@ def _structure(
     meanings: dict[str, type[IntEnum] | type[IntFlag]],
     size: int | None = None,
 ) -> tuple[dict[str, Any], list[Part]]:
-    """Read a declared structure; of one that is cut short by its own size, what is not there is zero."""
+    """Read a declared structure; where ``size`` says that it is shorter, the fields after that are zero."""
     layout = _LAYOUTS[name]
     whole = layout.sizeof()
     raw = data[start : start + (whole if size is None else min(size, whole))]
@@ -167,7 +167,7 @@ def read_control(event: Event) -> tuple[Message, str, dict[str, Any]]:
     """Return the message of a control or authentication event, what it is called, and its content.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: there is no such message in it.
     """
     kinds = [MessageKind.CONTROL, MessageKind.NEGOTIATION]
     if event.type == EventType.AUTHENTICATION:

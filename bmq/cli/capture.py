@@ -33,7 +33,7 @@ class TcpStream:
         source: address and port of the sender.
         target: address and port of the receiver.
         data: the bytes, in order.
-        missing: how many bytes the capture lacks in front of what it has besides.
+        missing: how many bytes the capture lacks between ``data`` and later segments.
         begins: whether the beginning of the connection was captured.
     """
 
@@ -67,7 +67,7 @@ class TcpStream:
             self._next = (self._next + len(ready)) % _WRAP
 
     def finish(self) -> None:
-        """Note what never came."""
+        """Set ``missing`` from segments that still wait for earlier ones."""
         if self._later and self._next is not None:
             self.missing = min((sequence - self._next) % _WRAP for sequence in self._later)
 
@@ -81,7 +81,7 @@ def tcp_streams(data: bytes) -> list[TcpStream]:
     """Return the streams of a capture, in the order of their first packets.
 
     Raises:
-        BadInput: it is cut, or has a kind of packets that is not known here.
+        BadInput: it is cut off, or has packets of a kind that is not known here.
     """
     streams: dict[tuple[str, str], TcpStream] = {}
     order: list[TcpStream] = []
@@ -102,7 +102,7 @@ def tcp_streams(data: bytes) -> list[TcpStream]:
 
 
 def _packets(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Iterate over packets with the number of their link type."""
+    """Iterate over packets with the number of their link-layer type."""
     try:
         yield from _pcapng(data) if data[:4] == _PCAPNG else _pcap(data)
     except struct.error:
@@ -144,7 +144,7 @@ def _pcapng(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _network(link: int, packet: bytes) -> tuple[int, bytes]:
-    """Return the EtherType and what follows the link's own header."""
+    """Return the EtherType and what follows the link-layer header."""
     match link:
         case 1:
             kind, start = int.from_bytes(packet[12:14], "big"), 14

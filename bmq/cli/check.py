@@ -43,8 +43,8 @@ def command(
 ) -> int:
     """Check subscription expressions without a broker: legal or not, what they cost, and what matches.
 
-    A broker accepts an expression that it cannot compile without a word, and then delivers everything. One
-    that is legal and surely does not mean what it says (it never matches, for instance) is warned of.
+    A broker accepts an expression that it cannot compile, reports nothing, and then delivers everything.
+    There is a warning for one that is legal and surely does not mean what it says (it never matches, say).
     Several expressions are several subscriptions of one queue: what becomes of the message is shown as the
     broker decides it. The exit status is 1 when an expression is not legal, or when nothing matches.
 

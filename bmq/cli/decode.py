@@ -55,7 +55,7 @@ async def command(
 ) -> int:
     """Take bytes of the protocol apart, field by field: offset, name, value.
 
-    What is wrong is said where it stands, and the exit status is 1.
+    Errors are shown where they are in the bytes, and the exit status is 1.
 
     [bold]Examples[/]
 

@@ -31,7 +31,7 @@ _READ = "The broker refuses to read: a reader of a fanout queue names its applic
 
 
 class _Stopped(Exception):
-    """A step failed; it has been said."""
+    """A step failed, and that was printed."""
 
     def __init__(self, status: ExitStatus) -> None:
         self.status = status

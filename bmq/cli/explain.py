@@ -61,9 +61,9 @@ async def command(
 ) -> int:
     """Say why a message is still in its queue: what waits, who reads it, and what keeps them from it.
 
-    All of it is asked of the live broker, and no message is taken for it. What properties a message has the
-    broker does not tell this way: give them with --property, and the subscriptions are tried on them in the
-    broker's order.
+    Everything is asked of the live broker, and no message is taken. The broker does not tell a message's
+    properties this way: give them with --property, and the subscriptions are tried on them in the broker's
+    order.
 
     [bold]Examples[/]
 

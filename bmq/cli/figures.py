@@ -13,7 +13,7 @@ _PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 
 
 def percentiles(values: Iterable[float]) -> dict[str, float]:
-    """Return ``{"p50": ..., ..., "max": ...}``: the smallest value that so many are not above."""
+    """Return ``{"p50": ..., ..., "max": ...}``: the smallest value that so many percent do not exceed."""
     ordered = sorted(values)
     if not ordered:
         return {}
@@ -25,7 +25,7 @@ def percentiles(values: Iterable[float]) -> dict[str, float]:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Return the last ``width`` values as a line of bars, the highest of them as high as can be."""
+    """Return the last ``width`` values as a line of bars; the largest has the full height."""
     shown = list(values)[-width:]
     top = max(shown, default=0.0)
     if top <= 0:

@@ -13,7 +13,7 @@ __all__ = ["STDIN", "chunks", "lines", "whole"]
 
 STDIN = "-"
 _CHUNK = 64 * 1024
-#: How many chunks may wait for whoever reads them.
+#: How many chunks may wait to be read.
 _AHEAD = 16
 
 
@@ -28,8 +28,8 @@ async def chunks(name: str) -> AsyncIterator[bytes]:
             while data := file.read(_CHUNK):
                 yield data
         return
-    # A thread of its own, and no buffered reader: neither Ctrl-C nor the end of the interpreter may have to
-    # wait until somebody types.
+    # A thread of its own, and no buffered reader: neither Ctrl-C nor the end of the interpreter may wait for
+    # input.
     loop = asyncio.get_running_loop()
     came: asyncio.Queue[bytes | OSError] = asyncio.Queue()
     room = threading.Semaphore(_AHEAD)

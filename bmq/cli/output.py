@@ -22,7 +22,7 @@ _NAME_WIDTH = 24
 
 
 class _Output(Console):
-    """A console that lets it be known when nobody reads any more, instead of ending the process."""
+    """A console that raises when nobody reads its output any more, instead of ending the process."""
 
     def on_broken_pipe(self) -> None:
         """Called by rich where writing failed."""
@@ -30,13 +30,13 @@ class _Output(Console):
 
 
 def out() -> Console:
-    """Return what prints data."""
+    """Return the console for data."""
     terminal = sys.stdout.isatty()
     return _Output(file=sys.stdout, highlight=False, width=None if terminal else _NO_TERMINAL)
 
 
 def stderr() -> Console:
-    """Return what prints everything else."""
+    """Return the console for everything else."""
     return Console(file=sys.stderr, highlight=False)
 
 
@@ -49,7 +49,7 @@ def emit_json(value: Any) -> None:
     """Print a value as one line of JSON."""
     try:
         emit(orjson.dumps(value, default=_jsonable).decode())
-    except TypeError:  # a text with what is not UTF-8: JSON has an escape for it, and orjson does not
+    except TypeError:  # a lone surrogate in a text: json escapes it, orjson refuses it
         emit(json.dumps(value, default=_jsonable))
 
 
@@ -62,12 +62,12 @@ def _jsonable(value: Any) -> Any:
 
 
 def note(text: str) -> None:
-    """Tell whoever sits there something, on stderr."""
+    """Tell the user something, on stderr."""
     sys.stderr.write(text + "\n")
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> Table:
-    """Return a table; a column whose name ends in ``>`` is of numbers.
+    """Return a table; a column whose name ends in ``>`` holds numbers.
 
     Cells are text as it is, never markup.
     """

@@ -29,7 +29,7 @@ async def command(
 ) -> None:
     """List the messages that wait in a queue, oldest first, without taking them.
 
-    A broker tells their GUIDs, sizes and times this way. What is in a message only a consumer sees:
+    A broker tells their GUIDs, sizes and times this way. Only a consumer sees what is in a message:
     [bold]bmq tail[/] prints it and gives it back.
 
     [bold]Examples[/]

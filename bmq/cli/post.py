@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-# So many posts may be without outcome; the oldest is waited for before there are more.
+# At most so many posts are without outcome at once; then the oldest is waited for.
 _WINDOW = 5000
 _MOST_LISTED = 20
 

@@ -169,7 +169,7 @@ class _Recorder:
         self._output.flush()
 
     def _hidden(self, event: Event) -> bytes:
-        """Return an event without what proves who the client is."""
+        """Return an event without the client's credentials, unless they are to be recorded."""
         if self._secrets or event.type != EventType.AUTHENTICATION:
             return event.data
         try:

@@ -51,9 +51,9 @@ async def command(
 ) -> int:
     """Play one half of a recorded conversation, and compare what the other side says with the recording.
 
-    Each turn of one's own is sent when everything of the other side's turn before has come: messages by their
-    number, control messages by their kind. Played as a broker, the client's own GUIDs and request numbers
-    take the place of the recorded ones; it has to do what the recorded client did, in the same order.
+    Events are sent once everything has come that the other side said before them in the recording: as many
+    messages, and control messages of the same kinds. Played as a broker, the live client's GUIDs and request
+    numbers take the place of the recorded ones; it has to do what the recorded client did, in the same order.
     The exit status is 1 when something else comes, or something is missing after --timeout.
 
     [bold]Examples[/]
@@ -100,7 +100,7 @@ async def _serve(events: list[Recorded], host: str, port: int, timeout: float) -
     done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        server.close()  # one client is played for
+        server.close()  # only one client is served
         try:
             status = await _Player(TO_CLIENT, reader, writer, timeout).play(events)
         except Exception as error:
@@ -123,7 +123,7 @@ class _Seen:
     """What one side has said so far.
 
     Attributes:
-        kinds: how many of what.
+        kinds: how many of each kind.
         guids: of its posts, in order.
         requests: the numbers of its requests, by kind, in order.
     """
@@ -179,7 +179,7 @@ class _Player:
         self._ended = False
 
     async def play(self, events: list[Recorded]) -> int:
-        """Play turn by turn, and return the exit status."""
+        """Send and expect events in the recorded order, and return the exit status."""
         good = True
         for direction, turn in groupby(events, key=lambda event: event.direction):
             data = [event.data for event in turn]

@@ -52,8 +52,7 @@ async def command(
 ) -> int:
     """Show the broker's statistics by queue: what was posted, delivered and confirmed since it started.
 
-    A narrow terminal shows some of them, --json all.
-    [bold]bmq top[/] shows them as they change.
+    A narrow terminal shows some of them, --json all. [bold]bmq top[/] shows them as they change.
 
     [bold]Examples[/]
 

@@ -14,7 +14,7 @@ class ExitStatus(IntEnum):
     OK = 0
     #: Not everything: a message was not accepted, an expression does not match, a step or a replay failed.
     FAILED = 1
-    #: It was asked wrongly: an option, a URI, an expression, a file that cannot be read.
+    #: The request was wrong: an option, a URI, an expression, a file that cannot be read.
     USAGE = 2
     #: There is no broker, or it was lost, or it did not answer in time.
     UNREACHABLE = 3

@@ -129,7 +129,7 @@ class _Printer:
         self._console: Console | None = out() if sys.stdout.isatty() and not json and not fields else None
 
     def show(self, message: bmq.Message) -> None:
-        """Print one message; what cannot be decoded is said, and the next one is printed."""
+        """Print one message; one that cannot be decoded is reported, and raises nothing."""
         import bmq
 
         try:

@@ -44,7 +44,7 @@ class BrokerTarget:
         timeout: seconds to connect, and for each request.
         ssl: for TLS.
         server_hostname: the name to verify the certificate against.
-        credentials: who asks; None for nobody in particular.
+        credentials: who asks; None to connect without.
     """
 
     uri: str
@@ -160,7 +160,7 @@ def _target(
 ) -> BrokerTarget:
     entry = _find(broker)
     if broker is not None:
-        os.environ.pop(_VARIABLE, None)  # what is said on the command line counts
+        os.environ.pop(_VARIABLE, None)  # the command line takes precedence
     given = {"user": user, "password_file": password_file, "ca": ca, "cert": cert, "key": key}
     entry = entry | {name: value for name, value in given.items() if value is not None}
     if server_name is not None:
@@ -348,7 +348,7 @@ def _guarded(name: str, run: Callable[[], int | None]) -> None:
     except KeyboardInterrupt:
         status = ExitStatus.INTERRUPTED
     except BrokenPipeError:
-        # Whatever is still buffered for nobody must not fail once more when the interpreter ends.
+        # What is still buffered must not fail again when the interpreter ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = ExitStatus.NO_READER
     except (BadInput, bmq.Error, OSError, UnicodeError) as error:

@@ -43,7 +43,7 @@ class _Rates:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """One queue, at one moment."""
+    """One queue, as one look found it."""
 
     statistics: QueueStatistics
     internals: Internals | None
@@ -140,8 +140,8 @@ async def command(
 ) -> int:
     """Watch the queues of a broker: depth, rates, consumers, and what is not confirmed.
 
-    Rates are differences between two looks. It goes on until Ctrl-C. Where there is no
-    terminal each look is printed below the other.
+    Rates are differences between two looks. It goes on until Ctrl-C. Without a terminal each look is printed
+    below the one before.
 
     [bold]Examples[/]
 

@@ -1,10 +1,10 @@
-"""Who is let in: what a browser was made to ask for by another page is not.
+"""Which requests are answered: none that another page made a browser send.
 
-A page of another origin can have a browser send requests here, and by a name of its own that leads to this
-machine (DNS rebinding) it can even read the answers. So Host has to be a name of this console, Origin has to
-be the console's own, and what changes something has to be JSON, which another page's form cannot send. Where
-others than this machine can connect, a token is asked for. The page has it from the fragment of its address,
-which no server and no log sees, and sends it along as a header, which no browser adds by itself.
+A page of another origin can have a browser send requests here, and with a domain name of its own that
+resolves to this machine (DNS rebinding) it can even read the answers. So Host has to be a name of this
+console, Origin has to be the console's own, and what changes something has to be JSON, which another page's
+form cannot send. Where other machines can connect, a token is asked for. The page reads it from the fragment
+of its address, which no server and no log sees, and sends it as a header, which no browser adds by itself.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Guard:
     Args:
         host: where the console listens.
         names: further names that it may be asked for by.
-        token: what has to be shown; empty for nothing.
+        token: the token that every request needs; empty for none.
         read_only: whether everything that changes something is refused.
     """
 
@@ -110,7 +110,7 @@ class Guard:
             ipaddress.ip_address(name)
         except ValueError:
             return False
-        return True  # nobody can make a name of their own out of an address
+        return True  # DNS rebinding needs a name, and this is an address
 
     def _shown(self, authorization: str | None) -> bool:
         scheme, _, shown = (authorization or "").partition(" ")

@@ -63,7 +63,7 @@ class Console:
         host: where to listen.
         port: the port; 0 takes a free one, which :attr:`url` tells.
         names: further names that browsers may reach it by.
-        token: what the page has to show; None for one that is made, or for none where ``host`` is loopback.
+        token: the token that the page needs; None makes one, or needs none where ``host`` is loopback.
         read_only: refuse everything that changes something.
         interval: seconds between two looks at the broker.
     """
@@ -87,7 +87,7 @@ class Console:
         self._watch = Watch(source, interval)
         self._watching: asyncio.Task[None] | None = None
         self._runner: web.AppRunner | None = None
-        # What changes something, or is the broker's own work, and by which handler.
+        # By path. A GET only reads; of the POSTs those in ``_changing`` change something.
         self._gets: dict[str, Handler] = {
             "/api/live": self._live,
             "/api/queue": self._queue,
@@ -101,7 +101,7 @@ class Console:
         }
         self._changing = {"/api/post", "/api/purge"}
         if not source.looks_inside:
-            self._changing.add("/api/contents")  # it is delivered, and given back
+            self._changing.add("/api/contents")  # the messages are delivered, and given back
 
     # life
 
@@ -113,7 +113,7 @@ class Console:
         return f"http://{host}:{self._port}/{token}"
 
     async def start(self) -> None:
-        """Begin to listen, and to look at the broker, be it there or not.
+        """Begin to listen, and to look at the broker, whether it is there or not.
 
         Raises:
             OSError: the address cannot be used.
@@ -371,7 +371,7 @@ def beside(
         token: as for :class:`Console`.
 
     Raises:
-        UsageError: the address is none.
+        UsageError: the address is not legal.
     """
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:
@@ -450,7 +450,7 @@ def _properties(body: dict[str, Any]) -> dict[str, bmq.Typed]:
 
 
 def _typed(name: str, kind: str, text: str) -> bmq.Typed:
-    """Return a property's value of what was typed in."""
+    """Return a property's value from what was typed in."""
     try:
         wanted = bmq.PropertyType[kind.upper()]
     except KeyError:
@@ -480,7 +480,7 @@ def _described(properties: bmq.Properties) -> list[dict[str, str]]:
 
 
 def _shown(value: object) -> str:
-    """Return a property's value as text: JavaScript's numbers are too small for an int64."""
+    """Return a property's value as text: a number in JavaScript cannot hold every int64."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return value.hex() if isinstance(value, bytes) else str(value)

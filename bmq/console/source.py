@@ -1,4 +1,4 @@
-"""Where a console has its facts from: a broker over the wire, or an embedded one in the same process."""
+"""What a console gets its data from: a broker over the wire, or an embedded one in the same process."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bmq.admin import Admin
 
 __all__ = ["Broker", "Contents", "NotNow", "Source"]
 
-#: So many messages are held at once to look into them, and so many of their bytes.
+#: At most so many messages are held at once to look into them, and so many of their bytes.
 MOST_HELD = 1000
 _MOST_BYTES = 64 * 1024 * 1024
-#: When nothing more came for so many seconds, nothing more is coming.
+#: When no message has come for so many seconds, no more are expected.
 _IDLE = 1.0
 
 
 class NotNow(bmq.Error):
-    """What is asked for would do harm as things are; the text says what, and to whom."""
+    """The request would do harm now; the text says what harm, and to whom."""
 
 
 @dataclass(frozen=True, slots=True)

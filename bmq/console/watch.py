@@ -56,10 +56,10 @@ class Watch:
     # asking
 
     async def admin(self) -> Admin:
-        """Return the admin client, connected when there was a connection once.
+        """Return the admin client; the first time, connect it.
 
         Raises:
-            ConnectionFailed: there never was one, and there is none now.
+            ConnectionFailed: it was never connected, and cannot be now.
         """
         if self._admin is None:
             self._admin = await self._source.admin()
@@ -164,9 +164,9 @@ class Watch:
         return self._state() | {"queues": [each.now for each in self._queues.values()]}
 
     async def follow(self) -> AsyncIterator[dict[str, Any]]:
-        """Iterate over what there is: first everything with its past, then what each look saw.
+        """Iterate over what to show: first everything with its past, then what each look saw.
 
-        Whoever is too slow for a look gets everything again. It ends with the watch; cancelling it is safe.
+        A caller that misses a look gets everything again. It ends with the watch; cancelling it is safe.
         """
         told = -1
         while not self._ended:

@@ -1,4 +1,4 @@
-"""pyarrow, which has no types to check against: here is the one place where it is anything."""
+"""pyarrow, imported as Any, because it has no type hints; other modules import it from here."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _ROWS = 5000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """When a batch read ends, and what then.
+    """When a batch read ends, and whether it confirms.
 
     Attributes:
         max_messages: how many messages to read at most, in each partition.

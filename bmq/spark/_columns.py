@@ -33,7 +33,7 @@ PROPERTY_TYPES = {
 }
 _SCALARS = "boolean, byte, short, int, bigint, string or binary"
 _TEXT = ("string", "varchar", "char")
-# Of these the Python type alone says too little.
+# For these the Python type does not say which property type is meant.
 _NARROW = {PropertyType.SHORT, PropertyType.INT32}
 
 
@@ -140,7 +140,7 @@ def _scalar(name: str, kind: DataType, *, check_name: bool = True) -> PropertyTy
 
 
 class BoundColumns:
-    """Columns of one layout: turns rows into what is posted.
+    """Converts rows of one layout to what is posted.
 
     Args:
         columns: which column is what.
@@ -230,7 +230,7 @@ class BoundColumns:
         )
 
     def locate(self, data: RowData, first: int) -> UsageError | None:
-        """Return which row's properties cannot be encoded, as an error that says so."""
+        """Return an error that names the row whose properties cannot be encoded; None if there is none."""
         for at, properties in enumerate(data.properties):
             try:
                 encode_properties(properties or {}, new=True)
@@ -271,7 +271,7 @@ def _normal_value(name: str, value: Any, row: int) -> Any:
 
 
 class _TypedValues(dict[Any, Any]):
-    """Values with their type, each made once: they repeat."""
+    """Typed values, each made only once, because values repeat."""
 
     def __init__(self, kind: PropertyType) -> None:
         super().__init__({None: None})
@@ -286,7 +286,7 @@ class _TypedValues(dict[Any, Any]):
 
 
 def _typed(values: Sequence[Any], kind: Any) -> Sequence[Any]:
-    """Name the type of values where their own does not say it."""
+    """Give values their property type where the Python type does not say it."""
     if kind not in (PropertyType.SHORT, PropertyType.INT32):
         return values
     return list(map(_TypedValues(kind).__getitem__, values))

@@ -46,8 +46,8 @@ class BmqDataSource(DataSource):
         df.write.format("bmq").mode("append").option("queue", "bmq://DOMAIN/QUEUE").save()
 
     Spark finds it without ``register`` too, by the module ``pyspark_bmq``. The options are in the
-    documentation. What a repeated task does, and what ``guidMode`` has to do
-    with it, is in the documentation of :func:`bmq.spark.write_partition`.
+    documentation. What a repeated task does, and how ``guidMode`` changes that, is in the documentation of
+    :func:`bmq.spark.write_partition`.
     """
 
     @classmethod
@@ -112,7 +112,7 @@ class BmqDataSource(DataSource):
             max_messages=options["maxMessages"],
             partitions=options["numPartitions"],
         )
-        # A batch is confirmed when the next one is asked for; the one after it shall be on its way by then.
+        # A batch is confirmed when the next one is asked for; by then the one after that should be arriving.
         settings = _source(options, 3 * limits.per_trigger)
         whole = schema if {"queue", "guid"} <= set(schema.fieldNames()) else _with_keys(schema)
         return StreamReader(settings, limits, log_path(options), schema, whole)

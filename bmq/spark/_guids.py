@@ -2,8 +2,8 @@
 
 What that guarantees, and what not, is in the documentation of :func:`bmq.spark.write_partition`.
 
-A GUID never comes from a row's position: a repeated task may see its rows in another order, and a GUID that
-meant another row before would lose this one.
+A GUID never comes from a row's position: a repeated task may see its rows in another order, and then the
+broker would drop a row whose GUID was another row's before.
 """
 
 from __future__ import annotations
@@ -116,11 +116,11 @@ class RandomGuids:
 
 
 class Occurrences:
-    """Counts equal digests in eight bytes a distinct one, however many slices they come in.
+    """Counts equal digests over all slices of a partition, in eight bytes for each distinct one.
 
     Sorted arrays, merged when they are of similar size. Two different digests that agree in those eight bytes
-    count as equal; that costs nothing but the promise of equal GUIDs on a repetition, once in a hundred
-    million partitions of a million rows.
+    count as equal. No row is lost by that, but a repeated task may then make other GUIDs; it happens once in
+    a hundred million partitions of a million rows.
     """
 
     def __init__(self) -> None:
@@ -128,7 +128,7 @@ class Occurrences:
         self._repeated: dict[int, int] = {}
 
     def ranks(self, digests: list[bytes | None]) -> list[int] | None:
-        """Return how often each was there before, and count it; None when none of them was."""
+        """Return how often each came before, and count it; None when none of them did."""
         joined = b"".join(each for each in digests if each is not None)
         keys = np.frombuffer(joined, dtype=np.uint64)[1::2]
         unique = np.unique(keys)

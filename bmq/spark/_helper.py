@@ -71,8 +71,8 @@ def write(
 ) -> Summary:
     """Post every row of a DataFrame and return what became of them.
 
-    Like ``df.foreachPartition(write_partition(...))``, with the columns checked first, Arrow on the way, and
-    a summary in the end.
+    Like ``df.foreachPartition(write_partition(...))``, but the columns are checked first, rows are passed as
+    Arrow batches, and a summary is returned.
 
     Args:
         df: the DataFrame.
@@ -115,7 +115,7 @@ def write(
 
 
 def _context(df: DataFrame) -> SparkContext | None:
-    """Return what can be asked for progress; Spark Connect has no such thing."""
+    """Return the context, which tells the progress of jobs; None with Spark Connect, which has none."""
     try:
         return df.sparkSession.sparkContext
     except Exception:  # the error of Spark Connect has changed its class between versions

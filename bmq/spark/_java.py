@@ -1,4 +1,4 @@
-"""Is there a Java that Spark runs on? Asked before Spark is, whose answer is long."""
+"""Look for a Java that Spark runs on before Spark starts: Spark's own error is long."""
 
 from __future__ import annotations
 

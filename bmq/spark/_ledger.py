@@ -42,10 +42,10 @@ class Ledger:
         return Standing.COMMITTED if key in self._committed else Standing.NEW
 
     def hand_out(self, end: int, keys: list[Key]) -> None:
-        """Note a batch.
+        """Note a batch that is handed to Spark.
 
         Args:
-            end: how many messages there are with it.
+            end: how many messages there are up to its end.
             keys: its messages.
         """
         self._open.append((end, keys))

@@ -27,7 +27,7 @@ class LoggedBatch(NamedTuple):
 
     Attributes:
         start: how many messages came before.
-        end: how many there are with it.
+        end: how many there are up to its end.
         path: where it is, within its file system.
     """
 
@@ -90,7 +90,7 @@ class BatchLog:
             self._lock = None
 
     def batches(self) -> list[LoggedBatch]:
-        """Return what is there, in order."""
+        """Return the batches in the log, in order."""
         found: list[LoggedBatch] = []
         for info in self._fs.get_file_info(fs.FileSelector(self._root, allow_not_found=True)):
             match = _NAME.match(info.base_name)
@@ -99,7 +99,7 @@ class BatchLog:
         return sorted(found)
 
     def append(self, start: int, batch: RecordBatch) -> LoggedBatch:
-        """Write a batch; when this returns, it is there to stay."""
+        """Write a batch; once this returns, it survives a crash."""
         end = start + batch.num_rows
         path = f"{self._root}/{start:020d}-{end:020d}.arrow"
         partial = f"{path}.partial"

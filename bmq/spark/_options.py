@@ -1,4 +1,4 @@
-"""The options of ``format("bmq")``: declared once, checked for what is unknown, parsed."""
+"""The options of ``format("bmq")``: declared once, parsed, and refused when unknown."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def parse_guid_mode(text: str | None, *, has_id: bool) -> GuidMode:
-    """Return the mode that is named, or the one that is meant when none is.
+    """Return the mode that is named, or the default when none is.
 
     Raises:
         UsageError: there is no such mode.
@@ -120,7 +120,7 @@ _CONNECTION = (
     Option("password", str, "", "its password"),
 )
 
-#: Of ``df.write`` and ``df.writeStream``.
+#: Options of ``df.write`` and ``df.writeStream``.
 WRITE_OPTIONS = (
     *_CONNECTION,
     Option("queue", str, "", "the target queue; wins over a column"),
@@ -168,7 +168,7 @@ _SOURCE = (
     ),
 )
 
-#: Of ``spark.read``.
+#: Options of ``spark.read``.
 READ_OPTIONS = (
     *_SOURCE,
     Option("maxMessages", _positive, 1_000_000, "how many to read at most, in each partition"),
@@ -182,7 +182,7 @@ READ_OPTIONS = (
     Option("numPartitions", _positive, 1, "how many consumers share the queue"),
 )
 
-#: Of ``spark.readStream``.
+#: Options of ``spark.readStream``.
 STREAM_OPTIONS = (
     *_SOURCE,
     Option(
@@ -251,7 +251,7 @@ class Options:
 
 
 def connection(options: Options, **more: Any) -> ConnectionSettings:
-    """Return which broker is meant."""
+    """Return the broker that the options name, and how to connect."""
     return ConnectionSettings(
         broker=options["broker"],
         connect_timeout=options["connectTimeoutMs"],

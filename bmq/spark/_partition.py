@@ -73,7 +73,7 @@ def _names(row: Any) -> list[str]:
 def row_slices(
     first: Any, rows: Iterator[Any], names: Sequence[str], columns: BoundColumns
 ) -> Iterator[tuple[int, RowData]]:
-    """Cut rows into slices of a bounded number of rows and, about, of bytes."""
+    """Cut rows into slices of at most so many rows, and about so many bytes."""
     taken = [first]
     wanted, position = 100, 0
     while taken:
@@ -183,9 +183,9 @@ def write_partition(
         summary: an accumulator from :func:`bmq.spark.summary_accumulator` that gathers what became of it.
         compression: ``none`` or ``zlib``.
         max_retries: how often a negatively acknowledged message is posted again before the task fails.
-        retry_interval: seconds before the first of these, doubled each time.
+        retry_interval: seconds before the first such retry, doubled each time.
         connect_timeout: seconds until a broker that cannot be reached is an error.
-        reconnect_timeout: seconds until a connection that is lost and cannot be restored is one.
+        reconnect_timeout: seconds until a lost connection that cannot be restored is an error.
         ack_timeout: seconds without an outcome after which the task fails.
         idle_timeout: seconds after which the session of a worker is closed when no partition uses it.
         user: user name, where the broker wants one.
@@ -195,7 +195,7 @@ def write_partition(
         UsageError: an argument is not legal, or (with ``schema``) a column cannot be posted.
 
     The function it returns raises, in the task:
-        ConnectionFailed: the broker was not to be reached; the message names the address.
+        ConnectionFailed: the broker could not be reached; the message names the address.
         PostError: a row was not accepted; the message names status, queue and row.
         UsageError: a row cannot be posted.
         RequestTimeout: no outcome in time.

@@ -42,7 +42,7 @@ class ConnectionSettings:
         broker: ``tcp://host:port``, several separated by commas.
         compression: how payloads are compressed when posted.
         connect_timeout: seconds until a broker that cannot be reached is an error.
-        reconnect_timeout: seconds until a connection that is lost and cannot be restored is one.
+        reconnect_timeout: seconds until a lost connection that cannot be restored is an error.
         idle_timeout: seconds after which a session nobody uses is closed.
         user: user name, where the broker wants one.
         password: its password. It is in no representation of this object.
@@ -63,8 +63,8 @@ class ConnectionSettings:
             fields: more fields of :class:`bmq.SessionOptions`.
 
         Raises:
-            ConnectionFailed: it was not to be reached in time; the message names the address.
-            NegotiationError, AuthenticationError: it does not want us.
+            ConnectionFailed: it could not be reached in time; the message names the address.
+            NegotiationError, AuthenticationError: the broker refused.
         """
         credentials = Credentials("BASIC", f"{self.user}:{self.password}".encode()) if self.user else None
         last: list[BaseException] = []
@@ -123,7 +123,7 @@ class Lease:
 
 
 class Portal:
-    """A loop in a thread. Made by :func:`portal`, which every task calls anew."""
+    """An event loop in a thread. Made by :class:`portal`, which every task enters anew."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -210,7 +210,7 @@ class Portal:
         task.add_done_callback(lambda _: self._end_if_idle())
 
     def _end_if_idle(self) -> None:
-        """End the thread when there is neither a session nor anything going on."""
+        """End the thread when there is neither a session nor work left on the loop."""
         with _guard:
             if self.ended or self._leases or self._pending or asyncio.all_tasks(self._loop):
                 return
@@ -251,7 +251,7 @@ _inherited: list[Portal] = []
 
 
 def shutdown() -> None:
-    """Close every session of this process; done by itself at its end."""
+    """Close every session of this process; this also happens by itself when it ends."""
     if _current is not None:
         _current.close()
 

@@ -1,7 +1,7 @@
 """A partition's rows to the broker: slices in flight, every acknowledgement awaited.
 
-The task's thread pulls rows and converts them; the loop of the portal posts. Between the
-two are a few slices, no more: memory stays flat however large the partition is.
+The task's thread pulls rows and converts them; the loop of the portal posts. Only a few slices are between
+the two, so memory stays flat however large the partition is.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SinkSettings:
         job_id: names the job in GUIDs, instead of what Spark says.
         write_name: tells writes apart that share job and batch.
         max_retries: how often a negatively acknowledged message is posted again.
-        retry_interval: seconds before the first of these, doubled each time.
+        retry_interval: seconds before the first such retry, doubled each time.
         ack_timeout: seconds without any outcome for a slice of rows after which the task fails.
     """
 
@@ -74,7 +74,7 @@ class SinkSettings:
 
 
 class Scope(NamedTuple):
-    """What of a task goes into GUIDs made of content, and into reports.
+    """What identifies a task in GUIDs made of content, and in reports.
 
     Attributes:
         job: the job, or query and batch.
@@ -106,8 +106,8 @@ def post_partition(
         scope: what tells this partition's write from others.
 
     Raises:
-        ConnectionFailed: the broker was not to be reached, or not again.
-        PostError: a message was not accepted, for all the retries; the message names the row.
+        ConnectionFailed: the broker could not be reached, or not again after the connection was lost.
+        PostError: a message was not accepted, despite the retries; the error names the row.
         UsageError: a row cannot be posted.
         RequestTimeout: no outcome in time.
     """
@@ -218,7 +218,7 @@ class _Partition:
         except UsageError as error:
             raise type(error)(f"row {row} of the partition: {error}") from None
         settings, scope = self._settings, self._scope
-        # Contents have no names in them, so these are here.
+        # Contents are values without column names, so the names are added here.
         what = (scope.job, str(scope.partition), settings.write_name, *settings.columns.properties)
         return guid_maker(settings.guid_mode, uri, what)
 
@@ -279,7 +279,7 @@ class _Partition:
         settings = self._settings
         final = next((each for each in failures if each.error.status in _FINAL), None)
         if final is None and not self._lease.usable:
-            final = failures[0]  # the session gave up: it will not get better
+            final = failures[0]  # the session gave up: retrying cannot help
         if final is None and attempt < settings.max_retries:
             return
         failed = final or failures[0]

@@ -50,8 +50,9 @@ class SourceReceiver:
         """Connect and subscribe.
 
         Raises:
-            ConnectionFailed: the broker is not to be reached in time.
-            OpenQueueError, ConfigureQueueError, RequestTimeout: it does not let us read.
+            ConnectionFailed: the broker cannot be reached in time.
+            OpenQueueError, ConfigureQueueError: the broker refused.
+            RequestTimeout: it did not answer in time.
         """
         settings = self._settings
         self._session = await settings.connection.open()
@@ -119,7 +120,7 @@ class SourceReceiver:
         finally:
             for task in tasks:
                 task.cancel()
-            # One that was cancelled too late has messages all the same.
+            # A task that was cancelled too late has received messages all the same.
             results = await asyncio.gather(*tasks, return_exceptions=True)
         received = False
         for result, name in zip(results, tasks.values(), strict=True):

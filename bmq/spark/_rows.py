@@ -21,7 +21,7 @@ __all__ = ["Received", "RowMaker", "source_ddl"]
 
 
 class Received(NamedTuple):
-    """A message with what its row says of how it came.
+    """A message, and how and when it came.
 
     Attributes:
         message: the message.
@@ -153,7 +153,7 @@ def _integer(bits: int) -> Callable[[Any], int | None]:
     return convert
 
 
-#: A value of another type is null, except that everything has a text.
+#: A value of another type becomes null, except that everything becomes a string.
 _CONVERSIONS: dict[str, Callable[[Any], Any]] = {
     "boolean": lambda value: value if isinstance(value, bool) else None,
     "byte": _integer(8),

@@ -1,11 +1,12 @@
 """``spark.readStream.format("bmq")``: a queue as an endless DataFrame that survives restarts.
 
-What Spark calls and what it proves (the engine's order of events is in the documentation):
+What Spark calls, and what each call proves (the engine's order of events is in the documentation):
 
 * ``latestOffset(start)``: everything up to ``start`` is in Spark's commit log, so it is confirmed to the
   broker; then messages are received and written to the log, and only then their offset is returned.
 * ``partitions(start, end)``: reads the log, never the broker: after a crash it is asked for the same range.
-* ``commit(end)``: the same proof, later, and never for the last batch; it only helps.
+* ``commit(end)``: proves the same, but later, and never for the last batch. Only pyspark 4.0 and 4.1, which
+  give ``latestOffset`` no ``start``, depend on it.
 """
 
 from __future__ import annotations
@@ -119,11 +120,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             limit: how much may be added to it.
 
         Raises:
-            ConnectionFailed: the broker is not to be reached.
+            ConnectionFailed: the broker cannot be reached.
         """
         if self._inlet is None:
-            # Spark ends this process with SIGTERM; after ``stop`` the broker takes messages back without
-            # counting a failed delivery. Nothing depends on it.
+            # Spark ends this process with SIGTERM. After an orderly end the broker takes messages back
+            # without counting a failed delivery; nothing else depends on it.
             exit_on_sigterm()
             self._inlet = Inlet(self._settings, self._limits, self._log_path, self._whole_schema)
         most = min(getattr(limit, "max_rows", self._limits.per_trigger), self._limits.per_trigger)
@@ -138,7 +139,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where in the log a batch is.
 
         Raises:
-            UsageError: it is not there.
+            UsageError: some of it is not in the log.
         """
         partitions: list[InputPartition] = []
         for batch in BatchLog(self._log_path).covering(start["messages"], end["messages"]):
@@ -155,7 +156,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._inlet.commit(end["messages"])
 
     def stop(self) -> None:
-        """Disconnect, if it is called at all; what is not confirmed goes back to the queue."""
+        """Disconnect; what is not confirmed goes back to the queue. Spark does not always call it."""
         inlet, self._inlet = self._inlet, None
         if inlet is not None:
             inlet.close()
@@ -197,7 +198,7 @@ class Inlet:
 
     @property
     def arrived(self) -> int:
-        """How many messages there are with those that wait."""
+        """How many messages were handed out or have arrived since the start of the query."""
         return (self.end or 0) + self._receiver.buffered
 
     def advance(self, start: int | None, most: int, *, available_now: bool) -> int:
@@ -252,7 +253,7 @@ class Inlet:
         while True:
             taken = self._portal.run(self._receiver.take(most, wait, self._limits.linger))
             if self._receiver.reconnects != self._reconnects:
-                # Nothing is delivered any more; what is not confirmed comes again.
+                # After a reconnect nothing counts as delivered; what is not confirmed comes again.
                 self._reconnects = self._receiver.reconnects
                 self._delivered.clear()
             fresh: list[Received] = []
@@ -272,7 +273,7 @@ class Inlet:
                 return fresh
 
     def commit(self, end: int) -> None:
-        """Everything up to ``end`` is committed: confirm it, and clear the log of what is long done."""
+        """Confirm everything up to ``end``, and remove batches from the log that are long committed."""
         self._confirm(self._ledger.commit(end))
         done = self._ledger.forget()
         if done:
@@ -284,7 +285,7 @@ class Inlet:
         guids: dict[Queue, list[str]] = {}
         for key in keys:
             queue = self._delivered.pop(key, None)
-            if queue is not None:  # otherwise it will be, when it is delivered again
+            if queue is not None:  # otherwise it is confirmed when it is delivered again
                 guids.setdefault(queue, []).append(key[1])
         if guids:
             self._portal.run(self._receiver.confirm(guids))

@@ -98,7 +98,7 @@ class BatchWriter(DataSourceArrowWriter):
         return Posted(self._partition.post(iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Say what became of the write. It has long happened: nothing may fail here."""
+        """Say what became of the write. Everything is posted already, so nothing may fail here."""
         logger.info("%s: %s", _target(self._partition), _summary(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -117,7 +117,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return Posted(self._partition.post(iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Say what became of the batch. It has long happened: nothing may fail here."""
+        """Say what became of the batch. Everything is posted already, so nothing may fail here."""
         logger.info("%s: batch %d: %s", _target(self._partition), batchId, _summary(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

@@ -2,8 +2,8 @@
 
     (P("CustomerId") == 1234) & ((P.OrderType == "EXPRESS") | P.Urgent.exists())
 
-A comparison is a :class:`Filter`; filters combine with ``&``, ``|`` and ``~``. What is rendered has no
-character and no operator too many.
+A comparison is a :class:`Filter`; filters combine with ``&``, ``|`` and ``~``. They are rendered with as few
+operators and characters as possible.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Filter:
         return Expression(str(self))
 
     def plan(self) -> list[Expression]:
-        """Return the filter as one expression, or as several that together mean it (see ``plan``).
+        """Return the filter as one expression, or as several that together match the same (see ``plan``).
 
         Raises:
             InvalidExpression: it exceeds a limit of the broker and cannot be split.

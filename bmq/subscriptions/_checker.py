@@ -1,4 +1,4 @@
-"""The broker's verdict on an expression, checks in the broker's order."""
+"""Whether the broker would compile an expression; the checks are made in the broker's order."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Checked(NamedTuple):
 
 
 def encoded_length(text: str) -> int:
-    """The bytes of a text as it is sent.
+    """Return how many bytes a text has when it is sent.
 
     Raises:
-        InvalidExpression: the text has a lone surrogate, which has no bytes.
+        InvalidExpression: the text has a lone surrogate, which cannot be encoded.
     """
     try:
         return len(text.encode("utf-8", "surrogateescape"))
@@ -41,7 +41,7 @@ def encoded_length(text: str) -> int:
 
 
 def check(text: str) -> Checked:
-    """Accept what the broker would compile.
+    """Check that the broker would compile a text.
 
     The checks: length, syntax, operators, at least one property. The broker's fifth, at most ten references
     to properties, cannot fail: each reference is an operator as well.

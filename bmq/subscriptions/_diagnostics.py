@@ -1,4 +1,4 @@
-"""What is said about an expression that does not compile.
+"""The errors for expressions that do not compile.
 
 The first line is the broker's own detailed message, word for word. Below it stand the expression with a caret
 under the place, what is probably meant, and what would be legal there.
@@ -99,7 +99,7 @@ def _error(text: str, kind: ErrorKind, message: str, offset: int, *advice: str) 
 
 
 def too_long(text: str, size: int) -> InvalidExpression:
-    """The text has more bytes than the broker takes."""
+    """The error for a text with more bytes than the broker takes."""
     fitting = len(text.encode("utf-8", "surrogateescape")[:MAX_LENGTH].decode("utf-8", "ignore"))
     return _error(
         text,
@@ -112,7 +112,7 @@ def too_long(text: str, size: int) -> InvalidExpression:
 
 
 def too_many_operators(text: str, count: int, offset: int) -> InvalidExpression:
-    """The expression has more operators than the broker takes."""
+    """The error for an expression with more operators than the broker takes."""
     return _error(
         text,
         ErrorKind.TOO_COMPLEX,
@@ -124,7 +124,7 @@ def too_many_operators(text: str, count: int, offset: int) -> InvalidExpression:
 
 
 def no_properties(text: str) -> InvalidExpression:
-    """The expression reads no property at all."""
+    """The error for an expression that reads no property at all."""
     return _error(
         text,
         ErrorKind.NO_PROPERTIES,
@@ -135,7 +135,7 @@ def no_properties(text: str) -> InvalidExpression:
 
 
 def unencodable(text: str, offset: int) -> InvalidExpression:
-    """The text holds a lone surrogate, which has no bytes to send."""
+    """The error for a text with a lone surrogate, which cannot be encoded."""
     return _error(
         text,
         ErrorKind.SYNTAX,
@@ -146,7 +146,7 @@ def unencodable(text: str, offset: int) -> InvalidExpression:
 
 
 def syntax_error(text: str, problem: Problem) -> InvalidExpression:
-    """The parser met a token that cannot stand where it stands."""
+    """The error for a token that is not legal where it stands."""
     token = problem.tokens[problem.position]
     at = len(text[: token.offset].encode("utf-8", "surrogateescape"))
     if problem.literal:

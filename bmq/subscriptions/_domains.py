@@ -1,8 +1,8 @@
 """Application subscriptions: the expressions in a domain's configuration file.
 
 They are evaluated once for every appId when a message is put. What does not match is confirmed on the
-application's behalf there and then, for good. Unlike a consumer's subscription, a broken one makes the domain
-fail to load.
+application's behalf at once, so the application never gets it. Unlike a consumer's subscription, a broken one
+makes the domain fail to load.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def explain_domain(
     if errors:
         raise UsageError("the broker would refuse this domain:\n" + "\n".join(errors))
     if mode != "fanout":
-        # The code that reads the entry of such a domain never looks at its appId.
+        # In such a domain the broker does not look at an entry's appId.
         chosen = {"": entries[-1]} if entries else {}
         app_ids = [""]
     else:
@@ -141,7 +141,7 @@ def _sequence(value: object) -> Sequence[Any] | None:
 
 
 def _read(domain: Mapping[str, Any], findings: list[Finding]) -> tuple[str, list[str], list[_Entry]]:
-    """Return the mode, the appIds and the well-formed entries; say everything else in ``findings``."""
+    """Return the mode, the appIds and the well-formed entries; add what is wrong to ``findings``."""
     if "redirect" in domain:
         findings.append(
             Finding("error", "redirect", f"the settings are in another file, that of {domain['redirect']!r}")

@@ -1,10 +1,10 @@
 """Legal expressions that surely do not mean what they say.
 
-A broker takes ``x == 1 && x == 2`` and then delivers nothing, without a word. What is found here is proved,
-not guessed: conditions are tried on values that stand for all that a message can have. A property that is
-compared with 5 and 9 is tried missing, of another type, and as 4, 5, 6, 8, 9 and 10; whatever else it could
-be behaves as one of these. Arithmetic, and comparisons of two properties, may come to anything. So a doubt
-can be missed, but none is raised without a reason.
+A broker accepts ``x == 1 && x == 2``, reports nothing, and then delivers nothing. What is found here is
+proved, not guessed: conditions are tried on values that stand for all that a message can have. A property
+that is compared with 5 and 9 is tried missing, of another type, and as 4, 5, 6, 8, 9 and 10; any other value
+behaves as one of these. Arithmetic, and comparisons of two properties, are taken to have any outcome. So a
+doubt can be missed, but none is raised without proof.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from bmq.subscriptions._unparse import unparse
 
 __all__ = ["Doubt", "find_doubts", "possible_outcomes", "warn_of"]
 
-#: With more situations than this nothing is tried: the expression has the benefit of the doubt.
+#: With more situations than this nothing is tried, and no doubt is raised.
 _MAX_SITUATIONS: Final = 1000
 
 _NO_BOOLEAN: Final = frozenset({"TRUE", "True", "FALSE", "False"})
@@ -75,7 +75,7 @@ def find_doubts(tree: Node) -> tuple[Doubt, ...]:
 
 
 def warn_of(text: str, doubts: tuple[Doubt, ...]) -> None:
-    """Issue an :class:`~bmq.errors.ExpressionWarning` for each, at the line outside of bmq that led here."""
+    """Issue an :class:`~bmq.errors.ExpressionWarning` for each, at the calling line outside of bmq."""
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame, level = frame.f_back, level + 1
@@ -84,7 +84,7 @@ def warn_of(text: str, doubts: tuple[Doubt, ...]) -> None:
         warnings.warn(message, ExpressionWarning, stacklevel=level)
 
 
-# ---- what is plain to see
+# ---- doubts that the tree shows
 
 
 def _literals(tree: Node) -> Iterator[Doubt]:
@@ -113,7 +113,7 @@ def _words(tree: Node) -> Iterator[Doubt]:
 
 
 def _operands(tree: Node) -> Iterator[Doubt]:
-    """What stands where a condition is needed and is none, or is decided beforehand."""
+    """Operands that have to be conditions and are not, or that decide a junction in advance."""
     yield from _no_condition(tree, "the whole expression")
     for node in walk(tree):
         if isinstance(node, Not):
@@ -149,7 +149,7 @@ def _is_junction(node: Node) -> TypeGuard[Binary]:
     return isinstance(node, Binary) and node.operator in ("&&", "||")
 
 
-# ---- what shows when it is tried
+# ---- doubts that trying values shows
 
 
 def _comparisons(tree: Node) -> list[Doubt]:
@@ -159,7 +159,7 @@ def _comparisons(tree: Node) -> list[Doubt]:
 
 
 def _junctions(tree: Node) -> list[Doubt]:
-    """Junctions that never match, or always do; of nested ones the innermost."""
+    """Junctions that never match, or always do; of nested ones only the innermost."""
     found: list[Doubt] = []
     doubtful: set[int] = set()
     for node in _inside_out(tree):
@@ -202,7 +202,7 @@ def _comparison(node: Binary) -> Doubt | None:
 
 
 def _is_plain(unknown: Node, literal: Node) -> bool:
-    """Whether a property is compared with a literal that has values below and above it: nothing to try."""
+    """Whether a property is compared with a literal that has values on both sides: it needs no trying."""
     if not isinstance(unknown, Property):
         return False
     if isinstance(literal, Integer):
@@ -222,7 +222,7 @@ def _junction(node: Binary) -> Doubt | None:
 
 
 def _repeats(node: Node) -> bool:
-    """Whether a property occurs twice; only then do conditions have to do with each other."""
+    """Whether a property occurs twice; only then can one condition decide another."""
     return len(property_names(node)) < sum(isinstance(each, Property | Exists) for each in walk(node))
 
 
@@ -255,17 +255,17 @@ def _places(tree: Node) -> list[Doubt]:
 
 
 def possible_outcomes(tree: Node) -> frozenset[bool | None]:
-    """What evaluating a tree may come to, None for an error; empty when there is too much to try."""
+    """Return a tree's possible outcomes, None for an error; empty when there is too much to try."""
     tree = lowered(tree)
     outcomes = _tried(tree).get(id(tree), set())
     return frozenset({_TRUE: True, _FALSE: False}.get(each) for each in outcomes)
 
 
-# ---- trying
+# ---- trying values
 
 
 class _Value(NamedTuple):
-    """What something comes to; equal only to a value of the same kind."""
+    """The outcome of evaluating a node; equal only to a value of the same kind."""
 
     kind: str
     value: str | bytes | int
@@ -274,7 +274,7 @@ class _Value(NamedTuple):
 _TRUE: Final = _Value("bool", 1)
 _FALSE: Final = _Value("bool", 0)
 _ABSENT: Final = _Value("absent", "")
-#: Of a type that is not asked for.
+#: A value of a type that no comparison asks for.
 _OTHER: Final = _Value("other", "")
 _MISSING: Final = _Value("error", "a property is missing")
 _MIXED: Final = _Value(
@@ -283,7 +283,7 @@ _MIXED: Final = _Value(
 _NO_INTEGER: Final = _Value("error", "arithmetic takes integers")
 _NO_CONDITION: Final = _Value("error", "a condition is needed")
 _DIVISION: Final = _Value("error", "division by zero, or out of range")
-#: What is said of errors without exception: the first of these.
+#: Where every outcome is an error, the first of these that occurs is reported.
 _REASONS: Final = (_DIVISION, _MIXED, _NO_INTEGER, _NO_CONDITION, _MISSING)
 
 _Situations: TypeAlias = dict[str, dict[_Value, None]]
@@ -291,7 +291,7 @@ _Outcomes: TypeAlias = dict[int, set[_Value]]
 
 
 def _tried(root: Node) -> _Outcomes:
-    """Evaluate in every situation that makes a difference; return what each node came to.
+    """Evaluate in every situation that makes a difference; return the outcomes of each node.
 
     Empty when there are too many.
     """
@@ -307,7 +307,7 @@ def _tried(root: Node) -> _Outcomes:
 
 
 def _situations(root: Node) -> _Situations:
-    """The values to try: by the name of a property, or the text of what is not looked into."""
+    """The values to try, by the name of a property or the text of a term that is not calculated."""
     found: _Situations = {}
     for node in walk(root):
         if isinstance(node, Property | Exists):
@@ -318,7 +318,7 @@ def _situations(root: Node) -> _Situations:
     for node in walk(root):
         if not isinstance(node, Negate) and not _is_arithmetic(node):
             continue
-        # What it comes to is not looked into; its operands have to be integers.
+        # The result is not calculated: 0 stands for any. The operands have to be integers.
         place = found.setdefault(unparse(node), {_Value("int", 0): None})
         if isinstance(node, Binary) and node.operator in ("/", "%"):
             place[_DIVISION] = None
@@ -332,7 +332,7 @@ def _situations(root: Node) -> _Situations:
 
 
 def _joined(root: Node) -> Iterator[Node]:
-    """What stands where a condition is needed."""
+    """The operands that have to be conditions."""
     for node in walk(root):
         if isinstance(node, Not):
             yield node.operand

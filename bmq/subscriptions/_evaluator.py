@@ -104,7 +104,7 @@ def _char(value: Any) -> int:
 
 
 def _exact(value: Any) -> Any:
-    """Return a property's value as exactly bool, int or str, or the kind of error that reading it is."""
+    """Return a property's value as exactly bool, int or str, or the kind of error that reading it causes."""
     if value is None:
         return ErrorKind.NAME
     if isinstance(value, Typed):
@@ -122,7 +122,7 @@ def _exact(value: Any) -> Any:
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, bytes | bytearray | memoryview):
-        # The broker's reader hands out a type error here, not the error called BINARY.
+        # The broker reports a type error here, not the error called BINARY.
         return ErrorKind.TYPE
     raise InvalidProperty(
         f"a property's value is bool, int, str, bytes or bmq.Typed, not {type(value).__name__}: {value!r}"
@@ -143,7 +143,7 @@ def _readable(value: Any) -> bool:
 
 
 def encoded(text: str) -> bytes:
-    """The bytes of a string, which are what compares."""
+    """The bytes of a string: strings compare by these."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -190,7 +190,7 @@ def lowered(node: Node) -> Node:
         case Negate(operand, offset):
             return Negate(lowered(operand), offset)
         case Binary(operator, left, right, offset):
-            # It becomes code: nothing but what the language has may get there.
+            # The operator becomes part of the source: only those of the language may.
             if not _is_operator(operator):
                 raise InvalidExpression(f"the language has no operator {operator!r}", offset=offset)
             left, right = lowered(left), lowered(right)
@@ -221,7 +221,7 @@ class _Generator:
         names = ", ".join(f"k{i}" for i in range(len(self._constants)))
         source = "\n".join([f"def make({names}):", "  def evaluate(get):", *self._lines, "  return evaluate"])
         made: dict[str, Any] = {}
-        # One namespace for all of them: its own would be the largest part of a compiled expression.
+        # All share one namespace: one of its own would be the largest part of a compiled expression.
         exec(compile(source, "<subscription expression>", "exec"), _HELPERS, made)
         return cast("Evaluator", made["make"](*self._constants))
 
@@ -264,7 +264,7 @@ class _Generator:
         return value, wanted
 
     def _value(self, node: Node) -> tuple[str, str]:
-        """Evaluate to (variable, type), the type being "" when only the message tells."""
+        """Evaluate to (variable, type); the type is "" when it depends on the message."""
         match node:
             case Property():
                 return self._property(node)
@@ -297,7 +297,7 @@ class _Generator:
         if kind:
             reason = f"{reason}, and this is {_TYPE_NAMES[kind]}"
         failure = self._failure(ErrorKind.TYPE, node, reason)
-        # A type known beforehand fails always; written as a test to keep what follows it reachable.
+        # If the type is known, this always fails; being a test, it keeps the code after it reachable.
         self._write(f"if type({value}) is not {wanted}: return {failure}")
 
     # -- booleans
@@ -336,7 +336,7 @@ class _Generator:
         reason = f"`{node.operator}` needs two integers"
         if isinstance(node.right, Integer):
             return self._typed(node.left, "int", reason), self._value(node.right)[0]
-        # Both sides are evaluated before either is looked at, so a missing name on the right comes first.
+        # Both sides are read before types are checked: a name missing on the right is the error reported.
         a, a_kind = self._value(node.left)
         b, b_kind = self._value(node.right)
         self._require(a, a_kind, "int", node.left, reason)

@@ -50,10 +50,10 @@ _NO_MATCH: Final = Evaluation(False)
 class Expression:
     """A subscription expression.
 
-    Immutable; equal and of one hash when the texts are equal, as the broker compares them. Pickles.
+    Immutable. Two are equal when their texts are, as for the broker; they can be hashed and pickled.
 
-    A broker accepts an expression it cannot compile without a word and then delivers *everything*, so the
-    text is checked here, before anything is sent.
+    A broker accepts an expression that it cannot compile, reports nothing, and then delivers *everything*. So
+    the text is checked here, before anything is sent.
 
     Args:
         text: the expression, for example ``CustomerId >= 1000 && exists(OrderType)``.
@@ -125,7 +125,7 @@ class Expression:
         return find_doubts(self._checked.ast) if self._checked else ()
 
     def compile(self) -> Evaluator:
-        """Return the function that evaluates the expression: for whoever has many messages to look at.
+        """Return the function that evaluates the expression, for use on many messages.
 
         It takes a callable that gives a property's value by name (None or KeyError when there is none) and
         returns True, False, or a :class:`~bmq.subscriptions.EvaluationFailure`; only ``is True`` is a match.
@@ -189,7 +189,7 @@ class Expression:
 
 
 def _restore(text: str, strict: bool) -> Expression:
-    """An expression that was checked before, or made by a program: nobody is warned."""
+    """Make an expression without warnings: it was checked before, or made by a program."""
     expression = Expression(text, strict=False)
     if strict and expression.error is not None:
         raise expression.error
@@ -198,14 +198,14 @@ def _restore(text: str, strict: bool) -> Expression:
 
 
 def planned(texts: list[str]) -> list[Expression]:
-    """The expressions of a plan; of one that was split, the parts are not what somebody wrote."""
+    """The expressions of a plan; the parts of one that was split give no warnings, as nobody wrote them."""
     if len(texts) == 1:
         return [Expression(texts[0])]
     return made(texts)
 
 
 def made(texts: Iterable[str]) -> list[Expression]:
-    """Expressions that a program wrote: nobody is warned of them."""
+    """Expressions that a program wrote: they give no warnings."""
     return [_restore(text, True) for text in texts]
 
 

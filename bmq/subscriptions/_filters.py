@@ -1,7 +1,7 @@
-"""Tag filters as objects, and the discard side of any filter.
+"""Tag filters as objects, and how to receive what a filter leaves out.
 
 :class:`TagFilter` has the meaning of Pulsar's ``anytag`` and ``alltag``, :class:`CmqTags` that of CMQ's tag
-matching. Both turn into subscriptions. What Pulsar and CMQ drop for a subscriber stays in a BlazingMQ queue
+matching. Both become subscriptions. What Pulsar and CMQ drop for a subscriber stays in a BlazingMQ queue
 until somebody confirms it, which is what :func:`complement` is for.
 """
 
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 
-#: What matches nothing.
+#: An expression that matches nothing.
 _NEVER: Final = "exists(tag)&&!exists(tag)"
 _ALL_OF_ADVICE: Final = (
     "A message needs all of {count} tags, and that has to fit one expression: five tags if they are short, "
@@ -52,17 +52,17 @@ _ALL_OF_ADVICE: Final = (
 class Complement:
     """How to receive exactly what a filter does not want, in order to confirm it unseen.
 
-    Whoever drains has to ask :meth:`may_discard` for every message before confirming it, exact or not: a
-    message may have been routed by an earlier configuration of the stream.
+    Ask :meth:`may_discard` for every message before confirming it, also where ``expressions`` are exact: the
+    broker may have routed a message by an earlier configuration of the stream.
 
-    It takes *all* that this filter does not want, what other consumers of the same appId want included. It is
-    for an appId whose consumers all have this one filter.
+    It takes *all* that this filter does not want, also what other consumers of the same appId want. Use it
+    only where all consumers of the appId have this one filter.
 
     Attributes:
         expressions: subscriptions that are disjoint from the filter and together match everything else; empty
             when there is nothing to discard, or when ``catch_all``.
-        catch_all: no expressions can say it. Subscribe without expression at a *lower priority* than the
-            filter instead; wanted messages can then arrive there too, and belong to the application.
+        catch_all: True when no expressions can say it. Subscribe without expression at a *lower priority*
+            than the filter instead; wanted messages can then arrive there too, and belong to the application.
         reason: why it is a catch-all; empty otherwise.
         wanted: the filter itself, as subscriptions.
     """
@@ -233,9 +233,9 @@ class PulsarTags(TagFilter):
 
     For producers that cannot be changed; where they can, ``with_pulsar_tags`` and a :class:`TagFilter` cost
     less. Pulsar looks at every property whose name begins with "tag". An expression has to name the
-    properties it reads, so the names that producers use are given here, and others are not looked at. The
-    number of subscriptions is that of the ways to find the values under the names: two values of ``all_of``
-    under four names are twelve, three are 24.
+    properties it reads, so the names that producers use are given here, and others are not looked at. Each
+    way to find the values under the names takes a subscription: two values of ``all_of`` under four names
+    take twelve, three take 24.
 
     Args:
         any_of: a message has one of these as the value of one of the properties.
@@ -276,7 +276,7 @@ class PulsarTags(TagFilter):
 
     @property
     def ast(self) -> Node | None:
-        """None: no one expression is this filter, for where a property is missing evaluation ends."""
+        """None: no single expression can be this filter, as a missing property ends the evaluation."""
         return None
 
     def matches(self, properties: Mapping[str, PropertyInput] | None) -> bool:
@@ -310,7 +310,7 @@ class PulsarTags(TagFilter):
         try:
             for chosen in permutations(self._keys, len(self._all_of)):
                 terms = [P(key) == value for key, value in zip(chosen, self._all_of, strict=True)]
-                # A name has one value: where it is one of all_of, it is none of any_of.
+                # A property has one value: where that is one of all_of, it is none of any_of.
                 for key in [key for key in self._keys if key not in chosen] if any_of else [""]:
                     wanted = [P(key).one_of(*any_of), *terms] if key else terms
                     texts.update(dict.fromkeys(plan_tree(join("&&", [each.ast for each in wanted]))))
@@ -320,11 +320,11 @@ class PulsarTags(TagFilter):
             raise InvalidExpression(
                 f"{limit}\n{advice}", expression=error.expression, code=error.code
             ) from None
-        # With fewer names than values there is no way at all.
+        # With fewer names than values nothing can match.
         return [*made(texts or [_NEVER])]
 
     def complement(self) -> Complement:
-        """How to receive what this filter drops: a catch-all, for a name that is missing ends an evaluation.
+        """How to receive what this filter drops: a catch-all, as a missing property ends an evaluation.
 
         Raises:
             InvalidExpression: as :meth:`subscriptions`.
@@ -354,16 +354,16 @@ def _pulsar_tags(any_of: tuple[str, ...], all_of: tuple[str, ...], keys: tuple[s
     return PulsarTags(any_of=any_of, all_of=all_of, keys=keys)
 
 
-#: Whatever says which messages a consumer wants; None is every message.
+#: What selects the messages a consumer wants; None selects every message.
 Selector: TypeAlias = str | Expression | Filter | Operand | TagFilter | None
 
 
 def plan(filter: str | Expression | Filter | Operand) -> list[Expression]:
     """Fit a filter into the broker's limits: one expression, or several that are joined by *or*.
 
-    Of a filter that exceeds a limit, every ``||`` at the top (or that can be brought there) is a place to
-    split. Subscriptions are judged one by one: where evaluating one part on a message ends in an error (a
-    property is missing), the message can still match another part.
+    A filter that exceeds a limit is split where an ``||`` is at the top, or can be brought there.
+    Subscriptions are judged one by one: where evaluating one part on a message ends in an error (a property
+    is missing), the message can still match another part.
 
     Raises:
         InvalidExpression: a syntax error, or a part that cannot be split exceeds a limit; the message says
@@ -379,11 +379,11 @@ def plan(filter: str | Expression | Filter | Operand) -> list[Expression]:
 
 
 def subscriptions_for(selector: Selector) -> list[Expression | None]:
-    """The subscriptions that mean a selector, whatever its kind; None stands for no expression.
+    """The subscriptions for a selector of any type; None stands for no expression.
 
     Raises:
         InvalidExpression: as :func:`plan`.
-        InvalidArgument: it is nothing that selects messages.
+        InvalidArgument: it is of another type.
     """
     if selector is None:
         return [None]
@@ -400,8 +400,8 @@ def subscriptions_for(selector: Selector) -> list[Expression | None]:
 def complement(selector: Selector) -> Complement:
     """How to receive exactly what a selector does not want.
 
-    Only a condition of nothing but ``exists`` has an expression that is its opposite: any other ends in an
-    error on some messages, and then neither it nor its negation matches. The answer then is a catch-all.
+    Only a condition that uses nothing but ``exists`` has an opposite: any other ends in an error on some
+    messages, and then neither it nor its negation matches. The answer then is a catch-all.
 
     Raises:
         InvalidExpression: as :func:`plan`.

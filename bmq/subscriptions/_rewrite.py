@@ -80,7 +80,7 @@ def _forms(node: Node) -> tuple[Node, Node]:
         case Boolean(value):
             return node, Boolean(not value)
         case Binary("&&" | "||" as junction):
-            # Said twice is said once: whenever the second is reached, it has the value that the first had.
+            # A repeated term can go: whenever the second is reached, it has the value that the first had.
             forms = [_forms(term) for term in dict.fromkeys(flatten(junction, node))]
             plain = join(junction, _factored(_DUAL[junction], [positive for positive, _ in forms]))
             other = join(_DUAL[junction], _factored(junction, [negative for _, negative in forms]))
@@ -100,7 +100,7 @@ def _forms(node: Node) -> tuple[Node, Node]:
 
 
 def _factored(inner: Junction, terms: list[Node]) -> list[Node]:
-    """Turn each run of negated terms into one negation of the terms joined with the other junction."""
+    """Make each run of negated terms one negation of the terms joined with the other junction."""
     result: list[Node] = []
     run: list[Node] = []
     for term in [*terms, None]:

@@ -47,7 +47,7 @@ class Token(NamedTuple):
 
 def integer_value(digits: str) -> int | None:
     """The value of an integer token (decimal, leading zeros allowed); None outside 64 bits."""
-    # Zeros off and length first: int() itself refuses very long texts.
+    # Zeros are stripped and the length is checked first: int() refuses very long texts.
     magnitude = digits.lstrip("-").lstrip("0") or "0"
     if len(magnitude) > _INT64_DIGITS:
         return None

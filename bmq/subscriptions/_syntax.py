@@ -50,7 +50,7 @@ BinaryOperator: TypeAlias = Literal[
     "||", "&&", "==", "!=", "<", "<=", ">", ">=", "+", "-", "*", "/", "%"
 ]  # fmt: skip
 
-#: The two operators that stop early.
+#: The two operators that need not evaluate their right side.
 Junction: TypeAlias = Literal["&&", "||"]
 
 #: How tightly a binary operator binds; all are left-associative but the comparisons, which do not chain.

@@ -86,7 +86,7 @@ def tag_properties(tags: Iterable[str]) -> dict[str, bool]:
 
 
 def distinct(tags: Iterable[str]) -> tuple[str, ...]:
-    """Tags once each, in one order: then equal filters have equal texts, which the broker merges."""
+    """Each tag once, sorted: then equal filters have equal texts, which the broker merges."""
     if isinstance(tags, str):
         raise InvalidArgument(f"tags is a collection of strings, not one string: write {{{tags!r}}}")
     given = tuple(tags)
@@ -123,7 +123,7 @@ def _typed(properties: Mapping[str, PropertyInput] | None) -> Mapping[str, Prope
         return properties or {}
     try:
         return properties.typed()
-    except ProtocolError:  # what the broker cannot decode either, it treats as absent
+    except ProtocolError:  # the broker cannot decode these either, and treats them as absent
         return {}
 
 
@@ -152,7 +152,7 @@ def pulsar_tags(properties: Mapping[str, PropertyInput] | None) -> frozenset[str
 
 
 def with_pulsar_tags(properties: Mapping[str, PropertyInput]) -> dict[str, PropertyInput]:
-    """A copy of properties in which tags in Pulsar's form stand a second time, in ours.
+    """Return a copy of properties with the tags in Pulsar's form added in the form of :func:`tag_properties`.
 
     For producers that were written for Pulsar: ``{"tag0": "urgent"}`` becomes ``{"tag0": "urgent",
     "t.urgent": True}``, which a subscription can ask for.

@@ -1,6 +1,6 @@
 """For tests of services: a pytest plugin and a fault-injecting proxy.
 
-The plugin, :mod:`bmq.testing.plugin`, is found by pytest by itself where bmq is installed.
+pytest loads the plugin, :mod:`bmq.testing.plugin`, by itself where bmq is installed.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def plan_faults(
         count: how many.
         kinds: what to draw from.
         pause: the shortest and the longest time of undisturbed traffic between two, in seconds.
-        duration: how long those last that do, in seconds.
+        duration: how long faults last that are not done at once, in seconds.
     """
     random = Random(seed)
     plan: list[Fault] = []

@@ -43,7 +43,7 @@ class Conditions:
     _waiting: set[asyncio.Future[None]] = field(default_factory=set[asyncio.Future[None]])
 
     def set(self, **values: object) -> None:
-        """Change some, and let whoever waits look again."""
+        """Change some, and tell those that wait for a change."""
         for name, value in values.items():
             setattr(self, name, value)
         for waiter in self._waiting:
@@ -112,11 +112,11 @@ class Endpoint(asyncio.Protocol):
         self._writable.set()
 
     def pause_writing(self) -> None:
-        """The operating system takes no more."""
+        """Note that the operating system takes no more bytes."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Note that it takes bytes again."""
         self._writable.set()
 
     async def take(self) -> tuple[float, bytes] | None:
@@ -218,7 +218,7 @@ class Pipe:
         conditions: how the line is; change them through :meth:`Conditions.set`.
         forwarded: how many bytes have left, swallowed ones included.
         stopped: whether it takes nothing more.
-        sink_gone: whether what it takes goes nowhere, whatever the conditions.
+        sink_gone: whether what it takes is thrown away, whatever the conditions.
     """
 
     def __init__(self, direction: Direction, conditions: Conditions, random: Random) -> None:
@@ -227,7 +227,8 @@ class Pipe:
         self.forwarded = 0
         self.stopped = False
         self.sink_gone = False
-        # Two, because delays are drawn for what is read at once, which is up to the operating system.
+        # One for each: how many delays are drawn depends on how the operating system delivers bytes, and the
+        # sizes must not depend on that.
         self._sizes = Random(random.random())
         self._delays = Random(random.random())
         self._counter = EventCounter()

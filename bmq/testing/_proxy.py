@@ -206,8 +206,8 @@ class ProxiedConnection(Line):
         """End the connection, for both sides at once or so that only one of them notices.
 
         Args:
-            side: None for both. With one side cut the other keeps its connection, on which nothing comes and
-                everything it sends is lost, until it ends it itself or :meth:`cut` is called again.
+            side: None for both. When only one side is cut, the other keeps its connection until it closes it
+                or :meth:`cut` is called again: nothing arrives on it, and what it sends is lost.
             reset: with a TCP reset instead of an orderly end.
         """
         self._whole = False
@@ -360,7 +360,7 @@ class FaultProxy(Line):
             connection.cut()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        # One turn, in which the transports that were aborted are gone.
+        # Let the event loop run once: it closes the transports that were aborted.
         await asyncio.sleep(0)
 
     async def __aenter__(self) -> FaultProxy:
@@ -403,7 +403,7 @@ class FaultProxy(Line):
         return self._past[direction] + sum(c._pipe(direction).forwarded for c in self.connections)
 
     def retarget(self, target: str) -> None:
-        """Lead new connections to another broker."""
+        """Connect new connections to another broker."""
         first = parse_addresses(target)[0]
         self._scheme = "tcps" if first.tls else "tcp"
         self.address = (first.host, first.port)

@@ -184,8 +184,8 @@ def bmq_domain(bmq_broker: Broker | NamedBroker) -> Callable[..., str]:
     """Make domains: ``bmq_domain("fanout", app_ids=["billing"], message_ttl=60)`` returns a name.
 
     The mode is "priority", "fanout" or "broadcast"; the rest are fields of
-    :class:`bmq.broker.DomainConfig`, by default as in ``bmq.test.mem.<mode>``. Of a broker that
-    BMQ_BROKER_URI names no domain can be made: the test is skipped there.
+    :class:`bmq.broker.DomainConfig`, by default as in ``bmq.test.mem.<mode>``. A broker that BMQ_BROKER_URI
+    names takes no new domains: the test is skipped there.
     """
     if isinstance(bmq_broker, NamedBroker):
         pytest.skip(f"makes a domain, which cannot be done to the broker that {_VARIABLE} names")

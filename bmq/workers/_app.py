@@ -53,8 +53,8 @@ class App:
 
         bmq.run(app.run())
 
-    Making one and registering handlers opens nothing and needs no event loop. Handlers stay plain functions,
-    to be called in tests.
+    Making an app and registering handlers opens nothing and needs no event loop. Handlers stay plain
+    functions, which tests can call.
 
     Args:
         broker: as for :func:`bmq.connect`.
@@ -168,7 +168,7 @@ class App:
         """The session, while the app runs.
 
         Raises:
-            StateError: it does not.
+            StateError: the app is not running.
         """
         if self._session is None:
             raise StateError("the app has a session only while it runs: await app.run()")
@@ -182,10 +182,10 @@ class App:
         Raises:
             OpenQueueError: the broker refused.
             RequestTimeout: the broker did not answer in time.
-            InvalidURI: it is no URI.
-            StateError: the app does not run.
+            InvalidURI: the URI is not legal.
+            StateError: the app is not running.
 
-        Cancelling it leaves the queue being opened for whoever asks next.
+        Cancelling it does not stop the opening: the next call for this queue waits for the same one.
         """
         key = QueueUri.parse(uri).canonical
         session = self.session
@@ -195,10 +195,10 @@ class App:
         return await asyncio.shield(opening)
 
     def stop(self) -> None:
-        """Begin the end: no more messages are taken, handlers at work may finish within ``grace`` seconds.
+        """Begin to end: take no more messages, and let handlers at work finish within ``grace`` seconds.
 
-        Called once more, it cancels them. Called while the app connects and opens its queues, it ends that.
-        To be called in the event loop, from a handler for instance.
+        A second call cancels them. While the app connects and opens its queues, a call ends that.
+        Call it in the event loop, from a handler for instance.
         """
         if self._starting is not None and not self._stopping:
             self._starting.cancel()
@@ -222,7 +222,7 @@ class App:
             StateError: the app is running already, or nothing is registered.
             Error: a queue or the session has failed.
 
-        Cancelling it ends it in the same way; cancelled once more, it cancels the handlers.
+        Cancelling it ends it in the same way; cancelling it again cancels the handlers.
         """
         if self._running:
             raise StateError("the app is running already")
@@ -248,14 +248,14 @@ class App:
         self._outputs = {}
 
     async def _start(self) -> list[tuple[_Registration, Consumer, Queue | None]]:
-        """Connect and open the queues; nothing when told to stop meanwhile."""
+        """Connect and open the queues; return nothing when told to stop meanwhile."""
         task = self._starting = asyncio.current_task()
         assert task is not None
         try:
             self._session = await self._closing.enter_async_context(connect(self._broker, **self._options))
             return await self._open_queues(self._session)
         except asyncio.CancelledError:
-            if not self._stopping or task.cancelling() > 1:  # somebody else wants it to end, too
+            if not self._stopping or task.cancelling() > 1:  # cancelled by others, too
                 raise
             task.uncancel()
             return []

@@ -1,4 +1,4 @@
-"""Where workers take their time from; tests put another clock in its place, and need not wait."""
+"""The clock that workers use; tests give them another one, and need not wait."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ["Clock", "LoopClock"]
 
 
 class Clock(Protocol):
-    """Tells the time and lets some of it pass."""
+    """Tells the time, and sleeps."""
 
     def time(self) -> float:
         """Return the time in seconds, from any starting point."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Let this many seconds pass; cancelling it ends it at once."""
+        """Wait until this many seconds have passed on this clock; cancelling it ends it at once."""
         ...
 
 

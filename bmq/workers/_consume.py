@@ -30,7 +30,7 @@ logger = logging.getLogger("bmq.workers")
 #: Called with every attempt that did not succeed; it may be async.
 OnError: TypeAlias = Callable[[Failure], Awaitable[None] | None]
 
-# However short the grace is, the broker is told to stop delivering.
+# Seconds to tell the broker to stop delivering, however short the grace is.
 _CLOSING_AT_LEAST = 1.0
 
 
@@ -40,7 +40,7 @@ class AckPolicy(Enum):
     Attributes:
         ON_SUCCESS: when the handler has returned; the retry policy decides about one that fails.
         ON_RECEIPT: before the handler is called: nothing is handled twice, and what fails is lost.
-        MANUAL: when the handler, or whom it hands the message to, calls ``message.confirm()``.
+        MANUAL: when the handler, or code that it hands the message to, calls ``message.confirm()``.
     """
 
     ON_SUCCESS = "on success"
@@ -72,7 +72,7 @@ async def consume(
     takes no more messages, lets the handlers at work finish, and then passes the cancellation on.
 
     Args:
-        source: an open queue, of which it makes a consumer of its own; or a consumer, which it leaves open.
+        source: an open queue, on which it makes a consumer of its own; or a consumer, which it leaves open.
         handler: takes the :class:`bmq.Message`. An ``async def`` runs in the event loop, any other function
             in a thread; there are at most ``concurrency`` of these.
         subscription: what to receive, as for :meth:`bmq.Queue.subscribe`; None for everything.
@@ -90,7 +90,7 @@ async def consume(
             in the queue, unconfirmed, and the next one is handled.
         timeout: seconds a handler may take for one attempt; None for no limit. A thread cannot be stopped:
             its attempt has failed then, but the thread is not free before it is done.
-        grace: seconds to let handlers finish; after that, or when cancelled once more, they are cancelled.
+        grace: seconds to let handlers finish; after that, or when it is cancelled again, they are cancelled.
         on_error: called with a :class:`Failure` for every attempt that did not succeed.
         clock: what measures the pauses between attempts.
         signals: end in the same way on SIGTERM and SIGINT, where the platform and the thread allow it, and
@@ -139,7 +139,7 @@ async def consume(
 
 
 async def _until_a_signal(feeding: Coroutine[Any, Any, None]) -> None:
-    """Cancel it on a signal, once for each, and make a return of that."""
+    """Run it, cancel it at each signal, and return normally when that ended it."""
     task = asyncio.current_task()
     assert task is not None
     received = 0
@@ -153,7 +153,7 @@ async def _until_a_signal(feeding: Coroutine[Any, Any, None]) -> None:
         try:
             await feeding
         except asyncio.CancelledError:
-            if not received or task.cancelling() > received:  # somebody else wants it to end, too
+            if not received or task.cancelling() > received:  # cancelled by others, too
                 raise
         finally:
             for _ in range(received):
@@ -161,7 +161,7 @@ async def _until_a_signal(feeding: Coroutine[Any, Any, None]) -> None:
 
 
 def policy_of(retry: RetryPolicy | None, ack: AckPolicy) -> RetryPolicy:
-    """Return the policy, or what there is without one."""
+    """Return the policy, or the default where none was given."""
     if retry is not None:
         return retry
     return NoRetry() if ack is AckPolicy.ON_RECEIPT else DEFAULT_RETRY
@@ -181,7 +181,7 @@ async def feed(
     on_error: OnError | None,
     clock: Clock | None,
 ) -> None:
-    """Do what :func:`consume` does, with arguments that were checked and the queue for dead letters open.
+    """Do what :func:`consume` does; arguments were checked, and the queue for dead letters is open.
 
     ``close`` says whether the consumer is closed in the end.
     """
@@ -202,7 +202,7 @@ def check_handling(
     timeout: float | None,
     grace: float,
 ) -> None:
-    """Raise unless these go together.
+    """Check that these arguments go together.
 
     Raises:
         UsageError: they do not.
@@ -268,7 +268,8 @@ class _Workers:
         self._stopping = False
         self._left = Left(consumer, invoke.name, clock)
         self._held: dict[asyncio.Task[None], Message] = {}
-        # Workers that wait for the next attempt, which may as well be somebody else's.
+        # Workers that wait before the next attempt. They are not waited for in the end: the message is
+        # delivered again, and another consumer can make that attempt.
         self._resting: set[asyncio.Task[None]] = set()
 
     async def run(self, concurrency: int, grace: float, *, close: bool) -> None:
@@ -313,7 +314,7 @@ class _Workers:
         async for message in self._consumer:
             if message.redelivered:
                 if any(message.guid == other.guid for other in held.values()):
-                    continue  # the connection was lost meanwhile; who has it already will confirm it
+                    continue  # delivered again after a reconnect; the worker that has it will confirm it
                 self._left.forget(message)
             held[task] = message
             try:
@@ -331,7 +332,7 @@ class _Workers:
         while (error := await self._attempt(message, task)) is not None:
             delay = self._pause_after(error, attempt, began)
             if message.confirmed:
-                delay = None  # somebody is done with it
+                delay = None  # it was confirmed meanwhile
             failure = Failure(message, error, attempt, delay, self._invoke.name)
             await self._report(failure)
             if delay is None:
@@ -358,15 +359,15 @@ class _Workers:
         except asyncio.CancelledError as error:
             if task.cancelling():
                 raise
-            return error  # it awaited something that somebody else has cancelled
+            return error  # it awaited something that was cancelled elsewhere
         except Exception as error:
             return error
         if task.cancelling():
-            raise asyncio.CancelledError  # the handler has kept its cancellation to itself
+            raise asyncio.CancelledError  # the handler has suppressed its cancellation
         return None
 
     async def _rest(self, seconds: float) -> None:
-        """Wait, in a way that ends at once when there is to be no more work."""
+        """Wait before the next attempt; it ends at once when the worker stops."""
         task = asyncio.current_task()
         assert task is not None
         if self._stopping:
@@ -454,7 +455,7 @@ _OUTCOMES: dict[str, str] = {
 
 
 async def settled(tasks: list[asyncio.Task[None]], seconds: float | None) -> bool:
-    """Wait for tasks; after some seconds, if not None, or when cancelled, cancel them and wait on.
+    """Wait for tasks; after some seconds, if not None, or when cancelled, cancel them and go on waiting.
 
     Returns:
         False when this was cancelled meanwhile.

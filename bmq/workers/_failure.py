@@ -56,11 +56,11 @@ class DeadLetter:
     The GUID of what is posted follows from the last two, so that doing it again within the broker's
     deduplication window stores nothing twice.
 
-    What cannot travel like that is put aside all the same, with one property more. ``deadletter.properties``
+    What cannot be posted like that is put aside too, with one more property. ``deadletter.properties``
     (STRING) is a JSON list of ``[name, type, value]`` of the properties that cannot be posted: those with an
     illegal name, those there is no room for, and those whose name begins with ``deadletter.``; a value of
     type CHAR or BINARY is in Base64. ``deadletter.raw`` (STRING) says why a message could not be taken apart:
-    the payload then is what travelled (:attr:`bmq.Message.raw`), properties included.
+    the payload then is all that was delivered (:attr:`bmq.Message.raw`), properties included.
 
     Attributes:
         queue: a queue open for writing, or the URI of one, which a :class:`bmq.App` opens itself.
@@ -104,8 +104,8 @@ class DeadLetter:
             await pause(backoff(attempt, _FIRST_PAUSE, _LONGEST_PAUSE))
 
 
-#: What becomes of a message that is not tried again: confirmed and gone; left in the queue, unconfirmed, with
-#: room made for others ("skip") or in its place ("leave"); put aside.
+#: What becomes of a message that is not tried again. "discard" confirms it, and it is gone. "skip" and
+#: "leave" leave it in the queue, unconfirmed; "skip" makes room for others. A DeadLetter puts it aside.
 GiveUp: TypeAlias = Literal["discard", "skip", "leave"] | DeadLetter
 
 
@@ -137,7 +137,7 @@ def _legal(properties: Mapping[str, PropertyInput]) -> bool:
 def _with_the_rest_in_one(
     properties: Mapping[str, PropertyInput], added: dict[str, PropertyInput]
 ) -> dict[str, PropertyInput]:
-    """Move what cannot stand among the properties into one."""
+    """Move the properties that cannot be posted into one that can."""
     room = MAX_PROPERTIES - len(added) - 1
     letter: dict[str, PropertyInput] = {}
     rest: list[tuple[str, str, object]] = []

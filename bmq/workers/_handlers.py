@@ -40,7 +40,7 @@ class Invoker:
         self.name = name_of(handler)
         self._handler: Callable[[Message], Any] = handler
         self._timeout = timeout
-        # Threads of its own: the loop's default ones are few, and shared with whoever else needs them.
+        # Threads of its own: the loop's default ones are few, and shared with the rest of the program.
         self._threads = None if is_async(handler) else ThreadPoolExecutor(concurrency, self.name)
 
     async def __call__(self, message: Message) -> None:
@@ -50,7 +50,7 @@ class Invoker:
             TimeoutError: the deadline has passed.
             BaseException: whatever the handler raises.
 
-        Cancelling it cancels an async handler; a thread runs on, and nobody looks at its result.
+        Cancelling it cancels an async handler; a thread runs on, and its result is dropped.
         """
         call = self._handler if self._threads is None else self._in_thread
         timeout = self._timeout

@@ -18,9 +18,9 @@ __all__ = ["Left"]
 
 logger = logging.getLogger("bmq.workers")
 
-# How many left messages may gather before those are dropped that were confirmed meanwhile.
+# After so many more left messages, those that were confirmed meanwhile are dropped.
 _LOOK_AFTER = 64
-# How many seconds full limits are taken for the usual course of things, where others confirm.
+# Where others confirm, full limits are normal; they are logged when nothing arrives for so many seconds.
 _PATIENCE = 10.0
 
 
@@ -30,7 +30,7 @@ class Left:
     Args:
         consumer: an open one.
         handler: the handler's name, for the log.
-        clock: what measures how long it stands still.
+        clock: what measures how long nothing arrives.
     """
 
     def __init__(self, consumer: Consumer, handler: str, clock: Clock) -> None:
@@ -40,7 +40,8 @@ class Left:
         options = consumer.options
         self._messages = options.max_unconfirmed_messages
         self._bytes = options.max_unconfirmed_bytes
-        # A filter too big for one expression divides the limits among several; all of this may be of one.
+        # A filter that takes several expressions divides the limits among them. All the messages that are
+        # left may be of one expression, so they are counted once for each.
         self._parts = len(consumer.expressions)
         self._skipped: dict[str, int] = {}
         self._left: dict[str, Message] = {}
@@ -50,14 +51,14 @@ class Left:
         self._told = False
 
     def forget(self, message: Message) -> None:
-        """It was delivered again: it is somebody's to handle."""
+        """Stop counting a message that was delivered again: it will be handled anew."""
         guid = message.guid
         self._size -= self._skipped.pop(guid, 0)
         if self._left.pop(guid, None) is not None:
             self._size -= len(message.raw)
 
     async def skip(self, message: Message) -> None:
-        """Leave a message without its taking the place of others: the limits grow by what is skipped.
+        """Leave a message without taking room from others: the limits grow by what is skipped.
 
         They grow by twice as much as is needed now, so that thousands of messages take few requests.
         """
@@ -80,15 +81,15 @@ class Left:
             self._tell_if_full()
 
     def leave(self, message: Message) -> None:
-        """Leave a message in its place; say so, once, when nothing more can arrive for it."""
+        """Leave a message, which counts against the limits; log once when that fills them."""
         if not self._told:
             self._keep(message)
             self._tell_if_full()
 
     def wait_for(self, message: Message) -> None:
-        """Leave a message that somebody is to confirm later; say so, once, when nobody does for a while.
+        """Leave a message that others confirm later; log once when the limits are full and nobody does.
 
-        Limits that are full for a moment are nothing to speak of then.
+        Limits that are full for a short time are normal then, and not logged.
         """
         if self._told:
             return
@@ -97,7 +98,7 @@ class Left:
             self._watching = asyncio.create_task(self._watch(), name=f"{self._handler} standing still")
 
     def close(self) -> None:
-        """It is over: nothing is waited for any more."""
+        """Stop watching the limits."""
         if self._watching is not None:
             self._watching.cancel()
 

@@ -64,7 +64,7 @@ class NoRetry:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Again every so many seconds, so many times; then the next message (CMQ's *backoff retry*).
+    """Try again after fixed pauses, a number of times; then go on (CMQ's *backoff retry*).
 
     Attributes:
         every: seconds before the second attempt, and between all others unless ``factor`` says otherwise.
@@ -106,13 +106,13 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExponentialDecay:
-    """Again after ever longer pauses, until the message's time is over (CMQ's *exponential decay retry*).
+    """Try again after ever longer pauses, until the message's time is over (CMQ's *exponential decay retry*).
 
     The worker is blocked by the message until then.
 
     Attributes:
         give_up_after: seconds until the message is given up, from when the worker took it: the domain's
-            ``messageTtl``. The broker deletes a message then, held or not, and tells nobody.
+            ``messageTtl``. The broker deletes a message then, delivered or not, and tells nobody.
         first: seconds before the second attempt.
         factor: how much longer each pause is than the one before.
         cap: the longest pause in seconds.
@@ -149,7 +149,7 @@ class ExponentialDecay:
 
 
 def check_give_up(then: GiveUp) -> None:
-    """Raise unless this says what becomes of a message.
+    """Check that this says what becomes of a message.
 
     Raises:
         UsageError: it does not.
@@ -159,7 +159,7 @@ def check_give_up(then: GiveUp) -> None:
 
 
 def check_no_retry(no_retry: object) -> None:
-    """Raise unless this says after which exceptions there is no further attempt.
+    """Check that this says after which exceptions there is no further attempt.
 
     Raises:
         UsageError: it does not.
@@ -185,14 +185,14 @@ def never(no_retry: NoRetryOn, error: BaseException) -> bool:
     return no_retry(error)
 
 
-# The same message brings these about again: it is malformed, or the handler is.
+# Errors that the same message causes again: it is malformed, or the handler has a bug.
 _SAME_AGAIN = (ValueError, TypeError, LookupError, AttributeError, UsageError, ProtocolError)
 
 
 def same_again(error: BaseException) -> bool:
-    """Whether another attempt would fail in the same way; all else may be an outage of something."""
+    """Whether another attempt would fail in the same way; any other error may be an outage."""
     return isinstance(error, _SAME_AGAIN) and not isinstance(error, StateError)
 
 
-#: What is done without a policy. Nothing is lost by it: it gives up without confirming.
+#: The policy where none is given. It loses nothing: it gives up without confirming.
 DEFAULT_RETRY = Backoff(every=1.0, factor=2.0, retries=4, then="skip", no_retry=same_again)
