@@ -105,7 +105,7 @@ class Structure:
 
 
 class Kind:
-    """What a member holds. ``expected`` words it for error messages."""
+    """What a member holds. ``expected`` describes it in error messages."""
 
     __slots__ = ("expected", "zero")
 
