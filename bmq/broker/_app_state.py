@@ -65,7 +65,7 @@ class AppState:
     Attributes:
         queue: its queue.
         app_id: its name.
-        bit: its bit in ``MessageRecord.pending``; 0 when the domain does not know it: then it gets none.
+        bit: its bit in ``MessageRecord.pending``; 0 when the domain does not know it: it gets no messages.
         streams: its readers, in the order they opened the queue.
         readers: how many times it is open for reading.
         resume: the first message it has not looked at, when it is behind the queue's other applications.

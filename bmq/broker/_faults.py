@@ -168,7 +168,7 @@ class Faults:
     # ---- for the broker
 
     def attach(self) -> None:
-        """Apply the faults of posts and opens, which the broker's node makes."""
+        """Apply the faults of posts and opens to the broker's node."""
         node = self._broker._node
         node.intercept_post = self._intercept_post if self._nacks[0].left != 0 else None
         node.intercept_open = self._intercept_open if self._opens[0].left != 0 else None
@@ -179,7 +179,7 @@ class Faults:
         return status if happens else None
 
     def apply_to(self, connection: BrokerConnection) -> None:
-        """Apply the faults that a connection makes to one of them."""
+        """Apply the faults of acknowledgements, pushes, events and reading to a connection."""
         output = connection.output
         quiet = self._ack_delay or self._lost_acks.left != 0
         output.ack = self._ack_through(connection) if quiet else output.add_ack

@@ -176,7 +176,7 @@ class Group:
         priority: the priority.
         members: every subscriber that takes part.
         first: the next in turn of the members that have room; None when none has.
-        full: whether a message has found that none of them has room.
+        full: whether a message matched when no member had room, and none has had room since.
     """
 
     __slots__ = ("first", "full", "matcher", "members", "priority", "text")

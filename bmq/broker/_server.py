@@ -66,7 +66,7 @@ class Broker:
             everybody is let in.
         clock: where time comes from; a :class:`~bmq.broker.ManualClock` stands still until moved.
         heartbeat_interval_ms: how often silent clients are probed.
-        max_missed_heartbeats: how many unanswered probes end their connection; 0 turns probing off.
+        max_missed_heartbeats: how many unanswered probes end a client's connection; 0 turns probing off.
         deduplication_history: how many GUIDs of messages that are gone each queue remembers at most.
         high_water: bytes that may wait for one client before it gets no more messages.
         handshake_timeout: seconds a client may take to say who it is.

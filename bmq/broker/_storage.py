@@ -130,7 +130,7 @@ class MessageStore:
     Args:
         limits: the queue's limits.
         domain: the usage of all queues of the domain.
-        window: for how many seconds after its arrival a GUID is remembered; 0 for as long as it is stored.
+        window: for how many seconds after its arrival a GUID is remembered; with 0 only while it is stored.
         history_limit: how many GUIDs of messages that are gone are remembered at most.
 
     Attributes:

@@ -196,7 +196,7 @@ def encode_properties(properties: Mapping[str, PropertyInput], *, new: bool) -> 
             try:
                 return encoder(*properties.values())
             except (ValueError, error):
-                pass  # found out and explained below
+                pass  # the slower way below raises the error that explains it
         elif key not in _encoders:
             _learn_encoder(key, properties, new=new)
     return _encode(properties, new=new)
@@ -292,7 +292,7 @@ class SchemaIds:
                 try:
                     return known[0](*properties.values()), known[1]
                 except (ValueError, error):
-                    pass  # found out and explained below
+                    pass  # the slower way below raises the error that explains it
             area = encode_properties(properties, new=True)
             schema_id = self._schema_id(properties)
             encoder = _encoders.get(key)

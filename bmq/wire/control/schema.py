@@ -229,7 +229,7 @@ class ArrayKind(Kind):
 
 
 class ChoiceKind(Kind):
-    """One structure out of several; its selection's name is its type's, with a small first letter."""
+    """One structure out of several, named after its type with a small first letter."""
 
     __slots__ = ("by_id", "by_name", "ids")
 
