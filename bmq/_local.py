@@ -1,6 +1,6 @@
 """What listens in this process: embedded brokers, and proxies in front of brokers.
 
-Who connects to one of them means exactly that one, whatever BMQ_BROKER_URI says.
+A connection to one of them goes to exactly that one, whatever BMQ_BROKER_URI says.
 """
 
 from __future__ import annotations
@@ -31,5 +31,5 @@ def listens_here(host: str, port: int) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address, or the usual name of it, is this machine's own and nobody else's."""
+    """Whether an address, or its usual name, always means this machine."""
     return host in ("localhost", "::1", "0.0.0.0", "::") or host.startswith("127.")

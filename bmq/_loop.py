@@ -1,4 +1,4 @@
-"""The event loop that programs and threads of ours run."""
+"""The event loop for our own programs and threads."""
 
 from __future__ import annotations
 

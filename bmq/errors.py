@@ -8,8 +8,8 @@
     │   ├── InvalidProperty
     │   ├── InvalidPayload
     │   ├── InvalidExpression
-    │   ├── InvalidArgument         an argument of the wrong type, or a value that cannot be
-    │   └── StateError              right call, wrong moment: closed, closing, already open
+    │   ├── InvalidArgument         an argument of the wrong type, or an impossible value
+    │   └── StateError              right call, wrong state: closed, closing, already open
     │       ├── SessionClosed
     │       └── QueueClosed
     ├── BufferFull                  the unacknowledged window is full (retryable)
@@ -159,11 +159,11 @@ class InvalidExpression(UsageError, ValueError):
 
 
 class InvalidArgument(UsageError, TypeError, ValueError):
-    """An argument has a type the call does not take, or a value that cannot be."""
+    """An argument has a type the call does not take, or an impossible value."""
 
 
 class StateError(UsageError):
-    """The call is fine, the moment is not."""
+    """The call is right, but not in this state: closed, closing or already open."""
 
 
 class SessionClosed(StateError):
@@ -319,8 +319,8 @@ class PostError(Error):
 class ExpressionWarning(UserWarning):
     """A legal expression surely does not mean what it says: it never matches, for instance.
 
-    No error, and the expression is used as it is. The message says what it does, and where. As all of
-    Python's warnings it is shown once a place, and can be turned into an error or switched off::
+    The expression is used as it is. The message says what the expression does, and where. Like all of
+    Python's warnings it is shown once for each place, and can be turned into an error or switched off::
 
         warnings.simplefilter("error", bmq.ExpressionWarning)
     """

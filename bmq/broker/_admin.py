@@ -1,7 +1,7 @@
 """Admin commands: the part of a real broker's that makes sense on one node without files.
 
-A command is carried out to a result, a dictionary shaped like the JSON that a real broker prints;
-:mod:`bmq.broker._admin_text` makes text of it.
+The result of a command is a dictionary shaped like the JSON that a real broker prints;
+:mod:`bmq.broker._admin_text` turns it into text.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class _Failure(Exception):
 
 
 def run_command(node: Node, command: str, now: float) -> str:
-    """Carry out a command and return what there is to say, in the encoding the command asks for."""
-    # Whatever is in a longer one is no command, and not worth the memory its words would take.
+    """Carry out a command and return its answer, in the encoding the command asks for."""
+    # No command is longer, and splitting a longer text would take memory for nothing.
     words = command.split() if len(command) <= _LONGEST_COMMAND else []
     encoding = "TEXT"
     if len(words) >= 2 and words[0].upper() == "ENCODING" and words[1].upper() in _ENCODINGS:
@@ -82,12 +82,12 @@ def run_command(node: Node, command: str, now: float) -> str:
     try:
         return orjson.dumps(result, option=option).decode()
     except TypeError:
-        # What is no UTF-8 in a command is none in its answer either.
+        # The answer repeats parts of the command, where bytes that are not UTF-8 became lone surrogates.
         return orjson.dumps(_encodable(result), option=option).decode()
 
 
 def _encodable(value: Any) -> Any:
-    """Return the same with lone surrogates as escapes."""
+    """Return a copy in which lone surrogates are escaped."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):

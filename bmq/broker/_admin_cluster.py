@@ -1,4 +1,4 @@
-"""Admin commands about the cluster: a node that is a cluster by itself answers them like a real one does."""
+"""Admin commands about the cluster. The node is a cluster of one, and answers as a real cluster does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 Result = dict[str, Any]
 
-#: What the one cluster there is is called.
+#: The name of the only cluster.
 CLUSTER = "local"
 
 #: What HELP says about them.
@@ -205,7 +205,7 @@ def _queue_helper(content: Result) -> Iterator[str]:
         yield f"            key..............: {queue['key']}"
 
 
-#: What makes text of these results, by the name of the result.
+#: The function that turns each result into text, by the result's name.
 CLUSTER_RENDERERS = {
     "clusterList": _list,
     "clusterStatus": _status,

@@ -1,8 +1,8 @@
-"""One application of a queue: its consumers, its place in the queue, and what it has passed by.
+"""One application of a queue: its consumers, its place in the queue, and the messages it has skipped.
 
 Work is done in this order: messages to be redelivered, messages put aside, then onwards from where the
-application stopped, then new messages together with the queue's other applications. While anything is to be
-redelivered nothing new is looked at, even if no consumer accepts it: a real broker waits as well.
+application stopped, then new messages together with the queue's other applications. While a message waits for
+redelivery no new one is looked at, even if no consumer accepts the old one: a real broker waits as well.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = ["AppState", "Effort", "poison_delay"]
 
-# A message that survived lost connections is redelivered with delays, by the attempts it has left.
+# A message whose consumers lost their connections may be the cause ("poison"). When it has few delivery
+# attempts left, it is redelivered with delays, and with longer ones when it has very few.
 _HIGH_THRESHOLD, _LOW_THRESHOLD = 4, 2
 _LOW_INTERVAL, _HIGH_INTERVAL = 1.0, 3.0
 
 
 def poison_delay(message: MessageRecord, bit: int) -> float:
-    """Return how many seconds to leave between redeliveries of suspects to one consumer; 0 for none."""
+    """Return the seconds between redeliveries of suspected poison messages to one consumer; 0 for none."""
     if message.attempts is None:
         return 0.0
     left = message.attempts.get(bit)
@@ -37,12 +38,12 @@ def poison_delay(message: MessageRecord, bit: int) -> float:
 
 
 class Effort:
-    """A count of the work that is done for requests: one for each consumer, message or expression looked at.
+    """A count of the work done: one for each consumer, message or expression looked at.
 
     Attributes:
-        spent: what was done so far.
-        enough: when that is more than this, others should have a turn before deliveries go on.
-        unfinished: applications and queues whose deliveries are to go on then, and are left alone until then.
+        spent: the work done so far.
+        enough: when ``spent`` exceeds this, deliveries pause so that other clients are served.
+        unfinished: applications and queues whose deliveries are paused, in the order in which they go on.
     """
 
     __slots__ = ("enough", "spent", "unfinished")
@@ -52,7 +53,7 @@ class Effort:
         self.unfinished: deque[AppState | BrokerQueue] = deque()
 
     def postpone(self, unfinished: AppState | BrokerQueue) -> None:
-        """Go on with something when others have had their turn."""
+        """Pause the deliveries of an application or a queue; they go on after others were served."""
         if not unfinished.postponed:
             unfinished.postponed = True
             self.unfinished.append(unfinished)
@@ -64,7 +65,7 @@ class AppState:
     Attributes:
         queue: its queue.
         app_id: its name.
-        bit: its bit in ``MessageRecord.pending``; 0 when the domain does not know it, and nothing is for it.
+        bit: its bit in ``MessageRecord.pending``; 0 when the domain does not know it: it gets no messages.
         streams: its readers, in the order they opened the queue.
         readers: how many times it is open for reading.
         resume: the first message it has not looked at, when it is behind the queue's other applications.
@@ -72,7 +73,7 @@ class AppState:
         aside: messages nobody could take.
         matcher: the application subscription; None when every message is for the application.
         wait_until: when to try a suspected poison message again.
-        postponed: whether it is in the middle of delivering, so that others can have a turn.
+        postponed: whether its deliveries are paused, so that others are served.
     """
 
     __slots__ = (
@@ -113,26 +114,26 @@ class AppState:
 
     @property
     def routing(self) -> Routing:
-        """Who gets what."""
+        """The routing table: who gets which message."""
         if self._changed:
             self._rebuild()
         return self._routing
 
     def change(self) -> None:
-        """Note that a consumer came, went, or changed its mind.
+        """Note that a consumer came, went, or changed its subscriptions.
 
-        What that means is worked out when it is needed: thousands of consumers that come or go together cost
-        no more than one.
+        The routing table is rebuilt when it is next needed: thousands of consumers that come or go together
+        cost no more than one.
         """
         self._changed = True
 
     @property
     def changed(self) -> bool:
-        """Whether it has yet to be worked out who gets what."""
+        """Whether the routing table has to be rebuilt before it is used."""
         return self._changed
 
     def _rebuild(self) -> None:
-        """Make the routing table anew."""
+        """Rebuild the routing table."""
         self._changed = False
         self.queue.effort.spent += len(self.streams) + len(self.redelivery) + len(self.aside)
         for stream in self.streams:
@@ -147,7 +148,7 @@ class AppState:
         self.wait_until = None
 
     def deliver(self, now: float) -> None:
-        """Deliver what waits, as far as the consumers have room and others need not have a turn first."""
+        """Deliver what waits, as far as the consumers have room; pause when others have to be served."""
         if self.postponed:
             return
         self.wait_until = None
@@ -159,7 +160,11 @@ class AppState:
             self._catch_up(self.resume, now)
 
     def _offer(self, backlog: Backlog, now: float) -> bool:
-        """Try the messages of a backlog; return whether none of them has to wait for its time or turn."""
+        """Deliver what can be delivered of a backlog.
+
+        Returns:
+            False if it stopped because of a delay, or to let others be served; otherwise True.
+        """
         bit, effort, cost = self.bit, self.queue.effort, self.routing.cost
         while (message := backlog.next()) is not None:
             if not message.pending & bit:
@@ -189,7 +194,7 @@ class AppState:
         return True
 
     def _catch_up(self, message: MessageRecord | None, now: float) -> None:
-        """Go on from where this application stopped to where the queue is."""
+        """Deliver from where this application stopped up to where the queue is."""
         bit, position = self.bit, self.queue.position
         effort, cost = self.queue.effort, self.routing.cost
         self.resume = None
@@ -232,10 +237,10 @@ class AppState:
             stream.handle.push(message, subscriber.option, out_of_order=True)
 
     def confirm(self, stream: SubStream, guid: bytes, now: float) -> None:
-        """Be done with a message; GUIDs that are not stored are ignored.
+        """Count a message as confirmed; GUIDs that are not stored are ignored.
 
-        A message may be confirmed by a consumer that was never sent it: it was delivered to another one, or
-        before the broker was restarted.
+        A consumer may confirm a message that it was never sent: one that was delivered to another consumer,
+        or before the broker was restarted.
         """
         entry = stream.settle(guid)
         queue = self.queue
@@ -265,12 +270,12 @@ class AppState:
         """Let a full subscriber take part again if it has confirmed enough."""
         if subscriber.messages <= subscriber.low_messages and subscriber.bytes <= subscriber.low_bytes:
             subscriber.full = False
-            # After a change all of them are put together anew.
+            # If the consumers have changed, all groups are rebuilt before they are used.
             if self._changed or (subscriber.group is not None and subscriber.group.admit(subscriber)):
                 self.queue.serve(self, now)
 
     def drop(self, message: MessageRecord) -> None:
-        """Be done with a message that no consumer of ours has to settle."""
+        """Stop delivering a message to this application; delete it if no other application needs it."""
         if message.pending & self.bit:
             message.pending ^= self.bit
             self.redelivery.discard(message)
@@ -279,7 +284,7 @@ class AppState:
                 self.queue.remove(message)
 
     def reject(self, stream: SubStream) -> None:
-        """Use up a delivery attempt of everything a lost client had; drop what has none left."""
+        """Use up a delivery attempt of each message a lost client had; drop those with none left."""
         limit, bit = self.queue.domain.config.max_delivery_attempts, self.bit
         if not limit:
             for message, _ in stream.unconfirmed.values():
@@ -297,7 +302,7 @@ class AppState:
                 self.drop(message)
 
     def release(self, stream: SubStream) -> None:
-        """Take back what a consumer had and has not confirmed, to be delivered to others."""
+        """Take back a consumer's unconfirmed messages, to be delivered to others."""
         for message, subscriber in stream.unconfirmed.values():
             subscriber.messages -= 1
             subscriber.bytes -= message.size
@@ -306,7 +311,7 @@ class AppState:
         stream.unconfirmed.clear()
 
     def clear(self) -> None:
-        """Forget where this application was and what it passed by."""
+        """Forget where this application was and which messages it skipped."""
         self.resume = None
         self.redelivery.clear()
         self.aside.clear()

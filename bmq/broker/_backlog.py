@@ -1,4 +1,4 @@
-"""Messages that an application has passed by, and why, so that they are found again without searching."""
+"""Messages that an application has skipped, and why, so that they are found again without a search."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bmq.broker._storage import MessageRecord
 __all__ = ["Backlog"]
 
 _Entry = tuple[int, MessageRecord]
-#: Of so few entries it does not matter how many are of messages that are gone.
+#: With so few entries, those of messages that are gone are not worth removing.
 _COMPACT_FROM = 16
 
 
@@ -19,7 +19,7 @@ class Backlog:
     """Messages waiting out of line, in the order they were put here.
 
     A message is *fresh* until it was tried once; then it waits for certain groups to have room, or for the
-    consumers to change. What is no longer a member (confirmed, expired, purged) is skipped when met.
+    consumers to change. Messages that are gone (confirmed, expired, purged) are skipped when they are met.
     """
 
     __slots__ = ("_fresh", "_members", "_parked", "_serial")
@@ -72,7 +72,7 @@ class Backlog:
 
     def clear(self) -> None:
         """Take all messages out."""
-        # Made anew: an emptied dictionary keeps the room of its largest size.
+        # New ones: a dictionary that was emptied item by item keeps the memory of its largest size.
         self._members = {}
         self._fresh = deque()
         self._parked = {}
@@ -102,5 +102,5 @@ class Backlog:
         self._fresh.appendleft((self._members[message], message))
 
     def wait(self, message: MessageRecord, blocked: Blocked) -> None:
-        """Return a taken message, to wait."""
+        """Return a taken message; it waits until one of the groups has room."""
         self._wait((self._members[message], message), blocked)

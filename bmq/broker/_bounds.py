@@ -11,13 +11,13 @@ __all__ = ["Bounds"]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What one broker, or one of its connections, has at most; every one of them is refused clearly.
+    """The limits of one broker and of each of its connections.
 
     Attributes:
         connections: connections; further ones are closed at once.
         queues: queues of all domains together.
         idle_queues: empty queues that nobody has open; when there are more, the oldest are forgotten.
-        queues_per_connection: queues that one connection has open, each appId counting.
+        queues_per_connection: queues that one connection has open; each appId counts as one.
         subscriptions: subscriptions that one consumer configures.
         listed: messages that one admin command LIST shows.
 

@@ -24,7 +24,7 @@ class ManualClock:
             clock.advance(301)    # whatever is due by then has happened when this returns
 
     Args:
-        start: what it shows first; the present, so that texts with times in them make sense.
+        start: the time it shows first, in seconds; by default that of :func:`time.monotonic`.
     """
 
     def __init__(self, start: float | None = None) -> None:
@@ -36,7 +36,7 @@ class ManualClock:
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Move on; brokers with this clock do at once what is due.
+        """Move the clock forward; brokers with this clock do at once what is due.
 
         Raises:
             InvalidArgument: the seconds are negative.
@@ -52,5 +52,5 @@ class ManualClock:
         self._listeners.append(listener)
 
     def _unsubscribe(self, listener: Callable[[], None]) -> None:
-        """Call it no more."""
+        """Stop calling ``listener``."""
         self._listeners.remove(listener)

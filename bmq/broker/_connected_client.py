@@ -66,7 +66,7 @@ class ConnectedClient:
 
     Args:
         node: the broker.
-        output: where to send what.
+        output: where messages and acknowledgements to the client go.
         new_properties: whether the client takes properties in the new encoding.
         description: who it is, for logs and admin commands.
     """
@@ -76,7 +76,7 @@ class ConnectedClient:
         self.output = output
         self.new_properties = new_properties
         self.description = description
-        #: Where it is in the list of the node's clients, while it is.
+        #: Its index in the node's list of clients; None when it is not in it.
         self.place: int | None = None
         self.handles: dict[int, Handle] = {}
         # (qId as in the binary headers, subId) -> stream, for confirms.
@@ -85,7 +85,7 @@ class ConnectedClient:
         self._writers: dict[int, Handle] = {}
         # How many bytes were decompressed for a queue and not posted yet.
         self._ahead: dict[int, int] = {}
-        # How many streams are open, and how many of an appId that the domain does not have ever were.
+        # How many streams are open; how many were ever opened with an appId that the domain does not have.
         self._opened = self._unknown = 0
         output.flow = self._flow
 
@@ -276,7 +276,7 @@ class ConnectedClient:
         self._streams.pop((stream.handle.q_id, stream.sub_id), None)
 
     def _close(self, handles: list[Handle], now: float) -> None:
-        """Close handles; what of theirs goes to others goes when all are closed, once for each queue."""
+        """Close handles. When all are closed, their unconfirmed messages go to others, queue by queue."""
         left: dict[BrokerQueue, list[SubStream]] = {}
         for handle in handles:
             handle.closing = True
@@ -334,7 +334,7 @@ class ConnectedClient:
             self.output.ack(_REFUSED_ACK, correlation_id, guid, q_id)
 
     def confirm(self, confirms: Iterable[tuple[int, bytes, int]], now: float) -> None:
-        """Confirm messages by (qId, GUID, subId); whatever is not known is ignored without an answer."""
+        """Confirm messages by (qId, GUID, subId); unknown ones are ignored without an answer."""
         q_id_before = sub_id_before = -1
         stream: SubStream | None = None
         app: AppState | None = None
@@ -355,7 +355,7 @@ class ConnectedClient:
 
         Args:
             now: the time.
-            lost: whether the connection broke; it then counts as a failed delivery of what was unconfirmed.
+            lost: whether the connection broke; then each unconfirmed message has one delivery attempt less.
         """
         self.output.accepting = False
         handles = list(self.handles.values())

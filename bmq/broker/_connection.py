@@ -20,8 +20,8 @@ _log = logging.getLogger("bmq.broker")
 class BrokerConnection(asyncio.Protocol):
     """A client's connection.
 
-    Whatever a turn of the event loop produces for it leaves in one write, or in pieces of a megabyte. A
-    client that does not read what it is sent is not read from either, and gets no messages until it has
+    Everything that one turn of the event loop produces for it is written at once, or in pieces of a megabyte.
+    A client that does not read what it is sent is not read from either, and gets no messages until it has
     caught up.
     """
 
@@ -31,10 +31,10 @@ class BrokerConnection(asyncio.Protocol):
         self.session: BrokerSession | None = None
         self.transport: asyncio.Transport | None = None
         self.peer = ""
-        # What came while the answer to the first message is delayed on purpose.
+        # What came while the answer to the first message is delayed on purpose; None when it is not.
         self._held: list[bytes] | None = None
-        # Whether tests of failures want it read from, whether it reads what it is sent, and what follows from
-        # these and from what waits here.
+        # Reading is paused when tests of failures ask for it (not _reading), when the client does not read
+        # what it is sent (not _listening), and while input waits here or in the session.
         self._reading = True
         self._listening = True
         self._paused = False
@@ -95,7 +95,7 @@ class BrokerConnection(asyncio.Protocol):
             self.broker._soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Do more of what came, when others have had their turn and the client has taken the answers."""
+        """Go on with input that waits, after others were served, if the client takes the answers."""
         session, transport = self.session, self.transport
         if session is None or transport is None or transport.is_closing() or not session.waiting:
             return
@@ -112,7 +112,7 @@ class BrokerConnection(asyncio.Protocol):
             self._update_reading()
 
     def pause_writing(self) -> None:
-        """The client does not read: leave it alone until it does."""
+        """The client does not read: send it no messages, and read nothing from it, until it does."""
         assert self.transport is not None
         self.output.accept(False)
         self._listening = False
@@ -143,7 +143,7 @@ class BrokerConnection(asyncio.Protocol):
         return self._held is not None
 
     def read(self, reading: bool) -> None:
-        """Read from the client, or do not, for tests of failures."""
+        """Start or stop reading from the client, for tests of failures."""
         self._reading = reading
         self._update_reading()
 
@@ -177,7 +177,7 @@ class BrokerConnection(asyncio.Protocol):
             self.broker._deliver()
 
     def cut(self) -> None:
-        """Break the connection without a word."""
+        """Abort the connection; what is not written yet is lost."""
         if self.transport is not None:
             self.transport.abort()
 

@@ -17,17 +17,17 @@ __all__ = ["Domain", "DomainSource", "Unavailable", "check_subscriptions"]
 _MISSING = -1
 #: What queue URIs allow in a domain with its tier: nothing that leads to another directory.
 _FILE_NAME = re.compile(r"[-a-zA-Z0-9._~]+\Z")
-#: File systems end names at 255 bytes, and ``.json`` is part of that.
+#: File names have at most 255 bytes, ``.json`` included.
 _LONGEST_NAME = 250
 
 
 class Unavailable(Exception):
-    """A domain cannot be had; ``status`` is what the client is told."""
+    """A domain does not exist or cannot be used; ``status`` is what the client is told."""
 
     def __init__(self, category: StatusCategory, code: int, message: str) -> None:
         super().__init__(message)
         self.status = Status(category=category, code=code, message=message)
-        #: Whether there is no configuration of it at all.
+        #: Whether the domain has no configuration at all.
         self.missing = (category, code) == (StatusCategory.E_UNKNOWN, _MISSING)
 
 
@@ -67,7 +67,7 @@ class DomainSource:
     Args:
         configured: domains given in the program, by name. They win over files.
         directory: a broker's configuration directory; domains are in ``domains/<name>.json`` in it.
-        missing: the directory that clients are told has no file of a domain, when there is no directory.
+        missing: what stands for the directory in error messages when there is none.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class DomainSource:
         return config
 
     def _read(self, name: str) -> DomainConfig | Redirect:
-        """Read a domain's file; a name that no file in the directory can have is that of no domain."""
+        """Read a domain's file; there is no domain with a name that is no legal file name."""
         path = (self.directory or self.missing) / "domains" / f"{name}.json"
         try:
             if self.directory is not None and _is_file_name(name) and path.is_file():

@@ -38,7 +38,7 @@ class InvalidDomain(UsageError, ValueError):
     Attributes:
         source: the file (or other origin) it came from.
         member: the member that is wrong, as a dotted path.
-        decodes: whether it is a domain configuration at all; if so, it is its content that is refused.
+        decodes: whether it is well-formed, and only its content is refused.
     """
 
     def __init__(self, source: str, member: str, message: str, *, decodes: bool = False) -> None:
@@ -168,7 +168,7 @@ class Redirect:
 
 
 class _Object:
-    """One JSON object of a domain file, and where it is, so that every complaint says so."""
+    """One JSON object of a domain file, and its place in the file for error messages."""
 
     __slots__ = ("fields", "path", "source")
 

@@ -1,7 +1,7 @@
 """Making an embedded broker misbehave on purpose, so that services can be tested against it.
 
-What the network does (cut, delay, split, corrupt) is the business of a proxy in front; here is what only the
-broker itself can do wrong.
+A proxy in front of the broker makes the faults of a network (cut, delay, split, corrupt); this module has
+those that only the broker itself can make.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UNKNOWN_STATUS = 5
 
 
 class _Countdown:
-    """Something that happens the next so many times, or always."""
+    """How many more times a fault happens; None is always."""
 
     __slots__ = ("left",)
 
@@ -45,7 +45,7 @@ class _Countdown:
 
 
 class Faults:
-    """The faults of one broker: ``broker.faults``. They concern every client, those that come later included.
+    """The faults of one broker: ``broker.faults``. They apply to every client, later ones included.
 
     Each method switches one fault on, replacing an earlier one of its kind; :meth:`clear` ends them all.
     ``count`` says how many times a fault happens; None is always.
@@ -61,13 +61,13 @@ class Faults:
         self._negotiations: tuple[_Countdown, Status] = (_Countdown(0), Status())
         self._events: int | None = None
         self._deaf = False
-        #: Seconds that an answer to a client's first message takes.
+        #: Seconds of the broker's clock until a client's first message is answered.
         self.negotiation_delay = 0.0
 
     # ---- what users switch on
 
     def delay_acks(self, seconds: float) -> None:
-        """Send every acknowledgement so many seconds (of the broker's clock) late."""
+        """Send every acknowledgement late, by ``seconds`` of the broker's clock."""
         self._ack_delay = seconds
         self._apply()
 
@@ -77,7 +77,7 @@ class Faults:
         self._apply()
 
     def nack(self, status: AckStatus = AckStatus.UNKNOWN, count: int | None = None) -> None:
-        """Store no posted messages, acknowledge them negatively.
+        """Store no posted messages, and acknowledge them negatively.
 
         Args:
             status: why; statuses that have no number on the wire arrive as UNKNOWN.
@@ -109,9 +109,9 @@ class Faults:
 
         Args:
             category: the generic result.
-            code: the second number.
-            message: the text.
-            uri: only of queues whose URI starts like this.
+            code: the number in the status.
+            message: the text in the status.
+            uri: only for queues whose URI starts with this.
             count: how many requests.
         """
         self._opens = _Countdown(count), Status(category=category, code=code, message=message), uri
@@ -129,11 +129,11 @@ class Faults:
         self._negotiations = _Countdown(count), Status(category=category, code=code, message=message)
 
     def delay_negotiation(self, seconds: float) -> None:
-        """Let clients wait for the answer to their first message."""
+        """Answer clients' first message only after ``seconds`` of the broker's clock."""
         self.negotiation_delay = seconds
 
     def disconnect_after(self, events: int) -> None:
-        """Cut each connection, without a word, when it has sent so many more events."""
+        """Cut each connection when its client has sent ``events`` more events."""
         self._events = events
         self._apply()
 
@@ -153,7 +153,7 @@ class Faults:
         self._apply()
 
     def clear(self) -> None:
-        """Misbehave no more. Acknowledgements that wait are sent when their time comes."""
+        """End all faults. Acknowledgements that are already delayed are still sent late."""
         self.negotiation_delay = self._ack_delay = 0.0
         self._lost_acks = _Countdown(0)
         self._duplicates = _Countdown(0)
@@ -168,7 +168,7 @@ class Faults:
     # ---- for the broker
 
     def attach(self) -> None:
-        """Make the broker's node behave as told."""
+        """Apply the faults of posts and opens to the broker's node."""
         node = self._broker._node
         node.intercept_post = self._intercept_post if self._nacks[0].left != 0 else None
         node.intercept_open = self._intercept_open if self._opens[0].left != 0 else None
@@ -179,7 +179,7 @@ class Faults:
         return status if happens else None
 
     def apply_to(self, connection: BrokerConnection) -> None:
-        """Make one connection behave as told."""
+        """Apply the faults of acknowledgements, pushes, events and reading to a connection."""
         output = connection.output
         quiet = self._ack_delay or self._lost_acks.left != 0
         output.ack = self._ack_through(connection) if quiet else output.add_ack

@@ -1,4 +1,4 @@
-"""What a client has of a queue: a handle, and a stream in it for each application it reads."""
+"""A queue as a client has it open: a handle, and a stream in it for each application it reads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SubStream:
         subscriptions: what the client configured last.
         compiled: the same, ready to route by.
         unconfirmed: messages the client has, in the order of their delivery.
-        last_sent: the last message delivered out of line, and when.
+        last_sent: when the last message was sent out of order, and its GUID; None when it is confirmed.
     """
 
     __slots__ = (
@@ -71,7 +71,7 @@ class SubStream:
         return self.handle.output.accepting
 
     def configure(self, subscriptions: tuple[Subscription, ...]) -> None:
-        """Replace the subscriptions; :meth:`AppState.change` is to follow."""
+        """Replace the subscriptions; call :meth:`AppState.change` afterwards."""
         self.subscriptions = subscriptions
         self.compiled = compile_subscriptions(subscriptions)
 
@@ -87,12 +87,12 @@ class SubStream:
         return list(self._subscribers.values())
 
     def close(self) -> None:
-        """Let go of everything, when nothing is open or unconfirmed any more."""
+        """Drop all references, once nothing is open or unconfirmed."""
         self.app = None
         self._subscribers.clear()
 
     def forget_subscribers(self) -> None:
-        """Drop subscribers that are neither configured nor waited for."""
+        """Drop subscribers that are not configured and have nothing unconfirmed."""
         wanted = {s.s_id for s in self.subscriptions}
         for s_id, subscriber in list(self._subscribers.items()):
             if s_id not in wanted and not subscriber.messages:
@@ -141,7 +141,7 @@ class Handle:
         streams: by appId.
         closing: whether the client has closed it for good.
         put_schemas: the queue's number for each schema number of the client's messages.
-        push_schemas: the schemas the client has been told.
+        push_schemas: the queue's schema numbers that were sent to the client.
     """
 
     __slots__ = (

@@ -7,7 +7,7 @@ from typing import Final
 
 __all__ = ["History"]
 
-#: A set takes 30 to 130 bytes for each member as long as it grows, and keeps that room when it shrinks.
+#: A growing set takes 30 to 130 bytes a member; one that takes more than this has shrunk, and is copied.
 _ROOMY: Final = 400
 
 
@@ -28,7 +28,7 @@ class History:
         self.window = window
         self.limit = limit
         self.guids: set[bytes] = set()
-        # The same by the second their messages came, so that a second is forgotten at once.
+        # The same GUIDs by the second in which their messages came: those of a second are forgotten at once.
         self._seconds: dict[int, list[bytes]] = {}
         # What came before this is not remembered any more.
         self._oldest = float("-inf")
@@ -37,11 +37,11 @@ class History:
         return len(self.guids)
 
     def __contains__(self, guid: bytes) -> bool:
-        """Whether a GUID is remembered of a message that is gone."""
+        """Whether the GUID of a message that is gone is remembered."""
         return guid in self.guids
 
     def add(self, guid: bytes, arrival: float) -> None:
-        """Remember the GUID of a message that came at ``arrival`` and goes now."""
+        """Remember the GUID of a message that came at ``arrival`` and is deleted now."""
         second = int(arrival)
         if not self.window or second < self._oldest:
             return
@@ -53,7 +53,7 @@ class History:
             guids.append(guid)
 
     def forget(self, now: float) -> None:
-        """Drop what came before the window, and the oldest where there is too much."""
+        """Drop what came before the window, and the oldest of what exceeds the limit."""
         oldest = self._oldest = now - self.window - 1
         for second in [second for second in self._seconds if second < oldest]:
             self.guids.difference_update(self._seconds.pop(second))
@@ -72,6 +72,6 @@ class History:
         return min(self._seconds) + self.window + 2 if self._seconds else None
 
     def clear(self) -> None:
-        """Drop everything so far."""
+        """Forget everything."""
         self.guids = set()
         self._seconds = {}

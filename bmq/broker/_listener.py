@@ -1,4 +1,4 @@
-"""Accepting connections: as many as are wanted, and patiently when the system has no more to give."""
+"""Accepting connections; when the system has no file descriptors or memory left, it waits and tries again."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["Listener"]
 _log = logging.getLogger("bmq.broker")
 
 _BACKLOG = 1024
-#: How many connections are accepted before others have a turn.
+#: How many connections are accepted before the event loop does other work.
 _AT_ONCE = 64
-#: Out of file descriptors, buffers or memory: it is tried again after so many seconds.
+#: Seconds until it is tried again, when file descriptors, buffers or memory have run out.
 _RETRY = 1.0
-#: So often a log tells about it.
+#: Seconds between two log entries about that.
 _SAY_AGAIN = 60.0
 
 
@@ -29,7 +29,7 @@ class Listener:
     waits.
 
     Args:
-        welcome: takes a connection's socket, and whatever becomes of it; it is not to raise.
+        welcome: takes over the socket of each connection, and closes it; it must not raise.
     """
 
     def __init__(self, welcome: Callable[[socket.socket], Awaitable[None]]) -> None:
@@ -54,7 +54,7 @@ class Listener:
         try:
             for family, kind, protocol, _, address in dict.fromkeys(infos):
                 self._sockets.append(_listening(family, kind, protocol, (address[0], port, *address[2:])))
-                port = self.port  # the same one on every address, if it was to be any
+                port = self.port  # a port of 0: every address gets the one that the first got
         except OSError:
             self._close_sockets()
             raise
@@ -62,7 +62,7 @@ class Listener:
             self._spawn(self._accept(each))
 
     async def stop(self) -> None:
-        """Listen no more, and drop what is being established."""
+        """Stop listening, and drop connections that are being established."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

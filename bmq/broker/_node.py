@@ -1,4 +1,4 @@
-"""The broker itself, without sockets: domains, queues, clients, and what time brings about."""
+"""The broker itself, without sockets: domains, queues, clients, and what is due with time."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ class Node:
         self.source = source
         self.history_limit = history_limit
         self.bounds = bounds or Bounds()
-        #: What clients may make it decompress.
+        #: How much clients may make it decompress.
         self.budget = InflationBudget()
         self.domains: dict[str, Domain] = {}
         self.queues: dict[str, BrokerQueue] = {}
         self.clients: list[ConnectedClient] = []
         self.stopping = False
-        #: Tests of failures decide here about opens, and which posts are stored.
+        #: Set by tests of failures: what is answered to an open, and which posts are stored.
         self.intercept_open: Callable[[QueueHandleParameters], Status | None] | None = None
         self.intercept_post: Callable[[Handle, list[Put]], list[Put]] | None = None
         self._touched: dict[BrokerQueue, set[AppState]] = {}
         self._effort = Effort()
         self._going_on = False
-        #: Has :meth:`go_on` called when others have had their turn; without it they have none.
+        #: Called when deliveries pause; has :meth:`go_on` called after others were served. None: no pauses.
         self.postpone: Callable[[], None] | None = None
         # When to look after a queue: within a second after something happened to it, then when something is
         # going to expire.
@@ -72,7 +72,7 @@ class Node:
 
     @property
     def effort(self) -> int:
-        """A number that grows with the work it does, by some microseconds each."""
+        """The work done so far, a number: each step of it takes some microseconds."""
         return self._effort.spent
 
     # ---- clients
@@ -88,7 +88,7 @@ class Node:
         """Close what a client has open; see :meth:`ConnectedClient.drop`."""
         if not isinstance(client, ConnectedClient) or client.place is None:
             return
-        # The last one takes its place: a search among thousands, for each of thousands, would take long.
+        # The last one takes its place: a search among thousands, when thousands leave, would take long.
         last = self.clients.pop()
         if last is not client:
             self.clients[client.place] = last
@@ -99,10 +99,10 @@ class Node:
     # ---- domains and queues
 
     def configure(self, domain: Domain, config: DomainConfig) -> None:
-        """Let a domain take over another configuration; :meth:`deliver` is to follow.
+        """Give a domain another configuration; call :meth:`deliver` afterwards.
 
         Raises:
-            InvalidDomain: it would change what cannot be changed.
+            InvalidDomain: it would change the mode or the kind of storage.
         """
         domain.configure(config)
         for queue in domain.queues.values():
@@ -122,8 +122,8 @@ class Node:
         return found
 
     def queue(self, domain: Domain, uri: QueueUri) -> BrokerQueue | None:
-        """Return a queue, made if need be; None when domain or broker have no room for another one."""
-        # A domain that was redirected names its queues after the domain it really is.
+        """Return a queue, a new one if need be; None when domain or broker may have no more queues."""
+        # The queues of a redirected domain have URIs with the domain it redirects to.
         real = QueueUri.parse(f"bmq://{domain.config.name}/{uri.queue}")
         queue = domain.queues.get(real.canonical)
         if queue is None:
@@ -168,13 +168,13 @@ class Node:
 
     def _note_idle(self, queue: BrokerQueue) -> None:
         if queue.handles or queue.store:
-            return  # as long as there are messages; see _look_after
+            return  # not idle as long as it has messages; _look_after asks again
         (self._idle if queue.posted else self._unused)[queue] = None
         while len(self._idle) + len(self._unused) > self.bounds.idle_queues:
             self.forget(next(iter(self._unused or self._idle)))
 
     def admin(self, command: str, now: float) -> str:
-        """Carry out an admin command and return what there is to say."""
+        """Carry out an admin command and return its answer."""
         text = run_command(self, command, now)
         self.deliver(now)
         return text
@@ -188,7 +188,7 @@ class Node:
             apps.add(app)
 
     def deliver(self, now: float) -> None:
-        """Deliver everything that was noted. To be called when a chunk of input is dealt with."""
+        """Deliver what :meth:`touch` has noted. To be called after each chunk of input."""
         self.budget.tick(now)
         touched, effort = self._touched, self._effort
         effort.enough = effort.spent + _EFFORT_AT_ONCE
@@ -208,7 +208,7 @@ class Node:
                 self.postpone()
 
     def go_on(self, now: float) -> None:
-        """Go on with deliveries that took so long that others should have a turn."""
+        """Go on with deliveries that were paused so that others were served."""
         self._slice(now)
         self._going_on = False
         self.deliver(now)
@@ -236,7 +236,7 @@ class Node:
     def tick(self, now: float) -> None:
         """Do what is due: expire messages, forget GUIDs and idle queues, retry suspected poison messages.
 
-        Where there is very much of it some is left, and due at once.
+        When very much is due a part of it is left, which is due at once.
         """
         for queue in self._deadlines.due(now, _QUEUES_AT_ONCE):
             self._look_after(queue, now)
@@ -245,7 +245,7 @@ class Node:
         self.deliver(now)
 
     def _watch(self, queue: BrokerQueue, deadline: float) -> None:
-        """Look after a queue at that time, if not before."""
+        """Look after a queue at that time, if not earlier."""
         if deadline < queue.deadline:
             queue.deadline = deadline
             self._deadlines.set(queue, deadline)
@@ -275,7 +275,7 @@ class Node:
                 self.forget(queue)
 
     def recover(self) -> None:
-        """Be as after a restart of a real broker with files; to be called when no client is left."""
+        """Return to the state of a real broker restarted with its files; for when no client is left."""
         self.stopping = self._going_on = False
         self.waiting.clear()
         while self._effort.unfinished:

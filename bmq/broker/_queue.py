@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NEVER", "BrokerQueue"]
 
-#: The deadline of what nothing happens to.
+#: The deadline of a queue in which nothing expires.
 NEVER = float("inf")
 
 _ACK_REQUESTED = int(PutFlags.ACK_REQUESTED)
@@ -41,15 +41,15 @@ class BrokerQueue:
     Attributes:
         uri: its canonical URI.
         domain: its domain.
-        apps: its applications by name, those that the domain does not know (but somebody opened) included.
+        apps: its applications by name, including those that clients opened and the domain does not know.
         handles: the clients that have it open, in the order they opened it.
         store: its messages.
         position: the first message no application has looked at; None when there is none.
-        waiting: where applications enter that have to let some time pass.
+        waiting: applications that have to let some time pass before they redeliver.
         authorized: its applications that the domain knows.
         budget: how much may be decompressed.
-        effort: where it counts what it does.
-        postponed: whether it is in the middle of delivering, so that others can have a turn.
+        effort: where its work is counted.
+        postponed: whether its deliveries are paused, so that others are served.
         writers: how many times it is open for writing.
         idle_since: when its last client left; None while it has one.
         deadline: when the node looks after it next.
@@ -111,7 +111,7 @@ class BrokerQueue:
                 app.bit = 0
                 if not app.streams:
                     del self.apps[app_id]
-        # Whoever opens other names must not slow these down.
+        # A list of its own, because clients that open unknown names must not slow these down.
         self.authorized = [app for app in self.apps.values() if app.bit]
         texts = {
             (s.app_id if self.fanout else DEFAULT_APP_ID): s.text for s in config.subscriptions
@@ -155,7 +155,7 @@ class BrokerQueue:
                 pending = mask
                 properties = flags & _PROPERTIES
                 if compression and properties and not schema_id:
-                    # There is no room for what it would become.
+                    # It is still compressed because there is no room for the data decompressed.
                     status = usage.full() or domain.full() or _LIMIT_BYTES
                     pending = 0
                 elif filters:
@@ -201,7 +201,7 @@ class BrokerQueue:
         return own << 1
 
     def room(self, handle: Handle, ahead: int) -> bool:
-        """Whether there is room for a message of a client when ``ahead`` bytes were stored before it."""
+        """Whether there is room for a message of a client after ``ahead`` more bytes are stored."""
         if not handle.writable or handle.closing:
             return False
         return self.broadcast or not (self.store.usage.full(ahead) or self.store.domain.full(ahead))
@@ -266,7 +266,7 @@ class BrokerQueue:
             self.position = message.next
 
     def _deliver_alone(self, app: AppState) -> None:
-        """Do the same with a single application, which is most of the work of a broker."""
+        """Do the same for a single application: most of a broker's work."""
         bit, select = app.bit, app.routing.select
         effort, cost = self.effort, app.routing.cost
         if app.behind:
@@ -294,7 +294,7 @@ class BrokerQueue:
             self.position = message.next
 
     def _push(self, message: MessageRecord, targets: list[tuple[AppState, Subscriber]]) -> None:
-        """Push a message once to each client, naming all subscriptions of it that the message is for."""
+        """Push a message once to each client, naming all of the client's subscriptions that get it."""
         self.pushed += len(targets)
         if len(targets) == 1:
             subscriber = targets[0][1]
@@ -325,7 +325,7 @@ class BrokerQueue:
         self.store.remove(message)
 
     def drop(self, message: MessageRecord) -> None:
-        """Delete a message whatever the applications still wanted with it."""
+        """Delete a message, whichever applications still need it."""
         for app in self.authorized:
             if message.pending & app.bit:
                 app.redelivery.discard(message)
@@ -365,13 +365,13 @@ class BrokerQueue:
         return messages, size
 
     def dispose(self) -> None:
-        """Let go of everything, so that nothing has to be searched for by the garbage collector."""
+        """Drop all references, so that memory is freed without the garbage collector."""
         self.purge()
         self.apps.clear()
         self.authorized.clear()
 
     def recover(self) -> None:
-        """Look at everything stored anew: as if never delivered, with all delivery attempts.
+        """Treat everything stored as never delivered, with all delivery attempts left.
 
         GUIDs of messages that are gone are forgotten; those of stored messages stay known.
         """
@@ -390,7 +390,7 @@ class BrokerQueue:
         return min(expiry, self.store.history.next_deadline() or NEVER)
 
     def tidy(self, now: float) -> None:
-        """Forget what need not be known any more, and give back the room of what was there."""
+        """Forget GUIDs whose time is over, and give back unused memory."""
         self.store.forget(now)
         for app in self.apps.values():
             for stream in app.streams:

@@ -1,14 +1,13 @@
 """Who gets a message: one application's subscriptions, by priority and expression.
 
 Subscriptions with byte-equal expressions form a group; only those of the highest priority in it take part.
-Priorities are tried from high to low. The first group that matches takes the message, in round robin. One
-that matches and is found full is marked; others of its priority may still take the message, lower ones not.
-Then:
+Priorities are tried from high to low. The first group that matches and has room takes the message, its
+members in round robin. A group that matches and has no room is marked as full; other groups of its priority
+may still take the message, lower priorities may not. If none takes it:
 
-* if a group that was looked at has room, and only did not match, the message is put aside and delivery goes
-  on. From the next message on the marked group is passed by unseen: what it wants goes to lower priorities
-  that match;
-* if none has, the application stops until one has, whatever room there is at lower priorities.
+* if a group that was looked at has room and only did not match, the message is put aside and delivery goes
+  on. From the next message on groups marked as full are skipped: what they match may go to lower priorities;
+* if none of them has room, the application stops until one has, even if lower priorities have room.
 
 This is what a real broker was measured to do.
 """
@@ -48,7 +47,7 @@ __all__ = [
 _LOW_WATERMARK = 0.8
 
 Blocked = tuple["Group", ...]
-#: The message waits for any of these groups; for none of those there are now if it is empty.
+#: A message waits until any of these groups has room. Empty: no present group matches it.
 UNMATCHED: Final[Blocked] = ()
 
 
@@ -86,9 +85,9 @@ class Subscriber:
         bytes: unconfirmed bytes of application data.
         full: a limit was reached, and usage has not fallen to 80 % of the limits since.
         group: its group, while it takes part in routing.
-        after: who has the next turn after it, while it has room; None otherwise. So it comes and goes in the
-            same time however many others there are.
-        before: who has the turn before it.
+        after: the next one in the round robin, while it has room; None otherwise. With both neighbours known,
+            it joins and leaves in the same time however many others there are.
+        before: the one before it in the round robin.
     """
 
     __slots__ = (
@@ -123,13 +122,13 @@ class Subscriber:
         self.max_messages = self.max_bytes = self.low_messages = self.low_bytes = 0
 
     def leave(self) -> None:
-        """Take no part any more; the others are to be put together anew."""
+        """Leave the group, when all groups are about to be rebuilt."""
         self.group = self.after = self.before = None
 
     def limit(self, consumer: ConsumerInfo, count: int) -> None:
         """Set the limits of unconfirmed messages and bytes, and how many messages make a turn.
 
-        This looks at usage afresh: a subscriber that was full and has any room at all takes part again.
+        Usage is compared anew: a subscriber that was full and has any room at all takes part again.
         """
         self.max_messages = consumer.max_unconfirmed_messages
         self.max_bytes = consumer.max_unconfirmed_bytes
@@ -169,15 +168,15 @@ def compile_subscriptions(subscriptions: Iterable[Subscription]) -> tuple[Compil
 
 
 class Group:
-    """The subscribers of one expression and the priority they have.
+    """The subscribers with one expression, and their priority.
 
     Attributes:
         text: the expression.
         matcher: what evaluates it; None when it matches everything.
         priority: the priority.
         members: every subscriber that takes part.
-        first: of those of them that have room, the next in turn; None when there is none.
-        full: whether a message has found that none of them has room.
+        first: the next in turn of the members that have room; None when none has.
+        full: whether a message matched when no member had room, and none has had room since.
     """
 
     __slots__ = ("first", "full", "matcher", "members", "priority", "text")
@@ -191,7 +190,7 @@ class Group:
         self.full = False
 
     def admit(self, subscriber: Subscriber) -> bool:
-        """Let a subscriber that has room have the last turn; return whether that gave the group room."""
+        """Put a subscriber last in the round robin; return False if it has no room or is in it already."""
         if subscriber.full or not subscriber.stream.open or subscriber.after is not None:
             return False
         first = self.first
@@ -204,7 +203,7 @@ class Group:
         return True
 
     def withdraw(self, subscriber: Subscriber) -> None:
-        """Give a subscriber no more turns."""
+        """Take a subscriber out of the round robin."""
         after, before = subscriber.after, subscriber.before
         if after is None or before is None:
             return
@@ -248,7 +247,7 @@ class Routing:
                     group.members.append(subscriber)
                     group.admit(subscriber)
                 else:
-                    # Asleep while somebody with the same expression has a higher priority.
+                    # Takes no part while a subscription with the same expression has a higher priority.
                     subscriber.group = None
             levels.setdefault(priority, []).append(group)
         self.levels: list[list[Group]] = [levels[priority] for priority in sorted(levels, reverse=True)]
@@ -290,7 +289,7 @@ class Routing:
                     found_full.append(group)
             if found_full:
                 return tuple(found_full) if looked_at_with_room else None
-        # Those that were passed by unseen may want it, once they have room.
+        # Groups that were skipped as full may match it: it waits for them.
         return tuple(
             group
             for group in self.groups
@@ -321,7 +320,7 @@ class Routing:
                     break
 
 
-#: Of an application without consumers.
+#: The routing of an application without consumers.
 NOBODY: Final = Routing()
 
 

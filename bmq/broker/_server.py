@@ -55,26 +55,26 @@ class Broker:
     memory. Making one starts nothing; it belongs to the event loop it is started in.
 
     Args:
-        host: the address to listen on; only this machine can connect unless it is another one.
+        host: the address to listen on; with the default only this machine can connect.
         port: the port; 0 takes a free one, which ``port`` and ``uri`` tell.
-        domains: more domains, by name or not: :class:`~bmq.broker.DomainConfig`, or the content of a
-            domain file as a dictionary (then by name).
-        config_dir: a directory as a real broker has it, with ``domains/<name>.json``.
+        domains: more domains: :class:`~bmq.broker.DomainConfig` objects; or a mapping of names to these or
+            to the contents of domain files, as dictionaries.
+        config_dir: a configuration directory like a real broker's, with ``domains/<name>.json``.
         builtin: whether the built-in test domains exist; by default only without ``config_dir``.
         ssl: for TLS.
         auth: user names and passwords, or :class:`~bmq.broker.Authentication`. Without it
             everybody is let in.
         clock: where time comes from; a :class:`~bmq.broker.ManualClock` stands still until moved.
         heartbeat_interval_ms: how often silent clients are probed.
-        max_missed_heartbeats: after how many unanswered probes they are disconnected; 0 turns probing off.
+        max_missed_heartbeats: how many unanswered probes end a client's connection; 0 turns probing off.
         deduplication_history: how many GUIDs of messages that are gone each queue remembers at most.
         high_water: bytes that may wait for one client before it gets no more messages.
         handshake_timeout: seconds a client may take to say who it is.
         max_connections: how many connections there may be; further ones are closed at once.
         max_queues: how many queues there may be, of all domains together.
-        max_idle_queues: how many empty queues that nobody has open are kept for the half hour that a real
-            broker keeps them; of more the oldest are forgotten.
-        max_queues_per_connection: how many queues one connection may have open, each appId counting.
+        max_idle_queues: how many empty queues that nobody has open are kept, for half an hour as in a real
+            broker; when there are more the oldest are forgotten.
+        max_queues_per_connection: how many queues one connection may have open; each appId counts as one.
         max_subscriptions: how many subscriptions one consumer may have.
         max_listed: how many messages one admin command LIST may show.
 
@@ -84,7 +84,8 @@ class Broker:
         faults: what it does wrong on purpose.
 
     Raises:
-        UsageError: ``auth`` is an empty mapping, or a limit is less than 1.
+        UsageError: ``port`` is not 0 to 65535, ``auth`` is an empty mapping, a limit is less than 1, or a
+            domain file's content is wrong.
         FileNotFoundError: ``config_dir`` has no directory ``domains``.
     """
 
@@ -211,7 +212,7 @@ class Broker:
         """The port it listens on.
 
         Raises:
-            StateError: it was never started, so that a port of 0 is not settled.
+            StateError: the port is 0, and it was never started.
         """
         if not self._port:
             raise StateError("the broker has no port before it is started: await broker.start()")
@@ -225,6 +226,8 @@ class Broker:
 
     async def start(self) -> None:
         """Begin to listen. After :meth:`stop` it takes the same port again.
+
+        It waits for nothing but the look-up of ``host``. Cancelling it leaves the broker stopped.
 
         Raises:
             StateError: it is running.
@@ -246,12 +249,13 @@ class Broker:
         _log.info("listening on %s", self.uri)
 
     async def stop(self, *, graceful: bool = True) -> None:
-        """Disconnect everybody and listen no more. What is stored stays, for a later :meth:`start`.
+        """Disconnect everybody and stop listening. What is stored stays, for a later :meth:`start`.
 
         After that start all of it is delivered anew, oldest first, with all delivery attempts, as after the
         restart of a real broker whose domains keep messages in files.
 
-        Cancelling it leaves the broker stopped and may leave connections to be closed by their clients.
+        Clients that do not read what they are sent are cut after a second. Cancelling it leaves the broker
+        stopped and may leave connections open until their clients close them.
 
         Args:
             graceful: what clients have not confirmed is taken back without counting as a failed delivery;
@@ -285,7 +289,7 @@ class Broker:
         _log.info("stopped")
 
     async def restart(self, *, keep: bool = True, graceful: bool = True) -> None:
-        """Stop and start again, on the same port.
+        """Stop and start again, on the same port. Cancelling it leaves the broker stopped.
 
         Args:
             keep: whether messages survive, as in file-backed domains of a real broker; otherwise they are
@@ -335,7 +339,7 @@ class Broker:
         except OSError as error:
             _log.info("a connection failed before it was established: %s", printable(error))
         except asyncio.CancelledError:
-            # Begun and dropped in the same turn: uvloop closes such a connection without telling it.
+            # Begun and dropped in one turn of the event loop: uvloop closes it without telling the protocol.
             if connection in self._connections:
                 connection.connection_lost(None)
             raise
@@ -365,12 +369,12 @@ class Broker:
             self._all_gone.set()
 
     def _do_later(self, seconds: float, action: Callable[[], None]) -> None:
-        """Do something when so many seconds of the broker's clock have passed, if it is still running."""
+        """Call ``action`` after ``seconds`` of the broker's clock, if the broker is still running."""
         self._actions.set(action, self.clock() + seconds)
         self._set_timer()
 
     def _soon(self, action: Callable[[], None]) -> None:
-        """Do something when others have had their turn: one such thing in each turn of the event loop."""
+        """Call ``action`` after others were served: one such action in each turn of the event loop."""
         if not self._postponed and self._loop is not None:
             self._loop.call_soon(self._do_postponed)
         self._postponed.append(action)
@@ -413,7 +417,7 @@ class Broker:
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def _set_timer(self) -> None:
-        """Wake up at the earliest deadline; to be called whenever there may be another one."""
+        """Set the timer to the earliest deadline; to be called whenever that may have changed."""
         deadline = self._next_deadline() if self.running else None
         if deadline == self._wake_at or isinstance(self.clock, ManualClock):
             return
@@ -430,7 +434,7 @@ class Broker:
         self._set_timer()
 
     def _catch_up(self) -> None:
-        """Do all that is due, since the clock was moved."""
+        """Do everything that is due after the clock was moved."""
         while (deadline := self._next_deadline()) is not None and deadline <= self.clock():
             self._tick()
 

@@ -19,7 +19,7 @@ __all__ = ["CapacityMeter", "MessageRecord", "MessageStore", "property_lookup", 
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
-#: A dictionary takes 40 to 110 bytes for each item, as long as it grows.
+#: A growing dictionary takes 40 to 110 bytes an item; one that takes more than this has shrunk.
 _ROOMY: Final = 400
 
 
@@ -89,7 +89,7 @@ class MessageRecord:
 
 
 def property_lookup(data: bytes, flags: int, schema_id: int) -> Lookup:
-    """Return what expressions read the properties in front of ``data`` with."""
+    """Return what expressions read the properties at the start of ``data`` with."""
     return lookup(Properties(data, new=schema_id != 0) if flags else None)
 
 
@@ -104,7 +104,7 @@ class CapacityMeter:
         self.bytes = 0
 
     def full(self, ahead: int = 0) -> int:
-        """Return the wire status of a message that does not fit: 1 or 2, or 0 when it fits.
+        """Return the wire status of one more message: 1 (messages) or 2 (bytes) when full, otherwise 0.
 
         Args:
             ahead: bytes that are to be stored before it.
@@ -117,7 +117,7 @@ class CapacityMeter:
 
 
 def shrink(table: dict[_Key, _Value]) -> None:
-    """Give back the room that a dictionary does not use: by itself it keeps that of its largest size."""
+    """Give back the memory a dictionary does not use: by itself it keeps that of its largest size."""
     if sys.getsizeof(table) > _ROOMY * (len(table) + 1):
         rest = dict(table)
         table.clear()
@@ -130,7 +130,7 @@ class MessageStore:
     Args:
         limits: the queue's limits.
         domain: the usage of all queues of the domain.
-        window: for how many seconds after its arrival a GUID is remembered; 0 for as long as it is stored.
+        window: for how many seconds after its arrival a GUID is remembered; with 0 only while it is stored.
         history_limit: how many GUIDs of messages that are gone are remembered at most.
 
     Attributes:
@@ -200,7 +200,7 @@ class MessageStore:
             self.last = previous
         else:
             following.previous = previous
-        # Whoever still holds the message must not keep its neighbours alive.
+        # A reference to the message must not keep its neighbours alive.
         message.previous = message.next = None
         del self.messages[message.guid]
         self.history.add(message.guid, message.arrival)
@@ -218,7 +218,7 @@ class MessageStore:
         return None
 
     def forget(self, now: float) -> None:
-        """Drop GUIDs whose time is over, and the oldest where they are too many; give back room."""
+        """Drop GUIDs whose time is over, and the oldest of too many; give back unused memory."""
         self.history.forget(now)
         shrink(self.messages)
 

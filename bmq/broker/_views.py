@@ -1,4 +1,4 @@
-"""Looking into an embedded broker: what its queues store and who has what. For tests and for the curious."""
+"""Looking into an embedded broker: what its queues store, and which consumers have what. For tests."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class AppView:
 
     @property
     def authorized(self) -> bool:
-        """Whether the domain knows the application; otherwise nothing is for it."""
+        """Whether the domain knows the application; otherwise it gets no messages."""
         return bool(self._app.bit)
 
     @property
@@ -63,7 +63,7 @@ class AppView:
 
     @property
     def redelivery(self) -> tuple[str, ...]:
-        """GUIDs of the messages that wait for another consumer since theirs has gone."""
+        """GUIDs of the messages whose consumer has gone, and that wait for another one."""
         return tuple(guid_to_text(message.guid) for message in self._app.redelivery)
 
     @property
@@ -84,7 +84,7 @@ class AppView:
 
 
 class QueueView:
-    """One queue. It shows the present, always; take copies of what should stay."""
+    """One queue. Its values are always the present ones; copy what should stay."""
 
     def __init__(self, queue: BrokerQueue) -> None:
         self._queue = queue
@@ -100,7 +100,7 @@ class QueueView:
 
     @property
     def bytes(self) -> int:
-        """How many bytes they take by the quota's count."""
+        """How many bytes count against the quota."""
         return self._queue.store.usage.bytes
 
     @property
@@ -186,7 +186,7 @@ class QueueView:
 
 
 class QueuesView(Mapping[str, QueueView]):
-    """The queues of a broker by URI. Of a URI with ``?id=`` the queue is found."""
+    """The queues of a broker by URI. A URI with ``?id=`` finds the queue it belongs to."""
 
     def __init__(self, node: Node) -> None:
         self._node = node

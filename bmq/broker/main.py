@@ -31,7 +31,7 @@ _READY = "bmq broker ready on {uri}"
 
 
 class Console(Protocol):
-    """The page of a broker, served while it is entered."""
+    """The web page of a broker, served inside ``async with``."""
 
     @property
     def url(self) -> str:
@@ -45,7 +45,7 @@ class Console(Protocol):
     ) -> None: ...
 
 
-#: Makes the page of a broker, at [HOST:]PORT, for the passwords of those it lets in.
+#: Makes the web page from the broker, its [HOST:]PORT, and users' passwords (None lets everybody in).
 MakeConsole = Callable[[Broker, str, Mapping[str, str] | None], Console]
 
 
@@ -147,7 +147,7 @@ def run(argv: Sequence[str] | None = None, *, console: MakeConsole | None = None
 def _tls_context(certificate: str, key: str) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     for name in (certificate, key):
-        Path(name).read_bytes()  # its error names the file, what comes next does not
+        Path(name).read_bytes()  # its error names the file, that of the next call does not
     try:
         context.load_cert_chain(certificate, key)
     except ssl.SSLError as error:
@@ -156,11 +156,11 @@ def _tls_context(certificate: str, key: str) -> ssl.SSLContext:
 
 
 def _users(arguments: Sequence[str], file: str | None, variable: str | None) -> dict[str, str] | None:
-    """Return the passwords of users, wherever they are given; None when there is nothing to be let in by.
+    """Return the passwords of the users of all sources; None when no source is given.
 
     Raises:
-        ValueError: one of the sources is there and names nobody, or an entry is malformed. Of what is wrong
-            only the place is told: it may be a password.
+        ValueError: a source names nobody, or an entry is malformed. The error says only where the entry is:
+            it may hold a password.
         OSError: the file cannot be read.
     """
     sources: list[tuple[str, Sequence[str]]] = []

@@ -1,4 +1,4 @@
-"""Who is due next."""
+"""Deadlines of many keys, and which of them are due."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _SMALL = 64
 class Deadlines(Generic[K]):
     """A deadline for each of many keys.
 
-    Setting, discarding and asking for the first are cheap. What was discarded leaves the heap when it comes
-    to its top, or when more than half of the heap is such: memory follows the number of live keys.
+    Setting, discarding and asking for the first are cheap. Discarded entries leave the heap when they come
+    to its top, or when they are more than half of it: memory follows the number of live keys.
     """
 
     __slots__ = ("_heap", "_live", "_serial")

@@ -12,7 +12,7 @@ __all__ = ["Framer"]
 _LENGTH_BYTES = 4
 _TYPE_MASK = EVENT_HEADER.fields["type"].mask
 _unpack = EVENT_HEADER.struct.unpack_from
-#: Only these have messages in them; whatever else a client sends is small.
+#: Only these carry messages; everything else a client sends is small.
 _LARGE = frozenset({int(EventType.PUT), int(EventType.CONFIRM)})
 
 
@@ -27,9 +27,9 @@ class Framer:
         max_event_size: the largest event that is accepted, in bytes.
         max_request_size: the largest event accepted that is neither PUT nor CONFIRM, in bytes; None for
             ``max_event_size``.
-        tolerant: read like a real broker, which closes only on a length that cannot be one: an event whose
-            header makes no sense has the type UNDEFINED. And a limit may be raised on account of events in
-            front of one that exceeds it: this one is looked at again at the next :meth:`feed`.
+        tolerant: read like a real broker: only an impossible length is an error, and an event whose header
+            makes no sense has the type UNDEFINED. An event that exceeds a limit is looked at again at the
+            next :meth:`feed` if events came before it, since these may have raised the limit.
     """
 
     __slots__ = ("_error", "_need", "_pending", "_smallest", "max_event_size", "max_request_size", "tolerant")
@@ -78,7 +78,7 @@ class Framer:
                     pending.clear()
                     end = len(data)
                 else:
-                    # The event that has been waited for; what follows is not copied once more.
+                    # The event is whole now; what follows it is not copied again.
                     pending += memoryview(data)[:missing]
                     whole = bytes(pending)
                     pending.clear()

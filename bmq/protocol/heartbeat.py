@@ -36,7 +36,7 @@ class Heartbeat:
         self.max_missed = max_missed
         self._missed = -grace
         self._heard = False
-        #: When :meth:`poll` wants to be called, or None.
+        #: When :meth:`poll` is to be called, or None.
         self.deadline: float | None = now + interval if max_missed > 0 and interval > 0 else None
 
     def received(self) -> None:

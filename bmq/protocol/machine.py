@@ -19,11 +19,11 @@ class Transition(NamedTuple):
 
 
 class Machine:
-    """Something with states. A subclass has a table; whatever the table does not have is an error.
+    """An object with states. A subclass has a table; an input that the table does not have is an error.
 
     Attributes:
         TRANSITIONS: (state, input) -> :class:`Transition`. The actions are functions of the subclass. They
-            run in the state that follows, and get what :meth:`fire` was given behind the input.
+            run in the new state, and get the arguments of :meth:`fire` that follow the input.
         state: where it is; only :meth:`fire` changes it.
     """
 

@@ -13,9 +13,9 @@ class TooLarge(ProtocolError):
     """Data that decompresses to more than the limit."""
 
 
-#: What zlib takes for the best compromise; 1 is the fastest, 9 the smallest.
+#: zlib's own compromise between speed and size; 1 is the fastest, 9 the smallest.
 DEFAULT_LEVEL = zlib.Z_DEFAULT_COMPRESSION
-# The parameters of the other clients behind the level: 15 window bits, memory level 8, strategy "filtered".
+# What other clients pass after the level: 15 window bits, memory level 8, strategy "filtered".
 _PARAMETERS = (zlib.DEFLATED, 15, 8, zlib.Z_FILTERED)
 
 
@@ -53,7 +53,7 @@ def decompress(data: bytes, limit: int) -> bytes:
 
 
 def decompress_start(data: bytes, size: int) -> bytes:
-    """Return the first bytes of what a zlib stream holds, and look at nothing behind them.
+    """Return the first bytes of what a zlib stream holds, without decompressing the rest.
 
     Args:
         data: the stream.

@@ -57,7 +57,7 @@ def encode_queue_confirms(queue_id: int, guids: Sequence[bytes], sub_queue_id: i
 
 
 def split_confirms(confirms: bytes) -> list[bytes]:
-    """Return one by one the confirmations that stand one behind the other."""
+    """Return the single confirmations of encoded ones that were joined."""
     return [confirms[at : at + CONFIRM_SIZE] for at in range(0, len(confirms), CONFIRM_SIZE)]
 
 

@@ -22,7 +22,7 @@ PROTOCOL_VERSION = 1
 
 #: The application data (properties and payload) of one message may not exceed this many bytes.
 MAX_APPLICATION_DATA = 64 * 1024 * 1024
-#: Any other event is closed before it exceeds this many bytes.
+#: Events of several messages are closed before they exceed this many bytes.
 MAX_EVENT_SOFT = 512 * 1024 * 1024
 #: Default for the largest event accepted from a peer: one message of the largest size and its headers.
 DEFAULT_MAX_INCOMING_EVENT = 68 * 1024 * 1024
@@ -34,7 +34,7 @@ MAX_PROPERTY_NAME = 4095
 MAX_PROPERTY_VALUE = 67_104_745
 MAX_PROPERTIES_AREA = 67_108_856
 
-#: Data shorter than this is never compressed.
+#: By default, data shorter than this is not compressed.
 COMPRESSION_THRESHOLD = 1024
 
 #: Queue ids from here on are reserved.

@@ -25,7 +25,7 @@ _pack = EVENT_HEADER.packer(
     fragment=0, protocolVersion=PROTOCOL_VERSION, headerWords=HEADER_SIZE // 4, reserved=0
 )
 _unpack = EVENT_HEADER.unpacker("fragment", "length", "type", "headerWords", "typeSpecific")
-#: A header may be cut to six bytes by its own HeaderWords; these are needed to make sense of it.
+#: A header may be shorter than ours, but it must hold the fields up to headerWords: six bytes.
 MIN_HEADER_SIZE = 6
 
 

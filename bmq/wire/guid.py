@@ -65,7 +65,7 @@ class GuidGenerator:
 
 
 def client_id_from(host: str, nanoseconds: int, pid: int, session: int) -> bytes:
-    """Derive a client id from what tells one session from every other one."""
+    """Derive a client id from values that together differ between any two sessions."""
     seed = b"".join(
         (
             host.encode("utf-8", "surrogateescape"),

@@ -21,8 +21,8 @@ __all__ = [
 
 NO_PROPERTIES = Properties()
 
-# Plain numbers: what they go into is kept by the hundred thousand, and members of an enumeration are objects
-# that the garbage collector would follow.
+# Plain integers: they go into tuples that are kept by the hundred thousand, and the garbage collector would
+# have to follow those that hold members of an enumeration.
 _NONE = int(Compression.NONE)
 _ZLIB = int(Compression.ZLIB)
 
@@ -41,13 +41,13 @@ def join_application_data(
     Args:
         payload: the message.
         area: the encoded properties, or ``b""``.
-        new: the encoding of the properties.
+        new: whether the properties are in the new encoding.
         compression: what is wanted; data that would not shrink stays plain.
-        level: of zlib, 0 to 9, or -1.
+        level: zlib's level, 0 to 9, or -1 for its default.
         threshold: data of fewer bytes stays plain.
 
     Raises:
-        InvalidPayload: properties and payload exceed 64 MiB, which is what readers accept once decompressed.
+        InvalidPayload: properties and payload exceed 64 MiB, the most that readers accept decompressed.
     """
     plain = area + payload if area else payload
     if len(plain) > MAX_APPLICATION_DATA:

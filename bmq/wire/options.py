@@ -13,7 +13,7 @@ _unpack = OPTION_HEADER.unpack_from
 _unpack_id = SUB_QUEUE_ID.unpack_from
 
 
-# The byte of remaining delivery attempts: without limit, or a number of six bits.
+# In the byte of remaining delivery attempts: the bit that says "unlimited", and the bits of the number.
 _UNLIMITED, _ATTEMPTS = 0x80, 0x3F
 
 
@@ -21,7 +21,7 @@ class LimitedIds(tuple[int, ...]):
     """Subscription ids of a message that is delivered a limited number of times.
 
     Attributes:
-        attempts_left: how often it is delivered once more, if it is not confirmed.
+        attempts_left: how many more times it is delivered if it is not confirmed.
     """
 
     attempts_left: int

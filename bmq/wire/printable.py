@@ -10,11 +10,11 @@ _LONGEST = 1000
 def printable(text: object, limit: int = _LONGEST) -> str:
     r"""Return a text in which nothing moves the cursor, ends the line or cannot be encoded.
 
-    Control characters, line and paragraph separators, characters that turn the direction of writing and lone
-    surrogates are written as escapes, as in ``\n`` and ``\x1b``.
+    Control characters, line and paragraph separators, characters that change the direction of writing and
+    lone surrogates are written as escapes, as in ``\n`` and ``\x1b``.
 
     Args:
-        text: the text, or what has one.
+        text: the text, or any object with a ``str()``.
         limit: how many characters of it are shown at most; "..." stands for the rest.
 
     >>> printable("no such queue\n\x1b[2J")

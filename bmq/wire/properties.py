@@ -87,7 +87,7 @@ _WORDS_SHIFT = PROPERTIES_HEADER.fields["areaWords"].shift
 # The first byte of an area whose headers have the sizes declared here.
 _STANDARD_SIZES = _pack_area(0, 0)[0]
 
-# Schemas repeat from message to message: their encoders, and where things are in what is received.
+# Schemas repeat from message to message: these are kept for writing them (encoders) and reading (layouts).
 _encoders: dict[tuple[Any, ...], Encoder | None] = {}
 _ENCODERS_CACHED = 512
 _ENCODER_PROPERTIES = 32
@@ -183,7 +183,7 @@ def encode_properties(properties: Mapping[str, PropertyInput], *, new: bool) -> 
 
     Args:
         properties: values by name. The old encoding keeps their order, the new one has them in the order of
-            their names' bytes: a broker that knows a schema looks where a name's rank is.
+            their names' bytes: a broker that knows a schema finds a property by the rank of its name.
         new: whether to write the new encoding (the broker advertises MPS:MESSAGE_PROPERTIES_EX).
 
     Raises:
@@ -196,7 +196,7 @@ def encode_properties(properties: Mapping[str, PropertyInput], *, new: bool) -> 
             try:
                 return encoder(*properties.values())
             except (ValueError, error):
-                pass  # found out and explained below
+                pass  # the slower way below raises the error that explains it
         elif key not in _encoders:
             _learn_encoder(key, properties, new=new)
     return _encode(properties, new=new)
@@ -263,20 +263,20 @@ class SchemaIds:
     """Numbers the sequences of property names that a session posts, for brokers to recognise.
 
     A broker that has seen a schema id reads one property of the next message with it without reading the
-    others. An id is never used again for other names: what waits in a queue may still have the old ones. Who
-    has more sequences than there are ids posts the others without one.
+    others. An id is never used again for other names: what waits in a queue may still have the old ones. When
+    there are more sequences than ids, the others are posted without one.
 
-    A schema id travels shifted by one; the lowest bit says that it is introduced here.
+    A schema id travels shifted by one; the lowest bit says that this message introduces it.
     """
 
     __slots__ = ("_by_names", "_known")
 
-    #: Those of every producer of a queue share the broker's 32,767 numbers for that queue.
+    #: How many ids a session uses: all producers of a queue share the broker's 32,767 numbers for it.
     LIMIT = 1000
 
     def __init__(self) -> None:
         self._by_names: dict[tuple[str, ...], int] = {}
-        # What to call for names and types seen before, with the id.
+        # The encoder and the id for names and types seen before.
         self._known: dict[tuple[Any, ...], tuple[Encoder, int]] = {}
 
     def encode(self, properties: Mapping[str, PropertyInput]) -> tuple[bytes, int]:
@@ -292,7 +292,7 @@ class SchemaIds:
                 try:
                     return known[0](*properties.values()), known[1]
                 except (ValueError, error):
-                    pass  # found out and explained below
+                    pass  # the slower way below raises the error that explains it
             area = encode_properties(properties, new=True)
             schema_id = self._schema_id(properties)
             encoder = _encoders.get(key)

@@ -3,8 +3,8 @@
 
 Most producers send the same properties with every message. For each sequence of names and types seen, a
 function is generated that packs headers, names and fixed-size values with one precompiled struct; for each
-sequence of property headers received, where everything is is kept. Both are caches: what they answer is what
-:mod:`bmq.wire.properties` computes without them, and what they cannot answer goes there.
+sequence of property headers received, the positions of names and values are kept. Both are caches: they give
+the same results as :mod:`bmq.wire.properties`, which does what they cannot.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Layout(NamedTuple):
 
     Attributes:
         entries: (type, start, stop) of each value by name; the last value in the new encoding has no stop of
-            its own, and stands with 0.
+            its own: 0 stands for the end of the area.
         names: (start, stop, bytes) of each name: what has to be compared before the index is believed.
         minimum: the length, without padding, below which the headers would not be legal.
         exact: whether it is also the only legal length.
@@ -133,7 +133,7 @@ class Layouts:
 
     __slots__ = ("_known", "_new")
 
-    # What a peer that never repeats a schema can make this remember: some megabytes.
+    # So a peer that never repeats a schema fills some megabytes at most.
     _MAX = 1024
     _MAX_KEY = 512
     _MAX_NAMES = 1024
@@ -161,7 +161,7 @@ class Layouts:
         return entries
 
     def learn(self, area: bytes, end: int, index: dict[str, tuple[int, int, int]]) -> None:
-        """Keep where everything is in a legal area."""
+        """Keep the positions of names and values in a legal area."""
         key = _key(area)
         if len(key) > self._MAX_KEY:
             return
@@ -183,5 +183,5 @@ class Layouts:
 
 
 def _key(area: bytes) -> bytes:
-    """Everything of the headers behind the area's length; the sizes before it are the standard ones."""
+    """Return the bytes of the headers after the area's length; the sizes before it are the standard ones."""
     return area[_KEY_AT : _HEADERS_AT + area[_COUNT_AT] * _HEADER]

@@ -70,7 +70,7 @@ def encode_push(
     Args:
         queue_id: the receiver's qId.
         guid: 16 bytes.
-        data: the application data as it travels, with its padding: so it came in the PUT.
+        data: the application data as it travels, with its padding, as it came in the PUT.
         options: the encoded options area, see :mod:`bmq.wire.options`.
         flags: :class:`PushFlags` bits.
         schema_id: as in the PUT.
@@ -111,7 +111,7 @@ def decode_pushes(event: bytes, body: int) -> list[PushMessage]:
 
 
 def decode_push_runs(event: bytes, body: int) -> list[list[Push]]:
-    """Return the same messages in runs: what follows each other with the same qId and subscription ids.
+    """Return the same messages in runs: consecutive ones with the same qId and subscription ids.
 
     This is where a consumer's time goes: what is the same as in the message before (the sizes of header and
     options, the options themselves) is not looked at again.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bmq.errors import ProtocolError
 from bmq.wire.codec import PUT_HEADER
@@ -14,7 +14,9 @@ from bmq.wire.padding import PADDING
 from bmq.wire.shape import read_shape, wrong_data, wrong_length
 
 __all__ = [
+    "CORRELATION_ID",
     "LARGE",
+    "PUT_GUID",
     "Outgoing",
     "Put",
     "PutMessage",
@@ -36,20 +38,23 @@ _HEADER_WORDS = PUT_HEADER.size // 4
 _pack = PUT_HEADER.struct.pack
 _FLAGS_SHIFT = PUT_HEADER.fields["flags"].shift
 _CAT_SHIFT = PUT_HEADER.fields["compressionAlgorithmType"].shift
-# What comes to the whole words of data: the header, and the word that ends with the padding.
+# The words around the whole words of data: the header, and the word that ends with the padding.
 _WORDS_AROUND = _HEADER_WORDS + 1
 _unpack_from = PUT_HEADER.struct.unpack_from
 _WORDS_MASK = PUT_HEADER.fields["messageWords"].mask
-# Headers may be shorter than ours; without the CRC (its first 28 bytes) a PUT makes no sense.
+# Headers may be shorter than ours, but they must hold the CRC, which ends at byte 32.
 _MIN_HEADER_WORDS = 8
 _PROPERTIES = int(PutFlags.MESSAGE_PROPERTIES)
 _NONE = int(Compression.NONE)
 
-#: A message as a broker takes it, a bare tuple because it is cheap to make: flags, correlation id (0; legacy
-#: clients have one in the place of the GUID), GUID, schema id, compression, CRC32-C, and the size of the data
-#: without its padding, the data with it.
+#: A message as a broker takes it, a bare tuple because it is cheap to make: flags, correlation id, GUID,
+#: schema id, compression, CRC32-C, size of the data without its padding, data with its padding. When decoded
+#: the correlation id is 0: a legacy client sends its own in the place of the GUID.
 Put = tuple[int, int, bytes, int, int, int, int, bytes]
-#: A qId, and messages for it that follow each other.
+#: Where the GUID is in a :data:`Put`, and where a legacy client's correlation id is in that.
+PUT_GUID: Final = 2
+CORRELATION_ID: Final = slice(1, 4)
+#: A qId, and consecutive messages for it.
 PutRun = tuple[int, list[Put]]
 
 
@@ -90,7 +95,7 @@ def encode_put(
         guid: 16 bytes.
         data: the application data as it travels (compressed where ``compression`` says so), 1 byte to 64 MiB.
         flags: :class:`PutFlags` bits.
-        schema_id: 1 with properties in the new encoding, else 0.
+        schema_id: with properties in the new encoding their schema id, or 1 for none; otherwise 0.
         compression: what ``data`` is compressed with.
     """
     pieces, _, _ = encode_puts(queue_id, ((guid, data, flags, schema_id, compression),))
@@ -140,7 +145,7 @@ def decode_put_runs(
     runs: list[PutRun],
     inflate: Callable[[int, bytes], bytes | None] | None = None,
 ) -> None:
-    """Append the messages of a PUT event to ``runs``: what follows each other with the same qId.
+    """Append the messages of a PUT event to ``runs``: consecutive ones with the same qId in one run.
 
     What is the same as in the message before (the sizes of header and options) is not looked at again.
 
@@ -148,8 +153,8 @@ def decode_put_runs(
         event: the event.
         body: where its body starts.
         runs: where the messages go. When the event is malformed, those before the mistake are there.
-        inflate: asked for the data, with its padding, of each message that is compressed together with its
-            properties, by qId and the data as it came; None leaves the message as it is.
+        inflate: called with qId and data of each message that is compressed together with its properties;
+            returns the data decompressed, or None to leave it as it is. Data is with its padding.
 
     Raises:
         ProtocolError: a length does not fit the event, the padding is wrong, there is no application data,

@@ -1,4 +1,4 @@
-"""What a broker's sessions ask of whatever is behind them."""
+"""The interface between a broker's sessions and the broker itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Backend", "ClientPort", "stream_parameters"]
 
 
 class ClientPort(Protocol):
-    """What a session asks a backend for, on behalf of its client."""
+    """What a session asks of the backend on behalf of its client."""
 
     def open_queue(self, request: OpenQueue, now: float) -> OpenQueueResponse | Status:
         """Open a queue."""
@@ -62,11 +62,11 @@ class ClientPort(Protocol):
 
 
 class Backend(Protocol):
-    """What is behind all sessions of a broker."""
+    """The broker behind its sessions: queues, routing, storage."""
 
     @property
     def effort(self) -> int:
-        """A number that grows with the work it does, by some microseconds each."""
+        """The work done so far, a number: each step of it takes some microseconds."""
         ...
 
     def connect(self, output: BrokerOutput, *, new_properties: bool, description: str) -> ClientPort:
@@ -74,7 +74,7 @@ class Backend(Protocol):
         ...
 
     def disconnect(self, client: ClientPort, now: float, *, lost: bool) -> None:
-        """Close what a client has open; ``lost`` if it did not say goodbye."""
+        """Close what a client has open; ``lost`` if it did not disconnect in good order."""
         ...
 
     def deliver(self, now: float) -> None:
@@ -82,7 +82,7 @@ class Backend(Protocol):
         ...
 
     def admin(self, command: str, now: float) -> str:
-        """Carry out an admin command and return what there is to say."""
+        """Carry out an admin command and return its answer."""
         ...
 
 

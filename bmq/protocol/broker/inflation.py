@@ -10,15 +10,15 @@ from bmq.wire.constants import MAX_APPLICATION_DATA
 __all__ = ["Exhausted", "InflationBudget"]
 
 _MIB: Final = 2**20
-#: What every message may become, whatever else is going on: few that are not made for it exceed that.
+#: How many times its size every message may always become; few honest messages shrink more than that.
 RATIO: Final = 32
-#: What is there for messages that become more than that, and how fast it comes back.
+#: Bytes for messages that become more than that, and how many bytes of it come back each second.
 RESERVE: Final = 64 * _MIB
 RECOVERY: Final = 64 * _MIB
 
 
 class Exhausted(Exception):
-    """A message becomes larger than may be had at the moment."""
+    """A message becomes larger than the budget allows now."""
 
 
 class InflationBudget:
@@ -45,12 +45,12 @@ class InflationBudget:
 
         Args:
             data: a whole zlib stream.
-            free: the reserve gets back what it gave when all goes well: the result is sent to somebody, who
-                has to take it before more is sent.
+            free: success takes nothing from the reserve, since the result is sent to a client, which has to
+                take it before more is sent.
 
         Raises:
             ProtocolError: it is no zlib stream, or becomes larger than 64 MiB.
-            Exhausted: it becomes larger than may be had now.
+            Exhausted: it becomes larger than the budget allows now.
         """
         allowance = RATIO * len(data)
         limit = min(MAX_APPLICATION_DATA, allowance + int(self.reserve))
@@ -63,6 +63,6 @@ class InflationBudget:
                 raise Exhausted from None
             raise
         finally:
-            # What was for nothing has cost as much.
+            # A failed attempt has cost as much work.
             self.reserve -= max(0, spent - allowance)
         return plain

@@ -16,7 +16,7 @@ _MAX_ACKS = _FLUSH_AT // ACK_SIZE
 
 
 def _ignore(*_: object) -> None:
-    """Nobody is told."""
+    """Do nothing."""
 
 
 class BrokerOutput:
@@ -24,7 +24,7 @@ class BrokerOutput:
 
     Args:
         high_water: no more PUSH messages are wanted when more bytes than this wait to be taken.
-        wake: called once when there is something to take, until it is taken.
+        wake: called when there is something to take, and not again until it is taken.
         flow: called when PUSH messages are no longer wanted, and when they are again.
     """
 
@@ -46,7 +46,7 @@ class BrokerOutput:
         self.high_water = high_water
         self.wake = wake
         self.flow: Callable[[bool], None] = _ignore
-        #: What adds a PUSH message and an acknowledgement: whoever tests failures puts something between.
+        #: Add a PUSH message, or an acknowledgement; tests of failures replace these.
         self.push: Callable[[bytes], None] = self.add_push
         self.ack: Callable[[int, int, bytes, int], None] = self.add_ack
         self._chunks: list[bytes] = []
@@ -101,7 +101,7 @@ class BrokerOutput:
         self._acks.clear()
         self._size = 0
         self.accepting = False
-        # So that what belongs to the connection is gone with it, without a search for cycles.
+        # Break reference cycles, so that memory is freed without the garbage collector.
         self.wake = self.flow = self.push = self.ack = _ignore
 
     def take(self) -> bytes:
@@ -109,9 +109,9 @@ class BrokerOutput:
         return b"".join(self.pieces())
 
     def pieces(self) -> list[bytes]:
-        """Return everything to send: one piece, or several when that were a large one.
+        """Return everything to send: as one piece, or as several when there is much.
 
-        The C library keeps the more memory for itself the larger the pieces are that it was given back.
+        Large pieces are not joined: the larger the blocks freed, the more memory the C library keeps.
         """
         self._awake = False
         self._seal()

@@ -20,16 +20,15 @@ __all__ = ["for_old_client", "from_old_client"]
 def from_old_client(
     inflate: Callable[[int, bytes], bytes | None], queue_id: int, data: bytes
 ) -> bytes | None:
-    """Return compressed application data with properties in the old encoding, decompressed.
+    """Decompress application data with properties in the old encoding.
 
     Args:
-        inflate: what decompresses data for a qId, or returns None when that is not wanted; then None is
-            returned.
+        inflate: decompresses data for a qId; when it returns None, so does this function.
         queue_id: the qId.
         data: the data.
 
     Raises:
-        ProtocolError: it does not decompress to properties and something behind them, within 64 MiB.
+        ProtocolError: it cannot be decompressed, exceeds 64 MiB, or does not begin with properties.
     """
     plain = inflate(queue_id, data[: -data[-1]])
     if plain is None:
@@ -41,7 +40,7 @@ def from_old_client(
 def for_old_client(
     data: bytes, schema_id: int, compression: int, budget: InflationBudget
 ) -> tuple[bytes, int, int]:
-    """Return data with properties in the new encoding as a client gets it that only reads the old one.
+    """Rewrite data with properties in the new encoding for a client that reads only the old one.
 
     Data that cannot be read, or decompresses to more than ``budget`` allows, is left as it is.
 

@@ -1,7 +1,7 @@
 """The broker's side of one connection: bytes and the time in, bytes out.
 
-What queues are and who gets what is the business of a :class:`Backend`; here are the handshake, the control
-messages, heartbeats, and what is ignored in silence.
+Queues and routing are left to a :class:`Backend`; this module has the handshake, the control messages and
+heartbeats, and knows what is ignored without an answer.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from bmq.wire.control.messages import (
 from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, Event
 from bmq.wire.guid import GuidGenerator
 from bmq.wire.printable import printable
-from bmq.wire.put import Put, PutRun, decode_put_runs
+from bmq.wire.put import CORRELATION_ID, PUT_GUID, Put, PutRun, decode_put_runs
 
 __all__ = [
     "BrokerInput",
@@ -64,9 +64,6 @@ __all__ = [
 _log = logging.getLogger("bmq.broker.session")
 
 _ACK_REQUESTED = int(PutFlags.ACK_REQUESTED)
-#: Where the GUID is in a :data:`Put`, and where in that a legacy client has its correlation id.
-_GUID = 2
-_CORRELATION_ID = slice(1, 4)
 #: The oldest SDKs served, by language.
 _MINIMUM_VERSIONS = {ClientLanguage.E_CPP: 10500, ClientLanguage.E_JAVA: 2}
 #: Older ones are told that they are deprecated.
@@ -75,8 +72,8 @@ _RECOMMENDED_VERSIONS = {ClientLanguage.E_CPP: 10900, ClientLanguage.E_JAVA: 2}
 _JAVA_SNAPSHOT = 99_000_000
 _GRACE_SECONDS = 180
 _MAX_COMPLAINTS = 20
-#: How many requests of one client are answered before others have a turn, a long one counting as many; an
-#: admin command may take long.
+#: How many requests of one client are answered before others are served. A long request counts as several;
+#: after an admin command, which may take long, others are served at once.
 _REQUESTS_AT_ONCE = 50
 _REQUEST_SIZE = 2048
 _EFFORT_AT_ONCE = 10_000
@@ -123,12 +120,12 @@ class BrokerSession(Machine):
 
     Args:
         settings: the broker's settings.
-        backend: what is behind it.
+        backend: the broker behind it.
         output: where answers and messages go.
         session_id: its number.
         peer: who is at the other end, for logs.
         now: the time, in seconds of a clock that does not go backwards.
-        guids: makes GUIDs for clients that do not.
+        guids: makes the GUIDs for legacy clients, which make none.
     """
 
     def __init__(
@@ -153,18 +150,18 @@ class BrokerSession(Machine):
         self.codec = Codec.BER
         #: The mechanism and the name the client authenticated with.
         self.principal: tuple[str, str] | None = None
-        # Strangers cost little memory: what has to come first is small.
+        # Before the handshake a client costs little memory: what it has to send first is small.
         self._framer = Framer(settings.max_handshake_size, tolerant=True)
-        # What came in the same chunk and is done later, to let others have a turn; and the error behind it.
+        # Events left for later, so that others are served; and the error that follows them.
         self._rest: list[Event] = []
         self._error: ProtocolError | None = None
-        # Whether it was so much that others have a turn, though nothing is left.
+        # Whether others are to be served next, even if no event is left.
         self._enough = False
         self._complaints = 0
         self._guids = guids
         self._legacy = False
         self._heartbeat: Heartbeat | None = None
-        # Until the client has negotiated; later, until its credentials expire.
+        # By when the client must have negotiated; after that, when its credentials expire.
         self._deadline: float | None = now + settings.handshake_timeout
         self._expiry: float | None = None
         #: After how many more events the connection breaks, for tests of failures; None for never.
@@ -194,11 +191,11 @@ class BrokerSession(Machine):
 
     @property
     def waiting(self) -> bool:
-        """Whether something that came is not done yet: :meth:`resume` when others have had their turn."""
+        """Whether input is left; call :meth:`resume` after others were served."""
         return bool(self._rest) or self._enough
 
     def resume(self, now: float) -> None:
-        """Go on with what waits."""
+        """Go on with the input that is left."""
         self._work(self._rest, self._error, now)
 
     def channel_down(self, now: float) -> None:
@@ -245,7 +242,7 @@ class BrokerSession(Machine):
         return events, error
 
     def _work(self, events: list[Event], error: ProtocolError | None, now: float) -> None:
-        """Deal with events, and with what comes behind them in the framer."""
+        """Handle events, and those that follow them in the framer."""
         while True:
             done = self._handle(events, now)
             self._rest = events[done:]
@@ -254,7 +251,7 @@ class BrokerSession(Machine):
                 break
             if error is None:
                 break
-            # What came in front of it may have raised the limit.
+            # The events before the error may have raised the limit.
             events, error = self._cut(b"")
             if error is not None and not events:
                 self._complain(f"{error}; closing")
@@ -265,7 +262,7 @@ class BrokerSession(Machine):
         self.backend.deliver(now)
 
     def _handle(self, events: list[Event], now: float) -> int:
-        """Deal with events, up to so much that others should have a turn; return how many it were."""
+        """Handle events until others are to be served; return how many were handled."""
         at, count, requests = 0, len(events), 0
         self._enough = False
         enough = self.backend.effort + _EFFORT_AT_ONCE
@@ -298,7 +295,7 @@ class BrokerSession(Machine):
         elif kind == EventType.HEARTBEAT_REQ:
             self.fire(_I.HEARTBEAT_REQ)
         elif kind == EventType.HEARTBEAT_RSP and self.state in (_S.SERVING, _S.ADMINISTERED):
-            pass  # that it came was noted above
+            pass  # _cut has noted that it came
         else:
             self.fire(_I.OTHER, [event], now)
 
@@ -338,7 +335,7 @@ class BrokerSession(Machine):
             self.fire(_I.CLIENT, identity, _support(identity), now)
 
     def _receive_credentials(self, event: Event, now: float) -> None:
-        # Where nothing was authenticated there is nothing to renew.
+        # A negotiated client that never authenticated has no credentials to renew.
         request = None
         if self.negotiating or self.principal is not None:
             try:
@@ -370,7 +367,7 @@ class BrokerSession(Machine):
         self.fire(kind, verdict, codec_of(event), principal, now)
 
     def _complain(self, what: object) -> None:
-        """Log what a client does wrong; not for ever, a client can do wrong faster than a log can be read."""
+        """Log what a client does wrong, up to a number of times: it must not flood the log."""
         self._complaints += 1
         if self._complaints <= _MAX_COMPLAINTS:
             _log.warning("%s: %s", self.peer, printable(what))
@@ -501,15 +498,15 @@ class BrokerSession(Machine):
         for queue_id, puts in runs:
             if self._legacy:
                 puts = [self._named(put, now) for put in puts]
-            elif nameless := [put for put in puts if put[_GUID] == UNSET_GUID]:
+            elif nameless := [put for put in puts if put[PUT_GUID] == UNSET_GUID]:
                 client.refuse(queue_id, nameless)
-                puts = [put for put in puts if put[_GUID] != UNSET_GUID]
+                puts = [put for put in puts if put[PUT_GUID] != UNSET_GUID]
             client.post(queue_id, puts, now)
 
     def _named(self, put: Put, now: float) -> Put:
-        """Give a legacy client's message a GUID; in its place came a correlation id."""
+        """Give a legacy client's message a GUID; the client sent a correlation id in its place."""
         flags, _, field, schema_id, compression, crc, size, data = put
-        correlation_id = int.from_bytes(field[_CORRELATION_ID], "big")
+        correlation_id = int.from_bytes(field[CORRELATION_ID], "big")
         flags = flags | _ACK_REQUESTED if correlation_id else flags & ~_ACK_REQUESTED
         guid = self._guids.next(int(now * 1e9))
         return flags, correlation_id, guid, schema_id, compression, crc, size, data
@@ -589,7 +586,7 @@ class BrokerSession(Machine):
             ],
             Transition(None, _S.DISCONNECTED),
         ),
-        # In the handshake anything out of place ends the connection without a word.
+        # In the handshake anything out of place ends the connection without an answer.
         **dict.fromkeys(
             [
                 (_S.CONNECTED, _I.STRANGER),
@@ -617,7 +614,7 @@ class BrokerSession(Machine):
 
 
 def _support(identity: ClientIdentity) -> Status:
-    """Return what a client is told of the age of its SDK; however old it is, it is served."""
+    """Return the status that tells a client when its SDK is too old; it is served all the same."""
     if not _older(identity, _MINIMUM_VERSIONS):
         return Status()
     minimum = _MINIMUM_VERSIONS[identity.sdk_language]

@@ -34,9 +34,9 @@ class Authentication:
 
     Attributes:
         users: passwords by user name, for the mechanism BASIC; without any, BASIC is not supported.
-        anonymous: whether clients are let in that send no credentials, or ANONYMOUS; None means only if
-            there are no users. Users that are an empty mapping are refused unless this says what is meant.
-        lifetime_ms: after how many milliseconds BASIC credentials must have been renewed.
+        anonymous: whether clients that send no credentials, or ANONYMOUS, are let in; None means only if
+            ``users`` is None. With an empty mapping of users it has to be given.
+        lifetime_ms: milliseconds within which BASIC credentials must be renewed.
 
     Raises:
         UsageError: ``users`` is empty, and ``anonymous`` does not say who is let in.
@@ -62,7 +62,7 @@ class Authentication:
         return f"Authentication(users={sorted(self.users or ())}, anonymous={self.allows_anonymous})"
 
     def check(self, request: AuthenticationRequest) -> tuple[AuthenticationResponse, str]:
-        """Return the verdict on credentials, and who it is that has them."""
+        """Return the answer to credentials, and the name of their user."""
         mechanism = request.mechanism.upper()
         if mechanism == ANONYMOUS and self.allows_anonymous:
             return AuthenticationResponse(), ""
@@ -103,10 +103,10 @@ class BrokerSettings:
         handshake_timeout: seconds a client may take to say who it is.
         max_event_size: bytes of the largest event accepted.
         max_request_size: bytes of the largest event accepted that carries no messages.
-        max_handshake_size: bytes of the largest event accepted of a client that has not negotiated.
+        max_handshake_size: bytes of the largest event accepted from a client that has not negotiated.
         high_water: bytes of PUSH messages that may wait for one client before it gets no more.
         authentication: who may use it.
-        admit: what decides about each client by its identity: why it is refused, or None.
+        admit: called with each client's identity; returns why it is refused, or None.
     """
 
     process_name: str = "bmqbrkr"

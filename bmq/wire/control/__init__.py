@@ -119,7 +119,7 @@ def encode_event(
     """Return a whole event: header, the message, padding.
 
     Args:
-        message: what to write; its family decides the event's type.
+        message: what to write; its kind decides the event's type.
         codec: how to write it.
         escape_solidus: see :func:`encode_json`; without effect in BER.
         omit_empty_arrays: likewise.
@@ -130,7 +130,7 @@ def encode_event(
     if codec == Codec.JSON:
         body = encode_json(message, escape_solidus=escape_solidus, omit_empty_arrays=omit_empty_arrays)
     else:
-        # Only the broker speaks it, so clients do not spend time on its import.
+        # Only brokers write BER, so clients do not spend time on importing it.
         from bmq.wire.control.ber import encode_ber
 
         body = encode_ber(message)
@@ -166,8 +166,8 @@ def decode_event(event: Event, kind: MessageKind) -> Message:
 
     Args:
         event: a control or authentication event.
-        kind: the family the message belongs to: authentication for events of that type; of the control
-            events the first in each direction is a negotiation message.
+        kind: the kind of message that is expected: in control events negotiation for the first one in each
+            direction, control for the others; authentication in events of that type.
 
     Raises:
         ProtocolError: see :func:`decode_json` and :func:`bmq.wire.control.ber.decode_ber`.

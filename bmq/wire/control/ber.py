@@ -168,13 +168,13 @@ def decode_ber(
 
     Args:
         body: the event's body.
-        kind: the family the message belongs to.
+        kind: the kind of message that is expected.
         offset: where the body starts in its event, for error messages.
-        missing: if given, the paths of the members that the peer left out although its schema, were it ours,
-            does not allow that, are added to it.
+        missing: if given, the paths of members that our schema requires and the peer left out are added to
+            it.
 
     Raises:
-        ProtocolError: it is no BER, an element or value is not of its member's type, or nothing that is
+        ProtocolError: it is not BER, an element or value is not of its member's type, or nothing that is
             known is selected (a control message then decodes to one without a body instead).
     """
     check_size(len(body), kind, offset)
@@ -262,7 +262,7 @@ class _BerReader:
         return octet & ~_LONG_TAG, number, length
 
     def enter(self, length: int, limit: int) -> tuple[int, int]:
-        """Return where the element just begun ends (or that its end is marked), and the limit inside it."""
+        """Return where the element just begun ends (-1 if its end is marked), and the limit inside it."""
         if length == _INDEFINITE:
             return _INDEFINITE, limit
         return self.position + length, self.position + length
@@ -337,7 +337,7 @@ class _BerReader:
             wanted, got = ("constructed", "primitive") if nested else ("primitive", "constructed")
             self.fail(f"expected {kind.expected} in a {wanted} element, got a {got} one", at, start)
         if isinstance(kind, SequenceKind):
-            # A null that is set again starts afresh; a plain structure keeps what it has.
+            # A repeated optional structure starts afresh; any other one keeps what it has.
             inner: dict[str, Any] = {} if m.optional else gathered.get(m.attribute, {})
             gathered[m.attribute] = inner
             self.members(kind.type, *self.enter(length, limit), inner, at)

@@ -56,7 +56,7 @@ class Features:
 def parse_features(text: str) -> Features:
     """Read a features string as the official implementation does.
 
-    Of a repeated field the first counts. A field that ends in its colon hides itself and all that follow.
+    Of a repeated field the first counts. A field with nothing after its colon ends the list and is not in it.
     """
     fields: dict[str, tuple[str, ...]] = {}
     for part in text.split(";"):

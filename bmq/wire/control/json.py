@@ -138,11 +138,11 @@ def decode_json(body: bytes | memoryview, kind: MessageKind, *, offset: int = 8)
 
     Args:
         body: the event's body; padding and anything else may follow the closing brace.
-        kind: the family the message belongs to.
+        kind: the kind of message that is expected.
         offset: where the body starts in its event, for error messages.
 
     Raises:
-        ProtocolError: it is no JSON, no object, a value is not of its member's type, or nothing that is
+        ProtocolError: it is not JSON, not an object, a value is not of its member's type, or nothing that is
             known is selected (a control message then decodes to one without a body instead).
     """
     check_size(len(body), kind, offset)
@@ -168,7 +168,7 @@ def _parse(body: bytes, kind: MessageKind, offset: int) -> object:
         problem = error.msg
         prefix = error.doc[: error.pos].encode()
     try:
-        # When what precedes the point of failure is a whole document, the rest is what may be ignored.
+        # When all that comes before the error is a whole document, the rest may be ignored.
         return orjson.loads(prefix)
     except orjson.JSONDecodeError:
         pass

@@ -1,8 +1,9 @@
 """The messages that clients and brokers exchange to set things up (schema ``bmqp_ctrlmsg``).
 
-Three families travel in events of their own: negotiation, control, and authentication. Attribute names are
-the protocol's, in snake case; defaults are the schema's. How they look on the wire follows from the
-declarations here: see :mod:`bmq.wire.control.json` and :mod:`bmq.wire.control.ber`.
+There are three kinds: negotiation and control messages, both in CONTROL events, and authentication messages,
+in AUTHENTICATION events. Attribute names are the protocol's, in snake case; defaults are the schema's. How
+they look on the wire follows from the declarations here: see :mod:`bmq.wire.control.json` and
+:mod:`bmq.wire.control.ber`.
 """
 
 from __future__ import annotations
@@ -79,9 +80,9 @@ __all__ = [
 DEFAULT_APP_ID = "__default"
 #: A consumer that takes nothing: sent to deconfigure a stream.
 INVALID_CONSUMER_PRIORITY = -(2**31)
-#: What an answer that does not say means by ``deduplicationTimeMs``.
+#: ``deduplicationTimeMs`` where an answer leaves it out.
 DEFAULT_DEDUPLICATION_TIME_MS = 300_000
-#: ``sdkVersion`` of development builds, and of whoever does not say.
+#: ``sdkVersion`` of development builds, and where it is left out.
 UNRELEASED_VERSION = 999_999
 #: Largest body accepted from a peer, in bytes. The protocol sets no limit below that of events; but a parsed
 #: message takes many times its length in memory, and the longest honest ones are answers to admin commands.
@@ -96,7 +97,7 @@ class Codec(IntEnum):
 
 
 class ClientType(IntEnum):
-    """What is at the other end of a connection. A broker closes on E_UNKNOWN without a word."""
+    """What is at the other end of a connection. A broker closes on E_UNKNOWN without an answer."""
 
     E_UNKNOWN = 0
     E_TCPCLIENT = 1
@@ -105,7 +106,7 @@ class ClientType(IntEnum):
 
 
 class ClientLanguage(IntEnum):
-    """The SDK's language; there are no others."""
+    """The SDK's language; the schema has no others."""
 
     E_UNKNOWN = 0
     E_CPP = 1
@@ -142,7 +143,7 @@ class RoutingFlags(IntFlag):
 
 @structure
 class GuidInfo(Structure):
-    """What makes a client's GUIDs its own. Without it, or with an empty id, the broker makes the GUIDs.
+    """What keeps a client's GUIDs unique. Without it, or with an empty id, the broker makes the GUIDs.
 
     Attributes:
         client_id: six bytes as twelve upper-case hexadecimal digits.
@@ -226,7 +227,7 @@ class AuthenticationResponse(Structure):
     """The broker's verdict on credentials.
 
     Attributes:
-        lifetime_ms: after how long they must have been renewed; None for never.
+        lifetime_ms: milliseconds within which they must be renewed; None for never.
     """
 
     status: Status = member(0, Status)
@@ -306,7 +307,7 @@ class Expression(Structure):
 
 @structure
 class ConsumerInfo(Structure):
-    """How much a consumer takes, and before whom.
+    """How much a consumer takes, and its priority.
 
     Attributes:
         consumer_priority: the highest is served first.
@@ -462,9 +463,9 @@ class ControlMessage(Structure):
     """A request or its answer.
 
     Attributes:
-        r_id: what an answer is matched by: chosen by the client, not negative. Without it a broker ignores
-            the message.
-        body: the request or answer; None when it is one not known here, which is to be ignored.
+        r_id: the number an answer is matched by: chosen by the client, not negative. Without it a broker
+            ignores the message.
+        body: the request or answer; None when its type is unknown: then ignore the message.
     """
 
     r_id: int | None = member(0, I32, optional=True)
@@ -477,14 +478,14 @@ Message: TypeAlias = ControlMessage | NegotiationMessage | AuthenticationMessage
 
 
 class MessageKind(Enum):
-    """The family a message belongs to. Nothing in the bytes says it: the phase of the connection does."""
+    """The kind of a message. Its bytes do not say it: it follows from the phase of the connection."""
 
     NEGOTIATION = "NegotiationMessage"
     CONTROL = "ControlMessage"
     AUTHENTICATION = "AuthenticationMessage"
 
 
-#: The families whose top level is itself a choice.
+#: The kinds whose top level is itself a choice.
 CHOICES: dict[MessageKind, ChoiceKind] = {
     MessageKind.NEGOTIATION: ChoiceKind({0: ClientIdentity, 1: BrokerResponse}),
     MessageKind.AUTHENTICATION: ChoiceKind({0: AuthenticationRequest, 1: AuthenticationResponse}),
@@ -492,10 +493,10 @@ CHOICES: dict[MessageKind, ChoiceKind] = {
 
 
 def kind_of(message: Message) -> MessageKind:
-    """Return the family of a message.
+    """Return the kind of a message.
 
     Raises:
-        UsageError: it is no message that can be sent on its own, such as a body without its
+        UsageError: it cannot be sent on its own, such as a body without its
             :class:`ControlMessage`.
     """
     if isinstance(message, ControlMessage):
@@ -509,7 +510,7 @@ def kind_of(message: Message) -> MessageKind:
 
 
 def check_size(length: int, kind: MessageKind, offset: int) -> None:
-    """Refuse a body that is too long to be honest, before anything is made of it.
+    """Refuse a body that is too long to be honest, before it is parsed.
 
     Raises:
         ProtocolError: it is longer than :data:`MAX_BODY`.

@@ -105,7 +105,7 @@ class Structure:
 
 
 class Kind:
-    """What a member holds. ``expected`` words it for error messages."""
+    """What a member holds. ``expected`` describes it in error messages."""
 
     __slots__ = ("expected", "zero")
 
@@ -229,7 +229,7 @@ class ArrayKind(Kind):
 
 
 class ChoiceKind(Kind):
-    """One structure out of several; its selection's name is its type's, with a small first letter."""
+    """One structure out of several, named after its type with a small first letter."""
 
     __slots__ = ("by_id", "by_name", "ids")
 
