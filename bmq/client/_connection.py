@@ -10,6 +10,7 @@ import weakref
 from asyncio import get_running_loop
 from typing import Protocol, cast
 
+from bmq._loop import gathers
 from bmq.errors import Error, UsageError
 from bmq.protocol.client.core import ClientCore, SessionState
 from bmq.protocol.client.events import SessionEvent, Signal
@@ -67,9 +68,7 @@ class Channel(asyncio.Protocol):
         """Called by the event loop."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_HIGH_WATER, low=_LOW_WATER)
-        # Only uvloop's writelines() is used, which does not copy. asyncio's joins the pieces before 3.12; in
-        # some releases since then it never pauses the protocol and fails once the connection is lost.
-        self._gathers = type(transport).__module__.startswith("uvloop")
+        self._gathers = gathers(transport)
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             try:

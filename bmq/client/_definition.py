@@ -10,7 +10,7 @@ from bmq.protocol.client.queue import SubscriptionCore, SubscriptionOptions
 from bmq.wire.constants import PushFlags
 from bmq.wire.message import read_properties
 from bmq.wire.properties import Properties
-from bmq.wire.push import Push
+from bmq.wire.push import GUID, Push
 
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
@@ -113,7 +113,7 @@ class _Drain:
         wanted: list[Numbered] = []
         for number, message in numbered(messages, places):
             if self._complement.may_discard(properties_of(message, consumer._max_message_size)):
-                unwanted.append(message[2])
+                unwanted.append(message[GUID])
             else:
                 wanted.append((number, message))
         if wanted:

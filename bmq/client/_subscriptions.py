@@ -14,7 +14,7 @@ from bmq.client._definition import Definition, Numbered, Places, numbered, prope
 from bmq.errors import ConfigureQueueError, QueueClosed, RequestTimeout
 from bmq.protocol.client.events import UnclaimedMessages
 from bmq.protocol.client.queue import SubscriptionCore
-from bmq.wire.push import Push
+from bmq.wire.push import GUID, Push
 
 if TYPE_CHECKING:
     from bmq.client._driver import Driver
@@ -186,14 +186,15 @@ class Subscriptions:
         unwanted: list[bytes] = []
         left: list[Numbered] = []
         for each in messages:
-            properties = properties_of(each[1], limit)
+            _, push = each
+            properties = properties_of(push, limit)
             for consumer in ranked:
                 if consumer._definition.takes(properties):
                     shares.setdefault(consumer, []).append(each)
                     break
             else:
                 if any(consumer._definition.discards(properties) for consumer in ranked):
-                    unwanted.append(each[1][2])
+                    unwanted.append(push[GUID])
                 else:
                     left.append(each)
         for consumer, share in shares.items():

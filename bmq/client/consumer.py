@@ -16,7 +16,7 @@ from bmq.client._definition import Definition, Numbered, Places, changed_options
 from bmq.client.message import Message, MessageBatch
 from bmq.errors import Error, QueueClosed
 from bmq.protocol.client.queue import SubscriptionOptions
-from bmq.wire.push import Push
+from bmq.wire.push import DATA, Push
 
 if TYPE_CHECKING:
     from bmq.client.queue import Queue
@@ -343,7 +343,7 @@ class Consumer:
 
     def _count(self, messages: list[Push]) -> None:
         """Count messages that came into the line, and wake who waits for them."""
-        size = sum([len(message[6]) for message in messages])
+        size = sum([len(message[DATA]) for message in messages])
         self._counted_bytes += size
         self._flow.count(len(messages), size)
         if self._waiters:
@@ -377,7 +377,7 @@ class Consumer:
         messages = self._messages
         push = messages.popleft()
         self._taken += 1
-        self._taken_bytes += len(push[6])
+        self._taken_bytes += len(push[DATA])
         if self._taken >= _COUNT_EVERY or not messages:
             self._count_taken()
         return Message(self, push)
@@ -391,7 +391,7 @@ class Consumer:
             return batch
         pushes = [messages.popleft() for _ in range(limit)]
         self._taken += limit
-        self._taken_bytes += sum([len(push[6]) for push in pushes])
+        self._taken_bytes += sum([len(push[DATA]) for push in pushes])
         self._count_taken()
         return MessageBatch(self, [Message(self, push) for push in pushes])
 

@@ -21,7 +21,7 @@ from bmq.wire.constants import Compression
 from bmq.wire.control import QueueFlags
 from bmq.wire.guid import guid_from_text
 from bmq.wire.properties import PropertyInput
-from bmq.wire.push import Push
+from bmq.wire.push import GUID, Push
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
@@ -360,7 +360,7 @@ class Queue:
                 if each.subscription.queue is not self:
                     raise UsageError(f"{each!r} is of another queue: message.confirm() knows which")
                 if not each.confirmed:
-                    guids.append(each._push[2])
+                    guids.append(each._push[GUID])
             else:
                 guids.append(guid_from_text(each))
         for each in messages:

@@ -59,7 +59,7 @@ from bmq.wire.control import (
     decode_event,
 )
 from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, Event
-from bmq.wire.push import Push, decode_push_runs
+from bmq.wire.push import GUID, Push, decode_push_runs
 from bmq.wire.uri import QueueUri
 
 __all__ = ["ClientCore", "CoreOptions", "SessionInput", "SessionState"]
@@ -532,7 +532,7 @@ class ClientCore(Machine):
         """Confirm again what was confirmed before the connection was lost; return the rest."""
         fresh: list[Push] = []
         for message in messages:
-            confirm = encode_confirm(queue.q_id, message[2], queue.sub_id)
+            confirm = encode_confirm(queue.q_id, message[GUID], queue.sub_id)
             if self._confirms.take(confirm):
                 self._outbox.confirm(confirm)
             else:
