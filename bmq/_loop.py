@@ -1,4 +1,4 @@
-"""The event loop that programs and threads of ours run, and what its library can do for us."""
+"""The event loop that our programs and threads run, and what its library can do for us."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 def gathers(transport: asyncio.BaseTransport) -> bool:
     """Whether a transport's ``writelines()`` sends the pieces as they are, and can be relied on.
 
-    Only uvloop's does. asyncio's joins the pieces before 3.12; in some releases since then it never pauses the
-    protocol, and fails once the connection is lost.
+    Only uvloop's does. asyncio's joins the pieces before 3.12; in some releases since then it never pauses
+    the protocol, and fails once the connection is lost.
     """
     return type(transport).__module__.startswith("uvloop")

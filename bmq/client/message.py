@@ -84,7 +84,9 @@ class Message:
         properties = self._properties
         if properties is None:
             push = self._push
-            properties = self._split() if push[FLAGS] & _HAS_PROPERTIES or push[COMPRESSION] else NO_PROPERTIES
+            properties = (
+                self._split() if push[FLAGS] & _HAS_PROPERTIES or push[COMPRESSION] else NO_PROPERTIES
+            )
         return properties
 
     @property
@@ -133,9 +135,9 @@ class Message:
 
     @property
     def delivery_attempts_left(self) -> int | None:
-        """How often it is delivered once more unless it is confirmed; None where the broker does not say.
+        """How many more times it is delivered if it is not confirmed; None where the broker does not say.
 
-        Brokers tell each other; one that tells clients too is not known to exist yet.
+        Brokers tell each other; none is known yet that tells clients.
         """
         ids = self._push[SUB_IDS]
         return ids.attempts_left if isinstance(ids, LimitedIds) else None
@@ -232,7 +234,7 @@ class PutMessage:
             :attr:`Message.guid` has them. The broker drops a second message with the same GUID within its
             deduplication window, so equal GUIDs must mean equal messages.
         tags: tags that a :class:`bmq.TagFilter` selects by; each becomes a property.
-        compression: how the payload is compressed; None for the queue's way.
+        compression: how the payload is compressed; None for the queue's default.
     """
 
     data: bytes | bytearray | memoryview
