@@ -142,8 +142,8 @@ __all__ = [
     "run",
 ]
 
-# The names by module. Each is imported when it is first used: a program imports what it needs, and a run of
-# pytest, which loads our plugin wherever bmq is installed, imports none of them.
+# Where the names are. Each is imported when it is first used: a program imports only what it needs, and a run
+# of pytest, which loads the plugin wherever bmq is installed, imports nothing.
 _NAMES = {
     "bmq.client.connect": ["connect", "run"],
     "bmq.client.consumer": ["Consumer", "Subscription"],
@@ -202,7 +202,7 @@ _NAMES = {
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = ("admin", "broker", "errors", "events", "spark", "subscriptions", "testing", "workers")
 
-# Type checkers use the imports above, and report any other name as a mistake.
+# Type checkers see only the imports above, and report any other name as an error.
 if not TYPE_CHECKING:
 
     def __getattr__(name):

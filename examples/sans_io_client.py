@@ -2,8 +2,8 @@
 
     python examples/sans_io_client.py [--broker tcp://localhost:30114] [--queue URI] [--count 3]
 
-``ClientCore`` knows the protocol and does no I/O. Whoever has a socket and a clock gives it what arrives and
-the time, sends what it wants sent, and looks at what it reports. This is all there is to that.
+``ClientCore`` knows the protocol and does no I/O. This client gives it the time and the bytes that arrive,
+sends the bytes it returns, and looks at the events it reports. No more is needed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class BlockingClient:
         return queue
 
     def post(self, queue: QueueCore, payload: bytes) -> AckStatus:
-        """Post a message; return what the broker says to it."""
+        """Post a message; return the status the broker acknowledged it with."""
         token = next(self._numbers)
         guid = self._guids.next(time.monotonic_ns())
         self._core.post(queue, guid, payload, token, time.monotonic())
@@ -85,7 +85,7 @@ class BlockingClient:
         self._core.confirm(queue, guid)
 
     def close(self) -> None:
-        """Say goodbye."""
+        """Disconnect, and close the socket."""
         token, now = next(self._numbers), time.monotonic()
         self._core.stop(token, now, now + self._timeout)
         self._wait_for(token)

@@ -3,8 +3,9 @@
     python examples/tags.py                                  # on the embedded broker
     python examples/tags.py --broker tcp://localhost:30114   # on any broker
 
-A fanout queue is the topic, its applications are the subscribers. BlazingMQ keeps for a subscriber also what
-its filter does not match; with ``discard_unmatched`` that is confirmed unseen, as Pulsar and CMQ drop it.
+A fanout queue is the topic, its applications are the subscribers. BlazingMQ keeps even those messages for a
+subscriber that its filter does not match; with ``discard_unmatched`` they are confirmed unseen. Pulsar and
+CMQ drop them.
 """
 
 from __future__ import annotations

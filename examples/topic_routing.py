@@ -58,7 +58,7 @@ async def main() -> None:
             default_subscription=False,
         )
         consumers = {name: queue.subscribe(text, priority=priority) for text, priority, name in ROUTES}
-        # Opened in the same moment they reach the broker in one request: no order slips to the wrong service.
+        # Opened together, they reach the broker in one request: no order goes to the wrong service.
         await asyncio.gather(*[consumer.open() for consumer in consumers.values()])
         handled: asyncio.Queue[str] = asyncio.Queue()
         services = [asyncio.create_task(serve(name, each, handled)) for name, each in consumers.items()]

@@ -56,7 +56,7 @@ def make_app(broker: str, orders: str, dead: str, shop: Shop, expected: int | No
     @app.consumer(
         orders,
         concurrency=4,  # four orders at a time; 1, the default, would keep their order
-        max_unconfirmed_messages=16,  # what waits here waits for nobody else: keep it short
+        max_unconfirmed_messages=16,  # no other worker gets what waits here: keep it low
         timeout=5.0,
         retry=bmq.Backoff(every=0.1, retries=2, then=bmq.DeadLetter(dead)),
     )

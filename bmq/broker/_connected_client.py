@@ -38,7 +38,7 @@ from bmq.wire.put import Put
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
-    from bmq.broker._app_state import AppState
+    from bmq.broker._app_delivery import AppDelivery
     from bmq.broker._node import Node
 
 __all__ = ["ConnectedClient"]
@@ -337,7 +337,7 @@ class ConnectedClient:
         """Confirm messages by (qId, GUID, subId); unknown ones are ignored without an answer."""
         q_id_before = sub_id_before = -1
         stream: SubStream | None = None
-        app: AppState | None = None
+        app: AppDelivery | None = None
         for q_id, guid, sub_id in confirms:
             if q_id != q_id_before or sub_id != sub_id_before:
                 q_id_before, sub_id_before = q_id, sub_id

@@ -13,7 +13,7 @@ from bmq.wire.control.messages import DEFAULT_APP_ID, Subscription
 from bmq.wire.push import encode_push
 
 if TYPE_CHECKING:
-    from bmq.broker._app_state import AppState
+    from bmq.broker._app_delivery import AppDelivery
     from bmq.broker._queue import BrokerQueue
 
 __all__ = ["Handle", "SubStream"]
@@ -56,7 +56,7 @@ class SubStream:
         self.handle = handle
         self.app_id = app_id
         self.sub_id = sub_id
-        self.app: AppState | None = None
+        self.app: AppDelivery | None = None
         self.readers = 0
         self.writers = 0
         self.subscriptions: tuple[Subscription, ...] = ()
@@ -71,7 +71,7 @@ class SubStream:
         return self.handle.output.accepting
 
     def configure(self, subscriptions: tuple[Subscription, ...]) -> None:
-        """Replace the subscriptions; call :meth:`AppState.change` afterwards."""
+        """Replace the subscriptions; call :meth:`AppDelivery.change` afterwards."""
         self.subscriptions = subscriptions
         self.compiled = compile_subscriptions(subscriptions)
 

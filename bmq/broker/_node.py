@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from bmq.broker._admin import run_command
-from bmq.broker._app_state import AppState, Effort
+from bmq.broker._app_delivery import AppDelivery, Effort
 from bmq.broker._bounds import Bounds
 from bmq.broker._connected_client import ConnectedClient
 from bmq.broker._domain import Domain, DomainSource
@@ -56,7 +56,7 @@ class Node:
         #: Set by tests of failures: what is answered to an open, and which posts are stored.
         self.intercept_open: Callable[[QueueHandleParameters], Status | None] | None = None
         self.intercept_post: Callable[[Handle, list[Put]], list[Put]] | None = None
-        self._touched: dict[BrokerQueue, set[AppState]] = {}
+        self._touched: dict[BrokerQueue, set[AppDelivery]] = {}
         self._effort = Effort()
         self._going_on = False
         #: Called when deliveries pause; has :meth:`go_on` called after others were served. None: no pauses.
@@ -68,7 +68,7 @@ class Node:
         self._unused: OrderedDict[BrokerQueue, None] = OrderedDict()
         self._idle: OrderedDict[BrokerQueue, None] = OrderedDict()
         #: Applications that have to let some time pass before they redeliver.
-        self.waiting: Deadlines[AppState] = Deadlines()
+        self.waiting: Deadlines[AppDelivery] = Deadlines()
 
     @property
     def effort(self) -> int:
@@ -181,7 +181,7 @@ class Node:
 
     # ---- delivering
 
-    def touch(self, queue: BrokerQueue, app: AppState | None) -> None:
+    def touch(self, queue: BrokerQueue, app: AppDelivery | None) -> None:
         """Note that something happened to a queue: it, and the application, may have something to deliver."""
         apps = self._touched.setdefault(queue, set())
         if app is not None:
@@ -219,7 +219,7 @@ class Node:
         while effort.unfinished and effort.spent <= effort.enough:
             unfinished = effort.unfinished.popleft()
             unfinished.postponed = False
-            if isinstance(unfinished, AppState):
+            if isinstance(unfinished, AppDelivery):
                 unfinished.queue.serve(unfinished, now)
             else:
                 unfinished.deliver(now)

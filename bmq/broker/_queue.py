@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from bmq.broker._app_state import AppState, Effort
+from bmq.broker._app_delivery import AppDelivery, Effort
 from bmq.broker._domain_config import DomainConfig, Mode
 from bmq.broker._handle import Handle, SubStream
 from bmq.broker._routing import Subscriber, compile_expression
@@ -60,7 +60,7 @@ class BrokerQueue:
         self,
         uri: QueueUri,
         domain: Domain,
-        waiting: Deadlines[AppState],
+        waiting: Deadlines[AppDelivery],
         history_limit: int,
         budget: InflationBudget,
         effort: Effort,
@@ -72,8 +72,8 @@ class BrokerQueue:
         self.uri = uri.canonical
         self.name = uri.queue
         self.domain = domain
-        self.apps: dict[str, AppState] = {}
-        self.authorized: list[AppState] = []
+        self.apps: dict[str, AppDelivery] = {}
+        self.authorized: list[AppDelivery] = []
         self.handles: dict[Handle, None] = {}
         self.writers = 0
         self.position: MessageRecord | None = None
@@ -101,7 +101,7 @@ class BrokerQueue:
         """Take over a domain's configuration; it counts for messages posted from now on."""
         names = config.app_ids if self.fanout else (DEFAULT_APP_ID,)
         for app_id in names:
-            app = self.apps.setdefault(app_id, AppState(self, app_id, 0))
+            app = self.apps.setdefault(app_id, AppDelivery(self, app_id, 0))
             if not app.bit:
                 app.bit = self._next_bit
                 self._next_bit <<= 1
@@ -125,11 +125,11 @@ class BrokerQueue:
         self.store.usage.limits = config.queue_limits
         self.store.set_window(config.deduplication_time_ms / 1000)
 
-    def app_for(self, app_id: str) -> AppState:
+    def app_for(self, app_id: str) -> AppDelivery:
         """Return an application, also one that the domain does not know (yet)."""
         app = self.apps.get(app_id)
         if app is None:
-            app = self.apps[app_id] = AppState(self, app_id, 0)
+            app = self.apps[app_id] = AppDelivery(self, app_id, 0)
         return app
 
     # ---- posting
@@ -245,7 +245,7 @@ class BrokerQueue:
                 return
             effort.spent += cost
             stopped = 0
-            targets: list[tuple[AppState, Subscriber]] = []
+            targets: list[tuple[AppDelivery, Subscriber]] = []
             for app, select in selecting:
                 if app.behind:
                     if app.resume is None:
@@ -265,7 +265,7 @@ class BrokerQueue:
             self._push(message, targets)
             self.position = message.next
 
-    def _deliver_alone(self, app: AppState) -> None:
+    def _deliver_alone(self, app: AppDelivery) -> None:
         """Do the same for a single application: most of a broker's work."""
         bit, select = app.bit, app.routing.select
         effort, cost = self.effort, app.routing.cost
@@ -293,7 +293,7 @@ class BrokerQueue:
                         stream.handle.push(message, selected.option, out_of_order=False)
             self.position = message.next
 
-    def _push(self, message: MessageRecord, targets: list[tuple[AppState, Subscriber]]) -> None:
+    def _push(self, message: MessageRecord, targets: list[tuple[AppDelivery, Subscriber]]) -> None:
         """Push a message once to each client, naming all of the client's subscriptions that get it."""
         self.pushed += len(targets)
         if len(targets) == 1:
@@ -306,7 +306,7 @@ class BrokerQueue:
         for handle, s_ids in by_handle.items():
             handle.push(message, encode_sub_queue_ids(tuple(s_ids)), out_of_order=False)
 
-    def serve(self, app: AppState, now: float) -> None:
+    def serve(self, app: AppDelivery, now: float) -> None:
         """Deliver what waits for one application, then what is new."""
         app.deliver(now)
         if not app.behind:
@@ -342,7 +342,7 @@ class BrokerQueue:
         self.expired += count
         return count
 
-    def purge(self, app: AppState | None = None) -> tuple[int, int]:
+    def purge(self, app: AppDelivery | None = None) -> tuple[int, int]:
         """Delete all messages, or all of one application; return how many messages and bytes it lost."""
         messages = size = 0
         for message in self.store:
@@ -400,7 +400,7 @@ class BrokerQueue:
 
     def detach(self, streams: Iterable[SubStream], *, now: float) -> None:
         """Take readers out: what they have not confirmed goes to the applications' other consumers."""
-        leaving: dict[AppState, list[SubStream]] = {}
+        leaving: dict[AppDelivery, list[SubStream]] = {}
         for stream in streams:
             if stream.app is not None:
                 leaving.setdefault(stream.app, []).append(stream)

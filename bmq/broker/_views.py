@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from bmq.broker._app_state import AppState
+from bmq.broker._app_delivery import AppDelivery
 from bmq.broker._node import Node
 from bmq.broker._queue import BrokerQueue
 from bmq.broker._storage import MessageRecord
@@ -43,7 +43,7 @@ class MessageView:
 class AppView:
     """One application of a queue (``__default`` where there are no appIds)."""
 
-    def __init__(self, app: AppState) -> None:
+    def __init__(self, app: AppDelivery) -> None:
         self._app = app
 
     @property

@@ -30,7 +30,7 @@ _NEEDS_EXTRA = "bmq broker: --console needs an extra: pip install 'bmq[console]'
 _READY = "bmq broker ready on {uri}"
 
 
-class Console(Protocol):
+class ConsolePage(Protocol):
     """The web page of a broker, served inside ``async with``."""
 
     @property
@@ -46,7 +46,7 @@ class Console(Protocol):
 
 
 #: Makes the web page from the broker, its [HOST:]PORT, and users' passwords (None lets everybody in).
-MakeConsole = Callable[[Broker, str, Mapping[str, str] | None], Console]
+MakeConsole = Callable[[Broker, str, Mapping[str, str] | None], ConsolePage]
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -188,7 +188,7 @@ def _users(arguments: Sequence[str], file: str | None, variable: str | None) -> 
     return users
 
 
-async def _serve(broker: Broker, console: Callable[[], Console] | None) -> None:
+async def _serve(broker: Broker, console: Callable[[], ConsolePage] | None) -> None:
     ended = asyncio.Event()
     with on_signals(ended.set):
         async with broker, AsyncExitStack() as beside:

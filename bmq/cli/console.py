@@ -48,7 +48,7 @@ async def command(
         if error.name != "aiohttp":
             raise
         raise BadInput("the page needs an extra: pip install 'bmq[console]'") from None
-    source = console.Broker(
+    source = console.RemoteBroker(
         target.uri,
         credentials=target.credentials,
         ssl=target.ssl,

@@ -59,7 +59,7 @@ class Target(NamedTuple):
 
     Attributes:
         addresses: where it listens.
-        note: that BMQ_BROKER_URI says so and not the program, or "".
+        note: that BMQ_BROKER_URI names it, and what the program says; "" if the program's address is used.
     """
 
     addresses: list[Address]
@@ -71,9 +71,9 @@ class Target(NamedTuple):
 
 
 def find_broker(broker: str, *, tls: bool = False) -> Target:
-    """Return the broker to connect to: the one that BMQ_BROKER_URI names, if it is set, takes precedence.
+    """Return the broker to connect to: the one that BMQ_BROKER_URI names if it is set, else the program's.
 
-    Not over brokers and proxies in this process: who connects to one of those means that one.
+    The variable does not replace a broker or proxy in this process: a program that names one means it.
 
     Args:
         broker: the address in the program.

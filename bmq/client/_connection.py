@@ -10,6 +10,7 @@ import weakref
 from asyncio import get_running_loop
 from typing import Protocol, cast
 
+from bmq._loop import gathers
 from bmq.errors import Error, UsageError
 from bmq.protocol.client.core import ClientCore, SessionState
 from bmq.protocol.client.events import SessionEvent, Signal
@@ -23,7 +24,7 @@ _HIGH_WATER = 1024 * 1024
 _LOW_WATER = 256 * 1024
 # How much is taken from the core for one write.
 _WRITE = 1024 * 1024
-# How long the peer may take to let a connection be closed.
+# How long closing waits for the peer to take what is written, in seconds.
 _LINGER = 1.0
 
 
@@ -46,15 +47,15 @@ class Receiver(Protocol):
 class Channel(asyncio.Protocol):
     """Moves bytes between a transport and its receiver; knows nothing of the protocol.
 
-    It does not keep its receiver alive: the event loop keeps the channel, and a session that nobody holds any
-    more must be noticed, not kept.
+    It holds its receiver weakly. The event loop holds the channel, and would otherwise keep a session alive
+    that the program has dropped without closing it.
     """
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = weakref.ref(receiver)
         self._transport: asyncio.Transport | None = None
         self._reading = True
-        # What comes before somebody has taken the channel over.
+        # What arrives before start().
         self._early: list[bytes] | None = []
         self._loop = asyncio.get_running_loop()
         self._gone: asyncio.Future[None] = self._loop.create_future()
@@ -67,16 +68,14 @@ class Channel(asyncio.Protocol):
         """Called by the event loop."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_HIGH_WATER, low=_LOW_WATER)
-        # Only uvloop's writelines() is used, which does not copy. asyncio's joins the pieces before 3.12; in
-        # some releases since then it never pauses the protocol and fails once the connection is lost.
-        self._gathers = type(transport).__module__.startswith("uvloop")
+        self._gathers = gathers(transport)
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             try:
                 raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             except OSError:
-                pass  # the peer has left already, which the loop is about to say
+                pass  # the peer has closed it already, which the loop reports next
 
     def data_received(self, data: bytes) -> None:
         """Called by the event loop."""
@@ -117,7 +116,7 @@ class Channel(asyncio.Protocol):
             receiver.channel_writable(self, writable)
 
     def start(self) -> None:
-        """The receiver is ready: it gets what came so far, and whatever comes from now on."""
+        """Hand the receiver what came so far, and everything from now on."""
         early, self._early = self._early, None
         receiver = self._receiver()
         if early and receiver is not None:
@@ -131,10 +130,10 @@ class Channel(asyncio.Protocol):
         return self._transport.get_write_buffer_size() if self._transport else 0
 
     def write(self, pieces: list[bytes]) -> int:
-        """Send whole events, which may come in pieces, in one write; nothing more once it is closing.
+        """Send whole events, each in one piece or several, with one write; drop them if it is closing.
 
         Returns:
-            How many bytes these were.
+            How many bytes they have, sent or dropped.
         """
         size = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
         transport = self._transport
@@ -147,7 +146,7 @@ class Channel(asyncio.Protocol):
             else:
                 transport.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         except Exception:
-            # A mistake of the event loop costs a connection, not the session.
+            # A bug in the event loop costs this connection, not the session.
             logger.exception("writing failed; the connection is closed")
             transport.abort()
         return size
@@ -162,7 +161,7 @@ class Channel(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def close(self) -> None:
-        """Close once everything written is sent; a peer that does not take it is not waited for long."""
+        """Close once everything written is sent, or after a second if the peer does not take it."""
         if self._transport is not None:
             self._transport.close()
             if self._linger is None:
@@ -179,7 +178,7 @@ class Channel(asyncio.Protocol):
 
 
 class Owner(Protocol):
-    """Whom a connection is for."""
+    """What a connection reports to."""
 
     def handle(self, event: SessionEvent | Signal) -> None:
         """The core reports something."""
@@ -194,7 +193,7 @@ class Owner(Protocol):
         ...
 
     def crashed(self) -> None:
-        """There is a mistake in this library: the session ends."""
+        """The session ends because of a bug in this library."""
         ...
 
 
@@ -204,17 +203,17 @@ class Connection:
     The loop does not keep it alive: neither its channel nor its timer does.
 
     Args:
-        core: what is to be run.
-        owner: whom it reports to.
+        core: the protocol.
+        owner: what it reports to.
         busy_poll: for how long the event loop is kept awake after traffic, in seconds.
 
     Attributes:
-        core: what is run.
+        core: the protocol.
         loop: the event loop.
-        writable: the transport takes more.
-        scheduled: something is sent at the end of this turn of the event loop.
-        close_reason: why the session itself has closed the channel, if it has.
-        failure: the error that made it do so.
+        writable: whether the transport takes more.
+        scheduled: whether something is sent at the end of this turn of the event loop.
+        close_reason: why this side closed the channel, "" if it did not.
+        failure: the error because of which it did, or None.
     """
 
     def __init__(self, core: ClientCore, owner: Owner, busy_poll: float) -> None:
@@ -232,20 +231,20 @@ class Connection:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._crashed = False
-        # The event loop is being kept awake, and until when.
+        # Whether the event loop is being kept awake, and until when.
         self._awake = False
         self._awake_until = 0.0
 
-    # time and place
+    # the clock and the event loop
 
     def now(self) -> float:
         """The loop's time."""
         return self.loop.time()
 
     def clock(self) -> tuple[float, int]:
-        """Return the loop's time, and nanoseconds since the session was started, what GUIDs are made from.
+        """Return the loop's time, and nanoseconds since the session was started, for GUIDs.
 
-        Both stand still in a turn of the event loop in which something waits to be sent.
+        While something waits to be sent at the end of a turn of the event loop, both stand still.
         """
         if self.scheduled:
             return self._clock
@@ -295,7 +294,7 @@ class Connection:
                 handle(event)
         channel = self._channel
         if channel is not None:
-            # What the transport does not take now waits in the core: messages in their window, not in a copy.
+            # What the transport does not take now stays in the core, which holds no second copy of posts.
             now = self.loop.time()
             while self.writable and (data := core.data_to_send(now, _WRITE)):
                 if channel.write(data) < _WRITE:
@@ -310,7 +309,7 @@ class Connection:
             self._timer = self.loop.call_at(deadline, _tick, weakref.ref(self))
 
     def on_timer(self) -> None:
-        """It is time for something."""
+        """Do what is due."""
         self._timer = None
         try:
             self.core.tick(self.loop.time())
@@ -319,8 +318,8 @@ class Connection:
         self.transmit()
 
     def _stay_awake(self) -> None:
-        """Keep the event loop from sleeping for a while: an event loop with something to call does not."""
-        # The loop's own time may count whole milliseconds (uvloop), and not while callbacks run.
+        """Keep the event loop from sleeping for a while: it never sleeps while it has a callback to run."""
+        # Not the loop's own time: uvloop's has whole milliseconds, and stands still while callbacks run.
         self._awake_until = time.monotonic() + self._busy_poll
         if not self._awake:
             self._awake = True
@@ -332,7 +331,7 @@ class Connection:
             self.loop.call_soon(self._poll)
 
     def _crash(self, error: Exception) -> None:
-        """There is a mistake in this library: end the session, so that nobody waits for what never comes."""
+        """End the session because of a bug in this library: else callers might wait for ever."""
         logger.critical("internal error; the session ends", exc_info=error)
         if self._crashed:
             return
@@ -348,12 +347,12 @@ class Connection:
     # the channel (see Receiver)
 
     def attach(self, channel: Channel) -> None:
-        """A channel is there."""
+        """Use a channel from now on."""
         self._channel = channel
         self.writable = True
 
     def drop(self, channel: Channel) -> None:
-        """This channel came to nothing."""
+        """Abort a channel that did not get as far as a negotiated connection."""
         channel.abort()
         if channel is self._channel:
             self._detach("it came to nothing")
@@ -396,7 +395,7 @@ class Connection:
             self._channel.set_reading(reading)
 
     def close_channel(self, error: Error | None) -> None:
-        """Close the channel, at once if it is because of an error."""
+        """Close the channel: at once if there is an error, else once everything written is sent."""
         if self._channel is None:
             return
         if error is None:
@@ -409,7 +408,7 @@ class Connection:
     # the end
 
     async def disconnect(self, deadline: float) -> None:
-        """Say goodbye, and wait until the channel is gone."""
+        """Disconnect from the broker, and wait until the channel is gone."""
         done: asyncio.Future[None] = self.loop.create_future()
         channel = self._channel
         self.core.stop(done, self.now(), deadline)
@@ -437,7 +436,7 @@ class Connection:
         if self._channel is not None:
             self._channel.abort()
 
-    # what there is to see
+    # figures
 
     @property
     def write_buffer_size(self) -> int:

@@ -1,4 +1,4 @@
-"""A deadline around something to wait for, with an error that says what did not come."""
+"""A deadline around something to wait for, with an error that says what did not happen."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class within:
 
     Args:
         seconds: None for no deadline.
-        what: what the error says has happened instead.
+        what: how the error begins; "within ... s" follows.
 
     Raises:
-        InvalidArgument: ``seconds`` is no number.
+        InvalidArgument: ``seconds`` is not a number.
         TimedOut: the time was up.
     """
 

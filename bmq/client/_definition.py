@@ -10,7 +10,7 @@ from bmq.protocol.client.queue import SubscriptionCore, SubscriptionOptions
 from bmq.wire.constants import PushFlags
 from bmq.wire.message import read_properties
 from bmq.wire.properties import Properties
-from bmq.wire.push import Push
+from bmq.wire.push import GUID, Push
 
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
@@ -33,7 +33,7 @@ _MIN_PRIORITY = -(2**30)
 
 #: A message and its delivery number: messages of a session are numbered as they arrive.
 Numbered = tuple[int, Push]
-#: Where messages that follow each other were delivered: (index of the first, its delivery number) each.
+#: The delivery numbers of a list of messages, as runs that count up by one: (index of the first, its number).
 Places = list[tuple[int, int]]
 
 
@@ -43,9 +43,9 @@ class Definition:
     Attributes:
         consumer: whose it is.
         selector: what it was made from.
-        expressions: what the selector means.
+        expressions: the selector as expressions; None is everything.
         options: limits and priority, all expressions together.
-        discard: how to get what the selector does not want, if that is to be discarded.
+        discard: what the selector does not match, if that is to be discarded; else None.
         subscriptions: one for each expression, the limits divided among them, and those that discard.
     """
 
@@ -74,7 +74,7 @@ class Definition:
             SubscriptionCore(str(each or ""), divided, consumer, self) for each in expressions
         ]
         if discard is not None:
-            # A catch-all matches what is wanted too: it must not be asked before the filter.
+            # A catch-all matches what is wanted too: its priority must be below the filter's.
             below = SubscriptionOptions(
                 divided.max_unconfirmed_messages, divided.max_unconfirmed_bytes, options.priority - 1
             )
@@ -96,8 +96,8 @@ class Definition:
 class _Drain:
     """Confirms unseen what a filter does not want, and nothing else.
 
-    The counterpart of brokers that drop a message for a subscriber whose filter does not match. Every message
-    is evaluated again before it is confirmed: one that is wanted goes to the consumer.
+    Other brokers drop a message for a subscriber whose filter does not match; this does the same. Every
+    message is evaluated again before it is confirmed: one that is wanted goes to the consumer.
     """
 
     __slots__ = ("_complement", "_consumer")
@@ -107,13 +107,13 @@ class _Drain:
         self._complement = complement
 
     def _deliver(self, messages: list[Push], places: Places) -> None:
-        """Take messages in that have just arrived."""
+        """Take in messages that have just arrived."""
         consumer = self._consumer
         unwanted: list[bytes] = []
         wanted: list[Numbered] = []
         for number, message in numbered(messages, places):
             if self._complement.may_discard(properties_of(message, consumer._max_message_size)):
-                unwanted.append(message[2])
+                unwanted.append(message[GUID])
             else:
                 wanted.append((number, message))
         if wanted:
@@ -126,7 +126,7 @@ class _Drain:
 def compile_selector(
     selector: Selector, *, discard: bool, strict: bool = True
 ) -> tuple[Selector, list[Expression | None], Complement | None]:
-    """Return a selector, the expressions that mean it, and how to get what it does not want, if asked.
+    """Return a selector, its expressions, and its complement: None unless that is to be discarded.
 
     Raises:
         InvalidExpression: it is not legal.
@@ -135,7 +135,7 @@ def compile_selector(
         selector = None
     if selector is None and not discard:
         return None, [None], None
-    # Imported by the first subscription with a filter, not by everybody who only posts.
+    # Imported with the first filter: programs that only post do without.
     from bmq.subscriptions import Expression, complement, subscriptions_for
 
     if isinstance(selector, str):
@@ -180,7 +180,7 @@ def numbered(messages: list[Push], places: Places) -> Iterator[Numbered]:
 
 
 def properties_of(message: Push, limit: int) -> Properties | None:
-    """Return a message's properties; None when it has none that can be decoded, as the broker sees it."""
+    """Return a message's properties; None if it has none or they are malformed: brokers treat both alike."""
     _, _, _, flags, schema_id, compression, data = message
     if not flags & PushFlags.MESSAGE_PROPERTIES:
         return None

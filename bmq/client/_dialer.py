@@ -24,8 +24,8 @@ __all__ = ["Dialer"]
 
 logger = logging.getLogger("bmq.client")
 
-# After so many losses in so many seconds the delays are not started anew but go on: a broker that accepts and
-# closes would be asked a hundred times a second.
+# After this many losses in this many seconds the delays go on growing instead of starting again: otherwise a
+# broker that accepts connections and closes them would be tried a hundred times a second.
 _BURST = 20
 _BURST_SECONDS = 10.0
 
@@ -34,18 +34,18 @@ class Dialer:
     """Brings a session's connection up, the first time and after every loss.
 
     Args:
-        connection: what is to be brought up.
+        connection: the connection to bring up.
         options: delays and timeouts.
-        publish: tells the application.
-        reporter: tells the log what is not an event.
+        publish: hands an event to the application.
+        reporter: writes to the log what is not an event.
         addresses: where brokers listen.
-        credentials: what proves who the client is, or what to call for it.
-        ssl: how TLS is done, for all addresses; without it only for ``tcps://``.
+        credentials: the client's credentials, or a callable that returns them.
+        ssl: the context for TLS, which all addresses then use; None for the defaults, and ``tcps://`` only.
         server_hostname: the name in the broker's certificate, if it is not that of the address.
 
     Attributes:
         reconnects: how often the connection was restored.
-        last_failure: why the last attempt came to nothing.
+        last_failure: why the last attempt failed, or None.
     """
 
     def __init__(
@@ -119,14 +119,14 @@ class Dialer:
             self._reconnect_if_lost()
 
     def note(self, event: SessionEvent) -> None:
-        """The session is connected."""
+        """Take a session event: one that says the session is connected ends the handshake."""
         waits = self._handshake is not None and not self._handshake.done()
         if waits and isinstance(event, Connected | Reconnected):
             assert self._handshake is not None
             self._handshake.set_result(None)
 
     def stop(self) -> None:
-        """Try no more."""
+        """Stop connecting and reconnecting, for good."""
         self._stopped = True
         for task in (self._task, self._renewal):
             if task is not None:
@@ -159,7 +159,7 @@ class Dialer:
             try:
                 credentials = source()
             except asyncio.CancelledError as error:
-                # Nobody cancelled this task: it comes from the result() of something that was cancelled.
+                # This task was not cancelled: the callable asked something that was for its result().
                 raise ConnectionFailed("the credentials callable failed with CancelledError") from error
             if inspect.isawaitable(credentials):
                 credentials = await credentials
@@ -212,7 +212,7 @@ class Dialer:
             self._task.add_done_callback(self._reconnected)
 
     async def _reconnect(self) -> str:
-        """Try until it works; return why it did not."""
+        """Try until it works; return "", or why no more attempts are made."""
         options = self._options
         self.last_failure = None
         try:
@@ -234,7 +234,7 @@ class Dialer:
         if self._stopped:
             return
         if task.cancelled() or task.exception():
-            # Not by close(), then: by whoever cancels every task there is, and nobody would ever try again.
+            # Not by close(), which calls stop(): somebody cancels all tasks. Nobody would try again.
             reason = "the task that reconnects was cancelled"
         else:
             reason = task.result()
@@ -242,7 +242,7 @@ class Dialer:
             self._connection.core.give_up(reason, self._connection.now())
             self._connection.transmit()
         else:
-            # The connection may have been lost again in the moment it was restored.
+            # The connection may have been lost again as soon as it was restored.
             self._reconnect_if_lost()
 
     async def _attempts(self) -> None:
@@ -271,7 +271,7 @@ class Dialer:
     # one attempt
 
     async def _try_all(self) -> None:
-        """Try every address once, beginning with the one that worked last or follows the one that did not."""
+        """Try every address once: first the last that worked, or the one after the last that failed."""
         failures: list[str] = []
         for _ in self._addresses:
             try:
@@ -285,7 +285,10 @@ class Dialer:
         raise ConnectionFailed("; ".join(failures))
 
     async def _try_address(self, address: Address) -> None:
-        """Try what a name stands for, one after the other; time that one does not need is for the next."""
+        """Try the IP addresses of a host one after the other.
+
+        They share ``connect_timeout``; time that one leaves unused is for the others.
+        """
         connection = self._connection
         timeout = self._options.connect_timeout
         deadline = connection.now() + timeout
@@ -310,7 +313,7 @@ class Dialer:
         except ValueError:
             pass
         else:
-            return [address.host]  # a look-up would wait for a free thread
+            return [address.host]  # getaddrinfo() would wait for a free thread
         try:
             found = await self._connection.loop.getaddrinfo(
                 address.host, address.port, type=socket.SOCK_STREAM
@@ -372,7 +375,7 @@ class Dialer:
 
 
 def _ends_a_tls_handshake(error: OSError) -> bool:
-    """Whether this is how an attempt ends at a peer that does not speak TLS."""
+    """Whether an attempt may have failed with this error because the peer does not speak TLS."""
     if isinstance(error, ssl_module.SSLError):
         return not isinstance(error, ssl_module.SSLCertVerificationError)
     return isinstance(error, ConnectionResetError | ConnectionAbortedError | BrokenPipeError)

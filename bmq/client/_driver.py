@@ -1,4 +1,4 @@
-"""What keeps a session going: hands what its core reports to whom it is for."""
+"""Puts the parts of a session together, and hands on what its core reports."""
 
 from __future__ import annotations
 
@@ -51,15 +51,16 @@ _T = TypeVar("_T")
 
 logger = logging.getLogger("bmq.client")
 
-# The event loop keeps no task alive. These go on when nobody holds their session any more: a close that was
-# cancelled, and the watching of the host's health, which ends when the session is noticed to be gone.
+# The event loop keeps no task alive. These must go on although nobody refers to them: a close whose caller
+# was cancelled, and the watching of the host's health, which ends once its session is gone.
 _kept: set[asyncio.Task[Any]] = set()
 
 
 class Driver:
     """The parts of one session, and where events go; belongs to the event loop it was made on.
 
-    It does not hold its session: one that nobody holds is noticed, and warned of.
+    The event loop keeps neither it nor its session alive: a session dropped without being closed is
+    collected, and warns of that.
 
     Attributes:
         options: what the session was made with.
@@ -67,11 +68,11 @@ class Driver:
         connection: what moves its bytes.
         flow: backpressure.
         dialer: what connects and reconnects.
-        events: the application's.
+        events: the application's subscribers to session events.
         guids: makes the GUIDs of posts.
-        schema_ids: numbers the sequences of their properties' names.
+        schema_ids: numbers the sequences of property names that posts have.
         queues: the queues that were opened, or are being opened, and are not closed.
-        sealed: closing has come so far that not even handlers in flight may post any more.
+        sealed: nothing may be posted any more: closing has waited for handlers in flight long enough.
     """
 
     def __init__(
@@ -117,9 +118,9 @@ class Driver:
         )
         self.queues: dict[QueueCore, Queue] = {}
         self.sealed = False
-        # How many messages have arrived: what they are numbered with.
+        # How many messages have arrived: the delivery number of the next one.
         self._delivered = 0
-        # How many arrived for what is not open.
+        # How many arrived for queues that are not open.
         self._astray = 0
         self._health_task: asyncio.Task[None] | None = None
         if host_health is not None:
@@ -134,20 +135,20 @@ class Driver:
             raise
 
     def keep(self, coroutine: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-        """Run a coroutine as a task that lives until it is done, whoever is interested in it."""
+        """Run a coroutine as a task that is kept alive until it is done."""
         task = self.loop.create_task(coroutine)
         _kept.add(task)
         task.add_done_callback(_kept.discard)
         return task
 
     def give_up(self) -> None:
-        """End the session at once, if closing it has not."""
+        """End the session at once, unless it has ended."""
         self.sealed = True
         self.dialer.stop()
         self.connection.give_up("")
 
     def abandon(self) -> None:
-        """End the session at once: nobody is left to close it, but there may be futures of its posts."""
+        """End a dropped session at once: somebody may still wait for the outcomes of its posts."""
         try:
             # Not here: garbage may be collected in any thread.
             self.loop.call_soon_threadsafe(self._abandoned)
@@ -167,7 +168,7 @@ class Driver:
     # what queues and consumers call
 
     def check_open(self) -> None:
-        """Raise unless the session can be used, here.
+        """Raise unless the session can be used from here.
 
         Raises:
             SessionClosed: it is closed or closing.
@@ -192,7 +193,10 @@ class Driver:
         await self.flow.room()
 
     def configure(self, queue: QueueCore, subscriptions: Sequence[SubscriptionCore]) -> asyncio.Future[None]:
-        """Have the broker brought up to what a queue's subscriptions are at the end of this turn."""
+        """Give a queue other subscriptions; return a future for the broker's answer.
+
+        The broker is told at the end of this turn of the event loop.
+        """
         done: asyncio.Future[None] = self.loop.create_future()
         deadline = self.connection.now() + self.options.configure_timeout
         self.core.configure_queue(queue, subscriptions, done, deadline)
@@ -262,7 +266,7 @@ class Driver:
             self._happened(event)
 
     def _note_astray(self, event: Astray) -> None:
-        # Some are to be expected when a queue is closed under flow: one line says it for all.
+        # Some are normal when a queue is closed while messages flow: one warning is enough.
         level = logging.DEBUG if self._astray else logging.WARNING
         self._astray += event.messages
         logger.log(
@@ -275,8 +279,8 @@ class Driver:
         )
 
     def _deliver(self, event: Pushed) -> None:
-        # Subscriptions take turns: each consumer gets its share of an event at once, in its order, and
-        # with it what it was among all: it may pass messages on.
+        # In an event, messages of several subscriptions alternate. Each consumer gets its own in one call,
+        # with their delivery numbers: should it pass messages on, these tell where they belong.
         shares: dict[Any, tuple[list[Push], Places]] = {}
         number = self._delivered
         for _, subscription, messages in event.deliveries:

@@ -72,14 +72,14 @@ class EventStream:
             try:
                 self._callback(event)
             except (KeyboardInterrupt, SystemExit) as error:
-                # As from every callback of the event loop, but not in the middle of the session's work.
+                # They end the event loop, as from any callback of it, but not in the middle of our work.
                 asyncio.get_running_loop().call_soon(_raise, error)
             except BaseException:
-                # Whatever it is: a CancelledError comes from the result() of something that was cancelled.
+                # CancelledError too: the callback asked something that was cancelled for its result().
                 logger.exception("the session event callback failed on %r", event)
 
     def end(self) -> None:
-        """The session is over: subscribers end behind the last event."""
+        """The session is over: subscribers end after the last event."""
         self._ended = True
         for subscriber in list(self._subscribers):
             subscriber.end()

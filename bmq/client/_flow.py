@@ -15,18 +15,18 @@ __all__ = ["Flow"]
 
 
 class Flow:
-    """Who waits for the window of unacknowledged posts, and whether there is reading.
+    """Who waits for room in the window of unacknowledged posts, and whether the connection is read.
 
-    Room is given again when the window is half empty: many posts at once cost less than each on its own.
+    Those who wait go on once the window is half empty: many posts at once cost less than one at a time.
 
     Args:
         connection: the session's connection.
         options: the limits.
-        publish: tells the application.
+        publish: hands an event to the application.
 
     Attributes:
         buffered_messages: how many messages wait for the application.
-        buffered_bytes: how many bytes of them.
+        buffered_bytes: how many bytes they have.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Flow:
         try:
             await waiter
         finally:
-            # Not there any more if others were woken between the cancel and now.
+            # wake() may have emptied the list between the cancellation and now.
             if waiter.cancelled() and waiter in self._for_room:
                 self._for_room.remove(waiter)
 
@@ -116,7 +116,7 @@ class Flow:
                 self._connection.set_reading(False)
         elif self._holds_more_than(1):
             self._slow = True
-            # While queues are being reopened there are answers to wait for, behind messages: twice as much.
+            # While queues are being reopened, the answers may come behind messages: read up to twice as much.
             if self._connection.core.restored or self._holds_more_than(2):
                 self._connection.set_reading(False)
             self._publish(SlowConsumer(self.buffered_messages, self.buffered_bytes))
@@ -129,7 +129,7 @@ class Flow:
         )
 
     def restored(self) -> None:
-        """The answers that were waited for are there."""
+        """Every queue is reopened: no more answers have to be read."""
         if self._slow:
             self._connection.set_reading(False)
 

@@ -11,7 +11,8 @@ __all__ = ["Handlers"]
 
 _Task: TypeAlias = asyncio.Task[object]
 
-# Forgotten entries are looked for when there are more than these, and twice as many as the last time.
+# Entries of tasks that have ended are removed when there are more than these, and twice as many as after the
+# last time.
 _SOME = 64
 
 
@@ -19,7 +20,7 @@ class Handlers:
     """The messages of one queue that are being handled, and the tasks that do it.
 
     What is handled outside of ``async with`` is not known here: such a message is either confirmed in time,
-    or delivered again. A task that has ended handles nothing any more, whatever it has left open.
+    or delivered again. A task that has ended handles nothing any more, even if it never left its block.
     """
 
     __slots__ = ("_held", "_many", "_waiters")
@@ -41,7 +42,7 @@ class Handlers:
             self._many = max(_SOME, 2 * len(self._held))
 
     def leave(self, held: object) -> None:
-        """It is done with it; whichever task says so: an abandoned generator is closed by another one."""
+        """It was handled. Any task may say so: an abandoned generator is closed by another one."""
         self._held.pop(held, None)
         self._look()
 
@@ -65,7 +66,7 @@ class Handlers:
                     task.remove_done_callback(self._look)
 
     def _tasks(self) -> Iterator[_Task | None]:
-        """The task of each message that is being handled; None for one that no task does."""
+        """The task of each message that is being handled; None if that is not in a task."""
         for by in self._held.values():
             if _at_work(by):
                 yield by() if by is not None else None

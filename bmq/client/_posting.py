@@ -27,7 +27,7 @@ PostFuture = asyncio.Future[Ack]
 
 _PLAIN = int(PutFlags.ACK_REQUESTED)
 _WITH_PROPERTIES = int(PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES)
-# post_many lets the event loop run after this much: acknowledgements come back while it goes on.
+# post_many lets the event loop run after this much: acknowledgements are handled while it goes on.
 _TURN_MESSAGES = 500
 _TURN_BYTES = 512 * 1024
 
@@ -48,12 +48,12 @@ class PostBatch:
         self._waiter: asyncio.Future[None] | None = None
 
     def accepted(self, count: int) -> None:
-        """So many posts were acknowledged."""
+        """Count posts that were acknowledged."""
         self.report.acknowledged += count
         self._settled(count)
 
     def failed(self, index: int, error: PostError) -> None:
-        """One post was not accepted."""
+        """Note that one post was not accepted."""
         self.report.failures.append(FailedPost(index, error))
         self._settled(1)
 
@@ -70,7 +70,7 @@ class PostBatch:
 
 
 def settle(outcomes: list[Outcome]) -> None:
-    """Give outcomes to whom they are for; acknowledgements of one batch go in bulk."""
+    """Give each post's future its outcome; those of a ``post_many`` are counted in bulk."""
     batch: PostBatch | None = None
     count = 0
     for token, tag, guid, status, queue in outcomes:
@@ -92,7 +92,7 @@ def settle(outcomes: list[Outcome]) -> None:
 
 
 def post_error(guid: bytes, status: AckStatus, queue: QueueCore) -> PostError:
-    """Say what became of a post that was not accepted."""
+    """Return the error for a post that was not accepted."""
     text = guid_to_text(guid)
     why = _REASONS.get(status, "the broker refused it without saying why")
     return PostError(
@@ -180,7 +180,7 @@ class Poster:
             await asyncio.sleep(0)
 
     async def _post_as_they_come(self, items: AsyncIterable[Any], batch: PostBatch) -> None:
-        """What there is does not wait for what may come late."""
+        """Post each item as it comes, without waiting for the next, which may come late."""
         async for item in items:
             while not self._flow.takes_posts:
                 await self._driver.room()

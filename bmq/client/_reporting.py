@@ -1,7 +1,7 @@
-"""What happens to a session, said in the log: one line when it begins, one when it is over.
+"""The log of a session: for whatever goes wrong one line when it begins, and one when it is over.
 
-Lines that belong together have the same level, WARNING, so that a program that configures no logging sees
-both. What repeats is said less and less often.
+Both have the same level, WARNING, so that a program that configures no logging sees both. What goes on, or
+happens again and again, is logged rarely.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ __all__ = ["Reporter"]
 
 logger = logging.getLogger("bmq.client")
 
-# An outage that goes on is said again after so many seconds, then after twice as many, up to the second.
+# An outage is logged again after so many seconds, then after twice as many, up to the second number.
 _FIRST_REMINDER = 10.0
 _RARELY = 600.0
-# A consumer that is slow again and again is said to be so once in so many seconds.
+# That the application is slow is logged at most once in so many seconds.
 _SLOW_EVERY = 60.0
 
 
 class Reporter:
     """Writes the log of one session.
 
-    It hears of everything through :meth:`note`; only the reminders of an outage need a timer.
+    Everything comes through :meth:`note`; only the reminders of an outage need a timer.
     """
 
     def __init__(self, driver: Driver) -> None:
         self._driver = weakref.ref(driver)
         self._connected = False
-        # Since when there is no connection, or one that is not restored yet.
+        # When the connection was lost whose queues are not reopened yet.
         self._down_since: float | None = None
         self._interval = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -63,7 +63,7 @@ class Reporter:
         self._slow_unsaid = 0
 
     def note(self, event: SessionEvent) -> None:
-        """Say what happened, if it is worth a line."""
+        """Log what happened, if it is worth a line."""
         driver = self._driver()
         if driver is None:
             return
@@ -116,7 +116,7 @@ class Reporter:
         if self._down_since is not None:
             return  # lost again before everything was restored
         if not driver.options.reconnect:
-            return  # the end of the session will say it
+            return  # the line about the end of the session says it
         logger.warning(
             "the connection to %s was lost: %s; reconnecting, %s and %s are kept",
             driver.dialer.address,
@@ -173,7 +173,7 @@ class Reporter:
         self._over()
 
     def _ended(self, driver: Driver, reason: str) -> None:
-        # Whoever connects for the first time gets an error instead.
+        # When connecting for the first time fails, the caller gets an error instead.
         if reason and self._connected:
             logger.error("the session with %s is over: %s", driver.dialer.target, reason)
         self._over()

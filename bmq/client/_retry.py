@@ -20,10 +20,10 @@ def exponential_backoff(
     """Yield delays in seconds: the first almost nothing, then exponential with full jitter.
 
     Args:
-        first: the first delay is drawn from 0 to this: a restarted broker is not met by all clients at once.
-        base: the second is drawn from 0 to this, and so on, times ``factor``,
-        factor: the growth,
-        cap: up to this. By default no client stays away much longer than its broker did.
+        first: the first delay is at most this. Delays are random: clients do not all come back at once.
+        base: the second delay is at most this.
+        factor: how much this limit grows from each delay to the next.
+        cap: no delay is longer. By default no client stays away much longer than its broker did.
     """
     yield _random.uniform(0, first)
     for attempt in count(1):

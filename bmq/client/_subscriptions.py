@@ -14,7 +14,7 @@ from bmq.client._definition import Definition, Numbered, Places, numbered, prope
 from bmq.errors import ConfigureQueueError, QueueClosed, RequestTimeout
 from bmq.protocol.client.events import UnclaimedMessages
 from bmq.protocol.client.queue import SubscriptionCore
-from bmq.wire.push import Push
+from bmq.wire.push import GUID, Push
 
 if TYPE_CHECKING:
     from bmq.client._driver import Driver
@@ -33,7 +33,7 @@ _number = itemgetter(0)
 
 
 class Subscriptions:
-    """The consumers of one queue that are to have messages.
+    """The consumers of one queue that have begun to receive.
 
     They are handed to the protocol as one set of subscriptions, and :meth:`configured` says what became of
     it: there, and only there, changes that failed are undone.
@@ -61,20 +61,20 @@ class Subscriptions:
         return [consumer for consumer in self._consumers if consumer in has]
 
     def wanted(self) -> list[SubscriptionCore]:
-        """What the stream is to have."""
+        """The subscriptions that the broker is to have."""
         return [each for consumer in self._consumers for each in consumer._definition.subscriptions]
 
     # changes
 
     def add(self, consumer: Consumer) -> None:
-        """Have a consumer from the beginning: before the queue is opened."""
+        """Add a consumer before the queue is opened."""
         self._consumers[consumer] = None
 
     def begin(self, consumer: Consumer) -> asyncio.Future[None]:
-        """Add a consumer; return what tells when the broker has agreed.
+        """Add a consumer; return a future for the broker's answer.
 
         Raises:
-            QueueClosed, SessionClosed: there are no changes any more.
+            QueueClosed, SessionClosed: consumers cannot be added any more.
         """
         self._queue._check_open()
         if consumer.closed:
@@ -89,7 +89,7 @@ class Subscriptions:
         return asked
 
     async def begun(self, consumer: Consumer, asked: asyncio.Future[None]) -> None:
-        """Wait until the broker has agreed; else the consumer is out, and may begin again."""
+        """Wait until the broker has agreed; if it does not, the consumer is removed, and may begin again."""
         try:
             await asked
         except BaseException as error:
@@ -105,7 +105,7 @@ class Subscriptions:
         if consumer not in self._consumers:
             return
         del self._consumers[consumer]
-        # At once: what still arrives for it was delivered later.
+        # Before the broker answers: what still arrives for it comes later in the order of delivery.
         self._place(consumer._take_back())
         try:
             await self._ask()
@@ -118,7 +118,7 @@ class Subscriptions:
             raise
 
     async def redefine(self, consumer: Consumer, definition: Definition) -> None:
-        """Make a consumer's subscription another one; it stays as the broker has it when that fails."""
+        """Give a consumer another definition; when that fails, it has again what the broker agreed to."""
         consumer._definition = definition
         if consumer not in self._consumers:
             return
@@ -150,11 +150,11 @@ class Subscriptions:
             consumer._definition = agreed.get(consumer, consumer._definition)
 
     def _ask(self) -> asyncio.Future[None]:
-        """Have the stream be what the consumers say."""
+        """Ask the broker for what the consumers want now."""
         return self._driver.configure(self._queue._core, self.wanted())
 
     def _ask_again(self) -> None:
-        """Have the stream be what the consumers say, whatever became of the last attempt."""
+        """Ask the broker once more for what the consumers want, after an attempt that failed."""
         if not self._queue.closed:
             repeating = self._ask()
             self._repeating.add(repeating)
@@ -163,12 +163,12 @@ class Subscriptions:
     def _repeated(self, repeating: asyncio.Future[None]) -> None:
         self._repeating.discard(repeating)
         if not repeating.cancelled():
-            repeating.exception()  # nobody asked for it: the next change will tell
+            repeating.exception()  # nobody waits for this one: an error shows at the next change
 
     # messages without a consumer of their own
 
     def deliver(self, messages: list[Push], places: Places) -> None:
-        """Take messages that have just arrived, for a consumer that has left, or for one nobody knows."""
+        """Take in messages that have just arrived for a consumer that has left, or for an unknown one."""
         self._place(list(numbered(messages, places)))
 
     def _place(self, messages: list[Numbered]) -> None:
@@ -186,14 +186,15 @@ class Subscriptions:
         unwanted: list[bytes] = []
         left: list[Numbered] = []
         for each in messages:
-            properties = properties_of(each[1], limit)
+            _, push = each
+            properties = properties_of(push, limit)
             for consumer in ranked:
                 if consumer._definition.takes(properties):
                     shares.setdefault(consumer, []).append(each)
                     break
             else:
                 if any(consumer._definition.discards(properties) for consumer in ranked):
-                    unwanted.append(each[1][2])
+                    unwanted.append(push[GUID])
                 else:
                     left.append(each)
         for consumer, share in shares.items():
@@ -208,12 +209,12 @@ class Subscriptions:
             self._mention_unclaimed(True)
 
     def _place_unclaimed(self) -> None:
-        """See whether somebody wants now what nobody wanted so far."""
+        """Offer the unclaimed messages to the consumers there are now."""
         messages, self.unclaimed = self.unclaimed, []
         self._place(messages)
 
     def _mention_unclaimed(self, later: bool) -> None:
-        """Have the application told in a while that there are unclaimed messages; or not any more."""
+        """Tell the application of unclaimed messages after a while, or (False) not any more."""
         if self._mention is not None:
             self._mention.cancel()
             self._mention = None

@@ -157,8 +157,8 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
     busy consumer.
 
     SIGTERM, where the application has no handler of its own, cancels the coroutine, so that what it has open
-    is closed in good order, and ends the process with status 143. SIGINT is what it is with ``asyncio.run``:
-    a KeyboardInterrupt, once the coroutine was cancelled.
+    is closed in good order, and ends the process with status 143. SIGINT does what it does with
+    ``asyncio.run``: it cancels the coroutine, then raises KeyboardInterrupt.
     """
     freezes = not gc.get_freeze_count()
     if freezes:

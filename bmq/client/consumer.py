@@ -16,7 +16,7 @@ from bmq.client._definition import Definition, Numbered, Places, changed_options
 from bmq.client.message import Message, MessageBatch
 from bmq.errors import Error, QueueClosed
 from bmq.protocol.client.queue import SubscriptionOptions
-from bmq.wire.push import Push
+from bmq.wire.push import DATA, Push
 
 if TYPE_CHECKING:
     from bmq.client.queue import Queue
@@ -89,16 +89,17 @@ class Consumer:
         self._flow = queue._driver.flow
         self._max_message_size = queue._driver.options.max_message_size
         self._subscriptions = queue._subscriptions
-        # What tells the broker of it, while it does.
+        # The task that tells the broker of this consumer, while it runs.
         self._opening: asyncio.Task[None] | None = None
         self._definition = Definition(self, selector, expressions, options, discard)
-        # What waits for the application, how many messages ever came into this line, and where their runs
-        # begin: (index among those, delivery number).
+        # The messages that wait for the application, how many ever joined this line, and their delivery
+        # numbers, as runs that count up by one: (index of the first among those that ever joined, its
+        # number).
         self._messages: deque[Push] = deque()
         self._arrived = 0
         self._runs: deque[tuple[int, int]] = deque()
-        # The bytes the driver counts as waiting here, and what of them was taken out of the line and not
-        # counted yet: counting costs as much as taking.
+        # The bytes that the session's Flow counts as waiting here, and what has left the line since it was
+        # told: it is told of several at once, since telling costs as much as taking a message out.
         self._counted_bytes = 0
         self._taken = 0
         self._taken_bytes = 0
@@ -284,7 +285,7 @@ class Consumer:
     # what the queue and its messages call
 
     def _start(self) -> asyncio.Task[None]:
-        """Begin to have messages; return what tells when the broker has agreed, which goes on by itself."""
+        """Begin to receive; return the task that is done when the broker has agreed."""
         if self._opening is None:
             asked = self._subscriptions.begin(self)
             self._opening = asyncio.get_running_loop().create_task(self._subscriptions.begun(self, asked))
@@ -294,10 +295,10 @@ class Consumer:
     def _opened(self, opening: asyncio.Task[None]) -> None:
         self._opening = None
         if not opening.cancelled():
-            opening.exception()  # whoever waits for it is told; the next who receives tries again
+            opening.exception()  # those who wait for the task get the error; the next receiver tries again
 
     def _deliver(self, messages: list[Push], places: Places) -> None:
-        """Take messages in that have just arrived."""
+        """Take in messages that have just arrived."""
         if self._closed or self not in self._subscriptions:  # a queue that closes takes nothing any more
             self._subscriptions.deliver(messages, places)
             return
@@ -317,7 +318,7 @@ class Consumer:
         self._count(messages)
 
     def _merge(self, messages: list[Numbered]) -> None:
-        """Take in messages of others, each at its place by the order of delivery."""
+        """Take in messages that others had, each at its place in the order of delivery."""
         waiting = list(self._numbered())
         self._runs.clear()
         self._messages.clear()
@@ -342,15 +343,15 @@ class Consumer:
             index += 1
 
     def _count(self, messages: list[Push]) -> None:
-        """Count messages that came into the line, and wake who waits for them."""
-        size = sum([len(message[6]) for message in messages])
+        """Count messages that joined the line, and let those who wait take them."""
+        size = sum([len(message[DATA]) for message in messages])
         self._counted_bytes += size
         self._flow.count(len(messages), size)
         if self._waiters:
             self._wake(len(messages))
 
     def _take_back(self) -> list[Numbered]:
-        """Give up the messages that wait unseen."""
+        """Remove and return the messages that wait unseen."""
         messages = list(self._numbered())
         self._clear()
         return messages
@@ -377,7 +378,7 @@ class Consumer:
         messages = self._messages
         push = messages.popleft()
         self._taken += 1
-        self._taken_bytes += len(push[6])
+        self._taken_bytes += len(push[DATA])
         if self._taken >= _COUNT_EVERY or not messages:
             self._count_taken()
         return Message(self, push)
@@ -391,7 +392,7 @@ class Consumer:
             return batch
         pushes = [messages.popleft() for _ in range(limit)]
         self._taken += limit
-        self._taken_bytes += sum([len(push[6]) for push in pushes])
+        self._taken_bytes += sum([len(push[DATA]) for push in pushes])
         self._count_taken()
         return MessageBatch(self, [Message(self, push) for push in pushes])
 
@@ -418,7 +419,7 @@ class Consumer:
     async def _arrival(self) -> None:
         """Wait until there may be a message, or the consumer is closed; activate it first if need be.
 
-        What was begun goes on when this is cancelled: others may wait for it, or come back for it.
+        Cancelling it does not stop the activation: others may wait for that, or the same caller again.
         """
         if self not in self._subscriptions or self._opening is not None:
             opening = self._start()
@@ -431,7 +432,7 @@ class Consumer:
         try:
             await waiter
         except asyncio.CancelledError:
-            # The message this waiter was woken for is still in line: wake somebody else for it.
+            # The message this caller was to take is still in line: it is for the next who waits.
             if waiter.done() and not waiter.cancelled() and self._messages:
                 self._wake(1)
             raise

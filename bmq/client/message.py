@@ -13,7 +13,7 @@ from bmq.wire.guid import guid_to_text
 from bmq.wire.message import NO_PROPERTIES, split_application_data, split_properties
 from bmq.wire.options import LimitedIds
 from bmq.wire.properties import Properties, PropertyInput
-from bmq.wire.push import Push
+from bmq.wire.push import COMPRESSION, DATA, FLAGS, GUID, SUB_IDS, Push
 
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
@@ -68,8 +68,8 @@ class Message:
             ProtocolError: the producer's data is malformed or decompresses to more than the session allows.
         """
         push = self._push
-        if not (push[3] & _HAS_PROPERTIES or push[5]):
-            return push[6]
+        if not (push[FLAGS] & _HAS_PROPERTIES or push[COMPRESSION]):
+            return push[DATA]
         if self._properties is None:
             self._split()
         return self._payload
@@ -84,7 +84,9 @@ class Message:
         properties = self._properties
         if properties is None:
             push = self._push
-            properties = self._split() if push[3] & _HAS_PROPERTIES or push[5] else NO_PROPERTIES
+            properties = (
+                self._split() if push[FLAGS] & _HAS_PROPERTIES or push[COMPRESSION] else NO_PROPERTIES
+            )
         return properties
 
     @property
@@ -93,7 +95,7 @@ class Message:
 
         Its length is what the message counts against ``max_unconfirmed_bytes``.
         """
-        return self._push[6]
+        return self._push[DATA]
 
     @property
     def property_types(self) -> dict[str, PropertyType]:
@@ -110,7 +112,7 @@ class Message:
     @property
     def guid(self) -> str:
         """The message's GUID: 32 upper-case hexadecimal digits, the same on every delivery."""
-        return guid_to_text(self._push[2])
+        return guid_to_text(self._push[GUID])
 
     @property
     def queue_uri(self) -> str:
@@ -129,15 +131,15 @@ class Message:
         It does so for messages that were delivered before, and for those that waited for a matching
         subscription; the protocol does not tell the two apart.
         """
-        return bool(self._push[3] & _OUT_OF_ORDER)
+        return bool(self._push[FLAGS] & _OUT_OF_ORDER)
 
     @property
     def delivery_attempts_left(self) -> int | None:
-        """How often it is delivered once more unless it is confirmed; None where the broker does not say.
+        """How many more times it is delivered if it is not confirmed; None where the broker does not say.
 
-        Brokers tell each other; one that tells clients too is not known to exist yet.
+        Brokers tell each other; none is known yet that tells clients.
         """
-        ids = self._push[1]
+        ids = self._push[SUB_IDS]
         return ids.attempts_left if isinstance(ids, LimitedIds) else None
 
     def confirm(self) -> None:
@@ -148,7 +150,7 @@ class Message:
         delivered again.
         """
         if not self.confirmed:
-            self._consumer.queue._confirm(self._push[2])
+            self._consumer.queue._confirm(self._push[GUID])
             self.confirmed = True
 
     async def __aenter__(self) -> Message:
@@ -167,7 +169,7 @@ class Message:
             self._consumer.queue._handlers.leave(self)
 
     def __repr__(self) -> str:
-        return f"<bmq.Message {self.guid} from {self.queue_uri}, {len(self._push[6])} bytes>"
+        return f"<bmq.Message {self.guid} from {self.queue_uri}, {len(self._push[DATA])} bytes>"
 
 
 class MessageBatch(Sequence[Message]):
@@ -185,7 +187,7 @@ class MessageBatch(Sequence[Message]):
     def confirm(self) -> None:
         """Confirm every message of the batch that is not confirmed yet, as :meth:`Message.confirm` does."""
         waiting = [message for message in self._messages if not message.confirmed]
-        self._consumer.queue._confirm_many([message._push[2] for message in waiting])
+        self._consumer.queue._confirm_many([message._push[GUID] for message in waiting])
         for message in waiting:
             message.confirmed = True
 
@@ -232,7 +234,7 @@ class PutMessage:
             :attr:`Message.guid` has them. The broker drops a second message with the same GUID within its
             deduplication window, so equal GUIDs must mean equal messages.
         tags: tags that a :class:`bmq.TagFilter` selects by; each becomes a property.
-        compression: how the payload is compressed; None for the queue's way.
+        compression: how the payload is compressed; None for the queue's default.
     """
 
     data: bytes | bytearray | memoryview

@@ -35,7 +35,7 @@ __all__ = [
 CredentialsSource = Credentials | Callable[[], Credentials | Awaitable[Credentials]]
 
 
-# Any broker sends control messages of this size.
+# The control messages of any broker may be this large, in bytes.
 _MIN_EVENT_SIZE = 4096
 _TIMES = (
     "connect_timeout",
@@ -66,7 +66,7 @@ def check_compression(value: object) -> None:
 
 
 def _at_least(value: object, limit: int) -> bool:
-    """Whether it is a number and not less; a comparison with NaN is never true."""
+    """Whether a value is a number, and not less than ``limit``; NaN is not."""
     return isinstance(value, int | float) and not isinstance(value, bool) and value >= limit
 
 
@@ -86,7 +86,7 @@ class SessionOptions:
         close_timeout: for closing a queue.
         disconnect_timeout: for the whole of :meth:`Session.close`.
         compression: how payloads are compressed when posted, unless the queue or the post says otherwise.
-        compression_level: zlib's level: 1 is the fastest, 9 the smallest, -1 what zlib takes for the best.
+        compression_level: zlib's level: 1 is the fastest, 9 the smallest, -1 zlib's default, 0 stores only.
         compression_threshold: payloads of fewer bytes are not compressed.
         max_unacked_messages: how many posts may be without outcome before ``post`` waits.
         max_unacked_bytes: how many bytes of payloads and properties they may have.
@@ -95,11 +95,11 @@ class SessionOptions:
         max_buffered_bytes: how many bytes of them.
         max_event_size: the largest event accepted from the broker.
         max_message_size: the largest payload, decompressed, accepted from the broker.
-        repeat_subscriptions_after: how long a queue's subscriptions with expressions may be quiet before the
-            broker is told them once more. A real broker under load stops delivering to such subscriptions
-            until something happens to the queue; telling it what it knows changes nothing else. It is
-            repeated with growing pauses, and soon again when it helped. 0 switches this off.
-        repeat_subscriptions_every: how long these pauses grow.
+        repeat_subscriptions_after: how long a queue's subscriptions with expressions may receive nothing
+            before they are sent to the broker again. A real broker under load stops delivering to such
+            subscriptions until something happens to the queue; sending it what it has changes nothing else.
+            The pauses between repetitions grow, and are short again once one has helped. 0 switches this off.
+        repeat_subscriptions_every: the longest of these pauses.
         drop_confirmed_redeliveries: whether a message that is delivered again after a reconnect, although
             this process had confirmed it, is confirmed again instead of being handed to the application.
         reconnect: whether a lost connection is restored.
@@ -107,8 +107,9 @@ class SessionOptions:
         retry_first_connect: whether a first connection that fails is retried too.
         reconnect_timeout: how long to try before the session gives up; None for ever.
         busy_poll: for how long after it sent or received something the session keeps the event loop from
-            sleeping, so that what comes meanwhile is met awake. Waking a core takes some 40 microseconds of
-            each round trip; this takes a whole core for as long as there is traffic. 0 lets it sleep.
+            sleeping, so that what comes meanwhile is handled at once. Resuming a sleeping core takes some 40
+            microseconds of each round trip; this keeps a whole core busy for as long as there is traffic.
+            0 lets it sleep.
         is_retryable: says whether an attempt that failed with this error is worth another one.
     """
 

@@ -21,7 +21,7 @@ from bmq.wire.constants import Compression
 from bmq.wire.control import QueueFlags
 from bmq.wire.guid import guid_from_text
 from bmq.wire.properties import PropertyInput
-from bmq.wire.push import Push
+from bmq.wire.push import GUID, Push
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ logger = logging.getLogger("bmq.client")
 
 DEFAULT_MAX_UNCONFIRMED_MESSAGES = 1000
 DEFAULT_MAX_UNCONFIRMED_BYTES = 33_554_432
-# Handlers and posts may take all the time there is: the broker still gets this much to answer, in seconds.
+# When handlers and posts have used up the time for closing, the broker still has this many seconds to answer.
 _FOR_THE_ANSWER = 1.0
 
 
@@ -103,7 +103,7 @@ class Queue:
 
     @property
     def state(self) -> QueueState:
-        """Where its state machine is."""
+        """The state it is in."""
         return self._core.state
 
     @property
@@ -167,7 +167,7 @@ class Queue:
             guid: the GUID to use instead of a generated one, as :attr:`bmq.Message.guid` has them: 32
                 upper-case hexadecimal digits. The broker drops a second message with the same GUID within
                 its deduplication window.
-            compression: how the payload is compressed; None for the queue's way.
+            compression: how the payload is compressed; None for the queue's default.
             timeout: seconds to wait for the outcome; None leaves it to the queue's deduplication time, after
                 which a post that stayed unanswered fails.
 
@@ -301,20 +301,20 @@ class Queue:
     ) -> Consumer:
         """Make a consumer for the messages that match.
 
-        Nothing is sent before ``async with``, ``await`` or receiving activates it. It stands next to the
-        others of the queue, the default subscription among them if somebody has received from the queue
-        itself.
+        Nothing is sent before ``async with``, ``await`` or receiving activates it. It does not replace the
+        queue's other consumers; the default subscription is one of them once somebody has received from the
+        queue itself.
 
         Args:
             selector: what to receive: an expression as text or :class:`bmq.Expression`, a filter built with
                 ``bmq.P``, a :class:`bmq.TagFilter` or :class:`bmq.CmqTags`; None or "" for everything. One
-                that exceeds the limits of an expression becomes several where that means the same.
+                too big for one expression becomes several, where these can mean the same.
             priority: the highest matching priority gets a message; None for the queue's.
             max_unconfirmed_messages: how many delivered messages may be unconfirmed; None for the queue's.
             max_unconfirmed_bytes: how many bytes of them; None for the queue's.
             discard_unmatched: confirm unseen whatever does not match, instead of leaving it in the queue for
-                others. It takes *all* of that, what other consumers want included: only for a queue (or an
-                appId) whose consumers all have this filter.
+                others. This confirms *all* of that, even what other consumers want: use it only for a queue
+                (or an appId) whose consumers all have this filter.
             strict: False sends an expression that does not compile as it is; the broker then delivers
                 everything.
 
@@ -335,7 +335,7 @@ class Queue:
         return subscription._consumer(self, self._options)
 
     def _deliver(self, messages: list[Push], places: Places) -> None:
-        """Take messages that have just arrived, for a subscription nobody knows."""
+        """Take in messages that have just arrived for an unknown subscription."""
         self._subscriptions.deliver(messages, places)
 
     # confirming
@@ -343,7 +343,7 @@ class Queue:
     def confirm(self, *messages: Message | str) -> None:
         """Confirm messages, also ones that were delivered to another session.
 
-        A GUID is enough: what a program that died has noted as done can be confirmed by its successor. The
+        A GUID is enough: a program can confirm what its predecessor had noted as done when it died. The
         broker ignores a GUID that it does not know, or that was confirmed before.
 
         Args:
@@ -360,7 +360,7 @@ class Queue:
                 if each.subscription.queue is not self:
                     raise UsageError(f"{each!r} is of another queue: message.confirm() knows which")
                 if not each.confirmed:
-                    guids.append(each._push[2])
+                    guids.append(each._push[GUID])
             else:
                 guids.append(guid_from_text(each))
         for each in messages:
@@ -432,7 +432,7 @@ class Queue:
             RequestTimeout: the broker did not answer in time; the queue is closed all the same. Posts that
                 still have no outcome fail with :class:`bmq.PostError`.
 
-        Cancelling it leaves the closing going on in the background.
+        Cancelling it does not stop the closing: that goes on in the background.
         """
         self._connection.check_loop()
         if self._close_task is None or self._close_task.cancelled():

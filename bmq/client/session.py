@@ -56,7 +56,7 @@ class CloseReport:
 
     @property
     def clean(self) -> bool:
-        """Nothing was left."""
+        """Whether nothing was left."""
         return not (self.unacked_posts or self.unfinished_handlers or self.unclosed_queues)
 
     def __str__(self) -> str:
@@ -69,10 +69,10 @@ class SessionStats:
     """A snapshot of a session.
 
     Attributes:
-        state: where the session is.
+        state: the session's state.
         queues: how many queues are registered.
         unacked_messages: posts without outcome.
-        unacked_bytes: the size of their payloads and properties as they travel; this much memory they hold.
+        unacked_bytes: the size of their payloads and properties as they travel; they take this much memory.
         buffered_messages: received messages that wait for the application.
         buffered_bytes: their size.
         write_buffer_bytes: what waits to be taken by the operating system.
@@ -80,7 +80,7 @@ class SessionStats:
         bytes_received: on the present connection.
         reconnects: how often the connection was restored.
         repeated_subscriptions: how often the open queues' subscriptions were repeated, because nothing came.
-        revived_messages: how many messages came at once when they were.
+        revived_messages: how many messages came right after that.
     """
 
     state: SessionState
@@ -125,22 +125,22 @@ class Session:
         Delivery stops; handlers in flight (inside ``async with message``, other than the one that calls this)
         finish; posts get their outcomes and confirmations are sent; queues are closed; the session
         disconnects. While the connection is down, posts without outcome are waited for too: it may be
-        restored in time. Without any, closing wins over reconnecting at once.
+        restored in time. If there are none, a session without a connection is closed at once.
 
-        Idempotent, also while an earlier call is still at it; works in every state.
+        Idempotent, also while an earlier call is still going on; works in every state.
 
         Args:
             timeout: seconds for all of it; None for ``disconnect_timeout``, 0 for at once. What is not done
                 then is given up: posts without outcome fail with :class:`bmq.PostError`.
 
         Returns:
-            What was left when the time was up; it is logged as a warning too, if it is anything.
+            What was left when the time was up. If anything was, it is logged as a warning too.
 
         Raises:
             UsageError: the session belongs to another event loop.
 
-        Cancelling it leaves the closing going on in the background; when the event loop ends before that is
-        done, everything is given up at once.
+        Cancelling it does not stop the closing: that goes on in the background; when the event loop ends
+        before it is done, everything is given up at once.
         """
         driver = self._driver
         driver.connection.check_loop()
@@ -194,7 +194,7 @@ class Session:
 
     def __del__(self) -> None:
         if not hasattr(self, "_close_task"):
-            return  # it was never made
+            return  # the constructor failed
         closing = self._close_task is not None and not self._close_task.done()
         if self.state is not SessionState.CLOSED and not closing:
             warnings.warn(
@@ -232,8 +232,8 @@ class Session:
         consumer that :meth:`Queue.subscribe` makes. On a broadcast queue, what is posted before that is
         missed: see ``default_subscription``.
 
-        A session may open a queue for reading in one place and for writing in another: these are two queues
-        then, each with a life of its own.
+        A session may open a queue for reading in one place and for writing in another: these are then two
+        :class:`Queue` objects, opened and closed independently.
 
         Args:
             uri: ``bmq://DOMAIN[.~TIER]/QUEUE[?id=APPID]``; readers of a fanout queue name their appId.
@@ -252,7 +252,7 @@ class Session:
                 opens the stream, and sends nothing else before. Each has a :class:`bmq.Consumer` in
                 :attr:`Queue.subscriptions`, in this order.
             compression: how payloads posted to it are compressed, unless a post says otherwise; None for the
-                session's way.
+                session's default.
             timeout: seconds to wait; None for the session's ``open_timeout``.
 
         Raises:
@@ -331,12 +331,12 @@ class Session:
 
     @property
     def options(self) -> SessionOptions:
-        """What it was made with."""
+        """The options it was made with."""
         return self._driver.options
 
     @property
     def state(self) -> SessionState:
-        """Where the session is."""
+        """The state it is in."""
         return self._driver.core.state
 
     def stats(self) -> SessionStats:

@@ -2,7 +2,7 @@
 
 ::
 
-    console = bmq.console.Console(bmq.console.Broker(uri))
+    console = bmq.console.Console(bmq.console.RemoteBroker(uri))
     async with console:
         print(console.url)
 
@@ -10,6 +10,6 @@ It needs the extra ``console``.
 """
 
 from bmq.console.server import Console, beside
-from bmq.console.source import Broker, Embedded, NotNow
+from bmq.console.source import Embedded, NotNow, RemoteBroker
 
-__all__ = ["Broker", "Console", "Embedded", "NotNow", "beside"]
+__all__ = ["Console", "Embedded", "NotNow", "RemoteBroker", "beside"]

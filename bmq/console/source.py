@@ -10,7 +10,7 @@ from typing import Protocol
 import bmq
 from bmq.admin import Admin
 
-__all__ = ["Broker", "Contents", "NotNow", "Source"]
+__all__ = ["Contents", "NotNow", "RemoteBroker", "Source"]
 
 #: At most so many messages are held at once to look into them, and so many of their bytes.
 MOST_HELD = 1000
@@ -68,7 +68,7 @@ class Source(Protocol):
         ...
 
 
-class Broker:
+class RemoteBroker:
     """A broker over the wire.
 
     Args:
@@ -160,7 +160,7 @@ class Broker:
         return [found[guid] for guid in wanted if guid in found]
 
 
-class Embedded(Broker):
+class Embedded(RemoteBroker):
     """The embedded broker of this process: what is in a message is read from its store.
 
     Args:

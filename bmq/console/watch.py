@@ -23,7 +23,7 @@ HISTORY = 300
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Sight:
     """One queue, over time."""
 
     depth: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
@@ -44,7 +44,7 @@ class Watch:
         self._source = source
         self._interval = interval
         self._admin: Admin | None = None
-        self._queues: dict[str, _Seen] = {}
+        self._queues: dict[str, _Sight] = {}
         self._before: dict[str, QueueStatistics] = {}
         self._at = 0.0
         self._looked = asyncio.Condition()
@@ -108,10 +108,10 @@ class Watch:
                 continue  # it has gone meanwhile
         self.broker = admin.broker
         elapsed = now - self._at
-        seen: dict[str, _Seen] = {}
+        seen: dict[str, _Sight] = {}
         for domain in domains:
             for queue in domain.queues:
-                each = seen[queue.uri] = self._queues.get(queue.uri) or _Seen()
+                each = seen[queue.uri] = self._queues.get(queue.uri) or _Sight()
                 counted, before = statistics.get(queue.uri), self._before.get(queue.uri)
                 if counted is not None and before is not None and elapsed > 0:
                     each.posted.append(round(max(0, counted.posted - before.posted) / elapsed, 1))

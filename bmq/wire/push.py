@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bmq.errors import ProtocolError
 from bmq.wire.codec import PUSH_HEADER
@@ -10,7 +10,18 @@ from bmq.wire.constants import Compression, PushFlags
 from bmq.wire.options import read_sub_queue_ids
 from bmq.wire.shape import read_shape, wrong_data, wrong_length
 
-__all__ = ["Push", "PushMessage", "decode_push_runs", "decode_pushes", "encode_push"]
+__all__ = [
+    "COMPRESSION",
+    "DATA",
+    "FLAGS",
+    "GUID",
+    "SUB_IDS",
+    "Push",
+    "PushMessage",
+    "decode_push_runs",
+    "decode_pushes",
+    "encode_push",
+]
 
 _HEADER_WORDS = PUSH_HEADER.size // 4
 # The words of a header as they travel, and where the fields in them are.
@@ -54,6 +65,12 @@ class PushMessage(NamedTuple):
 #: The items of a :class:`PushMessage` as a bare tuple, on the way to a consumer: it costs half as much to
 #: make, and the garbage collector looks at it once, not again and again.
 Push = tuple[int, tuple[int, ...], bytes, int, int, int, bytes]
+#: The places of these items in it.
+SUB_IDS: Final = 1
+GUID: Final = 2
+FLAGS: Final = 3
+COMPRESSION: Final = 5
+DATA: Final = 6
 
 
 def encode_push(

@@ -17,9 +17,9 @@ __all__ = [
     "CORRELATION_ID",
     "LARGE",
     "PUT_GUID",
+    "DecodedPut",
     "Outgoing",
     "Put",
-    "PutMessage",
     "PutRun",
     "decode_put_runs",
     "decode_puts",
@@ -58,7 +58,7 @@ CORRELATION_ID: Final = slice(1, 4)
 PutRun = tuple[int, list[Put]]
 
 
-class PutMessage(NamedTuple):
+class DecodedPut(NamedTuple):
     """One decoded PUT message.
 
     Attributes:
@@ -214,7 +214,7 @@ def decode_put_runs(
         offset = stop
 
 
-def decode_puts(event: bytes, body: int) -> list[PutMessage]:
+def decode_puts(event: bytes, body: int) -> list[DecodedPut]:
     """Return every PUT message of an event whose body starts at ``body``.
 
     Raises:
@@ -223,7 +223,7 @@ def decode_puts(event: bytes, body: int) -> list[PutMessage]:
     runs: list[PutRun] = []
     decode_put_runs(event, body, runs)
     return [
-        PutMessage(queue_id, guid, flags, schema_id, compression, crc, data[:length])
+        DecodedPut(queue_id, guid, flags, schema_id, compression, crc, data[:length])
         for queue_id, puts in runs
         for flags, _, guid, schema_id, compression, crc, length, data in puts
     ]

@@ -8,7 +8,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 import bmq
-from bmq.console import Broker, Console, Embedded
+from bmq.console import Console, Embedded, RemoteBroker
 from tests.console.chromium import Page, browse
 
 ORDERS = "bmq://bmq.test.mem.priority/orders"
@@ -188,7 +188,7 @@ async def test_before_messages_are_taken_it_asks(
 ) -> None:
     queue = await session.open_queue(ORDERS, write=True)
     await queue.post(b"order 66")
-    async with Console(Broker(broker.uri), interval=0.1) as console:
+    async with Console(RemoteBroker(broker.uri), interval=0.1) as console:
         await page.open(at(console, ORDERS))
         await page.until("document.querySelector('td.guid')")
         await page.click("#look")
@@ -213,7 +213,7 @@ async def test_with_a_token(page: Page, broker: bmq.broker.Broker) -> None:
 
 async def test_for_looking_only(page: Page, broker: bmq.broker.Broker, session: bmq.Session) -> None:
     await (await session.open_queue(ORDERS, write=True)).post(b"x")
-    async with Console(Broker(broker.uri), interval=0.1, read_only=True) as console:
+    async with Console(RemoteBroker(broker.uri), interval=0.1, read_only=True) as console:
         await page.open(at(console, ORDERS))
         await page.until("document.querySelector('td.guid')")
         for name in ("post", "purge", "look"):

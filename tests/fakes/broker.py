@@ -47,7 +47,7 @@ from bmq.wire.control import (
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.properties import PropertyInput, encode_properties
-from bmq.wire.put import PutMessage, decode_puts
+from bmq.wire.put import DecodedPut, decode_puts
 from tests.waiting import eventually
 from tests.wire.messages import push_message
 
@@ -78,7 +78,7 @@ class ScriptedBroker:
         self.identity: ClientIdentity | None = None
         self.credentials: list[AuthenticationRequest] = []
         self.requests: deque[ControlMessage] = deque()
-        self.puts: list[PutMessage] = []
+        self.puts: list[DecodedPut] = []
         self.confirms: list[ConfirmMessage] = []
         self.s_ids: dict[int, list[int]] = {}
         self.log: list[str] = []
@@ -115,7 +115,7 @@ class ScriptedBroker:
             else:
                 self.log.append(EventType(event.type).name)
 
-    def posted(self, puts: list[PutMessage]) -> None:
+    def posted(self, puts: list[DecodedPut]) -> None:
         """Keep posts."""
         self.puts += puts
 
@@ -187,7 +187,7 @@ class ScriptedBroker:
         return encode_event(ControlMessage(r_id=request.r_id, body=status), Codec.JSON)
 
     @staticmethod
-    def ack(puts: Iterable[PutMessage], status: AckStatus = AckStatus.SUCCESS) -> bytes:
+    def ack(puts: Iterable[DecodedPut], status: AckStatus = AckStatus.SUCCESS) -> bytes:
         """An ACK event."""
         wire = ACK_STATUS_TO_WIRE.get(status, 5)
         return encode_acks([(wire, 0, put.guid, put.queue_id) for put in puts])

@@ -12,7 +12,7 @@ from typing import Any
 
 from bmq.wire.ack import encode_acks
 from bmq.wire.confirm import ConfirmMessage
-from bmq.wire.put import PutMessage
+from bmq.wire.put import DecodedPut
 from tests.fakes.broker import Connection, Peer, ScriptedBroker
 
 
@@ -60,7 +60,7 @@ class Tally(ScriptedBroker):
         super().__init__()
         self.server = server
 
-    def posted(self, puts: list[PutMessage]) -> None:
+    def posted(self, puts: list[DecodedPut]) -> None:
         self.server.post_count += len(puts)
         if self.server.keep:
             self.server.guids += [(put.queue_id, put.guid) for put in puts]

@@ -30,7 +30,7 @@ from bmq.protocol.client.core import ClientCore, CoreOptions, SessionInput, Sess
 from bmq.protocol.client.queue import QueueCore, QueueInput, QueueState
 from bmq.protocol.machine import Machine
 from bmq.wire.control import CloseQueue, ConfigureStream, ControlMessage, Disconnect, OpenQueue, QueueFlags
-from bmq.wire.put import PutMessage
+from bmq.wire.put import DecodedPut
 from tests.fakes.broker import FEATURES
 from tests.protocol.bench import READ, WRITE, Bench, guid, held
 
@@ -102,7 +102,7 @@ class Walk(RuleBasedStateMachine):
         self.subscriptions = 0
         self.posted: dict[int, tuple[QueueCore, float]] = {}
         self.tokens_of: dict[Any, int] = {}  # the posts of each token
-        self.acked: list[PutMessage] = []
+        self.acked: list[DecodedPut] = []
         self.confirmed: set[bytes] = set()
         # What a redelivery may be recognised by, and what becomes that when the connection is lost.
         self.uncertain: set[tuple[int, int, bytes]] = set()

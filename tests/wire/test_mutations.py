@@ -16,7 +16,7 @@ from bmq.wire.event import read_event
 from bmq.wire.message import split_application_data
 from bmq.wire.options import read_sub_queue_ids
 from bmq.wire.push import PushMessage, decode_pushes
-from bmq.wire.put import PutMessage, decode_puts
+from bmq.wire.put import DecodedPut, decode_puts
 from tests.hostile import attempt, damaged
 from tests.transcripts import recorded
 
@@ -41,7 +41,7 @@ def check_error(error: ProtocolError, length: int, *, placed: bool = True) -> No
         assert 0 <= error.offset <= length
 
 
-def check_application_data(message: PutMessage | PushMessage) -> None:
+def check_application_data(message: DecodedPut | PushMessage) -> None:
     """Decode what a message carries, in both encodings whatever its header says."""
     for schema_id in {message.schema_id, 0, 1}:
         split, error = attempt(
@@ -79,7 +79,7 @@ def check_event(data: bytes) -> None:
             continue
         assert len(messages) <= len(data) // 24
         for message in messages:
-            if isinstance(message, PutMessage | PushMessage):
+            if isinstance(message, DecodedPut | PushMessage):
                 check_application_data(message)
 
 
@@ -92,7 +92,7 @@ def test_a_damaged_event_is_values_or_an_error(data: bytes) -> None:
 @given(damaged(recorded(EventType.PUT, EventType.PUSH)))
 def test_damaged_application_data_is_values_or_an_error(data: bytes) -> None:
     # The headers are right and the rest is not: the damage is behind the first message's header.
-    check_application_data(PutMessage(0, bytes(16), 3, 1, len(data) & 1, 0, data[44:]))
+    check_application_data(DecodedPut(0, bytes(16), 3, 1, len(data) & 1, 0, data[44:]))
 
 
 @given(damaged(recorded(EventType.PUSH)))

@@ -16,7 +16,7 @@ from bmq.wire.crc import crc32c
 from bmq.wire.layout import PushHeader, PutHeader
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.push import PushMessage, decode_pushes
-from bmq.wire.put import PutMessage, PutRun, decode_put_runs, decode_puts, encode_put, encode_puts
+from bmq.wire.put import DecodedPut, PutRun, decode_put_runs, decode_puts, encode_put, encode_puts
 from tests.wire.messages import push_message
 
 GUID = bytes.fromhex("40000100000000003039CD8101020304")
@@ -84,7 +84,7 @@ kinds = pytest.mark.parametrize(("build", "decode", "kind"), KINDS)
 @given(
     st.lists(
         st.builds(
-            PutMessage,
+            DecodedPut,
             queue_id=queue_ids,
             guid=guids,
             flags=st.sampled_from([2, 3]),
@@ -97,7 +97,7 @@ kinds = pytest.mark.parametrize(("build", "decode", "kind"), KINDS)
     )
 )
 @pytest.mark.statement("3.4")
-def test_puts_arrive_as_they_were_sent(messages: list[PutMessage]) -> None:
+def test_puts_arrive_as_they_were_sent(messages: list[DecodedPut]) -> None:
     encoded = [
         encode_put(
             m.queue_id, m.guid, m.data, flags=m.flags, schema_id=m.schema_id, compression=m.compression

@@ -16,7 +16,7 @@ from bmq.wire.message import join_application_data, split_application_data
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.properties import Properties, encode_properties
 from bmq.wire.push import PushMessage, decode_pushes
-from bmq.wire.put import PutMessage, decode_puts, encode_put, encode_puts
+from bmq.wire.put import DecodedPut, decode_puts, encode_put, encode_puts
 from tests.transcripts import RECORDINGS, Recorded, recorded
 from tests.wire.messages import encode_confirms, push_message
 
@@ -48,7 +48,7 @@ def event_of(event_type: EventType, messages: list[bytes]) -> bytes:
     return pack_event_header(HEADER_SIZE + len(body), event_type) + body
 
 
-def open_data(message: PutMessage | PushMessage) -> tuple[Properties, bytes]:
+def open_data(message: DecodedPut | PushMessage) -> tuple[Properties, bytes]:
     return split_application_data(
         message.data,
         has_properties=bool(message.flags & PutFlags.MESSAGE_PROPERTIES),
@@ -57,7 +57,7 @@ def open_data(message: PutMessage | PushMessage) -> tuple[Properties, bytes]:
     )
 
 
-def close_data(message: PutMessage | PushMessage) -> bytes:
+def close_data(message: DecodedPut | PushMessage) -> bytes:
     """Encode a message's application data anew from its decoded values."""
     properties, payload = open_data(message)
     new = message.schema_id != 0

@@ -20,7 +20,7 @@ from bmq.wire.message import split_application_data
 from bmq.wire.options import encode_sub_queue_ids, read_sub_queue_ids
 from bmq.wire.properties import Properties, Typed, encode_properties
 from bmq.wire.push import PushMessage, decode_pushes
-from bmq.wire.put import PutMessage, decode_puts, encode_put
+from bmq.wire.put import DecodedPut, decode_puts, encode_put
 from tests.wire.messages import encode_confirms, push_message
 
 GUID = bytes.fromhex("40000100000000003039CD8101020304")
@@ -76,7 +76,7 @@ def test_put_with_properties() -> None:
     event = read_event(PUT_WITH_PROPERTIES)
     assert (event.type, event.body) == (EventType.PUT, 8)
     [decoded] = decode_puts(event.data, event.body)
-    assert decoded == PutMessage(0, GUID, flags, 1, 0, 0x6848E6D8, NEW + b"hello")
+    assert decoded == DecodedPut(0, GUID, flags, 1, 0, 0x6848E6D8, NEW + b"hello")
     properties, payload = split_application_data(
         decoded.data, has_properties=True, schema_id=decoded.schema_id, compression=decoded.compression
     )
@@ -85,7 +85,7 @@ def test_put_with_properties() -> None:
 
 def test_put_without_properties() -> None:
     assert event_of(EventType.PUT, encode_put(0, GUID, b"hello")) == PUT_PLAIN
-    assert decode_puts(PUT_PLAIN, 8) == [PutMessage(0, GUID, 1, 0, 0, 0x9A71BB4C, b"hello")]
+    assert decode_puts(PUT_PLAIN, 8) == [DecodedPut(0, GUID, 1, 0, 0, 0x9A71BB4C, b"hello")]
 
 
 def test_push() -> None:

@@ -1,6 +1,6 @@
 """The client role: one session as a state machine without I/O.
 
-:class:`ClientCore` is its face; ``examples/sans_io_client.py`` is a blocking client on top of it.
+:class:`ClientCore` is its interface; ``examples/sans_io_client.py`` is a blocking client on top of it.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ window of unacknowledged posts, requests and their deadlines, heartbeats. Whoeve
 * what the application wants: ``open_queue``, ``configure_queue``, ``post``, ``confirm``, ``close_queue``,
 * that it is time, as ``next_deadline`` says: ``tick``,
 
-and takes what comes of it: ``data_to_send`` and ``events``. Nothing else of it is used from outside.
+and takes what follows from that: ``data_to_send`` and ``events``.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ from bmq.wire.control import (
     decode_event,
 )
 from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, Event
-from bmq.wire.push import Push, decode_push_runs
+from bmq.wire.push import GUID, Push, decode_push_runs
 from bmq.wire.uri import QueueUri
 
 __all__ = ["ClientCore", "CoreOptions", "SessionInput", "SessionState"]
 
-# While nothing is read: how often something is written. The broker hears that somebody is there although its
-# own heartbeats go unread, and a lost connection is noticed, which then only a write can do.
+# While nothing is read, a heartbeat is written this often, in seconds. It shows the broker, whose own
+# heartbeats go unread, that the client is there; and only a write can then show that the connection is lost.
 _PULSE_WHILE_PAUSED = 1.0
-# A queue that takes longer to reopen does not hold back the posts of the others.
+# How long posts to reopened queues wait for the other queues, in seconds.
 _RESTORE_PATIENCE = 1.0
 
 
@@ -81,9 +81,9 @@ class CoreOptions:
         max_incoming_event: the largest event accepted.
         max_unacked_messages: how many posts without outcome fill the window.
         max_unacked_bytes: how many bytes of them.
-        repeat_after: how long subscriptions with expressions may be quiet before they are repeated; 0 for
-            ever.
-        repeat_every: how long it takes at most until they are repeated again.
+        repeat_after: how long subscriptions with expressions may receive nothing before they are repeated; 0
+            switches this off.
+        repeat_every: the longest pause between repetitions.
         drop_confirmed_redeliveries: what was confirmed on a connection that was lost, and is delivered again,
             is confirmed again and not reported.
     """
@@ -99,7 +99,7 @@ class CoreOptions:
 
 
 class SessionState(Enum):
-    """Where a session is."""
+    """The states of a session."""
 
     STARTING = "connecting for the first time"
     STARTED = "in use"
@@ -130,12 +130,12 @@ class ClientCore(Machine):
         options: limits and timeouts.
 
     Attributes:
-        state: where the session is.
+        state: the session's state.
         post: accepts one post for a queue, which ends in one outcome (:class:`Acked`); see
             :meth:`bmq.protocol.client.posts.Posts.post`.
         post_many: accepts several; see :meth:`bmq.protocol.client.posts.Posts.post_many`.
-        posts: the posts without outcome, to look at.
-        new_properties: properties are to be written in the new encoding.
+        posts: the posts without outcome, for reading only.
+        new_properties: whether properties are to be written in the new encoding.
     """
 
     state: SessionState
@@ -147,7 +147,7 @@ class ClientCore(Machine):
         self._outbox = Outbox()
         self._requests = Requests(self._outbox)
         self.posts = Posts(self._outbox, options.max_unacked_messages, options.max_unacked_bytes)
-        # Bound here: a post pays for no call in between.
+        # The methods themselves: a post is spared a call.
         self.post = self.posts.post
         self.post_many = self.posts.post_many
         self._routes = Routes()
@@ -176,22 +176,22 @@ class ClientCore(Machine):
         self._events: list[SessionEvent | Signal] = []
         self._stopping: list[Operation] = []
         self._lost_because = ""
-        # The connection has failed: nothing more is taken from it or given to it.
+        # There is no connection, or it has failed: nothing is taken from it or given to it.
         self._broken = True
         self._restoring: set[QueueCore] = set()
         self._patience: float | None = None
         self.new_properties = False
 
-    # what comes of it
+    # output
 
     def data_to_send(self, now: float, limit: float = inf) -> list[bytes]:
         """Return the events to write, in order, large ones in pieces.
 
-        To be called once a turn, and after every call below.
+        To be called after every call below, or once after several of them.
 
         Args:
             now: the time.
-            limit: return no more once this many bytes are reached; the rest keeps.
+            limit: stop once this many bytes are reached; the rest stays for the next call.
         """
         if self._broken:
             return []
@@ -208,7 +208,7 @@ class ClientCore(Machine):
         return events
 
     def next_deadline(self) -> float | None:
-        """Return when :meth:`tick` wants to be called, or None."""
+        """Return when :meth:`tick` has to be called, or None."""
         first: float | None = None
         for deadline in (
             self._handshake.deadline,
@@ -229,17 +229,17 @@ class ClientCore(Machine):
 
     @property
     def connected(self) -> bool:
-        """The session is negotiated and in use."""
+        """Whether the session is negotiated and in use."""
         return self.state is SessionState.STARTED and not self._broken
 
     @property
     def restored(self) -> bool:
-        """The session is connected, and every queue is open again or has failed."""
+        """Whether the session is connected, and every queue is open again or has failed."""
         return self.connected and not self._restoring
 
     @property
     def broker(self) -> BrokerInfo | None:
-        """What the broker said of itself when it was connected last."""
+        """What the broker said of itself in the last handshake; None before the first."""
         return self._handshake.broker
 
     # the connection
@@ -248,7 +248,7 @@ class ClientCore(Machine):
         """A connection is there: begin the handshake.
 
         Raises:
-            SessionClosed: nobody wants it any more.
+            SessionClosed: the session is over.
         """
         if self.state is SessionState.CLOSED:
             raise SessionClosed("the session is closed")
@@ -259,7 +259,7 @@ class ClientCore(Machine):
     def channel_closed(self, reason: str, now: float) -> None:
         """The connection is gone (or could not be used); report it once for each ``channel_opened``."""
         self._broken = True
-        # Nothing of a broken-off event is kept, nor the error with all that its traceback refers to.
+        # The old one may hold half an event, or an error and all that its traceback refers to.
         self._framer = Framer(self._options.max_incoming_event)
         self._pulse_owed = False
         self._pulse_at = None
@@ -273,7 +273,7 @@ class ClientCore(Machine):
         self.fire(_I.CHANNEL_DOWN, now)
 
     def give_up(self, reason: str, now: float) -> None:
-        """End the session at once: no further connection will be tried, or there is no time for more.
+        """End the session at once: no further connection will be tried, or the time is up.
 
         Args:
             reason: "" when the application wanted it.
@@ -298,7 +298,7 @@ class ClientCore(Machine):
         if self._broken:
             return
         if self._heartbeat is not None:
-            # Not only whole events: one of 64 MiB can take longer than a few heartbeats.
+            # Any bytes count, not only whole events: one of 64 MiB can take longer than a few heartbeats.
             self._heartbeat.received()
         events, error = self._framer.feed(data)
         try:
@@ -370,18 +370,18 @@ class ClientCore(Machine):
         """Begin to open a queue; ``Completed(token)`` follows.
 
         Args:
-            uri: which.
-            flags: what for.
-            owner: whom messages are for whose subscription is not known.
-            token: what comes back with the outcome.
+            uri: the queue's URI.
+            flags: READ, WRITE or both.
+            owner: gets messages whose subscription is not known.
+            token: comes back with the outcome.
             now: the time.
             deadline: when it fails with a timeout.
             subscriptions: what it is to have from the beginning.
-            suspends: it takes no part while the host is unhealthy.
+            suspends: whether it takes no part while the host is unhealthy.
 
         Raises:
             StateError: the queue is open already.
-            SessionClosed: the session is.
+            SessionClosed: the session is closed or closing.
         """
         if self._stopping or self.state is SessionState.CLOSED:
             raise SessionClosed("the session is closed")
@@ -425,7 +425,7 @@ class ClientCore(Machine):
     def confirm(self, queue: QueueCore, guid: bytes) -> None:
         """Confirm one message; it goes out with the next :meth:`data_to_send`."""
         confirm = encode_confirm(queue.q_id, guid, queue.sub_id)
-        # As a rule it is open: that is seen without a call.
+        # Nearly always it is open: this is checked without a call.
         if (queue.state is _OPEN and not queue.at_most_once) or queue.attached:
             self._outbox.confirm(confirm)
         elif not queue.at_most_once and queue.state is not QueueState.CLOSED:
@@ -457,7 +457,7 @@ class ClientCore(Machine):
             self._resume([queue], now)
 
     def _fail_channel(self, error: Error | None) -> None:
-        """The connection is of no more use: ask for it to be closed, once."""
+        """The connection cannot be used any more: ask, once, for it to be closed."""
         if not self._broken:
             self._broken = True
             self._emit(CloseChannel(error))
@@ -532,7 +532,7 @@ class ClientCore(Machine):
         """Confirm again what was confirmed before the connection was lost; return the rest."""
         fresh: list[Push] = []
         for message in messages:
-            confirm = encode_confirm(queue.q_id, message[2], queue.sub_id)
+            confirm = encode_confirm(queue.q_id, message[GUID], queue.sub_id)
             if self._confirms.take(confirm):
                 self._outbox.confirm(confirm)
             else:

@@ -56,7 +56,7 @@ class Connected(SessionEvent):
 
 @dataclass(frozen=True, slots=True)
 class ClientDeprecated(SessionEvent):
-    """The broker serves this client, and says that it will not for ever: a newer one is wanted.
+    """The broker serves this version of the client, but calls it deprecated: it should be upgraded.
 
     Attributes:
         broker: how the broker names itself.
@@ -203,7 +203,7 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class Completed(Signal):
-    """An operation ended: with ``error``, or well when that is None."""
+    """An operation ended: with ``error``, or successfully if that is None."""
 
     token: Any
     error: Error | None
@@ -232,11 +232,11 @@ class Pushed(Signal):
 
 @dataclass(frozen=True, slots=True)
 class StreamConfigured(Signal):
-    """The subscriptions of a queue are agreed to or not; reported before the outcomes for those who asked.
+    """The broker has agreed to a queue's subscriptions or not; reported before the callers' outcomes.
 
     Attributes:
         owner: the queue's owner.
-        failed: changes have failed, all that were under way: the queue wants what was agreed to.
+        failed: it has not. All changes under way have failed; the queue wants what was agreed before.
     """
 
     owner: Any
@@ -245,7 +245,7 @@ class StreamConfigured(Signal):
 
 @dataclass(frozen=True, slots=True)
 class Astray(Signal):
-    """Messages arrived for what is not open here; they stay unconfirmed.
+    """Messages arrived for a queue or subscription that is not open here; they stay unconfirmed.
 
     Attributes:
         q_id: the queue's number.

@@ -40,7 +40,7 @@ class Credentials:
 
     Attributes:
         mechanism: BASIC, ANONYMOUS, or the name of a mechanism the broker has a plugin for.
-        data: for BASIC ``b"user:password"``; None for none. It is in no representation of this object.
+        data: for BASIC ``b"user:password"``; None for none. ``repr()`` does not show it.
     """
 
     mechanism: str
@@ -110,7 +110,7 @@ class Handshake(Machine):
     """The handshakes of a session: one for each connection, one after another.
 
     Attributes:
-        state: where it is.
+        state: the state of the present one.
         broker: what the broker said, once it is done.
         error: why it failed.
         lifetime: seconds after which the credentials must have been renewed, or None.
@@ -161,7 +161,7 @@ class Handshake(Machine):
         return b""
 
     def timed_out(self) -> Error:
-        """The deadline has passed; return what that means."""
+        """The deadline has passed; return the error."""
         waiting = "credentials" if self.state is HandshakeState.AUTHENTICATING else "negotiation"
         error = ConnectionFailed(f"the broker did not answer the {waiting} in time")
         self.fire(_I.TIMEOUT, error)

@@ -17,10 +17,10 @@ __all__ = ["Outbox"]
 _REMEMBERED_CONFIRMS = 65_536
 #: A PUT event is closed before it exceeds this. Larger ones are legal, but only cost memory on both sides.
 _PUT_EVENT = 1024 * 1024
-# Pieces that are smaller on average are better copied into one.
+# Pieces that are smaller on average, in bytes, are better copied into one.
 _WORTH_GATHERING = 2048
 
-# So many posts, at most, are looked at in one go.
+# At most this many posts are encoded by one call.
 _SLICE = 4096
 
 # Posts of one queue: its qId, and messages that follow each other.
@@ -60,11 +60,11 @@ class Outbox:
             runs.append((queue_id, [message]))
 
     def put_many(self, queue_id: int, messages: list[Outgoing]) -> None:
-        """Add posts; the list is given away."""
+        """Add posts; the list must not be changed afterwards."""
         self._runs.append((queue_id, messages))
 
     def confirm(self, messages: bytes) -> None:
-        """Add encoded CONFIRM messages: one, or several one behind the other."""
+        """Add encoded CONFIRM messages: one, or several in a row."""
         self._confirms.append(messages)
 
     def event(self, event: bytes) -> None:
@@ -76,7 +76,7 @@ class Outbox:
         return bool(self._events or self._runs or self._confirms)
 
     def take(self, limit: float = inf) -> list[bytes]:
-        """Return and forget what waits, as whole events; no more once ``limit`` bytes are reached.
+        """Return and forget what waits, as whole events; stop once ``limit`` bytes are reached.
 
         An event of large messages comes in pieces, so that they are not copied.
         """

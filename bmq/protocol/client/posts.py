@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["Posts"]
 
 #: One unacknowledged post: what was posted, ready to be sent again; the number of its batch; which of the
-#: token's posts it is. It refers to nothing that refers to others: the garbage collector forgets such a tuple
-#: as soon as it has met it, and a deep window costs it nothing.
+#: token's posts it is. It holds only bytes and numbers: the garbage collector stops tracking such a tuple the
+#: first time it sees it, so that a deep window costs it nothing.
 _Entry = tuple[Outgoing, int, int]
 
 # How often posts are checked for having waited too long.
@@ -62,7 +62,7 @@ class Posts:
 
     Attributes:
         bytes: the size of the application data of all posts held.
-        deadline: when :meth:`expire` wants to be called, or None.
+        deadline: when :meth:`expire` has to be called, or None.
     """
 
     __slots__ = (
@@ -86,7 +86,7 @@ class Posts:
         self._last = 0
         self.bytes = 0
         self.deadline: float | None = None
-        # The shortest time for which a broker said to recognise GUIDs.
+        # The shortest time for which the broker said it recognises GUIDs, in seconds.
         self._shortest: float | None = None
 
     def __len__(self) -> int:
@@ -99,7 +99,7 @@ class Posts:
 
     @property
     def half_empty(self) -> bool:
-        """Whether it is worth waking those who wait for room."""
+        """Whether it is time for those who wait for room to try again."""
         return len(self._entries) * 2 <= self._max_messages and self.bytes * 2 <= self._max_bytes
 
     def room(self) -> tuple[int, int]:
@@ -107,7 +107,7 @@ class Posts:
         return self._max_messages - len(self._entries), self._max_bytes - self.bytes
 
     def oldest(self, queue: QueueCore | None = None) -> float | None:
-        """Return when the post was made that has waited longest, of all or of those to one queue."""
+        """Return when the oldest post was made, of all or of those to one queue; None if there is none."""
         for batch in self._batches.values():
             if queue is None or batch.queue is queue:
                 return batch.posted
@@ -127,13 +127,13 @@ class Posts:
         schema_id: int = 0,
         compression: int = 0,
     ) -> None:
-        """Accept a post: from here on it ends in exactly one outcome. A full window takes it too.
+        """Accept a post: from here on it ends in exactly one outcome. Whether there is room is not checked.
 
         Args:
-            queue: where to.
+            queue: the queue to post to.
             guid: the message's GUID.
             data: the application data as it travels.
-            token: whom the outcome is for.
+            token: comes back with the outcome.
             now: the time.
             tag: which of the token's posts it is.
             flags: of the PUT message; ACK_REQUESTED must be among them.
@@ -160,12 +160,12 @@ class Posts:
     def post_many(
         self, queue: QueueCore, messages: list[Outgoing], token: object, now: float, tag: int = 0
     ) -> None:
-        """Accept posts, in order, as :meth:`post` does one: what can be paid once is paid once.
+        """Accept posts, in order, each as :meth:`post` does; that is cheaper than one by one.
 
         Args:
-            queue: where to.
-            messages: what; ACK_REQUESTED must be among the flags of each. The list is given away.
-            token: whom the outcomes are for.
+            queue: the queue to post to.
+            messages: ACK_REQUESTED must be among the flags of each. The list must not be changed afterwards.
+            token: comes back with the outcomes.
             now: the time.
             tag: which of the token's posts is the first of these; the others follow.
 
@@ -207,7 +207,7 @@ class Posts:
     # ending
 
     def acked(self, event: Event) -> list[Outcome]:
-        """Take an ACK event; return the outcomes. GUIDs that are not (or no longer) known do not matter.
+        """Take an ACK event; return the outcomes. GUIDs that are not, or no longer, known are ignored.
 
         Raises:
             ProtocolError: the event is malformed.
@@ -285,7 +285,7 @@ class Posts:
     # queues
 
     def opened(self, queue: QueueCore) -> None:
-        """A queue is open: what its broker said of it may shorten the time that posts can wait."""
+        """A queue is open: its deduplication time may shorten how long posts wait."""
         time = queue.deduplication_time
         if queue.writable and time > 0 and (self._shortest is None or time < self._shortest):
             self._shortest = time

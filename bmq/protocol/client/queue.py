@@ -77,11 +77,11 @@ __all__ = [
     "SubscriptionOptions",
 ]
 
-# What a broker that does not say it means, in seconds.
+# The deduplication time of a broker that has not said it, in seconds.
 _DEFAULT_DEDUPLICATION = 300.0
-# What comes so soon after subscriptions were repeated comes because of that, in seconds.
+# What comes within this time after subscriptions were repeated is taken to come because of that, in seconds.
 _REVIVED_WITHIN = 0.5
-# Fewer may have come by chance.
+# Fewer messages may have come by chance.
 _WORTH_MENTION = 10
 
 
@@ -103,13 +103,13 @@ class SubscriptionOptions:
 
 
 class SubscriptionCore:
-    """One subscription of a queue. It has one queue for life.
+    """One subscription of a queue; it is never used for another queue.
 
     Attributes:
         expression: its text, "" for everything.
         options: its limits and priority.
-        owner: whom its messages are for.
-        part_of: what the caller made it for; comes back with the committed subscriptions.
+        owner: gets its messages.
+        part_of: what the caller made it for; the core does not look at it.
     """
 
     __slots__ = ("expression", "options", "owner", "part_of")
@@ -123,9 +123,10 @@ class SubscriptionCore:
         self.part_of = part_of
 
 
-# What a stream that is open for reading has instead of no subscription: one without room. Nodes of a cluster
-# that do not have the queue themselves, and proxies, otherwise drop what is posted to it without a word: at
-# once, or when another node takes the queue over. The lowest priority is half of what 32 bits hold.
+# A queue that is open for reading and wants nothing has this subscription, which has no room, instead of
+# none. Without any, proxies, and nodes of a cluster that do not have the queue themselves, silently drop what
+# is posted to it: at once, or when another node takes the queue over. Its priority is the lowest there is:
+# half of what 32 bits hold.
 _NOTHING = SubscriptionCore("", SubscriptionOptions(0, 0, -(2**30)), None)
 
 
@@ -175,20 +176,21 @@ class Shared:
     """What all queues of a session use.
 
     Attributes:
-        requests: sends requests, and knows whose answer an answer is.
+        requests: sends requests, and finds the one that an answer belongs to.
         posts: the unacknowledged posts.
         routes: where messages go.
-        operations: when what callers wait for times out.
+        operations: the deadlines of what callers wait for.
         changed: the queues whose stream is to be configured.
-        emit: reports something.
-        moved: says that a queue has made a transition.
-        settled: says that a reopening queue is open again, or never will be.
-        fail_channel: says that the connection is of no more use.
-        watched: when subscriptions with expressions are looked after.
+        emit: reports an event.
+        moved: called when a queue has made a transition.
+        settled: called when a queue that was being reopened is open again, or never will be.
+        fail_channel: called when the connection cannot be used any more.
+        watched: when queues whose subscriptions have expressions are looked after.
         reopen_timeout: for requests that no caller waits for, in seconds.
-        repeat_after: how long they may be quiet before they are repeated, in seconds; 0 for ever.
-        repeat_every: how long it takes at most until they are repeated again.
-        configure_stream: the broker takes configureStream, not only its older form.
+        repeat_after: how long such subscriptions may receive nothing before they are repeated, in seconds; 0
+            switches this off.
+        repeat_every: the longest pause between repetitions, in seconds.
+        configure_stream: whether the broker takes configureStream, not only its older form.
     """
 
     requests: Requests
@@ -208,7 +210,7 @@ class Shared:
 
 
 class QueueState(Enum):
-    """Where a queue is."""
+    """The states of a queue."""
 
     CLOSED = "closed"
     WAITING = "to be opened once connected"
@@ -245,7 +247,7 @@ class QueueInput(Enum):
 
 
 class ServiceState(Enum):
-    """Whether a queue takes part, as the health of its host wants it: beside its state."""
+    """Whether the host's health lets a queue take part; independent of its :class:`QueueState`."""
 
     IN_SERVICE = "takes part"
     SUSPENDING = "is to take no part, the broker does not know yet"
@@ -254,7 +256,7 @@ class ServiceState(Enum):
 
 
 class ServiceInput(Enum):
-    """What moves it."""
+    """What moves a :class:`Service`."""
 
     UNHEALTHY = "the host is not healthy"
     HEALTHY = "the host is healthy"
@@ -268,7 +270,7 @@ class Service(Machine):
     """Takes a queue out of service and back.
 
     Attributes:
-        state: where that is.
+        state: whether the queue takes part.
     """
 
     __slots__ = ()
@@ -296,19 +298,19 @@ _ANSWERS: dict[RequestKind, tuple[type, ...]] = {
     RequestKind.CONFIGURE: (ConfigureStreamResponse, ConfigureQueueStreamResponse),
     RequestKind.CLOSE: (CloseQueueResponse,),
 }
-# The broker does not have a queue in these states open, or has already been asked to close it.
+# In these states the broker does not have the queue open, or has already been asked to close it.
 _GONE = frozenset({_S.CLOSED, _S.WAITING, _S.LOST, _S.CLOSING})
-# The application has a queue in these states in its hands: it is open, or being reopened.
+# In these states the application can use the queue: it is open, or being reopened.
 _IN_USE = frozenset({_S.OPEN, _S.RECONFIGURING, _S.LOST, _S.REOPENING, _S.RESTORING, _S.REOPENED})
-# The broker has, or is just being told, the subscriptions.
+# In these states the broker has the subscriptions, or is being told them.
 _STREAMING = frozenset({_S.OPEN, _S.RECONFIGURING, _S.RESTORING, _S.REOPENED, _S.CONFIGURING})
 
 
 class QueueCore(Machine):
     """One opened queue, or one application of a fanout queue.
 
-    All that is known of a queue is here, and nobody else changes it. Beside its state it has another
-    one for the health of its host (:class:`Service`), and what callers wait for.
+    It owns all that is known of a queue; nobody else changes it. Besides its state it has a second one for
+    the health of the host (:class:`Service`), and the operations that callers wait for.
 
     Attributes:
         uri: what it was opened as.
@@ -320,16 +322,16 @@ class QueueCore(Machine):
         readable: it is open for reading.
         writable: it is open for writing.
         owner: the object of the layer above.
-        state: where its state machine is.
+        state: its state.
         wanted: the subscriptions it is to have.
-        agreed: those it was to have when the broker agreed last: what it wants again when the broker refuses.
+        agreed: what it wanted when the broker agreed last, and wants again when the broker refuses.
         committed: the subscriptions the broker has: none while the queue is suspended.
         at_most_once: the broker keeps nothing, so there is nothing to confirm.
         deduplication_time: how long the broker recognises a GUID, in seconds.
         unacked: how many posts wait for their outcome.
-        anybody: stands for whichever of its subscriptions a message is for.
+        anybody: stands for an unknown one of its subscriptions.
         repeated: how often its subscriptions were repeated because nothing came.
-        revived: how many messages came at once when they were.
+        revived: how many messages came right after that.
     """
 
     __slots__ = (
@@ -417,7 +419,7 @@ class QueueCore(Machine):
 
     @property
     def in_use(self) -> bool:
-        """Whether the application has it in its hands: it is open, or being reopened."""
+        """Whether the application can use it: it is open, or being reopened."""
         return self.state in _IN_USE
 
     @property
@@ -457,7 +459,7 @@ class QueueCore(Machine):
         )
 
     def waits_to_be_opened_as(self, flags: QueueFlags) -> bool:
-        """Whether its openQueue is unanswered and wanted by nobody: it will do for who asks for the same."""
+        """Whether its openQueue, unanswered and waited for by nobody, will do for one with these flags."""
         return self.state is QueueState.ABANDONED and self._closing is None and self.flags == flags
 
     def handle_parameters(self) -> QueueHandleParameters:
@@ -524,7 +526,7 @@ class QueueCore(Machine):
             self.fire(_I.CONFIGURE, 0.0)  # it waits until the queue is open
 
     def send_changes(self, now: float) -> None:
-        """Tell the broker of new subscriptions, if it can be told; else they keep."""
+        """Tell the broker of new subscriptions if the queue is open; otherwise they are kept until it is."""
         if self.state is QueueState.OPEN:
             self.fire(_I.CONFIGURE, now)
 
@@ -576,7 +578,7 @@ class QueueCore(Machine):
             raise StateError(f"queue {self.uri} is suspended: the host is unhealthy")
 
     def settled(self, count: int) -> None:
-        """So many posts have their outcome."""
+        """Count posts that have their outcome."""
         self.unacked -= count
 
     # what happens to it
@@ -608,7 +610,7 @@ class QueueCore(Machine):
         self.fire(_I.STOP, now)
 
     def host_health(self, healthy: bool) -> None:
-        """Take part or not, as the health of the host wants it."""
+        """Take part or not, depending on the health of the host."""
         if not self._suspends:
             return
         self._service.fire(_VI.HEALTHY if healthy else _VI.UNHEALTHY)
@@ -618,7 +620,7 @@ class QueueCore(Machine):
             self._report_service()
 
     def late(self, operation: Operation, now: float) -> None:
-        """The time of an operation is up, unless the request behind it decides that."""
+        """The time of an operation is up: fail it, unless its request times out by itself."""
         if operation.done:
             return
         if self._opening is operation and self.state is QueueState.WAITING:
@@ -641,7 +643,7 @@ class QueueCore(Machine):
                 if before < _WORTH_MENTION <= self.revived:
                     self._shared.emit(DeliveryRevived(self.uri_text))
                 if self._pause > self._shared.repeat_after:
-                    # There may be more where these come from: a broker gives them in portions.
+                    # There may be more: a broker delivers these in portions.
                     self._watch_streams(now)
             else:
                 self._repeated_at = None
@@ -653,7 +655,7 @@ class QueueCore(Machine):
         something happens to the queue. A request that changes nothing is enough.
         """
         if self.state is not QueueState.OPEN:
-            return  # the next answer begins anew
+            return  # the watch begins again with the next answer
         quiet_until = self._heard + self._pause
         if quiet_until > now:
             self._shared.watched.set(self, quiet_until)
@@ -706,7 +708,7 @@ class QueueCore(Machine):
         if self._request is not request:
             return
         if request.kind is not RequestKind.OPEN:
-            self._request = None  # an openQueue is still waited for: what it opens has to be closed
+            self._request = None  # not an openQueue: what it may still open has to be closed
         self.fire(_I.TIMEOUT, now, request)
 
     # actions: opening
@@ -808,7 +810,7 @@ class QueueCore(Machine):
         self._send_close(now)
 
     def _let_go(self, error: Error, now: float) -> None:
-        """A queue that was being reopened is not wanted, or not to be had."""
+        """Give up a queue that was being reopened: it is not wanted any more, or that has failed."""
         self._fail_operations(error)
         self._give_up_posts()
         self._shared.settled(self, now)
@@ -839,7 +841,7 @@ class QueueCore(Machine):
     # helpers
 
     def _request_configure(self, subs: Sequence[SubscriptionCore] | None, deadline: float) -> None:
-        """Ask for subscriptions; None for none at all, which only a stream that is closed has."""
+        """Ask for subscriptions; None for none at all, which is only for closing: see :data:`_NOTHING`."""
         body: ControlBody
         old = not self._shared.configure_stream
         if old and (not subs or (len(subs) == 1 and not subs[0].expression)):
@@ -902,7 +904,7 @@ class QueueCore(Machine):
         return self._closing.deadline if self._closing else now + self._shared.reopen_timeout
 
     def _report_service_if_settled(self) -> None:
-        """Tell the application, once the stream is as the host's health wants it."""
+        """Tell the application that the queue is suspended or resumed, once the broker knows it."""
         if not self.committed if self.suspended else (self.committed or not self.wanted):
             self._report_service()
 
@@ -913,7 +915,7 @@ class QueueCore(Machine):
             self._shared.emit(QueueSuspended(uri) if suspended else QueueResumed(uri))
 
     def _watch(self, operation: Operation) -> Operation:
-        """Have an operation timed out at its deadline."""
+        """Let an operation time out at its deadline."""
         operation.queue = self
         self._shared.operations.set(operation, operation.deadline)
         return operation
@@ -926,7 +928,7 @@ class QueueCore(Machine):
             self._shared.emit(Completed(operation.token, error))
 
     def _fail_operations(self, error: Error) -> None:
-        """End whatever callers wait for, closing apart."""
+        """End all operations that callers wait for, except closing."""
         operations = (self._opening, *self._configuring, *self._waiting)
         self._opening = None
         self._configuring.clear()

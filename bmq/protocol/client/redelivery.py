@@ -1,4 +1,4 @@
-"""Confirmations that may not have arrived: what makes a redelivery recognisable as done with."""
+"""Confirmations that may not have arrived: a redelivery of what was confirmed is recognised by them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CAPACITY = 131_072
 
 
 class UncertainConfirms:
-    """Remembers encoded CONFIRM messages that a broken connection may have swallowed.
+    """Remembers encoded CONFIRM messages that may have been lost with a connection.
 
     Nothing acknowledges a confirmation. After a reconnect the broker delivers again what it does not know to
     be confirmed; what is remembered here was confirmed by this process, so that it is confirmed again and
@@ -61,7 +61,7 @@ class UncertainConfirms:
         self.deadline = None
 
     def tick(self, now: float) -> None:
-        """Forget everything when it is time."""
+        """Forget everything once the deadline has passed."""
         if self.deadline is not None and now >= self.deadline:
             self.clear()
 

@@ -62,7 +62,7 @@ class QueueRegistry:
             if other.sub_app_id == app_id and other.flags & flags and not other.waits_to_be_opened_as(flags):
                 raise StateError(_is_taken(uri, other, flags))
         key = (uri.canonical, app_id, flags)
-        # There may be an openQueue that nobody waited for any more: its answer is for this caller.
+        # There may be an unanswered openQueue that nobody waits for any more: its answer is for this caller.
         queue = self._queues.get(key)
         if queue is None:
             if siblings is None:
@@ -140,7 +140,7 @@ class QueueRegistry:
             queue.send_changes(now)
 
     def only_reader(self, q_id: int) -> Route | None:
-        """Return whose a message with an unknown subscription id is, when there is no doubt."""
+        """Return where a message with an unknown subscription id goes; None unless one queue alone reads."""
         readers = [q for q in self._queues.values() if q.q_id == q_id and q.readable and q.in_use]
         if len(readers) != 1:
             return None

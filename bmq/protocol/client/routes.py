@@ -16,7 +16,7 @@ _GENERATIONS = 2
 
 #: Subscriptions with the sIds one configuration gave them.
 Numbered = list[tuple[int, "SubscriptionCore"]]
-#: Whose messages with one sId are.
+#: The queue and the subscription that messages with one sId are for.
 Route = tuple["QueueCore", "SubscriptionCore"]
 
 
@@ -57,7 +57,7 @@ class Routes:
             routes.update((s_id, (queue, sub)) for s_id, sub in numbered)
 
     def doubt(self, queue: QueueCore, numbered: Numbered) -> None:
-        """A configuration may have replaced the one before: both stay known until another one has."""
+        """A configuration may have replaced the one before, or not: both stay known until another one has."""
         generations = self._generations.setdefault(queue, deque([[]]))
         generations[-1] += [s_id for s_id, _ in numbered]
 
@@ -75,7 +75,7 @@ class Routes:
         self._forget(queue, [s_id for s_id, _ in numbered if s_id not in kept])
 
     def remove(self, queue: QueueCore) -> None:
-        """The queue is closed, or the connection lost: whatever still arrives for it is nobody's."""
+        """The queue is closed, or the connection lost: whatever still arrives for it has no route."""
         self._generations.pop(queue, None)
         routes = self.by_queue.get(queue.q_id)
         if routes is not None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bmq.broker._handle import SubStream
     from bmq.broker._queue import BrokerQueue
 
-__all__ = ["AppState", "Effort", "poison_delay"]
+__all__ = ["AppDelivery", "Effort", "poison_delay"]
 
 # A message whose consumers lost their connections may be the cause ("poison"). When it has few delivery
 # attempts left, it is redelivered with delays, and with longer ones when it has very few.
@@ -50,16 +50,16 @@ class Effort:
 
     def __init__(self) -> None:
         self.spent = self.enough = 0
-        self.unfinished: deque[AppState | BrokerQueue] = deque()
+        self.unfinished: deque[AppDelivery | BrokerQueue] = deque()
 
-    def postpone(self, unfinished: AppState | BrokerQueue) -> None:
+    def postpone(self, unfinished: AppDelivery | BrokerQueue) -> None:
         """Pause the deliveries of an application or a queue; they go on after others were served."""
         if not unfinished.postponed:
             unfinished.postponed = True
             self.unfinished.append(unfinished)
 
 
-class AppState:
+class AppDelivery:
     """An application: ``__default`` of a priority or broadcast queue, or one appId of a fanout queue.
 
     Attributes:
