@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import get_running_loop
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -370,10 +371,17 @@ class Queue:
 
     def _confirm(self, guid: bytes) -> None:
         """Confirm a message."""
-        self._connection.check_loop()
-        self._driver.core.confirm(self._core, guid)
-        if not self._connection.scheduled:
-            self._connection.transmit_soon()
+        connection = self._connection
+        # As check_loop() does it, without the call: this is done for every message.
+        try:
+            here = get_running_loop() is connection.loop
+        except RuntimeError:
+            here = False
+        if not here:
+            connection.check_loop()
+        connection.core.confirm(self._core, guid)
+        if not connection.scheduled:
+            connection.transmit_soon()
 
     def _confirm_many(self, guids: list[bytes]) -> None:
         """Confirm several messages."""
