@@ -6,7 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from bmq.admin.results import AppDepth, AppState, DomainInfo, Internals, StoredMessage, Stream, Subscription
+from bmq.admin.results import (
+    AppDepth,
+    AppState,
+    DomainInfo,
+    Internals,
+    ReaderSubscription,
+    StoredMessage,
+    Stream,
+)
 from bmq.admin.words import age, number, several, size
 from bmq.subscriptions import Decision, Expression, Route, RoutingTable
 from bmq.wire.properties import PropertyInput
@@ -28,7 +36,7 @@ class Reader:
 
     client: str
     stream: Stream
-    subscription: Subscription
+    subscription: ReaderSubscription
 
     @property
     def name(self) -> str:

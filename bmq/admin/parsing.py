@@ -32,11 +32,11 @@ from bmq.admin.results import (
     PartitionStatus,
     Purged,
     QueueStatistics,
+    ReaderSubscription,
     Statistics,
     StoredMessage,
     StoredQueue,
     Stream,
-    Subscription,
     Usage,
     Window,
 )
@@ -289,7 +289,7 @@ def _client(handle: Any) -> Client:
 def _stream(content: Any) -> Stream:
     windows = tuple(_window(each) for each in content.get("unconfirmedMonitors", ()))
     subscriptions = [
-        Subscription(
+        ReaderSubscription(
             id=int(found["id"]),
             expression=found["text"] if found["version"] != "E_UNDEFINED" else "",
             priority=int(priority),
@@ -310,8 +310,8 @@ def _stream(content: Any) -> Stream:
 
 
 def _with_window(
-    subscription: Subscription, all_of_them: list[Subscription], windows: tuple[Window, ...]
-) -> Subscription:
+    subscription: ReaderSubscription, all_of_them: list[ReaderSubscription], windows: tuple[Window, ...]
+) -> ReaderSubscription:
     """Find a subscription's window by its limits, where that tells.
 
     A broker lists the windows in no order, and among them those of subscriptions that were taken back; such a
@@ -324,7 +324,7 @@ def _with_window(
     chosen, rest = candidates[:rivals], candidates[rivals:]
     if len(set(chosen)) != 1 or any(each.messages for each in rest):
         return subscription
-    return Subscription(
+    return ReaderSubscription(
         subscription.id,
         subscription.expression,
         subscription.priority,

@@ -28,11 +28,11 @@ __all__ = [
     "PartitionStatus",
     "Purged",
     "QueueStatistics",
+    "ReaderSubscription",
     "Statistics",
     "StoredMessage",
     "StoredQueue",
     "Stream",
-    "Subscription",
     "Usage",
     "Window",
 ]
@@ -275,7 +275,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class ReaderSubscription:
     """One subscription of a consumer.
 
     Attributes:
@@ -312,7 +312,7 @@ class Stream:
 
     app_id: str
     unconfirmed: int | None
-    subscriptions: tuple[Subscription, ...]
+    subscriptions: tuple[ReaderSubscription, ...]
     windows: tuple[Window, ...]
 
 
