@@ -306,7 +306,7 @@ class Connection:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_at = deadline
-            self._timer = self.loop.call_at(deadline, _tick, weakref.ref(self))
+            self._timer = self.loop.call_at(deadline, _tick, weakref.ref[Connection](self))
 
     def on_timer(self) -> None:
         """Do what is due."""

@@ -221,7 +221,7 @@ class Subscriptions:
         if later:
             # The event loop does not keep the queue alive.
             self._mention = self._driver.loop.call_later(
-                _MENTION_UNCLAIMED_AFTER, _mention, weakref.ref(self)
+                _MENTION_UNCLAIMED_AFTER, _mention, weakref.ref[Subscriptions](self)
             )
 
     def mention(self) -> None:
