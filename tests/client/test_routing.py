@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import bmq
+from bmq.wire.constants import EventType
+from bmq.wire.event import HEADER_SIZE, pack_event_header
 from tests.fakes.broker import Peer, guid
 from tests.waiting import eventually
+from tests.wire.messages import push_message
 
 URI = "bmq://bmq.test.mem.priority/q"
 
@@ -44,3 +47,15 @@ def test_the_public_names_of_a_queue_and_a_consumer() -> None:
         *("close", "closed", "configure", "confirm", "flush", "post", "post_many", "post_nowait", "readable"),
         *("state", "subscribe", "subscriptions", "unacked", "unclaimed", "uri", "writable"),
     }
+
+
+async def test_a_message_knows_how_many_attempts_are_left_where_the_broker_says(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, subscriptions=[None])
+        [consumer] = queue.subscriptions
+        s_id = peer.connection.s_ids[0].to_bytes(4, "big")
+        for number, attempts in ((1, b"\x02"), (2, b"\x80")):
+            option = bytes.fromhex("0c400003") + s_id + attempts + bytes(3)
+            message = push_message(0, guid(number), b"%d" % number, option)
+            peer.connection.send(pack_event_header(HEADER_SIZE + len(message), EventType.PUSH) + message)
+        assert [(await consumer.receive(5)).delivery_attempts_left for _ in range(2)] == [2, None]
