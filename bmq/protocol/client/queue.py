@@ -614,7 +614,7 @@ class QueueCore(Machine):
         if not self._suspends:
             return
         self._service.fire(_VI.HEALTHY if healthy else _VI.UNHEALTHY)
-        if self.state in _STREAMING and self.wanted:
+        if self.state in _STREAMING and (self.wanted or self.committed):
             self._shared.changed[self] = None
         elif self.in_use:
             self._report_service()
