@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import secrets
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -115,7 +116,7 @@ class Got:
         return bool(self.push.flags & PushFlags.OUT_OF_ORDER)
 
 
-class RawClient:
+class RawClient(ABC):
     """What a client says, and what it was told and nobody has looked at yet.
 
     Attributes:
@@ -134,9 +135,9 @@ class RawClient:
         self._answered: list[AckMessage] = []
         self._events: list[Event] = []
 
+    @abstractmethod
     def send(self, data: bytes) -> None:
         """Send bytes."""
-        raise NotImplementedError
 
     def take(self, data: bytes) -> None:
         """Sort what came."""

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.protocol.client.requests import RequestKind
 from tests.subscriptions.through_broker.scene import Scene, names, nothing
 from tests.waiting import eventually
 
@@ -19,14 +18,15 @@ class Counting:
 
     def __init__(self, queue: bmq.Queue) -> None:
         self.count = 0
-        requests = queue._driver.core._requests
-        send = requests.send
+        core = queue._driver.core
+        data_to_send = core.data_to_send
 
-        def counting(kind: RequestKind, *args: object, **kwargs: object) -> object:
-            self.count += kind is RequestKind.CONFIGURE
-            return send(kind, *args, **kwargs)  # type: ignore[arg-type]
+        def counting(*arguments: float) -> list[bytes]:
+            pieces = data_to_send(*arguments)
+            self.count += b"".join(pieces).count(b'"configureStream"')
+            return pieces
 
-        requests.send = counting  # type: ignore[method-assign, assignment]
+        core.data_to_send = counting  # type: ignore[method-assign, assignment]
 
 
 def refuse(consumer: bmq.Consumer) -> None:
