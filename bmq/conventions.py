@@ -1,8 +1,8 @@
 """The names of the message properties that ``bmq`` itself sets and reads.
 
-All of them are legal names in subscription expressions, which take letters, digits and underscores only: what
-travels in a message can be selected on. A service in another language takes part by setting the same properties.
-The page *Conventions* of the documentation says what each of them holds.
+All of them are legal names in subscription expressions, which take letters, digits and underscores only, so
+that messages can be selected by them. A service in another language takes part by setting the same
+properties. The page *Conventions* of the documentation says what each of them holds.
 """
 
 from __future__ import annotations
