@@ -24,6 +24,8 @@ from pathlib import Path
 import bmq
 
 LOOK = 0.02
+# Before latency is measured: a broker that has just removed a queue's messages is busy with that for a while.
+QUIET = 3.0
 PER_EVENT = 500
 WINDOW = "10000:268435456"
 BROKER = "tcp://127.0.0.1:30114"
@@ -44,7 +46,10 @@ class Queue:
             return 0  # nobody has opened it yet
 
     async def takes(self, start: int, end: int) -> float:
-        """Return the messages a second from where its depth leaves ``start`` to where it is ``end``."""
+        """Return the messages a second from where its depth leaves ``start`` to where it is ``end``.
+
+        Or to where it turns back: between two looks the next thing may have begun.
+        """
         depth = await self._depth()
         while depth == start:
             await asyncio.sleep(LOOK)
@@ -52,8 +57,11 @@ class Queue:
         began, first = time.perf_counter(), depth
         while depth != end:
             await asyncio.sleep(LOOK)
-            depth = await self._depth()
-        return abs(end - first) / (time.perf_counter() - began)
+            before, depth = depth, await self._depth()
+            if abs(end - depth) > abs(end - before):
+                depth = before
+                break
+        return abs(depth - first) / (time.perf_counter() - began)
 
     async def produced(self) -> float:
         return await self.takes(0, self._messages)
@@ -163,6 +171,7 @@ async def main() -> None:
         for number in range(options.rounds):
             for tool in tools if number % 2 else tools[::-1]:
                 produce, consume = await tool.rates(Queue(admin, messages), messages)
+                await asyncio.sleep(QUIET)
                 latency = await tool.latency(Queue(admin, 0), 1000)
                 for name, value in {"produce": produce, "consume": consume, "latency": latency}.items():
                     found[tool.name][name].append(value)
