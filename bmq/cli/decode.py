@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict, dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -134,7 +135,8 @@ def _unhex(text: str, where: str) -> bytes:
     try:
         return bytes.fromhex(text)
     except ValueError as error:
-        raise BadInput(f"{where}: no hexadecimal digits: {error}") from None
+        hint = f"; to read that file: --file {text}" if len(text) < 4096 and Path(text).is_file() else ""
+        raise BadInput(f"{where}: no hexadecimal digits: {error}{hint}") from None
 
 
 def _looks_right(data: bytes) -> bool:

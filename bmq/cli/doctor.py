@@ -208,8 +208,9 @@ async def _use(steps: _Steps, session: bmq.Session, uri: str, timeout: float) ->
         "receive",
         consumer.receive(timeout),
         lambda message: f"{message.guid}, {len(message.data)} bytes",
-        "The message was accepted and does not come. Perhaps others wait before it that were handed back, by "
-        f"bmq tail, for one: bmq explain {uri} {ack.guid} -p {_PROPERTY}={mark}",
+        "The message was accepted and does not come: it stays in the queue until it expires. Perhaps others "
+        "wait before it that were handed back, by bmq tail, for one: "
+        f"bmq explain {uri} {ack.guid} -p {_PROPERTY}={mark}",
     )
 
     async def confirm() -> None:

@@ -138,6 +138,9 @@ def test_decode_digits(offline: Bmq, tmp_path: Path) -> None:
     (tmp_path / "digits").write_text("00 00 00 08 4c 02\n00 00\n")
     assert "HEARTBEAT_RSP" in offline("decode", "--file", str(tmp_path / "digits")).out
     assert offline("decode", "0g").status == 2
+    ran = offline("decode", str(tmp_path / "digits"))
+    assert ran.status == 2
+    assert f"--file {tmp_path / 'digits'}" in ran.err
     assert offline("decode").status == 2
 
 
