@@ -74,7 +74,11 @@ def producing() -> list[tuple[str, float]]:
     guids = [generator.next(1) for _ in range(COUNT)]
     outgoing = [(guid, PAYLOAD, int(PutFlags.ACK_REQUESTED), 0, 0) for guid in guids]
     queue: Any = SimpleNamespace(
-        q_id=0, unacked=0, admit=lambda count: True, settled=lambda count: None, uri_text="bmq://d/q"
+        q_id=0,
+        unacked_bytes=0,
+        admit=lambda count: True,
+        posts_answered=lambda count, size, seconds: None,
+        uri_text="bmq://d/q",
     )
     batch = PostBatch()
 
@@ -96,7 +100,7 @@ def producing() -> list[tuple[str, float]]:
 
     def outcomes() -> Any:
         batch.pending = COUNT
-        return posted().acked(acks)
+        return posted().acked(acks, 0.0)
 
     def post(posts: Posts) -> None:
         posts.post_many(queue, list(outgoing), batch, 0.0)
@@ -112,7 +116,7 @@ def producing() -> list[tuple[str, float]]:
         ("header, data, padding: one PUT message", encode - crc),
         ("a place in the window", least(post, empty)),
         ("copy into the PUT event", least(lambda outbox: outbox.take(), filled) - encode),
-        ("read the ACK, take the post out of the window", least(lambda p: p.acked(acks), posted)),
+        ("read the ACK, take the post out of the window", least(lambda p: p.acked(acks, 0.0), posted)),
         ("count the outcome", least(settle, outcomes)),
         ("with two properties: encode them", least(repeat(lambda: encode_properties(PROPERTIES, new=True)))),
     ]

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from bmq.client.connect import connect, run
     from bmq.client.consumer import Consumer, Subscription
     from bmq.client.health import HostHealth, HostHealthMonitor
+    from bmq.client.interceptors import Handling, Interceptor, Post, PostOutcome
     from bmq.client.message import Ack, FailedPost, Message, MessageBatch, PostReport, PutMessage
     from bmq.client.options import Credentials, SessionOptions
     from bmq.client.queue import Queue
-    from bmq.client.session import CloseReport, Session, SessionStats
+    from bmq.client.session import CloseReport, Session
+    from bmq.client.stats import ConsumerStats, Histogram, QueueStats, SessionStats
     from bmq.errors import (
         AckStatus,
         AdminError,
@@ -86,6 +88,7 @@ __all__ = [
     "ConfigureQueueError",
     "ConnectionFailed",
     "Consumer",
+    "ConsumerStats",
     "Credentials",
     "DeadLetter",
     "Error",
@@ -93,8 +96,11 @@ __all__ = [
     "Expression",
     "ExpressionWarning",
     "FailedPost",
+    "Handling",
+    "Histogram",
     "HostHealth",
     "HostHealthMonitor",
+    "Interceptor",
     "InvalidArgument",
     "InvalidExpression",
     "InvalidPayload",
@@ -106,7 +112,9 @@ __all__ = [
     "NoRetry",
     "OpenQueueError",
     "P",
+    "Post",
     "PostError",
+    "PostOutcome",
     "PostReport",
     "Properties",
     "PropertyType",
@@ -115,6 +123,7 @@ __all__ = [
     "Queue",
     "QueueClosed",
     "QueueState",
+    "QueueStats",
     "QueueUri",
     "Reject",
     "RequestError",
@@ -148,11 +157,13 @@ _NAMES = {
     "bmq.client.connect": ["connect", "run"],
     "bmq.client.consumer": ["Consumer", "Subscription"],
     "bmq.client.health": ["HostHealth", "HostHealthMonitor"],
+    "bmq.client.interceptors": ["Handling", "Interceptor", "Post", "PostOutcome"],
     "bmq.client.message": ["Ack", "FailedPost", "Message", "MessageBatch", "PostReport", "PutMessage"],
     "bmq.client.options": ["Credentials", "SessionOptions"],
     "bmq.client.queue": ["Queue"],
     "bmq.client._retry": ["exponential_backoff"],
-    "bmq.client.session": ["CloseReport", "Session", "SessionStats"],
+    "bmq.client.session": ["CloseReport", "Session"],
+    "bmq.client.stats": ["ConsumerStats", "Histogram", "QueueStats", "SessionStats"],
     "bmq.errors": [
         "AckStatus",
         "AdminError",

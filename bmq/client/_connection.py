@@ -212,6 +212,8 @@ class Connection:
         loop: the event loop.
         writable: whether the transport takes more.
         scheduled: whether something is sent at the end of this turn of the event loop.
+        turn: the loop's time, and nanoseconds since the session was started, when that was asked for. Another
+            object in every turn.
         close_reason: why this side closed the channel, "" if it did not.
         failure: the error because of which it did, or None.
     """
@@ -227,7 +229,9 @@ class Connection:
         self._busy_poll = busy_poll
         self._channel: Channel | None = None
         self._epoch = time.monotonic_ns()
-        self._clock = 0.0, 0
+        self.turn = 0.0, 0
+        self._sent_before = 0
+        self._received_before = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._crashed = False
@@ -247,7 +251,7 @@ class Connection:
         While something waits to be sent at the end of a turn of the event loop, both stand still.
         """
         if self.scheduled:
-            return self._clock
+            return self.turn
         return self.loop.time(), time.monotonic_ns() - self._epoch
 
     def check_loop(self) -> None:
@@ -272,7 +276,7 @@ class Connection:
     def transmit_soon(self) -> None:
         """Send what has gathered at the end of this turn of the event loop."""
         if not self.scheduled:
-            self._clock = self.clock()
+            self.turn = self.clock()
             self.scheduled = True
             self.loop.call_soon(self._transmit_scheduled)
 
@@ -381,6 +385,7 @@ class Connection:
                 self._owner.writable()
 
     def _detach(self, reason: str) -> None:
+        self._sent_before, self._received_before = self.bytes_sent, self.bytes_received
         self._channel = None
         self.writable = True
         self.close_reason = ""
@@ -445,13 +450,13 @@ class Connection:
 
     @property
     def bytes_sent(self) -> int:
-        """How many bytes went out on the present channel."""
-        return self._channel.bytes_sent if self._channel else 0
+        """How many bytes went out, on all channels."""
+        return self._sent_before + (self._channel.bytes_sent if self._channel else 0)
 
     @property
     def bytes_received(self) -> int:
-        """How many bytes came in on the present channel."""
-        return self._channel.bytes_received if self._channel else 0
+        """How many bytes came in, on all channels."""
+        return self._received_before + (self._channel.bytes_received if self._channel else 0)
 
 
 def _tick(connection: weakref.ref[Connection]) -> None:

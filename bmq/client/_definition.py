@@ -10,9 +10,10 @@ from bmq.protocol.client.queue import SubscriptionCore, SubscriptionOptions
 from bmq.wire.constants import PushFlags
 from bmq.wire.message import read_properties
 from bmq.wire.properties import Properties
-from bmq.wire.push import GUID, Push
+from bmq.wire.push import Push
 
 if TYPE_CHECKING:
+    from bmq.client._counting import Arrival
     from bmq.client.consumer import Consumer
     from bmq.subscriptions import Complement, Expression, Selector
 
@@ -106,21 +107,21 @@ class _Drain:
         self._consumer = consumer
         self._complement = complement
 
-    def _deliver(self, messages: list[Push], places: Places) -> None:
+    def _deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
         """Take in messages that have just arrived."""
         consumer = self._consumer
-        unwanted: list[bytes] = []
+        unwanted: list[Push] = []
         wanted: list[Numbered] = []
         for number, message in numbered(messages, places):
             if self._complement.may_discard(properties_of(message, consumer._max_message_size)):
-                unwanted.append(message[GUID])
+                unwanted.append(message)
             else:
                 wanted.append((number, message))
         if wanted:
             pushes = [message for _, message in wanted]
-            consumer._deliver(pushes, [(index, number) for index, (number, _) in enumerate(wanted)])
+            consumer._deliver(pushes, [(index, number) for index, (number, _) in enumerate(wanted)], arrival)
         if unwanted:
-            consumer.queue._confirm_many(unwanted)
+            consumer.queue._discard(unwanted, arrival)
 
 
 def compile_selector(

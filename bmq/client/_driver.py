@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bmq.client._address import Address
 from bmq.client._connection import Connection
+from bmq.client._counting import Confirming, ReceiveCounts
 from bmq.client._dialer import Dialer
 from bmq.client._event_stream import EventStream
 from bmq.client._flow import Flow
@@ -19,6 +20,7 @@ from bmq.client._identity import introduce
 from bmq.client._posting import settle
 from bmq.client._reporting import Reporter
 from bmq.client.health import HostHealthMonitor
+from bmq.client.interceptors import Hooks
 from bmq.client.options import CredentialsSource, SessionOptions
 from bmq.errors import SessionClosed
 from bmq.protocol.client.core import ClientCore, CoreOptions, SessionState
@@ -32,6 +34,7 @@ from bmq.protocol.client.events import (
     Disconnected,
     Pushed,
     QueueReopenFailed,
+    Reconnected,
     SessionEvent,
     Signal,
     StateRestored,
@@ -71,6 +74,9 @@ class Driver:
         events: the application's subscribers to session events.
         guids: makes the GUIDs of posts.
         schema_ids: numbers the sequences of property names that posts have.
+        hooks: the interceptors.
+        received: what is counted of received messages.
+        confirming: counts confirmations.
         queues: the queues that were opened, or are being opened, and are not closed.
         sealed: nothing may be posted any more: closing has waited for handlers in flight long enough.
     """
@@ -84,10 +90,14 @@ class Driver:
         server_hostname: str | None,
         on_event: Callable[[SessionEvent], None] | None,
         host_health: HostHealthMonitor | None,
+        hooks: Hooks,
     ) -> None:
         identity, self.guids = introduce(options.process_name)
         self.schema_ids = SchemaIds()
         self.options = options
+        self.hooks = hooks
+        self.received = ReceiveCounts()
+        self.confirming = Confirming()
         self.core = ClientCore(
             identity,
             CoreOptions(
@@ -122,6 +132,9 @@ class Driver:
         self._delivered = 0
         # How many arrived for queues that are not open.
         self._astray = 0
+        # When the connection was lost, while there is none, and how long there was none before.
+        self._lost_at: float | None = None
+        self._disconnected = 0.0
         self._health_task: asyncio.Task[None] | None = None
         if host_health is not None:
             self._health_task = self.keep(_watch_health(weakref.ref(self), host_health))
@@ -183,14 +196,21 @@ class Driver:
         if self.sealed or self.core.state is SessionState.CLOSED:
             raise SessionClosed("the session is closed")
 
-    async def room(self) -> None:
-        """Wait until it is worth trying to post again.
+    async def room(self, queue: QueueCore) -> None:
+        """Wait until it is worth trying to post to a queue again.
 
         Raises:
             SessionClosed, UsageError: see :meth:`check_open`.
         """
         self.check_open()
+        queue.counts.waited()
         await self.flow.room()
+
+    @property
+    def seconds_disconnected(self) -> float:
+        """How long there was no connection, after the first one, in seconds."""
+        now = 0.0 if self._lost_at is None else self.connection.now() - self._lost_at
+        return self._disconnected + now
 
     def configure(self, queue: QueueCore, subscriptions: Sequence[SubscriptionCore]) -> asyncio.Future[None]:
         """Give a queue other subscriptions; return a future for the broker's answer.
@@ -211,7 +231,14 @@ class Driver:
             self.connection.transmit_soon()
             await done
         finally:
-            self.queues.pop(queue, None)
+            self.forget(queue)
+
+    def forget(self, queue: QueueCore) -> None:
+        """A queue is closed, or was never open."""
+        known = self.queues.pop(queue, None)
+        if known is not None:
+            self.confirming.finish()
+            known._counts.ended()
 
     def set_health(self, healthy: bool) -> None:
         """Take what the host health monitor says."""
@@ -283,6 +310,7 @@ class Driver:
         # with their delivery numbers: should it pass messages on, these tell where they belong.
         shares: dict[Any, tuple[list[Push], Places]] = {}
         number = self._delivered
+        arrival = self.loop.time(), self.received.losses
         for _, subscription, messages in event.deliveries:
             share = shares.get(subscription.owner)
             if share is None:
@@ -293,7 +321,7 @@ class Driver:
             number += len(messages)
         self._delivered = number
         for owner, (messages, places) in shares.items():
-            owner._deliver(messages, places)
+            owner._deliver(messages, places, arrival)
 
     def _happened(self, event: SessionEvent) -> None:
         if isinstance(event, StateRestored):
@@ -301,9 +329,14 @@ class Driver:
         elif isinstance(event, QueueReopenFailed):
             for core, queue in list(self.queues.items()):
                 if queue.uri == event.queue_uri and not core.in_use:  # reading and writing may be two queues
-                    del self.queues[core]
+                    self.forget(core)
                     queue._shut(event.error)
+        elif isinstance(event, Reconnected):
+            self._disconnected, self._lost_at = self.seconds_disconnected, None
         elif isinstance(event, ConnectionLost):
+            self._lost_at = self.connection.now()
+            self.confirming.finish()
+            self.received.losses += 1
             for queue in self.queues.values():
                 queue._subscriptions.forget_delivered()
         elif isinstance(event, Disconnected):
@@ -315,10 +348,12 @@ class Driver:
 
     def _ended(self, event: Disconnected) -> None:
         """The session is over: leave nothing behind in the event loop."""
+        self._disconnected, self._lost_at = self.seconds_disconnected, None
         error = SessionClosed(f"the session is over: {event.reason}") if event.reason else None
         for queue in self.queues.values():
             queue._shut(error)
-        self.queues.clear()
+        for core in list(self.queues):
+            self.forget(core)
         if self._health_task is not None:
             self._health_task.cancel()
             self._health_task = None

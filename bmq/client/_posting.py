@@ -7,6 +7,8 @@ from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from bmq.client._observing import ObservedPost, ObservedPosts
+from bmq.client.interceptors import Post
 from bmq.client.message import Ack, FailedPost, PostReport, PutMessage
 from bmq.client.options import check_compression
 from bmq.errors import AckStatus, InvalidPayload, PostError
@@ -20,8 +22,9 @@ from bmq.wire.put import Outgoing
 
 if TYPE_CHECKING:
     from bmq.client._driver import Driver
+    from bmq.client.queue import Queue
 
-__all__ = ["PostBatch", "PostFuture", "Poster", "post_error", "settle", "tagged"]
+__all__ = ["ObservedPoster", "PostBatch", "PostFuture", "Poster", "post_error", "settle", "tagged"]
 
 PostFuture = asyncio.Future[Ack]
 
@@ -69,21 +72,25 @@ class PostBatch:
             await self._waiter
 
 
+# What is told of several outcomes at once; anything else that waits for one is like a future.
+_BATCHES = (PostBatch, ObservedPosts)
+
+
 def settle(outcomes: list[Outcome]) -> None:
     """Give each post's future its outcome; those of a ``post_many`` are counted in bulk."""
-    batch: PostBatch | None = None
+    batch: PostBatch | ObservedPosts | None = None
     count = 0
     for token, tag, guid, status, queue in outcomes:
         if status is AckStatus.SUCCESS:
             if token is batch:
                 count += 1
-            elif token.__class__ is PostBatch:
+            elif token.__class__ in _BATCHES:
                 if batch is not None:
                     batch.accepted(count)
                 batch, count = token, 1
             elif not token.done():
                 token.set_result(Ack(guid, queue.uri_text))
-        elif token.__class__ is PostBatch:
+        elif token.__class__ in _BATCHES:
             token.failed(tag, post_error(guid, status, queue))
         elif not token.done():
             token.set_exception(post_error(guid, status, queue))
@@ -171,7 +178,7 @@ class Poster:
     async def _post_all(self, items: Iterator[Any], batch: PostBatch) -> None:
         while True:
             while not self._flow.takes_posts:
-                await self._driver.room()
+                await self._driver.room(self._core)
             messages, size = self._connection.core.posts.room()
             room, budget = min(messages, _TURN_MESSAGES), min(size, _TURN_BYTES)
             before = batch.report.posted
@@ -183,7 +190,7 @@ class Poster:
         """Post each item as it comes, without waiting for the next, which may come late."""
         async for item in items:
             while not self._flow.takes_posts:
-                await self._driver.room()
+                await self._driver.room(self._core)
             self._take((item,), 1, batch)
             if not batch.report.posted % _TURN_MESSAGES:
                 await asyncio.sleep(0)
@@ -213,13 +220,13 @@ class Poster:
             return True
         finally:
             # Also when an item is not legal: those before it are posted.
-            self._accept(messages, batch, now)
+            self._accept(messages, batch, batch, now)
 
-    def _accept(self, messages: list[Outgoing], batch: PostBatch, now: float) -> None:
+    def _accept(self, messages: list[Outgoing], batch: PostBatch, token: object, now: float) -> None:
         core, connection, report = self._core, self._connection, batch.report
         before = core.unacked
         try:
-            connection.core.post_many(core, messages, batch, now, report.posted)
+            connection.core.post_many(core, messages, token, now, report.posted)
         finally:
             accepted = core.unacked - before
             report.posted += accepted
@@ -266,6 +273,118 @@ class Poster:
         return join_application_data(
             data, area, new=new, compression=compression, level=self._level, threshold=self._threshold
         )
+
+
+class ObservedPoster(Poster):
+    """Posts to a queue under the eyes of interceptors."""
+
+    __slots__ = ("_hooks", "_queue")
+
+    def __init__(
+        self, driver: Driver, core: QueueCore, compression: Compression | None, queue: Queue
+    ) -> None:
+        super().__init__(driver, core, compression)
+        self._hooks = driver.hooks
+        self._queue = queue
+
+    def post(
+        self,
+        payload: bytes | bytearray | memoryview,
+        properties: Mapping[str, PropertyInput] | None,
+        guid: str | None,
+        compression: Compression | None,
+    ) -> PostFuture:
+        """Post one message; see :meth:`bmq.Queue.post_nowait`."""
+        connection = self._connection
+        self._check()
+        now, tick = connection.clock()
+        data = payload if isinstance(payload, bytes) else _as_bytes(payload)
+        post = self._seen(data, properties, guid, tick)
+        future: PostFuture = connection.loop.create_future()
+        observed = ObservedPost(self._hooks, self._queue, post, future)
+        try:
+            raw, data, flags, schema_id, packing = self._prepare(
+                data, post.properties, post.guid, tick, compression
+            )
+            connection.core.post(self._core, raw, data, observed, now, 0, flags, schema_id, packing)
+        except BaseException as error:
+            observed.refused(error)
+            raise
+        connection.transmit_soon()
+        return future
+
+    def _seen(
+        self, data: bytes, properties: Mapping[str, PropertyInput] | None, guid: str | None, tick: int
+    ) -> Post:
+        text = guid_to_text(self._driver.guids.next(tick) if guid is None else guid_from_text(guid))
+        return Post(data, dict(properties or {}), text)
+
+    def _take(self, items: Iterable[Any], budget: int, batch: PostBatch) -> bool:
+        self._check()
+        now, tick = self._connection.clock()
+        posts: list[Post] = []
+        packing: list[Compression | None] = []
+        failure: BaseException | None = None
+        all_of_them = True
+        try:
+            for item in items:
+                data, properties, guid, compression = _parts(item)
+                posts.append(self._seen(data, properties, guid, tick))
+                packing.append(compression)
+                budget -= len(data)
+                if budget <= 0:
+                    all_of_them = False
+                    break
+        except BaseException as error:
+            failure = error
+        if posts:
+            try:
+                self._post(posts, packing, batch, now, tick)
+            except BaseException as error:
+                failure = error
+        if failure is not None:
+            raise failure
+        return all_of_them
+
+    def _post(
+        self,
+        posts: list[Post],
+        packing: list[Compression | None],
+        batch: PostBatch,
+        now: float,
+        tick: int,
+    ) -> None:
+        """Post what was taken."""
+        report = batch.report
+        before = report.posted
+        observed = ObservedPosts(self._hooks, self._queue, posts, batch)
+        failure: BaseException | None = None
+        messages: list[Outgoing] = []
+        try:
+            try:
+                for post, compression in zip(posts, packing, strict=True):
+                    message = self._prepare(post.data, post.properties, post.guid, tick, compression)
+                    messages.append(message)
+                    report.bytes += len(post.data)
+            finally:
+                self._accept(messages, batch, observed, now)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            observed.made(report.posted - before, failure)
+
+
+def _parts(
+    item: Any,
+) -> tuple[bytes, Mapping[str, PropertyInput] | None, str | None, Compression | None]:
+    """What an item of ``post_many`` consists of."""
+    if item.__class__ is PutMessage:
+        data, guid, compression = item.data, item.guid, item.compression
+        properties = tagged(item.properties, item.tags) if item.tags else item.properties
+    else:
+        data, properties, guid, compression = item, None, None, None
+    return data if data.__class__ is bytes else _as_bytes(data), properties, guid, compression
 
 
 def _wrong_size(size: int) -> InvalidPayload:

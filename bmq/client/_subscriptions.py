@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from bmq.client._counting import Arrival, size_of
 from bmq.client._definition import Definition, Numbered, Places, numbered, properties_of
 from bmq.errors import ConfigureQueueError, QueueClosed, RequestTimeout
 from bmq.protocol.client.events import UnclaimedMessages
@@ -167,8 +168,9 @@ class Subscriptions:
 
     # messages without a consumer of their own
 
-    def deliver(self, messages: list[Push], places: Places) -> None:
+    def deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
         """Take in messages that have just arrived for a consumer that has left, or for an unknown one."""
+        self._queue._counts.arrived(messages, size_of(messages))
         self._place(list(numbered(messages, places)))
 
     def _place(self, messages: list[Numbered]) -> None:
@@ -201,6 +203,7 @@ class Subscriptions:
             consumer._merge(share)
         if unwanted:
             self._queue._confirm_many(unwanted)
+            self._queue._counts.discarded(len(unwanted))
         if left and not self._queue._core.at_most_once:
             self.unclaimed = list(heapq.merge(self.unclaimed, left, key=_number))
         if not self.unclaimed:

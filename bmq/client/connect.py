@@ -7,7 +7,7 @@ import gc
 import logging
 import signal
 import ssl as ssl_module
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
@@ -17,6 +17,7 @@ from bmq._loop import new_event_loop
 from bmq._signals import on_signals
 from bmq.client._address import Address, find_broker
 from bmq.client.health import HostHealthMonitor
+from bmq.client.interceptors import Interceptor
 from bmq.client.options import Credentials, CredentialsSource, SessionFields, SessionOptions
 from bmq.client.session import Session
 from bmq.errors import ConnectionFailed, StateError, UsageError
@@ -44,6 +45,7 @@ class connect:
         server_hostname: the name to verify the broker's certificate against, if not the address's host.
         on_event: called with every session event, in the event loop.
         host_health: says whether this host is healthy; see :class:`bmq.HostHealth`.
+        interceptors: see its messages go out and come in; see :class:`bmq.Interceptor`.
         options: a :class:`bmq.SessionOptions`; its fields may also be given directly, as keywords.
 
     Raises:
@@ -64,6 +66,7 @@ class connect:
         server_hostname: str | None = None,
         on_event: Callable[[SessionEvent], None] | None = None,
         host_health: HostHealthMonitor | None = None,
+        interceptors: Iterable[Interceptor] = (),
         options: SessionOptions | None = None,
         **fields: Unpack[SessionFields],
     ) -> None:
@@ -84,6 +87,7 @@ class connect:
         self._server_hostname = server_hostname
         self._on_event = on_event
         self._host_health = host_health
+        self._interceptors = tuple(interceptors)
         self._session: Session | None = None
 
     async def _start(self) -> Session:
@@ -97,6 +101,7 @@ class connect:
             server_hostname=self._server_hostname,
             on_event=self._on_event,
             host_health=self._host_health,
+            interceptors=self._interceptors,
         )
         try:
             await session._driver.connect()

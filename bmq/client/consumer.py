@@ -11,9 +11,11 @@ from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from bmq.client._counting import Arrival
 from bmq.client._deadline import within
 from bmq.client._definition import Definition, Numbered, Places, changed_options, compile_selector
 from bmq.client.message import Message, MessageBatch
+from bmq.client.stats import ConsumerStats, consumer_stats
 from bmq.errors import Error, QueueClosed
 from bmq.protocol.client.queue import SubscriptionOptions
 from bmq.wire.push import DATA, Push
@@ -87,17 +89,22 @@ class Consumer:
         self.queue = queue
         self._connection = queue._driver.connection
         self._flow = queue._driver.flow
+        self._hooks = queue._driver.hooks
+        self._counts = queue._consumer_counts()
         self._max_message_size = queue._driver.options.max_message_size
         self._subscriptions = queue._subscriptions
         # The task that tells the broker of this consumer, while it runs.
         self._opening: asyncio.Task[None] | None = None
         self._definition = Definition(self, selector, expressions, options, discard)
         # The messages that wait for the application, how many ever joined this line, and their delivery
-        # numbers, as runs that count up by one: (index of the first among those that ever joined, its
-        # number).
+        # numbers, as runs that count up by one and arrived together: (index of the first among those that
+        # ever joined, its number, when it arrived).
         self._messages: deque[Push] = deque()
         self._arrived = 0
-        self._runs: deque[tuple[int, int]] = deque()
+        self._runs: deque[tuple[int, int, Arrival]] = deque()
+        # When the next messages in line arrived, and how many of them did so together.
+        self._arrived_at: Arrival = (0.0, 0)
+        self._together = 0
         # The bytes that the session's Flow counts as waiting here, and what has left the line since it was
         # told: it is told of several at once, since telling costs as much as taking a message out.
         self._counted_bytes = 0
@@ -133,6 +140,16 @@ class Consumer:
     def closed(self) -> bool:
         """Whether no more messages will arrive."""
         return self._closed
+
+    def stats(self) -> ConsumerStats:
+        """Return a snapshot of what the consumer has received."""
+        self.queue._confirming.finish()
+        return consumer_stats(self._counts, self._waiting)
+
+    @property
+    def _waiting(self) -> tuple[int, int]:
+        """How many messages wait for the application, and their size."""
+        return len(self._messages), self._counted_bytes - self._taken_bytes
 
     def __repr__(self) -> str:
         what = " | ".join(filter(None, self.expressions)) or "everything"
@@ -297,10 +314,10 @@ class Consumer:
         if not opening.cancelled():
             opening.exception()  # those who wait for the task get the error; the next receiver tries again
 
-    def _deliver(self, messages: list[Push], places: Places) -> None:
+    def _deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
         """Take in messages that have just arrived."""
         if self._closed or self not in self._subscriptions:  # a queue that closes takes nothing any more
-            self._subscriptions.deliver(messages, places)
+            self._subscriptions.deliver(messages, places, arrival)
             return
         line, runs, arrived = self._messages, self._runs, self._arrived
         if not line:
@@ -311,24 +328,39 @@ class Consumer:
                 runs.popleft()
         for index, number in places:
             index += arrived
-            if not runs or number - index != runs[-1][1] - runs[-1][0]:
-                runs.append((index, number))
+            if not runs or runs[-1][2] is not arrival or number - index != runs[-1][1] - runs[-1][0]:
+                runs.append((index, number, arrival))
         self._arrived = arrived + len(messages)
         line.extend(messages)
-        self._count(messages)
+        size = sum([len(message[DATA]) for message in messages])
+        self._counts.arrived(messages, size)
+        self._count(len(messages), size)
 
     def _merge(self, messages: list[Numbered]) -> None:
         """Take in messages that others had, each at its place in the order of delivery."""
         waiting = list(self._numbered())
+        # Those of the others count as arriving now.
+        now = self._connection.now(), self.queue._driver.received.losses
+        arrivals = dict.fromkeys([number for number, _ in messages], now)
+        runs = deque(self._runs)
         self._runs.clear()
         self._messages.clear()
-        self._arrived = 0
+        self._arrived = self._together = 0
         for number, push in heapq.merge(waiting, messages, key=_number):
-            if not self._runs or number - self._arrived != self._runs[-1][1] - self._runs[-1][0]:
-                self._runs.append((self._arrived, number))
+            if number in arrivals:
+                arrival = now
+            else:
+                while len(runs) > 1 and runs[1][1] <= number:
+                    runs.popleft()
+                arrival = runs[0][2]
+            last = self._runs[-1] if self._runs else None
+            if last is None or last[2] is not arrival or number - self._arrived != last[1] - last[0]:
+                self._runs.append((self._arrived, number, arrival))
             self._messages.append(push)
             self._arrived += 1
-        self._count([push for _, push in messages])
+        size = sum([len(push[DATA]) for _, push in messages])
+        self._counts.took_over(len(messages), size)
+        self._count(len(messages), size)
 
     def _numbered(self) -> Iterator[Numbered]:
         """What waits, with its delivery numbers."""
@@ -338,21 +370,21 @@ class Consumer:
         for push in self._messages:
             while at + 1 < len(runs) and runs[at + 1][0] <= index:
                 at += 1
-            first, number = runs[at]
+            first, number, _ = runs[at]
             yield number + index - first, push
             index += 1
 
-    def _count(self, messages: list[Push]) -> None:
+    def _count(self, count: int, size: int) -> None:
         """Count messages that joined the line, and let those who wait take them."""
-        size = sum([len(message[DATA]) for message in messages])
         self._counted_bytes += size
-        self._flow.count(len(messages), size)
+        self._flow.count(count, size)
         if self._waiters:
-            self._wake(len(messages))
+            self._wake(count)
 
     def _take_back(self) -> list[Numbered]:
         """Remove and return the messages that wait unseen."""
         messages = list(self._numbered())
+        self._counts.hold(-len(messages))
         self._clear()
         return messages
 
@@ -362,6 +394,7 @@ class Consumer:
         self._taken_bytes = self._counted_bytes
         self._messages.clear()
         self._runs.clear()
+        self._together = 0
         self._count_taken()
 
     def _shut(self, error: Error | None) -> None:
@@ -381,20 +414,51 @@ class Consumer:
         self._taken_bytes += len(push[DATA])
         if self._taken >= _COUNT_EVERY or not messages:
             self._count_taken()
-        return Message(self, push)
+        if not self._together:
+            self._look_at_arrival(self._arrived - len(messages) - 1)
+        self._together -= 1
+        message = Message(self, push, self._arrived_at)
+        if self._hooks.receiving:
+            self._hooks.received(self, (message,))
+        return message
 
     def _pop_many(self, limit: int) -> MessageBatch:
         """Take messages out of the line."""
         messages = self._messages
+        first = self._arrived - len(messages)
         if len(messages) <= limit:
-            batch = MessageBatch(self, [Message(self, push) for push in messages])
+            taken = self._made(list(messages), first)
             self._clear()
-            return batch
-        pushes = [messages.popleft() for _ in range(limit)]
-        self._taken += limit
-        self._taken_bytes += sum([len(push[DATA]) for push in pushes])
-        self._count_taken()
-        return MessageBatch(self, [Message(self, push) for push in pushes])
+        else:
+            pushes = [messages.popleft() for _ in range(limit)]
+            taken = self._made(pushes, first)
+            self._taken += limit
+            self._taken_bytes += sum([len(push[DATA]) for push in pushes])
+            self._count_taken()
+        batch = MessageBatch(self, taken)
+        if self._hooks.receiving and taken:
+            self._hooks.received(self, batch)
+        return batch
+
+    def _made(self, pushes: list[Push], index: int) -> list[Message]:
+        """Make messages of the first in line; ``index`` is the first one's among those that ever joined."""
+        made: list[Message] = []
+        while (at := len(made)) < len(pushes):
+            if not self._together:
+                self._look_at_arrival(index + at)
+            some = pushes[at : at + self._together]
+            arrival = self._arrived_at
+            made += [Message(self, push, arrival) for push in some]
+            self._together -= len(some)
+        return made
+
+    def _look_at_arrival(self, index: int) -> None:
+        """See when a message arrived, the first that is left, and how many of the next ones did so too."""
+        runs = self._runs
+        while len(runs) > 1 and runs[1][0] <= index:
+            runs.popleft()
+        self._arrived_at = runs[0][2]
+        self._together = (runs[1][0] if len(runs) > 1 else self._arrived) - index
 
     def _count_taken(self) -> None:
         if self._taken:

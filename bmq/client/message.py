@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from bmq.errors import AckStatus, PostError
 from bmq.wire.constants import Compression, PropertyType, PushFlags
@@ -16,6 +16,7 @@ from bmq.wire.properties import Properties, PropertyInput
 from bmq.wire.push import COMPRESSION, DATA, FLAGS, GUID, SUB_IDS, Push
 
 if TYPE_CHECKING:
+    from bmq.client._counting import Arrival
     from bmq.client.consumer import Consumer
 
 __all__ = ["Ack", "FailedPost", "Message", "MessageBatch", "PostReport", "PutMessage"]
@@ -35,13 +36,14 @@ class Message:
         confirmed: whether the application has confirmed it.
     """
 
-    __slots__ = ("_consumer", "_payload", "_properties", "_push", "confirmed")
+    __slots__ = ("_arrival", "_consumer", "_payload", "_properties", "_push", "_state", "confirmed")
 
     confirmed: bool
 
-    def __init__(self, consumer: Consumer, push: Push) -> None:
+    def __init__(self, consumer: Consumer, push: Push, arrival: Arrival) -> None:
         self._consumer = consumer
         self._push = push
+        self._arrival = arrival
         self._properties: Properties | None = None
         self.confirmed = False
 
@@ -142,6 +144,20 @@ class Message:
         ids = self._push[SUB_IDS]
         return ids.attempts_left if isinstance(ids, LimitedIds) else None
 
+    @property
+    def age(self) -> float:
+        """How long ago the message arrived here, in seconds."""
+        return max(0.0, self._consumer._connection.now() - self._arrival[0])
+
+    @property
+    def state(self) -> dict[Any, Any]:
+        """A place to keep what belongs to this message, for interceptors and handlers; empty at first."""
+        try:
+            return self._state
+        except AttributeError:
+            self._state: dict[Any, Any] = {}
+            return self._state
+
     def confirm(self) -> None:
         """Tell the broker that the message is done with.
 
@@ -150,8 +166,11 @@ class Message:
         delivered again.
         """
         if not self.confirmed:
-            self._consumer.queue._confirm(self._push[GUID])
+            consumer = self._consumer
+            consumer.queue._confirm(self._push[GUID], consumer._counts, self._arrival)
             self.confirmed = True
+            if consumer._hooks.confirming:
+                consumer._hooks.confirmed(consumer, (self,))
 
     async def __aenter__(self) -> Message:
         queue = self._consumer.queue
@@ -187,9 +206,7 @@ class MessageBatch(Sequence[Message]):
     def confirm(self) -> None:
         """Confirm every message of the batch that is not confirmed yet, as :meth:`Message.confirm` does."""
         waiting = [message for message in self._messages if not message.confirmed]
-        self._consumer.queue._confirm_many([message._push[GUID] for message in waiting])
-        for message in waiting:
-            message.confirmed = True
+        self._consumer.queue._confirm_messages(self._consumer, waiting)
 
     @overload
     def __getitem__(self, index: int) -> Message: ...

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from ssl import SSLContext
 from typing import TypedDict
 
 from bmq.client._retry import exponential_backoff
 from bmq.client.health import HostHealthMonitor
+from bmq.client.interceptors import Interceptor
 from bmq.errors import UsageError
 from bmq.protocol.client.events import SessionEvent
 from bmq.protocol.client.handshake import Credentials
@@ -193,4 +194,5 @@ class ConnectOptions(SessionFields, total=False):
     server_hostname: str | None
     on_event: Callable[[SessionEvent], None] | None
     host_health: HostHealthMonitor | None
+    interceptors: Iterable[Interceptor]
     options: SessionOptions | None

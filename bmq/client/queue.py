@@ -9,13 +9,15 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from bmq.client._counting import Arrival, ReceiveCounts, size_of
 from bmq.client._deadline import within
 from bmq.client._definition import Definition, Places, changed_options
 from bmq.client._handlers import Handlers
-from bmq.client._posting import Poster, PostFuture, tagged
+from bmq.client._posting import ObservedPoster, Poster, PostFuture, tagged
 from bmq.client._subscriptions import Subscriptions
 from bmq.client.consumer import Consumer, Subscription
 from bmq.client.message import Ack, Message, MessageBatch, PostReport, PutMessage
+from bmq.client.stats import QueueStats, queue_stats
 from bmq.errors import Error, QueueClosed, UsageError
 from bmq.protocol.client.queue import QueueState, SubscriptionOptions
 from bmq.wire.constants import Compression
@@ -70,6 +72,8 @@ class Queue:
         self._connection = driver.connection
         self._uri = uri
         self._options = options
+        self._counts = ReceiveCounts(driver.received)
+        self._confirming = driver.confirming
         self._subscriptions = Subscriptions(self, driver)
         self._default: Consumer | None = None
         self._close_task: asyncio.Task[None] | None = None
@@ -93,7 +97,12 @@ class Queue:
             subscriptions=self._subscriptions.wanted(),
             suspends=suspends,
         )
-        self._poster = Poster(driver, self._core, compression)
+        self._counts.core = self._core
+        self._poster = (
+            ObservedPoster(driver, self._core, compression, self)
+            if driver.hooks.posting
+            else Poster(driver, self._core, compression)
+        )
 
     # what it is
 
@@ -140,6 +149,21 @@ class Queue:
         front of what comes later; else they are delivered to others once this queue is closed.
         """
         return len(self._subscriptions.unclaimed)
+
+    def _consumer_counts(self) -> ReceiveCounts:
+        """What a new consumer counts its messages with."""
+        return ReceiveCounts(self._counts)
+
+    def stats(self) -> QueueStats:
+        """Return a snapshot of what was posted to the queue and received from it."""
+        self._confirming.finish()
+        return queue_stats(self._core, self._counts, self._waiting)
+
+    @property
+    def _waiting(self) -> tuple[int, int]:
+        """How many messages wait for the application, and their size."""
+        waiting = [consumer._waiting for consumer in self._subscriptions.consumers()]
+        return sum(count for count, _ in waiting), sum(size for _, size in waiting)
 
     def __repr__(self) -> str:
         return f"<bmq.Queue {self.uri}, {self._core.state.value}>"
@@ -188,7 +212,7 @@ class Queue:
                 )
         flow = self._driver.flow
         while not flow.takes_posts:
-            await self._driver.room()
+            await self._driver.room(self._core)
         return await self._poster.post(
             payload, tagged(properties, tags) if tags else properties, guid, compression
         )
@@ -215,6 +239,7 @@ class Queue:
             QueueClosed, SessionClosed: nothing was posted.
         """
         if not self._driver.core.posts.has_room:
+            self._core.counts.turned_away()
             raise self._driver.flow.full()
         return self._poster.post(payload, tagged(properties, tags) if tags else properties, guid, compression)
 
@@ -335,9 +360,9 @@ class Queue:
         )
         return subscription._consumer(self, self._options)
 
-    def _deliver(self, messages: list[Push], places: Places) -> None:
+    def _deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
         """Take in messages that have just arrived for an unknown subscription."""
-        self._subscriptions.deliver(messages, places)
+        self._subscriptions.deliver(messages, places, arrival)
 
     # confirming
 
@@ -356,20 +381,22 @@ class Queue:
         if not self._core.readable:
             raise UsageError(f"queue {self.uri} was not opened for reading: there is nothing to confirm")
         guids: list[bytes] = []
+        seen: dict[Consumer, dict[Message, None]] = {}
         for each in messages:
             if isinstance(each, Message):
                 if each.subscription.queue is not self:
                     raise UsageError(f"{each!r} is of another queue: message.confirm() knows which")
                 if not each.confirmed:
-                    guids.append(each._push[GUID])
+                    seen.setdefault(each.subscription, {})[each] = None
             else:
                 guids.append(guid_from_text(each))
-        for each in messages:
-            if isinstance(each, Message):
-                each.confirmed = True
-        self._confirm_many(guids)
+        for consumer, some in seen.items():
+            self._confirm_messages(consumer, list(some))
+        if guids:
+            self._confirm_many(guids)
+            self._confirming.begin(self._counts, None, self._connection.turn, len(guids))
 
-    def _confirm(self, guid: bytes) -> None:
+    def _confirm(self, guid: bytes, counts: ReceiveCounts, arrival: Arrival) -> None:
         """Confirm a message."""
         connection = self._connection
         # As check_loop() does it, without the call: this is done for every message.
@@ -382,6 +409,35 @@ class Queue:
         connection.core.confirm(self._core, guid)
         if not connection.scheduled:
             connection.transmit_soon()
+        confirming = self._confirming
+        if (
+            confirming.arrival is arrival
+            and confirming.turn is connection.turn
+            and confirming.counts is counts
+        ):
+            confirming.count += 1
+        else:
+            confirming.begin(counts, arrival, connection.turn)
+
+    def _confirm_messages(self, consumer: Consumer, messages: list[Message]) -> None:
+        """Confirm messages of one consumer, none of which is confirmed."""
+        self._confirm_many([message._push[GUID] for message in messages])
+        counts, confirming, turn = consumer._counts, self._confirming, self._connection.turn
+        arrival: Arrival | None = None
+        for message in messages:
+            message.confirmed = True
+            if message._arrival is not arrival:
+                arrival = message._arrival
+                confirming.begin(counts, arrival, turn, 0)
+            confirming.count += 1
+        if self._driver.hooks.confirming and messages:
+            self._driver.hooks.confirmed(consumer, messages)
+
+    def _discard(self, messages: list[Push], arrival: Arrival) -> None:
+        """Confirm messages unseen that have just arrived."""
+        self._counts.arrived(messages, size_of(messages))
+        self._confirm_many([message[GUID] for message in messages])
+        self._confirming.begin(self._counts, arrival, self._connection.turn, len(messages))
 
     def _confirm_many(self, guids: list[bytes]) -> None:
         """Confirm several messages."""

@@ -7,6 +7,7 @@ import logging
 import ssl as ssl_module
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from bmq.client._definition import checked_options
 from bmq.client._driver import Driver
 from bmq.client.consumer import Subscription
 from bmq.client.health import HostHealthMonitor
+from bmq.client.interceptors import Handling, Hooks, Interceptor
 from bmq.client.options import CredentialsSource, SessionOptions, check_compression
 from bmq.client.queue import (
     DEFAULT_MAX_UNCONFIRMED_BYTES,
@@ -24,6 +26,7 @@ from bmq.client.queue import (
     drain,
     left_over,
 )
+from bmq.client.stats import SessionStats, session_stats
 from bmq.errors import QueueClosed, SessionClosed, UsageError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import SessionEvent
@@ -34,7 +37,7 @@ from bmq.wire.uri import QueueUri
 if TYPE_CHECKING:
     from bmq.subscriptions import Selector
 
-__all__ = ["CloseReport", "Session", "SessionStats"]
+__all__ = ["CloseReport", "Session"]
 
 logger = logging.getLogger("bmq.client")
 
@@ -64,39 +67,6 @@ class CloseReport:
         return left or "nothing was left"
 
 
-@dataclass(frozen=True, slots=True)
-class SessionStats:
-    """A snapshot of a session.
-
-    Attributes:
-        state: the session's state.
-        queues: how many queues are registered.
-        unacked_messages: posts without outcome.
-        unacked_bytes: the size of their payloads and properties as they travel; they take this much memory.
-        buffered_messages: received messages that wait for the application.
-        buffered_bytes: their size.
-        write_buffer_bytes: what waits to be taken by the operating system.
-        bytes_sent: on the present connection.
-        bytes_received: on the present connection.
-        reconnects: how often the connection was restored.
-        repeated_subscriptions: how often the open queues' subscriptions were repeated, because nothing came.
-        revived_messages: how many messages came right after that.
-    """
-
-    state: SessionState
-    queues: int
-    unacked_messages: int
-    unacked_bytes: int
-    buffered_messages: int
-    buffered_bytes: int
-    write_buffer_bytes: int
-    bytes_sent: int
-    bytes_received: int
-    reconnects: int
-    repeated_subscriptions: int
-    revived_messages: int
-
-
 class Session:
     """A session with a broker. Made by :func:`bmq.connect`.
 
@@ -113,8 +83,12 @@ class Session:
         server_hostname: str | None = None,
         on_event: Callable[[SessionEvent], None] | None = None,
         host_health: HostHealthMonitor | None = None,
+        interceptors: Iterable[Interceptor] = (),
     ) -> None:
-        self._driver = Driver(addresses, options, credentials, ssl, server_hostname, on_event, host_health)
+        hooks = Hooks(interceptors)
+        self._driver = Driver(
+            addresses, options, credentials, ssl, server_hostname, on_event, host_health, hooks
+        )
         self._close_task: asyncio.Task[CloseReport] | None = None
 
     # life
@@ -306,7 +280,7 @@ class Session:
         try:
             await opened
         except BaseException as error:
-            driver.queues.pop(queue._core, None)
+            driver.forget(queue._core)
             queue._shut(None)
             if isinstance(error, asyncio.CancelledError) and self.state is not SessionState.CLOSED:
                 now = connection.now()
@@ -339,21 +313,20 @@ class Session:
         """The state it is in."""
         return self._driver.core.state
 
+    @property
+    def interceptors(self) -> tuple[Interceptor, ...]:
+        """The interceptors it has, installed ones first."""
+        return self._driver.hooks.interceptors
+
+    def around_handle(self, handling: Handling) -> AbstractContextManager[None]:
+        """Return a context manager to handle messages in: it is that of every interceptor.
+
+        :class:`bmq.App` and :func:`bmq.consume` use it; what calls handlers in another way can do so too. An
+        interceptor that fails in it is logged; what the block raises passes through.
+        """
+        return self._driver.hooks.around(handling)
+
     def stats(self) -> SessionStats:
         """Return a snapshot of what the session holds and has done."""
-        driver = self._driver
-        connection, flow, posts = driver.connection, driver.flow, driver.core.posts
-        return SessionStats(
-            state=self.state,
-            queues=len(driver.open_queues),
-            unacked_messages=len(posts),
-            unacked_bytes=posts.bytes,
-            buffered_messages=flow.buffered_messages,
-            buffered_bytes=flow.buffered_bytes,
-            write_buffer_bytes=connection.write_buffer_size,
-            bytes_sent=connection.bytes_sent,
-            bytes_received=connection.bytes_received,
-            reconnects=driver.dialer.reconnects,
-            repeated_subscriptions=sum(core.repeated for core in driver.queues),
-            revived_messages=sum(core.revived for core in driver.queues),
-        )
+        self._driver.confirming.finish()
+        return session_stats(self._driver)

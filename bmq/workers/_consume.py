@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from bmq._signals import on_signals
 from bmq.client.consumer import Consumer
+from bmq.client.interceptors import Handling
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.errors import Error, StateError, UsageError
@@ -265,6 +266,8 @@ class _Workers:
         self._dead_letters = dead_letters
         self._on_error = on_error
         self._clock = clock
+        session = consumer.queue.session
+        self._around = session.around_handle if session.interceptors else None
         self._stopping = False
         self._left = Left(consumer, invoke.name, clock)
         self._held: dict[asyncio.Task[None], Message] = {}
@@ -329,7 +332,7 @@ class _Workers:
         began = self._clock.time()
         if self._ack is AckPolicy.ON_RECEIPT:
             message.confirm()
-        while (error := await self._attempt(message, task)) is not None:
+        while (error := await self._attempt(message, attempt, task)) is not None:
             delay = self._pause_after(error, attempt, began)
             if message.confirmed:
                 delay = None  # it was confirmed meanwhile
@@ -352,10 +355,16 @@ class _Workers:
             return None
         return self._retry.delay(attempt, self._clock.time() - began, error)
 
-    async def _attempt(self, message: Message, task: asyncio.Task[None]) -> BaseException | None:
+    async def _attempt(
+        self, message: Message, attempt: int, task: asyncio.Task[None]
+    ) -> BaseException | None:
         """Call the handler; return what it raised."""
         try:
-            await self._invoke(message)
+            if self._around is None:
+                await self._invoke(message)
+            else:
+                with self._around(Handling((message,), self._invoke.name, attempt)):
+                    await self._invoke(message)
         except asyncio.CancelledError as error:
             if task.cancelling():
                 raise

@@ -238,6 +238,11 @@ class ClientCore(Machine):
         return self.connected and not self._restoring
 
     @property
+    def repeated(self) -> tuple[int, int]:
+        """How often subscriptions were repeated, because nothing came, and how many messages came then."""
+        return self._shared.repeated, self._shared.revived
+
+    @property
     def broker(self) -> BrokerInfo | None:
         """What the broker said of itself in the last handshake; None before the first."""
         return self._handshake.broker
@@ -475,7 +480,7 @@ class ClientCore(Machine):
         elif kind == EventType.PUSH:
             self._pushed(event, now)
         elif kind == EventType.ACK:
-            self._report(self.posts.acked(event))
+            self._report(self.posts.acked(event, now))
         elif kind == EventType.CONTROL:
             self._answered(event, now)
         elif kind == EventType.AUTHENTICATION:

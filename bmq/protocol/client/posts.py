@@ -7,6 +7,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NoReturn
 
 from bmq.errors import AckStatus, UsageError
+from bmq.protocol.client.counters import PostCounts
 from bmq.protocol.client.events import Outcome
 from bmq.protocol.client.outbox import Outbox
 from bmq.wire.ack import STATUS_MASK, iter_acks
@@ -29,6 +30,7 @@ _Entry = tuple[Outgoing, int, int]
 _EXPIRY_INTERVAL = 1.0
 
 _data_of = itemgetter(1)
+_SUCCESS = AckStatus.SUCCESS
 
 
 class _Batch:
@@ -39,15 +41,17 @@ class _Batch:
         token: whom the outcomes are for.
         posted: when they were posted.
         left: how many of them have no outcome yet.
+        sent: whether they were written to a connection.
     """
 
-    __slots__ = ("left", "posted", "queue", "token")
+    __slots__ = ("left", "posted", "queue", "sent", "token")
 
-    def __init__(self, queue: QueueCore, token: object, posted: float, left: int) -> None:
+    def __init__(self, queue: QueueCore, token: object, posted: float, left: int, sent: bool) -> None:
         self.queue = queue
         self.token = token
         self.posted = posted
         self.left = left
+        self.sent = sent
 
 
 class Posts:
@@ -62,6 +66,7 @@ class Posts:
 
     Attributes:
         bytes: the size of the application data of all posts held.
+        counts: what became of the others.
         deadline: when :meth:`expire` has to be called, or None.
     """
 
@@ -74,6 +79,7 @@ class Posts:
         "_outbox",
         "_shortest",
         "bytes",
+        "counts",
         "deadline",
     )
 
@@ -85,6 +91,7 @@ class Posts:
         self._batches: dict[int, _Batch] = {}
         self._last = 0
         self.bytes = 0
+        self.counts = PostCounts()
         self.deadline: float | None = None
         # The shortest time for which the broker said it recognises GUIDs, in seconds.
         self._shortest: float | None = None
@@ -149,9 +156,11 @@ class Posts:
         sending = queue.admit(1)
         message = guid, data, flags, schema_id, compression
         self._last = number = self._last + 1
-        self._batches[number] = _Batch(queue, token, now, 1)
+        self._batches[number] = _Batch(queue, token, now, 1, sending)
         self._entries[guid] = message, number, tag
-        self.bytes += len(data)
+        size = len(data)
+        self.bytes += size
+        queue.unacked_bytes += size
         if sending:
             self._outbox.put(queue.q_id, message)
         if self.deadline is None and self._shortest is not None:
@@ -185,9 +194,11 @@ class Posts:
         if not messages:
             return
         self._last = number
-        self._batches[number] = _Batch(queue, token, now, len(messages))
+        self._batches[number] = _Batch(queue, token, now, len(messages), sending)
         self._entries.update(added)
-        self.bytes += sum(map(len, map(_data_of, messages)))
+        size = sum(map(len, map(_data_of, messages)))
+        self.bytes += size
+        queue.unacked_bytes += size
         if sending:
             self._outbox.put_many(queue.q_id, messages)
         if self.deadline is None and self._shortest is not None:
@@ -206,8 +217,12 @@ class Posts:
 
     # ending
 
-    def acked(self, event: Event) -> list[Outcome]:
+    def acked(self, event: Event, now: float) -> list[Outcome]:
         """Take an ACK event; return the outcomes. GUIDs that are not, or no longer, known are ignored.
+
+        Args:
+            event: the event.
+            now: the time.
 
         Raises:
             ProtocolError: the event is malformed.
@@ -216,26 +231,32 @@ class Posts:
         append = outcomes.append
         batches, pop = self._batches, self._entries.pop
         freed = 0
-        # Outcomes of one queue follow each other: they are counted together.
+        # Outcomes of one queue follow each other, and those of posts made at one time: they are counted
+        # together.
         queue: QueueCore | None = None
+        posted = 0.0
         counted = 0
         for status, _, guid, _ in iter_acks(event.data, event.body):
             entry = pop(guid, None)
             if entry is not None:
                 message, number, tag = entry
-                freed += len(message[1])
                 batch = batches[number]
                 batch.left -= 1
                 if not batch.left:
                     del batches[number]
-                if batch.queue is not queue:
+                if batch.queue is not queue or batch.posted != posted:
                     if queue is not None:
-                        queue.settled(len(outcomes) - counted)
-                    queue, counted = batch.queue, len(outcomes)
-                append((batch.token, tag, guid, ACK_STATUS_FROM_WIRE[status & STATUS_MASK], queue))
+                        queue.posts_answered(len(outcomes) - counted, freed, now - posted)
+                        self.bytes -= freed
+                    queue, posted, freed, counted = batch.queue, batch.posted, 0, len(outcomes)
+                freed += len(message[1])
+                outcome = ACK_STATUS_FROM_WIRE[status & STATUS_MASK]
+                if outcome is not _SUCCESS:
+                    batch.queue.counts.not_accepted(outcome)
+                append((batch.token, tag, guid, outcome, queue))
         if queue is not None:
-            queue.settled(len(outcomes) - counted)
-        self.bytes -= freed
+            queue.posts_answered(len(outcomes) - counted, freed, now - posted)
+            self.bytes -= freed
         return outcomes
 
     def lost(self) -> list[Outcome]:
@@ -270,16 +291,18 @@ class Posts:
         if not batches:
             return []
         outcomes: list[Outcome] = []
+        sizes = dict.fromkeys(batches, 0)
         for message, number, tag in self._entries.values():
             if number in batches:
                 batch = batches[number]
                 outcomes.append((batch.token, tag, message[0], status, batch.queue))
-                self.bytes -= len(message[1])
+                sizes[number] += len(message[1])
         for _, _, guid, _, _ in outcomes:
             del self._entries[guid]
         for number, batch in batches.items():
             del self._batches[number]
-            batch.queue.settled(batch.left)
+            batch.queue.posts_given_up(batch.left, sizes[number], status)
+            self.bytes -= sizes[number]
         return outcomes
 
     # queues
@@ -300,6 +323,11 @@ class Posts:
             for queue, message in self:
                 if queue in queues:
                     put(queue.q_id, message)
+            for batch in self._batches.values():
+                if batch.queue in queues:
+                    if batch.sent:
+                        batch.queue.counts.sent_again(batch.left)
+                    batch.sent = True
 
     def __iter__(self) -> Iterator[tuple[QueueCore, Outgoing]]:
         """Iterate over queues and what was posted to them, in the order of posting."""

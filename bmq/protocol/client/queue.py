@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any, ClassVar
 
 from bmq.errors import (
+    AckStatus,
     CloseQueueError,
     ConfigureQueueError,
     ConnectionFailed,
@@ -22,6 +23,7 @@ from bmq.errors import (
     StatusCategory,
     UsageError,
 )
+from bmq.protocol.client.counters import PostCounts
 from bmq.protocol.client.events import (
     Acked,
     Completed,
@@ -190,6 +192,8 @@ class Shared:
         repeat_after: how long such subscriptions may receive nothing before they are repeated, in seconds; 0
             switches this off.
         repeat_every: the longest pause between repetitions, in seconds.
+        repeated: how often subscriptions of any queue were repeated because nothing came.
+        revived: how many messages came right after that.
         configure_stream: whether the broker takes configureStream, not only its older form.
     """
 
@@ -205,6 +209,8 @@ class Shared:
     reopen_timeout: float
     repeat_after: float
     repeat_every: float
+    repeated: int = 0
+    revived: int = 0
     watched: Deadlines[QueueCore] = field(default_factory=Deadlines["QueueCore"])
     configure_stream: bool = True
 
@@ -329,6 +335,8 @@ class QueueCore(Machine):
         at_most_once: the broker keeps nothing, so there is nothing to confirm.
         deduplication_time: how long the broker recognises a GUID, in seconds.
         unacked: how many posts wait for their outcome.
+        unacked_bytes: the size of their payloads and properties as they travel.
+        counts: what became of the other posts.
         anybody: stands for an unknown one of its subscriptions.
         repeated: how often its subscriptions were repeated because nothing came.
         revived: how many messages came right after that.
@@ -352,6 +360,7 @@ class QueueCore(Machine):
         "anybody",
         "at_most_once",
         "committed",
+        "counts",
         "deduplication_time",
         "flags",
         "owner",
@@ -362,6 +371,7 @@ class QueueCore(Machine):
         "sub_app_id",
         "sub_id",
         "unacked",
+        "unacked_bytes",
         "uri",
         "uri_text",
         "wanted",
@@ -399,6 +409,8 @@ class QueueCore(Machine):
         self.at_most_once = False
         self.deduplication_time = _DEFAULT_DEDUPLICATION
         self.unacked = 0
+        self.unacked_bytes = 0
+        self.counts = PostCounts(shared.posts.counts)
         self.repeated = 0
         self.revived = 0
         # When messages came last, how long they may stay away, and when the subscriptions were repeated.
@@ -577,9 +589,17 @@ class QueueCore(Machine):
         if self.suspended:
             raise StateError(f"queue {self.uri} is suspended: the host is unhealthy")
 
-    def settled(self, count: int) -> None:
-        """Count posts that have their outcome."""
+    def posts_answered(self, count: int, size: int, seconds: float) -> None:
+        """The broker has answered posts that were made at the same time."""
         self.unacked -= count
+        self.unacked_bytes -= size
+        self.counts.answered(count, size, seconds)
+
+    def posts_given_up(self, count: int, size: int, status: AckStatus) -> None:
+        """Posts have ended without an answer."""
+        self.unacked -= count
+        self.unacked_bytes -= size
+        self.counts.given_up(count, size, status)
 
     # what happens to it
 
@@ -640,6 +660,7 @@ class QueueCore(Machine):
         if self._repeated_at is not None:
             if now - self._repeated_at <= _REVIVED_WITHIN:
                 before, self.revived = self.revived, self.revived + count
+                self._shared.revived += count
                 if before < _WORTH_MENTION <= self.revived:
                     self._shared.emit(DeliveryRevived(self.uri_text))
                 if self._pause > self._shared.repeat_after:
@@ -661,6 +682,7 @@ class QueueCore(Machine):
             self._shared.watched.set(self, quiet_until)
             return
         self.repeated += 1
+        self._shared.repeated += 1
         self._repeated_at = now
         self._pause = min(2 * self._pause, self._shared.repeat_every)
         self._shared.watched.set(self, now + self._pause)

@@ -1,0 +1,319 @@
+"""Interceptors: what they see, what they may change, and that they can harm nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import bmq
+from tests.fakes.broker import Peer
+from tests.waiting import eventually
+
+URI = "bmq://bmq.test.mem.priority/q"
+
+
+class Noting(bmq.Interceptor):
+    """Notes what it is called with; its name goes along."""
+
+    def __init__(self, name: str = "", log: list[Any] | None = None) -> None:
+        self.name = name
+        self.log: list[Any] = [] if log is None else log
+
+    def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.Post]) -> Any:
+        self.log.append(("post", self.name, queue.uri, [post.data for post in posts]))
+        return self.name, [post.guid for post in posts]
+
+    def on_ack(self, context: Any, outcome: bmq.PostOutcome) -> None:
+        assert context[0] == self.name
+        self.log.append(("ack", self.name, outcome))
+
+    def on_receive(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
+        for message in messages:
+            message.state[self] = message.data
+        self.log.append(("receive", self.name, [message.data for message in messages]))
+
+    def on_confirm(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
+        self.log.append(("confirm", self.name, [message.state[self] for message in messages]))
+
+    def seen(self, what: str) -> list[Any]:
+        return [entry[-1] for entry in self.log if entry[0] == what]
+
+
+async def test_a_post_is_seen_from_the_call_to_its_acknowledgement(peer: Peer) -> None:
+    noting = Noting()
+    async with bmq.connect(peer.uri, interceptors=[noting]) as session:
+        assert session.interceptors == (noting,)
+        queue = await session.open_queue(URI, write=True)
+        ack = await queue.post(b"1")
+        assert noting.log == [("post", "", URI, [b"1"]), ("ack", "", bmq.PostOutcome(queue, 1, 1))]
+        assert isinstance(ack, bmq.Ack)
+
+
+async def test_the_guid_is_known_before_the_post(peer: Peer) -> None:
+    guids: list[str] = []
+
+    class Reading(bmq.Interceptor):
+        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.Post]) -> None:
+            guids.extend(post.guid for post in posts)
+
+    async with bmq.connect(peer.uri, interceptors=[Reading()]) as session:
+        queue = await session.open_queue(URI, write=True)
+        given = "4000000000000000000000000000ABCD"
+        acks = [await queue.post(b"1"), await queue.post(b"2", guid=given)]
+        assert guids == [ack.guid for ack in acks]
+        assert guids[1] == given
+
+
+async def test_post_many_is_seen_in_batches(peer: Peer) -> None:
+    noting = Noting()
+    async with bmq.connect(peer.uri, interceptors=[noting]) as session:
+        queue = await session.open_queue(URI, write=True)
+        report = await queue.post_many([b"%d" % n for n in range(1200)])
+        assert report.acknowledged == 1200
+        posts = noting.seen("post")
+        assert [data for each in posts for data in each] == [b"%d" % n for n in range(1200)]
+        assert len(posts) < 10
+        outcomes: list[bmq.PostOutcome] = noting.seen("ack")
+        assert [(each.posted, each.acknowledged) for each in outcomes] == [(len(p), len(p)) for p in posts]
+
+
+async def test_an_outcome_tells_which_posts_failed(peer: Peer) -> None:
+    noting = Noting()
+    async with bmq.connect(peer.uri, interceptors=[noting]) as session:
+        queue = await session.open_queue(URI, write=True)
+        await queue.post_many([b"0"])
+        peer.hold.add("PUT")
+        posting = asyncio.ensure_future(queue.post_many([b"1", b"2", b"3"]))
+        puts = (await eventually(lambda: peer.connection.script.puts and peer.connection)).script.puts
+        peer.connection.send(peer.connection.script.ack([puts.pop(1)], bmq.AckStatus.LIMIT_BYTES))
+        await eventually(lambda: queue.unacked == 2)
+        assert len(noting.seen("ack")) == 1  # it waits for all of them
+        peer.answer("PUT")
+        report = await posting
+        outcome: bmq.PostOutcome = noting.seen("ack")[-1]
+        assert (outcome.posted, outcome.acknowledged, outcome.error) == (3, 2, None)
+        assert [(each.index, each.error.status) for each in outcome.failures] == [
+            (1, bmq.AckStatus.LIMIT_BYTES)
+        ]
+        assert [each.index for each in report.failures] == [1]
+        peer.status = bmq.AckStatus.NOT_READY
+        with pytest.raises(bmq.PostError):
+            await queue.post(b"4")
+        outcome = noting.seen("ack")[-1]
+        assert (outcome.posted, outcome.acknowledged) == (1, 0)
+        assert outcome.failures[0].error.status is bmq.AckStatus.NOT_READY
+
+
+async def test_a_caller_that_is_cancelled_leaves_the_outcome_to_be_seen(peer: Peer) -> None:
+    noting = Noting()
+    async with bmq.connect(peer.uri, interceptors=[noting]) as session:
+        queue = await session.open_queue(URI, write=True)
+        peer.hold.add("PUT")
+        posting = asyncio.ensure_future(queue.post(b"1"))
+        await eventually(lambda: peer.connection.script.puts)
+        posting.cancel()
+        await asyncio.wait([posting])
+        assert not noting.seen("ack")
+        peer.answer("PUT")
+        await queue.flush()
+        assert noting.seen("ack") == [bmq.PostOutcome(queue, 1, 1)]
+
+
+async def test_posts_that_could_not_be_made_have_an_outcome_too(peer: Peer) -> None:
+    noting = Noting()
+    async with bmq.connect(peer.uri, interceptors=[noting]) as session:
+        queue = await session.open_queue(URI, write=True)
+        with pytest.raises(bmq.InvalidPayload):
+            await queue.post(b"")
+        outcome: bmq.PostOutcome = noting.seen("ack")[-1]
+        assert (outcome.posted, type(outcome.error)) == (0, bmq.InvalidPayload)
+        with pytest.raises(bmq.InvalidPayload):
+            await queue.post_many([b"1", b"2", b"", b"4"])
+        await queue.flush()
+        outcome = noting.seen("ack")[-1]
+        assert (outcome.posted, outcome.acknowledged, type(outcome.error)) == (2, 2, bmq.InvalidPayload)
+        assert peer.posted == [1, 2]
+        with pytest.raises(bmq.InvalidPayload):  # not even bytes: those before it are posted all the same
+            await queue.post_many([b"3", "4"])  # type: ignore[list-item]
+        await queue.flush()
+        assert peer.posted == [1, 2, 3]
+        assert len(noting.seen("post")) == len(noting.seen("ack")) == 3
+        await queue.close()
+        with pytest.raises(bmq.QueueClosed):
+            await queue.post(b"5")
+        assert len(noting.seen("post")) == len(noting.seen("ack"))
+
+
+async def test_posts_given_up_at_the_end_have_an_outcome(peer: Peer) -> None:
+    noting = Noting()
+    peer.hold.add("PUT")
+    async with bmq.connect(peer.uri, interceptors=[noting]) as session:
+        queue = await session.open_queue(URI, write=True)
+        single = queue.post_nowait(b"1")
+        many = asyncio.ensure_future(queue.post_many([b"2", b"3"]))
+        await eventually(lambda: queue.unacked == 3)
+        await session.close(timeout=0)
+        with pytest.raises(bmq.PostError):
+            await single
+        assert len((await many).failures) == 2
+        statuses = [[f.error.status for f in outcome.failures] for outcome in noting.seen("ack")]
+        assert statuses == [[bmq.AckStatus.CANCELED], [bmq.AckStatus.CANCELED] * 2]
+
+
+async def test_an_interceptor_adds_properties(broker: bmq.broker.Broker) -> None:
+    class Adding(bmq.Interceptor):
+        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.Post]) -> None:
+            for post in posts:
+                post.properties["trace"] = f"of {post.data.decode()}"
+
+    mine: dict[str, Any] = {"a": 1}
+    async with bmq.connect(broker.uri, interceptors=[Adding()]) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        await queue.post(b"1", properties=mine, tags=["new"])
+        await queue.post(b"2")
+        await queue.post_many([bmq.PutMessage(b"3", mine), b"4"])
+        messages = [await queue.receive(timeout=10) for _ in range(4)]
+        assert [message.properties["trace"] for message in messages] == ["of 1", "of 2", "of 3", "of 4"]
+        assert messages[0].properties["a"] == messages[2].properties["a"] == 1
+        assert messages[0].tags == {"new"}
+        assert mine == {"a": 1}
+
+
+async def test_messages_are_seen_as_the_application_takes_and_confirms_them(peer: Peer) -> None:
+    noting = Noting()
+    async with bmq.connect(peer.uri, interceptors=[noting]) as session:
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
+        peer.connection.push(1, 2, 3, 4, 5)
+        await eventually(lambda: queue.stats().buffered_messages == 5)
+        assert not noting.log
+        first = await queue.receive()
+        assert noting.log == [("receive", "", [b"1"])]
+        first.confirm()
+        first.confirm()
+        assert noting.seen("confirm") == [[b"1"]]
+        batch = await queue.receive_many(3)
+        assert noting.seen("receive") == [[b"1"], [b"2", b"3", b"4"]]
+        batch[1].confirm()
+        batch.confirm()
+        batch.confirm()
+        async for message in queue:
+            async with message:
+                break
+        queue.confirm(message, first)
+        assert noting.seen("receive")[2:] == [[b"5"]]
+        assert noting.seen("confirm")[1:] == [[b"3"], [b"2", b"4"], [b"5"]]
+
+
+async def test_several_are_called_in_order_and_the_other_way_round(peer: Peer) -> None:
+    log: list[Any] = []
+    async with bmq.connect(peer.uri, interceptors=[Noting("a", log), Noting("b", log)]) as session:
+        queue = await session.open_queue(URI, read=True, write=True, default_subscription=True)
+        await queue.post(b"1")
+        peer.connection.push(1)
+        (await queue.receive()).confirm()
+        assert [entry[:2] for entry in log] == [
+            *(("post", "a"), ("post", "b"), ("ack", "b"), ("ack", "a")),
+            *(("receive", "a"), ("receive", "b"), ("confirm", "b"), ("confirm", "a")),
+        ]
+
+
+async def test_context_variables_are_those_of_the_task_that_calls(peer: Peer) -> None:
+    request: contextvars.ContextVar[str] = contextvars.ContextVar("request", default="none")
+    seen: list[str] = []
+
+    class Reading(bmq.Interceptor):
+        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.Post]) -> None:
+            seen.append(request.get())
+
+        def on_receive(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
+            request.set("received")
+
+    async with bmq.connect(peer.uri, interceptors=[Reading()]) as session:
+        queue = await session.open_queue(URI, read=True, write=True, default_subscription=True)
+        request.set("mine")
+        await queue.post(b"1")
+        await queue.post_many([b"2"])
+        assert seen == ["mine", "mine"]
+        peer.connection.push(1)
+        await queue.receive()
+        assert request.get() == "received"
+
+
+class Broken(bmq.Interceptor):
+    def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.Post]) -> Any:
+        raise RuntimeError("on_post")
+
+    def on_ack(self, context: Any, outcome: bmq.PostOutcome) -> None:
+        raise AssertionError("there is no context to call this with")
+
+    def on_receive(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
+        raise asyncio.CancelledError
+
+    def on_confirm(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
+        raise RuntimeError("on_confirm")
+
+
+class BrokenAtTheEnd(bmq.Interceptor):
+    def on_ack(self, context: Any, outcome: bmq.PostOutcome) -> None:
+        raise RuntimeError("on_ack")
+
+
+async def test_one_that_fails_harms_nothing_and_is_logged_once(
+    peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    noting = Noting()
+    interceptors = [Broken(), noting, BrokenAtTheEnd()]
+    async with bmq.connect(peer.uri, interceptors=interceptors) as session:
+        queue = await session.open_queue(URI, read=True, write=True, default_subscription=True)
+        for _ in range(2):
+            await queue.post(b"1")
+            assert (await queue.post_many([b"2"])).acknowledged == 1
+            peer.connection.push(1, 2)
+            (await queue.receive()).confirm()
+            (await queue.receive_many()).confirm()
+        assert queue.stats().confirmed == 4
+    assert [entry[0] for entry in noting.log] == [
+        *("post", "ack", "post", "ack"),
+        *("receive", "confirm", "receive", "confirm"),
+    ] * 2
+    errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert [record.getMessage().split(" failed in ")[1].split(";")[0] for record in errors] == [
+        *("on_post", "on_ack", "on_receive", "on_confirm")
+    ]
+    assert all(record.name == "bmq.interceptors" and record.exc_info for record in errors)
+
+
+async def test_installed_ones_are_in_every_session_that_is_made_then(peer: Peer) -> None:
+    log: list[Any] = []
+    installed = Noting("installed", log)
+    installed.install()
+    installed.install()
+    try:
+        async with bmq.connect(peer.uri, interceptors=[Noting("given", log)]) as session:
+            installed.uninstall()
+            installed.uninstall()
+            queue = await session.open_queue(URI, write=True)
+            await queue.post(b"1")
+    finally:
+        installed.uninstall()
+    assert [entry[1] for entry in log] == ["installed", "given", "given", "installed"]
+    async with bmq.connect(peer.uri) as session:
+        assert session.interceptors == ()
+
+
+async def test_what_cannot_be_one_is_refused(peer: Peer) -> None:
+    class Async(bmq.Interceptor):
+        async def on_receive(  # type: ignore[override]
+            self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]
+        ) -> None: ...
+
+    with pytest.raises(bmq.UsageError, match=r"Async\.on_receive is async"):
+        await bmq.connect(peer.uri, interceptors=[Async()])
+    with pytest.raises(bmq.UsageError, match=r"subclass of bmq\.Interceptor, not <class"):
+        await bmq.connect(peer.uri, interceptors=[Noting])  # type: ignore[list-item]
+    assert not peer.connections

@@ -1,0 +1,299 @@
+"""Statistics: they agree with what happened, go on over reconnects, and can be subtracted."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import pickle
+from dataclasses import FrozenInstanceError, asdict
+
+import pytest
+
+import bmq
+from tests.fakes.broker import Peer, guid
+from tests.waiting import eventually
+
+URI = "bmq://bmq.test.mem.priority/q"
+OTHER = "bmq://bmq.test.mem.priority/other"
+BROADCAST = "bmq://bmq.test.mem.broadcast/q"
+
+
+async def test_posts_are_counted_when_they_are_made_and_when_they_are_acknowledged(peer: Peer) -> None:
+    peer.hold.add("PUT")
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, write=True)
+        waiting = asyncio.ensure_future(queue.post_many([b"12345", b"123"]))
+        single = queue.post_nowait(b"1")
+        await eventually(lambda: len(peer.connection.script.puts) == 3)
+        stats = queue.stats()
+        assert (stats.posted, stats.posted_bytes) == (3, 9)
+        assert (stats.unacked_messages, stats.unacked_bytes) == (3, 9)
+        assert stats.acknowledged == stats.ack_seconds.count == 0
+        peer.answer("PUT")
+        await asyncio.gather(waiting, single)
+        stats = queue.stats()
+        assert (stats.posted, stats.posted_bytes, stats.acknowledged) == (3, 9, 3)
+        assert stats.unacked_messages == stats.unacked_bytes == 0
+        assert stats.ack_seconds.count == 3
+        assert stats.refused == {}
+        whole = session.stats()
+        assert (whole.posted, whole.posted_bytes, whole.acknowledged) == (3, 9, 3)
+        assert whole.ack_seconds == stats.ack_seconds
+
+
+async def test_refused_posts_are_counted_by_status(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, write=True)
+        await queue.post(b"1")
+        peer.status = bmq.AckStatus.LIMIT_MESSAGES
+        await queue.post_many([b"2", b"3"])
+        peer.hold.add("PUT")
+        queue.post_nowait(b"4").add_done_callback(lambda future: future.exception())
+        with pytest.raises(bmq.TimedOut):
+            await queue.flush(timeout=0)
+        await session.close(timeout=0)
+        stats = queue.stats()
+        assert stats.refused == {bmq.AckStatus.LIMIT_MESSAGES: 2, bmq.AckStatus.CANCELED: 1}
+        assert (stats.posted, stats.acknowledged) == (4, 1)
+        assert stats.ack_seconds.count == 3  # the broker never answered the one that was given up
+        assert session.stats().refused == stats.refused
+
+
+async def test_messages_are_counted_on_their_way_to_a_confirmation(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
+        consumer = queue.subscriptions[0]
+        peer.connection.push(1, 2, 3, size=10)
+        await eventually(lambda: consumer.buffered == 3)
+        for stats in (consumer.stats(), queue.stats(), session.stats()):
+            assert (stats.received, stats.received_bytes, stats.unconfirmed) == (3, 33, 3)
+            assert (stats.buffered_messages, stats.buffered_bytes) == (3, 33)
+        first = await queue.receive()
+        first.confirm()
+        for stats in (consumer.stats(), queue.stats(), session.stats()):
+            assert (stats.confirmed, stats.unconfirmed, stats.confirm_seconds.count) == (1, 2, 1)
+            assert (stats.buffered_messages, stats.buffered_bytes) == (2, 22)
+        batch = await queue.receive_many()
+        batch.confirm()
+        batch.confirm()
+        first.confirm()
+        for stats in (consumer.stats(), queue.stats(), session.stats()):
+            assert (stats.received, stats.confirmed, stats.unconfirmed) == (3, 3, 0)
+            assert stats.confirm_seconds.count == 3
+            assert stats.buffered_messages == stats.buffered_bytes == stats.redelivered == 0
+
+
+async def test_the_time_to_a_confirmation_begins_when_the_message_arrives(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
+        consumer = queue.subscriptions[0]
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        peer.connection.push(1, 2)
+        await eventually(lambda: consumer.buffered == 2)
+        peer.connection.push(3)
+        await eventually(lambda: consumer.buffered == 3)
+        first = await queue.receive()
+        second, third = await queue.receive_many()
+        await eventually(lambda: third.age >= 0.12)
+        first.confirm()
+        second.confirm()
+        await asyncio.sleep(0)
+        third.confirm()
+        spent = loop.time() - began
+        times = consumer.stats().confirm_seconds
+        assert times.count == 3
+        assert 0.36 <= times.sum <= 3 * spent
+        below = [count for bound, count in zip(times.bounds, times.counts, strict=False) if bound <= 0.1]
+        assert sum(below) == 0
+
+
+async def test_counters_go_on_over_a_reconnect(peer: Peer) -> None:
+    async with bmq.connect(peer.uri, reconnect_delays=lambda: itertools.repeat(0.02)) as session:
+        queue = await session.open_queue(URI, read=True, write=True, default_subscription=True)
+        consumer = queue.subscriptions[0]
+        peer.connection.push(1, 2)
+        await eventually(lambda: consumer.buffered == 2)
+        held = await queue.receive()
+        peer.hold.add("PUT")
+        sent = queue.post_nowait(b"1")
+        await eventually(lambda: peer.connection.script.puts)
+        before = session.stats()
+        assert (before.retransmitted, before.reconnects, before.seconds_disconnected) == (0, 0, 0.0)
+        peer.hold.add("clientIdentity")
+        peer.cut()
+        await eventually(lambda: session.state is bmq.SessionState.RECONNECTING)
+        late = queue.post_nowait(b"2")
+        assert session.stats().unconfirmed == queue.stats().unconfirmed == consumer.stats().unconfirmed == 0
+        await eventually(lambda: session.stats().seconds_disconnected > 0)
+        peer.answer("clientIdentity")
+        peer.answer("PUT")
+        await asyncio.gather(sent, late)
+        peer.connection.push(1, 2)
+        await eventually(lambda: consumer.buffered == 2)
+        held.confirm()  # of the connection before: the message that came again stays to be confirmed
+        after = session.stats()
+        assert (after.reconnects, after.retransmitted) == (1, 1)  # the second was never sent before
+        assert after.seconds_disconnected == session.stats().seconds_disconnected > 0
+        assert after.bytes_sent > before.bytes_sent
+        assert after.bytes_received > before.bytes_received
+        assert (after.received, after.confirmed, after.unconfirmed) == (4, 1, 2)
+        assert (after.posted, after.acknowledged) == (2, 2)
+        assert queue.stats().retransmitted == 1
+
+
+async def test_a_closed_queue_still_counts_in_the_session(broker: bmq.broker.Broker) -> None:
+    async with bmq.connect(broker.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        await queue.post_many([b"1", b"2"])
+        (await queue.receive(timeout=10)).confirm()
+        await queue.close()
+        assert queue.stats().unconfirmed == 0
+        again = await session.open_queue(URI, read=True, write=True)
+        await again.post(b"3")
+        stats = session.stats()
+        assert (stats.posted, stats.acknowledged, stats.received, stats.confirmed) == (3, 3, 2, 1)
+        assert stats.unconfirmed == 0
+        assert again.stats().posted == 1
+
+
+async def test_every_consumer_counts_its_own(broker: bmq.broker.Broker) -> None:
+    async with bmq.connect(broker.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        async with queue.subscribe("kind == 1") as ones, queue.subscribe("kind == 2") as twos:
+            await queue.post_many([bmq.PutMessage(b"x", {"kind": 1 + n % 3 // 2}) for n in range(6)])
+            await eventually(lambda: ones.buffered == 4 and twos.buffered == 2)
+            (await twos.receive_many()).confirm()
+            assert (ones.stats().received, ones.stats().confirmed, ones.stats().unconfirmed) == (4, 0, 4)
+            assert (twos.stats().received, twos.stats().confirmed, twos.stats().unconfirmed) == (2, 2, 0)
+            assert (queue.stats().received, queue.stats().confirmed) == (6, 2)
+
+
+async def test_messages_that_move_to_another_consumer_are_counted_once_by_the_queue(
+    broker: bmq.broker.Broker,
+) -> None:
+    async with bmq.connect(broker.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        first = await queue.subscribe(priority=2)
+        await queue.post_many([b"1", b"2", b"3"])
+        await eventually(lambda: first.buffered == 3)
+        (await first.receive()).confirm()
+        second = await queue.subscribe()
+        await first.close()
+        assert first.stats().unconfirmed == 0
+        assert (second.stats().received, second.stats().unconfirmed) == (2, 2)
+        assert (queue.stats().received, queue.stats().unconfirmed) == (3, 2)
+        (await second.receive_many()).confirm()
+        assert (queue.stats().confirmed, queue.stats().unconfirmed) == (3, 0)
+        assert queue.stats().confirm_seconds.count == 3
+
+
+async def test_what_is_discarded_counts_as_received_and_confirmed(broker: bmq.broker.Broker) -> None:
+    async with bmq.connect(broker.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        async with queue.subscribe("kind == 1", discard_unmatched=True) as ones:
+            await queue.post_many([bmq.PutMessage(b"x", {"kind": n % 2}) for n in range(4)])
+            await eventually(lambda: ones.buffered == 2 and queue.stats().confirmed == 2)
+            assert ones.stats().received == 2
+            assert (queue.stats().received, queue.stats().unconfirmed) == (4, 2)
+
+
+async def test_confirming_by_guid_is_counted(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
+        peer.connection.push(1, 2)
+        first, second = await queue.receive(), await queue.receive()
+        queue.confirm(first, first, guid(7).hex().upper())
+        stats = queue.stats()
+        assert (stats.confirmed, stats.unconfirmed, stats.confirm_seconds.count) == (2, 1, 1)
+        queue.confirm(second)
+        assert (queue.stats().confirmed, queue.stats().unconfirmed) == (3, 0)
+
+
+async def test_redelivered_messages_are_counted(broker: bmq.broker.Broker) -> None:
+    async with bmq.connect(broker.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        await queue.post_many([b"1", b"2"])
+        await queue.receive(timeout=10)
+        await queue.close()
+        again = await session.open_queue(URI, read=True)
+        message = await again.receive(timeout=10)
+        assert message.redelivered
+        await eventually(lambda: again.stats().received == 2)
+        assert again.stats().redelivered == 2
+        assert session.stats().redelivered == 2
+
+
+async def test_a_queue_that_keeps_nothing_has_nothing_unconfirmed(broker: bmq.broker.Broker) -> None:
+    async with bmq.connect(broker.uri) as session:
+        queue = await session.open_queue(BROADCAST, read=True, write=True, default_subscription=True)
+        await queue.post(b"1")
+        message = await queue.receive(timeout=10)
+        assert (queue.stats().received, queue.stats().unconfirmed) == (1, 0)
+        message.confirm()
+        assert (queue.stats().confirmed, queue.stats().unconfirmed) == (0, 0)
+
+
+async def test_waits_for_room_are_counted(peer: Peer) -> None:
+    async with bmq.connect(peer.uri, max_unacked_messages=2) as session:
+        queue, other = await session.open_queue(URI, write=True), await session.open_queue(OTHER, write=True)
+        peer.hold.add("PUT")
+        pending = [queue.post_nowait(b"1"), queue.post_nowait(b"2")]
+        with pytest.raises(bmq.BufferFull):
+            other.post_nowait(b"3")
+        waiting = asyncio.ensure_future(queue.post(b"4"))
+        await eventually(lambda: queue.stats().buffer_full_waits == 1)
+        peer.answer("PUT")
+        await asyncio.gather(waiting, *pending)
+        assert (queue.stats().buffer_full_waits, queue.stats().buffer_full_errors) == (1, 0)
+        assert (other.stats().buffer_full_waits, other.stats().buffer_full_errors) == (0, 1)
+        assert (session.stats().buffer_full_waits, session.stats().buffer_full_errors) == (1, 1)
+
+
+async def test_statistics_are_subtracted(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, write=True)
+        peer.status = bmq.AckStatus.LIMIT_BYTES
+        await queue.post_many([b"1"])
+        before, whole = queue.stats(), session.stats()
+        peer.status = bmq.AckStatus.NOT_READY
+        await queue.post_many([b"2", b"3"])
+        peer.hold.add("PUT")
+        pending = queue.post_nowait(b"4")
+        change = queue.stats() - before
+        assert (change.posted, change.posted_bytes, change.acknowledged) == (3, 3, 0)
+        assert change.refused == {bmq.AckStatus.NOT_READY: 2}
+        assert change.ack_seconds.count == 2
+        assert change.unacked_messages == 1  # as it is now
+        assert (session.stats() - whole).posted == 3
+        assert (session.stats() - whole).state is bmq.SessionState.STARTED
+        peer.status = bmq.AckStatus.SUCCESS
+        peer.answer("PUT")
+        await pending
+
+
+async def test_statistics_are_frozen_and_can_be_passed_on(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        await queue.post(b"1")
+        for stats in (session.stats(), queue.stats(), queue.subscribe().stats()):
+            with pytest.raises(FrozenInstanceError):
+                stats.received = 7  # type: ignore[misc]
+            assert pickle.loads(pickle.dumps(stats)) == stats
+            assert asdict(stats)["confirm_seconds"]["counts"] == stats.confirm_seconds.counts
+
+
+def test_a_histogram_estimates_quantiles() -> None:
+    times = bmq.Histogram((1.0, 2.0, 4.0), (0, 4, 4, 0), 18.0)
+    assert times.count == 8
+    assert times.mean == 2.25
+    assert times.quantile(0.25) == 1.5
+    assert times.quantile(0.5) == 2.0
+    assert times.quantile(0.75) == 3.0
+    assert times.quantile(1) == 4.0
+    assert bmq.Histogram((1.0,), (0, 2), 10.0).quantile(0.5) == 1.0
+    assert bmq.Histogram().quantile(0.5) is bmq.Histogram().mean is None
+    with pytest.raises(bmq.UsageError, match="from 0 to 1, not 2"):
+        times.quantile(2)
+    with pytest.raises(bmq.UsageError, match="different buckets"):
+        times - bmq.Histogram()
