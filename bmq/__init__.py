@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from bmq.client._retry import exponential_backoff
     from bmq.client.connect import connect, run
     from bmq.client.consumer import Consumer, Subscription
-    from bmq.client.health import HostHealth, HostHealthMonitor
+    from bmq.client.health import Health, HostHealth, HostHealthMonitor, Trouble
     from bmq.client.interceptors import Handling, Interceptor, Post, PostOutcome
     from bmq.client.message import Ack, FailedPost, Message, MessageBatch, PostReport, PutMessage
-    from bmq.client.options import Credentials, SessionOptions
+    from bmq.client.options import Credentials, SessionOptions, Trace
     from bmq.client.queue import Queue
     from bmq.client.session import CloseReport, Session
     from bmq.client.stats import ConsumerStats, Histogram, QueueStats, SessionStats
@@ -97,6 +97,7 @@ __all__ = [
     "ExpressionWarning",
     "FailedPost",
     "Handling",
+    "Health",
     "Histogram",
     "HostHealth",
     "HostHealthMonitor",
@@ -140,6 +141,8 @@ __all__ = [
     "Subscription",
     "TagFilter",
     "TimedOut",
+    "Trace",
+    "Trouble",
     "Typed",
     "UsageError",
     "__version__",
@@ -156,10 +159,10 @@ __all__ = [
 _NAMES = {
     "bmq.client.connect": ["connect", "run"],
     "bmq.client.consumer": ["Consumer", "Subscription"],
-    "bmq.client.health": ["HostHealth", "HostHealthMonitor"],
+    "bmq.client.health": ["Health", "HostHealth", "HostHealthMonitor", "Trouble"],
     "bmq.client.interceptors": ["Handling", "Interceptor", "Post", "PostOutcome"],
     "bmq.client.message": ["Ack", "FailedPost", "Message", "MessageBatch", "PostReport", "PutMessage"],
-    "bmq.client.options": ["Credentials", "SessionOptions"],
+    "bmq.client.options": ["Credentials", "SessionOptions", "Trace"],
     "bmq.client.queue": ["Queue"],
     "bmq.client._retry": ["exponential_backoff"],
     "bmq.client.session": ["CloseReport", "Session"],

@@ -12,13 +12,13 @@ import typer
 from rich.text import Text
 
 from bmq.cli import files
-from bmq.cli.anatomy import Part, dissect, summary
 from bmq.cli.capture import is_capture, tcp_streams
 from bmq.cli.messages import BadInput
 from bmq.cli.output import emit_json, note, out, printable
 from bmq.cli.recording import TO_BROKER, Recorded, read_recording
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import offline
+from bmq.wire.anatomy import Part, dissect, summary
 
 __all__ = ["command"]
 

@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-from bmq.cli.anatomy import read_control
 from bmq.cli.messages import BadInput
 from bmq.cli.output import emit, note
 from bmq.cli.recording import TO_BROKER, TO_CLIENT, Recorded, read_recording
@@ -22,6 +21,7 @@ from bmq.client._address import parse_addresses
 from bmq.errors import ConnectionFailed, ProtocolError
 from bmq.protocol.framing import Framer
 from bmq.wire.ack import decode_acks
+from bmq.wire.anatomy import read_control
 from bmq.wire.confirm import decode_confirms
 from bmq.wire.constants import EventType
 from bmq.wire.control import ControlMessage, MessageKind, codec_of, decode_event, encode_event

@@ -8,12 +8,16 @@ import socket
 import time
 import weakref
 from asyncio import get_running_loop
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from bmq._loop import gathers
+from bmq.client.options import Trace
 from bmq.errors import Error, UsageError
 from bmq.protocol.client.core import ClientCore, SessionState
 from bmq.protocol.client.events import SessionEvent, Signal
+
+if TYPE_CHECKING:
+    from bmq.client._trace import Tracer
 
 __all__ = ["Channel", "Connection", "Owner", "Receiver"]
 
@@ -30,6 +34,10 @@ _LINGER = 1.0
 
 class Receiver(Protocol):
     """What a channel reports to."""
+
+    def tracer(self) -> Tracer | None:
+        """Make what logs all that a channel sends and receives, if that is wanted."""
+        ...
 
     def channel_data(self, channel: Channel, data: bytes) -> None:
         """Bytes arrived."""
@@ -61,6 +69,7 @@ class Channel(asyncio.Protocol):
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self._linger: asyncio.TimerHandle | None = None
         self._gathers = False
+        self._tracer = receiver.tracer()
         self.bytes_sent = 0
         self.bytes_received = 0
 
@@ -80,6 +89,8 @@ class Channel(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Called by the event loop."""
         self.bytes_received += len(data)
+        if self._tracer is not None:
+            self._tracer.received(data)
         if self._early is not None:
             self._early.append(data)
             return
@@ -140,6 +151,8 @@ class Channel(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return size
         self.bytes_sent += size
+        if self._tracer is not None:
+            self._tracer.sent(b"".join(pieces))
         try:
             if self._gathers:
                 transport.writelines(pieces)
@@ -180,6 +193,11 @@ class Channel(asyncio.Protocol):
 class Owner(Protocol):
     """What a connection reports to."""
 
+    @property
+    def address(self) -> str:
+        """The address that is connected, or is tried next."""
+        ...
+
     def handle(self, event: SessionEvent | Signal) -> None:
         """The core reports something."""
         ...
@@ -206,6 +224,7 @@ class Connection:
         core: the protocol.
         owner: what it reports to.
         busy_poll: for how long the event loop is kept awake after traffic, in seconds.
+        trace: what is logged of all that is sent and received.
 
     Attributes:
         core: the protocol.
@@ -218,7 +237,7 @@ class Connection:
         failure: the error because of which it did, or None.
     """
 
-    def __init__(self, core: ClientCore, owner: Owner, busy_poll: float) -> None:
+    def __init__(self, core: ClientCore, owner: Owner, busy_poll: float, trace: Trace) -> None:
         self.core = core
         self.loop = asyncio.get_running_loop()
         self.writable = True
@@ -227,6 +246,7 @@ class Connection:
         self.failure: Error | None = None
         self._owner = owner
         self._busy_poll = busy_poll
+        self._trace = trace
         self._channel: Channel | None = None
         self._epoch = time.monotonic_ns()
         self.turn = 0.0, 0
@@ -349,6 +369,14 @@ class Connection:
                 logger.critical("internal error, while ending the session", exc_info=True)
 
     # the channel (see Receiver)
+
+    def tracer(self) -> Tracer | None:
+        """Make what logs all that a channel sends and receives, if that is wanted."""
+        if self._trace is Trace.OFF:
+            return None
+        from bmq.client._trace import Tracer
+
+        return Tracer(self._owner.address, payloads=self._trace is Trace.PAYLOADS)
 
     def attach(self, channel: Channel) -> None:
         """Use a channel from now on."""

@@ -146,7 +146,11 @@ class Dialer:
                 credentials = await self._get_credentials()
         except (TimeoutError, Error) as error:
             reason = str(error) or "they took too long"
-            logger.warning("no credentials to renew the authentication with: %s", reason)
+            logger.warning(
+                "no credentials to renew the authentication with: %s",
+                reason,
+                extra={"broker": str(self.address)},
+            )
             credentials = None
         connection.core.reauthenticate(credentials, connection.now())
         connection.transmit_soon()
@@ -224,7 +228,7 @@ class Dialer:
             return str(error)
         except Exception as error:
             reason = f"reconnecting failed with {type(error).__name__}"
-            logger.exception("%s", reason)
+            logger.exception("%s", reason, extra={"broker": str(self.address)})
             return reason
         return ""
 
@@ -262,7 +266,12 @@ class Dialer:
                 if not self._options.is_retryable(error):
                     raise
                 self.last_failure = error
-                logger.info("attempt %d to reconnect failed: %s", self._attempt, error)
+                logger.info(
+                    "attempt %d to reconnect failed: %s",
+                    self._attempt,
+                    error,
+                    extra={"broker": str(self.address), "attempt": self._attempt},
+                )
             else:
                 self.reconnects += 1
                 return
@@ -305,7 +314,7 @@ class Dialer:
             except ConnectionFailed as error:
                 if left == 1 or not error.retryable:
                     raise
-                logger.info("%s; trying the next address of that name", error)
+                logger.info("%s; trying the next address of that name", error, extra={"broker": str(address)})
 
     async def _resolve(self, address: Address) -> list[str]:
         try:

@@ -19,7 +19,7 @@ from bmq.client._flow import Flow
 from bmq.client._identity import introduce
 from bmq.client._posting import settle
 from bmq.client._reporting import Reporter
-from bmq.client.health import HostHealthMonitor
+from bmq.client.health import HealthWatch, HostHealthMonitor
 from bmq.client.interceptors import Hooks
 from bmq.client.options import CredentialsSource, SessionOptions
 from bmq.errors import SessionClosed
@@ -75,6 +75,7 @@ class Driver:
         guids: makes the GUIDs of posts.
         schema_ids: numbers the sequences of property names that posts have.
         hooks: the interceptors.
+        health: how the session is.
         received: what is counted of received messages.
         confirming: counts confirmations.
         queues: the queues that were opened, or are being opened, and are not closed.
@@ -96,6 +97,7 @@ class Driver:
         self.schema_ids = SchemaIds()
         self.options = options
         self.hooks = hooks
+        self.health = HealthWatch()
         self.received = ReceiveCounts()
         self.confirming = Confirming()
         self.core = ClientCore(
@@ -113,7 +115,7 @@ class Driver:
         )
         self.events = EventStream(on_event)
         self._reporter = Reporter(self)
-        self.connection = Connection(self.core, self, options.busy_poll)
+        self.connection = Connection(self.core, self, options.busy_poll, options.trace)
         self.loop = self.connection.loop
         self.flow = Flow(self.connection, options, self.publish)
         self.dialer = Dialer(
@@ -239,6 +241,7 @@ class Driver:
         if known is not None:
             self.confirming.finish()
             known._counts.ended()
+            self.health.closed(known.uri)
 
     def set_health(self, healthy: bool) -> None:
         """Take what the host health monitor says."""
@@ -248,9 +251,15 @@ class Driver:
     def publish(self, event: SessionEvent) -> None:
         """Hand an event to the log and the application."""
         self._reporter.note(event)
+        self.health.note(event)
         self.events.publish(event)
 
     # what the connection reports (see Owner)
+
+    @property
+    def address(self) -> str:
+        """The address that is connected, or is tried next."""
+        return str(self.dialer.address)
 
     def disconnected(self) -> None:
         """The connection is gone."""
@@ -283,7 +292,12 @@ class Driver:
             event.owner._subscriptions.configured(event.failed)
         elif isinstance(event, CloseChannel):
             if event.error is not None:
-                logger.info("closing the connection to %s: %s", self.dialer.target, event.error)
+                logger.info(
+                    "closing the connection to %s: %s",
+                    self.dialer.target,
+                    event.error,
+                    extra={"broker": self.address},
+                )
             self.connection.close_channel(event.error)
         elif isinstance(event, Astray):
             self._note_astray(event)
@@ -303,6 +317,7 @@ class Driver:
             event.messages,
             event.q_id,
             event.s_ids,
+            extra={"broker": self.address},
         )
 
     def _deliver(self, event: Pushed) -> None:

@@ -1,7 +1,8 @@
 """The log of a session: for whatever goes wrong one line when it begins, and one when it is over.
 
 Both have the same level, WARNING, so that a program that configures no logging sees both. What goes on, or
-happens again and again, is logged rarely.
+happens again and again, is logged rarely. Records say what they are about in attributes of their own:
+``broker``, ``queue``.
 """
 
 from __future__ import annotations
@@ -81,35 +82,44 @@ class Reporter:
             case Disconnected(reason):
                 self._ended(driver, reason)
             case QueueReopenFailed(uri, error):
-                logger.warning("queue %s was not opened again, and is closed: %s", uri, error)
+                logger.warning(
+                    "queue %s was not opened again, and is closed: %s", uri, error, extra=_about(driver, uri)
+                )
             case SlowConsumer(messages, size):
                 self._slow(driver, messages, size)
             case SlowConsumerRecovered():
                 self._recovered(driver)
             case QueueSuspended(uri):
-                logger.warning("queue %s is suspended: the host is unhealthy", uri)
+                logger.warning("queue %s is suspended: the host is unhealthy", uri, extra=_about(driver, uri))
             case QueueResumed(uri):
-                logger.warning("queue %s is in service again: the host is healthy", uri)
+                logger.warning(
+                    "queue %s is in service again: the host is healthy", uri, extra=_about(driver, uri)
+                )
             case ClientDeprecated(broker):
-                logger.warning("%s says that this version of the client is deprecated: upgrade it", broker)
+                logger.warning(
+                    "%s says that this version of the client is deprecated: upgrade it",
+                    broker,
+                    extra=_about(driver),
+                )
             case DeliveryRevived(uri):
                 logger.warning(
                     "the broker had stopped delivering to %s, and went on when its subscriptions were "
                     "repeated; this is done again whenever it is needed",
                     uri,
+                    extra=_about(driver, uri),
                 )
             case HostUnhealthy():
-                logger.info("the host is unhealthy")
+                logger.info("the host is unhealthy", extra=_about(driver))
             case HostHealthRestored():
-                logger.info("the host is healthy again")
+                logger.info("the host is healthy again", extra=_about(driver))
             case _:
-                logger.debug("%r", event)
+                logger.debug("%r", event, extra=_about(driver, getattr(event, "queue_uri", None)))
 
     def not_connected_yet(self, error: Exception) -> None:
         """An attempt to connect for the first time has failed, and others follow."""
         driver = self._driver()
         if driver is not None and self._down_since is None:
-            logger.warning("%s; trying again", error)
+            logger.warning("%s; trying again", error, extra=_about(driver))
             self._begin(driver)
 
     def _lost(self, driver: Driver, reason: str) -> None:
@@ -123,6 +133,7 @@ class Reporter:
             reason,
             _count(len(driver.open_queues), "queue"),
             _count(len(driver.core.posts), "post"),
+            extra=_about(driver),
         )
         self._begin(driver)
 
@@ -148,6 +159,7 @@ class Reporter:
             _seconds(driver.connection.now() - self._down_since),
             posts,
             f" (last: {last})" if last else "",
+            extra=_about(driver),
         )
         self._arm(driver)
 
@@ -169,13 +181,16 @@ class Reporter:
             what,
             _seconds(driver.connection.now() - self._down_since),
             f": {', '.join(done)}" if done else "",
+            extra=_about(driver),
         )
         self._over()
 
     def _ended(self, driver: Driver, reason: str) -> None:
         # When connecting for the first time fails, the caller gets an error instead.
         if reason and self._connected:
-            logger.error("the session with %s is over: %s", driver.dialer.target, reason)
+            logger.error(
+                "the session with %s is over: %s", driver.dialer.target, reason, extra=_about(driver)
+            )
         self._over()
 
     def _slow(self, driver: Driver, messages: int, size: int) -> None:
@@ -191,6 +206,7 @@ class Reporter:
             f"{size:,}",
             driver.dialer.address,
             again,
+            extra=_about(driver),
         )
         self._slow_said = self._slow_since = now
         self._slow_unsaid = 0
@@ -198,13 +214,20 @@ class Reporter:
     def _recovered(self, driver: Driver) -> None:
         if self._slow_since is not None:
             after = _seconds(driver.connection.now() - self._slow_since)
-            logger.warning("the application has caught up after %s: reading goes on", after)
+            logger.warning(
+                "the application has caught up after %s: reading goes on", after, extra=_about(driver)
+            )
             self._slow_since = None
 
 
 def _remind(reporter: weakref.ref[Reporter]) -> None:
     if (alive := reporter()) is not None:
         alive.remind()
+
+
+def _about(driver: Driver, queue: str | None = None) -> dict[str, str]:
+    about = {"broker": str(driver.dialer.address)}
+    return about if queue is None else {**about, "queue": queue}
 
 
 def _count(number: int, what: str) -> str:

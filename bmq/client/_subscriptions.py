@@ -236,6 +236,7 @@ class Subscriptions:
                 "consumer here wants: they stay unconfirmed until one does, or the queue is closed",
                 uri,
                 count,
+                extra={"queue": uri, "broker": self._driver.address},
             )
             self._driver.publish(UnclaimedMessages(uri, count))
 

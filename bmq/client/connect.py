@@ -77,7 +77,9 @@ class connect:
             raise UsageError(f"unknown option {', '.join(sorted(unknown))}; there are: {known}")
         target = find_broker(broker, tls=ssl is not None)
         if target.note:
-            logger.warning("connecting to %s", target)
+            logger.warning(
+                "connecting to %s", target, extra={"broker": ", ".join(map(str, target.addresses))}
+            )
         if credentials is not None and ssl is None:
             _warn_of_clear_text(credentials, target.addresses)
         self._target = target
@@ -129,7 +131,11 @@ def _warn_of_clear_text(credentials: CredentialsSource, addresses: list[Address]
         return
     for address in addresses:
         if not address.tls and not is_loopback(address.host):
-            logger.warning("credentials go to %s in the clear; a tcps:// address protects them", address)
+            logger.warning(
+                "credentials go to %s in the clear; a tcps:// address protects them",
+                address,
+                extra={"broker": str(address)},
+            )
 
 
 async def _until_terminated(main: Coroutine[Any, Any, T]) -> T:

@@ -1,12 +1,129 @@
-"""The health of the host: what suspends queues opened with ``suspends_on_bad_host_health``."""
+"""Health: that of a session, and that of its host, which suspends queues that want it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Protocol
 
-__all__ = ["HostHealth", "HostHealthMonitor"]
+from bmq.protocol.client.events import (
+    Connected,
+    ConnectionLost,
+    Disconnected,
+    QueueReopenFailed,
+    QueueResumed,
+    QueueSuspended,
+    Reconnected,
+    SessionEvent,
+    SlowConsumer,
+    SlowConsumerRecovered,
+    StateRestored,
+)
+
+__all__ = ["Health", "HealthWatch", "HostHealth", "HostHealthMonitor", "Trouble"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One thing that is not as it should be.
+
+    Attributes:
+        what: a sentence for people.
+        since: since when, in UTC.
+        serious: whether the session is not ready because of it; else it is degraded.
+    """
+
+    what: str
+    since: datetime
+    serious: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How a session is; see :meth:`bmq.Session.health`.
+
+    Attributes:
+        ready: it is connected, and its queues are open.
+        degraded: it is ready, but something is not as it should be.
+        troubles: what is not, the oldest first.
+        since: since when it has been like this (ready, degraded, or not ready), in UTC.
+    """
+
+    ready: bool
+    degraded: bool
+    troubles: tuple[Trouble, ...]
+    since: datetime
+
+    def __str__(self) -> str:
+        how = "degraded" if self.degraded else "ready" if self.ready else "not ready"
+        why = "; ".join(trouble.what for trouble in self.troubles)
+        return f"{how}: {why}" if why else how
+
+
+class HealthWatch:
+    """Concludes from a session's events how it is."""
+
+    def __init__(self) -> None:
+        self._troubles: dict[str, Trouble] = {}
+        self._level = 0
+        self._since = datetime.now(UTC)
+        self._begin("connection", "not connected yet")
+
+    @property
+    def health(self) -> Health:
+        """How the session is."""
+        troubles = tuple(sorted(self._troubles.values(), key=lambda each: each.since))
+        return Health(self._level < 2, self._level == 1, troubles, self._since)
+
+    def note(self, event: SessionEvent) -> None:
+        """Take an event."""
+        match event:
+            case Connected() | StateRestored():
+                self._end("connection")
+            case ConnectionLost(reason):
+                self._begin("connection", f"the connection was lost: {reason}")
+            case Reconnected():
+                self._begin("connection", "the connection is restored, and queues are being opened again")
+            case Disconnected(reason):
+                self._begin("connection", f"the session is over{': ' if reason else ''}{reason}")
+            case SlowConsumer(messages):
+                self._begin(
+                    "slow", f"the application does not keep up: {messages:,} messages waited for it", False
+                )
+            case SlowConsumerRecovered():
+                self._end("slow")
+            case QueueSuspended(uri):
+                self._begin(f"suspended {uri}", f"{uri} is suspended: the host is unhealthy", False)
+            case QueueResumed(uri):
+                self._end(f"suspended {uri}")
+            case QueueReopenFailed(uri, error):
+                self._begin(f"closed {uri}", f"{uri} was not opened again, and is closed: {error}", False)
+            case _:
+                pass
+
+    def opened(self, uri: str) -> None:
+        """The application has opened a queue."""
+        self._end(f"closed {uri}")
+
+    def closed(self, uri: str) -> None:
+        """The application has closed a queue."""
+        self._end(f"suspended {uri}")
+
+    def _begin(self, key: str, what: str, serious: bool = True) -> None:
+        before = self._troubles.get(key)
+        self._troubles[key] = Trouble(what, before.since if before else datetime.now(UTC), serious)
+        self._look()
+
+    def _end(self, key: str) -> None:
+        if self._troubles.pop(key, None) is not None:
+            self._look()
+
+    def _look(self) -> None:
+        level = max((1 + trouble.serious for trouble in self._troubles.values()), default=0)
+        if level != self._level:
+            self._level, self._since = level, datetime.now(UTC)
 
 
 class HostHealthMonitor(Protocol):

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 from ssl import SSLContext
 from typing import TypedDict
 
@@ -29,6 +30,7 @@ __all__ = [
     "CredentialsSource",
     "SessionFields",
     "SessionOptions",
+    "Trace",
     "check_compression",
 ]
 
@@ -71,6 +73,27 @@ def _at_least(value: object, limit: int) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value >= limit
 
 
+class Trace(Enum):
+    """What the wire trace logs: every event that is sent and received, field by field.
+
+    Attributes:
+        OFF: nothing.
+        ON: everything but payloads, the values of properties, and credentials.
+        PAYLOADS: everything but credentials.
+    """
+
+    OFF = "off"
+    ON = "on"
+    PAYLOADS = "payloads"
+
+
+def _trace() -> Trace:
+    wanted = os.environ.get("BMQ_TRACE", "").strip().lower()
+    if wanted in ("", "0", "off", "false", "no"):
+        return Trace.OFF
+    return Trace.PAYLOADS if wanted == "payloads" else Trace.ON
+
+
 def _process_name() -> str:
     return os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
 
@@ -111,6 +134,9 @@ class SessionOptions:
             sleeping, so that what comes meanwhile is handled at once. Resuming a sleeping core takes some 40
             microseconds of each round trip; this keeps a whole core busy for as long as there is traffic.
             0 lets it sleep.
+        trace: what is logged of every event, by the logger ``bmq.trace`` at DEBUG; where logging is not
+            configured, it is written to standard error. The environment variable BMQ_TRACE sets the default:
+            1, or ``payloads``. It is slow.
         is_retryable: says whether an attempt that failed with this error is worth another one.
     """
 
@@ -137,6 +163,7 @@ class SessionOptions:
     retry_first_connect: bool = False
     reconnect_timeout: float | None = None
     busy_poll: float = 0.0
+    trace: Trace = field(default_factory=_trace)
     is_retryable: Callable[[BaseException], bool] = lambda error: getattr(error, "retryable", True)
 
     def __post_init__(self) -> None:
@@ -151,6 +178,8 @@ class SessionOptions:
             if not _at_least(value, 0):
                 raise UsageError(f"{name} is {value!r}; it must be a number, 0 or more")
         check_compression(self.compression)
+        if not isinstance(self.trace, Trace):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"trace is {self.trace!r}; it is one of bmq.Trace")
         if self.compression_level not in range(-1, 10):
             raise UsageError(f"compression_level is {self.compression_level!r}; zlib has -1 to 9")
         if self.max_event_size < _MIN_EVENT_SIZE:
@@ -183,6 +212,7 @@ class SessionFields(TypedDict, total=False):
     retry_first_connect: bool
     reconnect_timeout: float | None
     busy_poll: float
+    trace: Trace
     is_retryable: Callable[[BaseException], bool]
 
 

@@ -512,7 +512,12 @@ class Queue:
         await drain([self], deadline, closer)
         handlers = self._handlers.busy(closer)
         if self.unacked or handlers:
-            logger.warning("closing %s, and the time is up: %s", self.uri, left_over(self.unacked, handlers))
+            logger.warning(
+                "closing %s, and the time is up: %s",
+                self.uri,
+                left_over(self.unacked, handlers),
+                extra={"queue": self.uri, "broker": self._driver.address},
+            )
             deadline = max(deadline, self._connection.now() + _FOR_THE_ANSWER)
         try:
             await self._driver.close_queue(self._core, deadline)

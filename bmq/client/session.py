@@ -16,7 +16,7 @@ from bmq.client._address import Address
 from bmq.client._definition import checked_options
 from bmq.client._driver import Driver
 from bmq.client.consumer import Subscription
-from bmq.client.health import HostHealthMonitor
+from bmq.client.health import Health, HostHealthMonitor
 from bmq.client.interceptors import Handling, Hooks, Interceptor
 from bmq.client.options import CredentialsSource, SessionOptions, check_compression
 from bmq.client.queue import (
@@ -152,7 +152,9 @@ class Session:
         driver.dialer.stop()
         await driver.connection.disconnect(deadline)
         if not report.clean:
-            logger.warning("the session was closed, and the time was up: %s", report)
+            logger.warning(
+                "the session was closed, and the time was up: %s", report, extra={"broker": driver.address}
+            )
         return report
 
     def _closed(self, _: asyncio.Task[CloseReport]) -> None:
@@ -287,6 +289,7 @@ class Session:
                 driver.core.abandon_queue(queue._core, now, now + driver.options.close_timeout)
                 connection.transmit_soon()
             raise
+        driver.health.opened(queue.uri)
         return queue
 
     @property
@@ -317,6 +320,16 @@ class Session:
     def interceptors(self) -> tuple[Interceptor, ...]:
         """The interceptors it has, installed ones first."""
         return self._driver.hooks.interceptors
+
+    def health(self) -> Health:
+        """Return how the session is: ready, degraded and why, since when.
+
+        It is not ready before it is connected, from the loss of a connection until every queue is open again,
+        and once it is over. It is degraded while the application does not keep up, so that reading has
+        paused, while queues are suspended because the host is unhealthy, and after a queue could not be
+        opened again, until the application opens it.
+        """
+        return self._driver.health.health
 
     def around_handle(self, handling: Handling) -> AbstractContextManager[None]:
         """Return a context manager to handle messages in: it is that of every interceptor.

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, Unpack
 from bmq._signals import on_signals
 from bmq.client.connect import connect
 from bmq.client.consumer import Consumer, Subscription
+from bmq.client.health import Health
 from bmq.client.options import ConnectOptions
 from bmq.client.queue import Queue
 from bmq.client.session import Session
@@ -22,6 +23,7 @@ from bmq.workers._clock import Clock
 from bmq.workers._consume import AckPolicy, OnError, check_handling, feed, policy_of, settled
 from bmq.workers._failure import DeadLetter
 from bmq.workers._handlers import Handler
+from bmq.workers._probe import Metrics, Probe, address_of
 from bmq.workers._retry import RetryPolicy
 
 __all__ = ["App"]
@@ -62,7 +64,14 @@ class App:
         on_error: called with a :class:`bmq.workers.Failure` for every attempt of any handler that did not
             succeed.
         clock: what measures the pauses between attempts.
+        health: ``HOST:PORT`` where it answers HTTP while it runs: ``/livez`` says that the event loop turns,
+            ``/readyz`` how :meth:`bmq.Session.health` is (503 if not ready), ``/metrics`` what ``metrics``
+            returns. Port 0 is any free one; see :attr:`health_uri`.
+        metrics: returns metrics in Prometheus' text format, called for each request, in the event loop.
         options: anything else that :func:`bmq.connect` takes.
+
+    Raises:
+        UsageError: ``health`` is no address, or there are ``metrics`` without it.
     """
 
     def __init__(
@@ -72,9 +81,14 @@ class App:
         grace: float = 30.0,
         on_error: OnError | None = None,
         clock: Clock | None = None,
+        health: str | None = None,
+        metrics: Metrics | None = None,
         **options: Unpack[ConnectOptions],
     ) -> None:
         self._broker = broker
+        self._probe = Probe(*address_of(health), self._health, metrics) if health is not None else None
+        if self._probe is None and metrics is not None:
+            raise UsageError("metrics are served at health='HOST:PORT', which is not given")
         self._options = options
         self._grace = grace
         self._on_error = on_error
@@ -174,6 +188,14 @@ class App:
             raise StateError("the app has a session only while it runs: await app.run()")
         return self._session
 
+    @property
+    def health_uri(self) -> str | None:
+        """Where it answers HTTP, such as ``http://127.0.0.1:8080``; None while it does not."""
+        return self._probe.uri if self._probe is not None else None
+
+    def _health(self) -> Health | None:
+        return self._session.health() if self._session is not None and not self._stopping else None
+
     async def queue(self, uri: str) -> Queue:
         """Return a queue to post to, opened the first time it is asked for; for use in handlers.
 
@@ -220,6 +242,7 @@ class App:
             ConnectionFailed: no broker answered.
             OpenQueueError, ConfigureQueueError: the broker refused a queue or a subscription.
             StateError: the app is running already, or nothing is registered.
+            OSError: the address for ``health`` cannot be used.
             Error: a queue or the session has failed.
 
         Cancelling it ends it in the same way; cancelling it again cancels the handlers.
@@ -232,6 +255,8 @@ class App:
         try:
             with on_signals(self.stop) if signals else nullcontext():
                 async with AsyncExitStack() as self._closing:
+                    if self._probe is not None:
+                        await self._closing.enter_async_context(self._probe.serving())
                     fed = await self._start()
                     if not self._stopping:
                         await self._work(fed)

@@ -23,6 +23,7 @@ from bmq.workers._handlers import Handler, Invoker, is_async, name_of
 from bmq.workers._left import Left
 from bmq.workers._outcomes import Reject, RetryAfter
 from bmq.workers._retry import DEFAULT_RETRY, NoRetry, RetryPolicy
+from bmq.workers._throttle import Throttle
 
 __all__ = ["AckPolicy", "OnError", "check_handling", "consume", "feed", "policy_of", "settled"]
 
@@ -266,6 +267,7 @@ class _Workers:
         self._dead_letters = dead_letters
         self._on_error = on_error
         self._clock = clock
+        self._throttle = Throttle(logger, clock)
         session = consumer.queue.session
         self._around = session.around_handle if session.interceptors else None
         self._stopping = False
@@ -306,7 +308,12 @@ class _Workers:
         if closing is not None:
             interrupted |= not await settled([closing], max(deadline - now(), _CLOSING_AT_LEAST))
             if not closing.cancelled() and (error := closing.exception()) is not None:
-                logger.warning("could not take back the subscription of %r: %s", self._consumer, error)
+                logger.warning(
+                    "could not take back the subscription of %r: %s",
+                    self._consumer,
+                    error,
+                    extra={"queue": self._consumer.queue.uri},
+                )
         if interrupted:
             raise asyncio.CancelledError
 
@@ -415,39 +422,43 @@ class _Workers:
                     message.queue_uri,
                     then.uri,
                     error,
+                    extra={"queue": message.queue_uri, "guid": message.guid, "attempt": failure.attempt},
                 )
                 self._left.leave(message)
             else:
                 message.confirm()
 
     async def _report(self, failure: Failure) -> None:
-        error = failure.error
+        error, message = failure.error, failure.message
         what = f"{type(error).__name__}: {error}"
-        where = (failure.handler, failure.message.guid, failure.message.queue_uri, failure.attempt)
+        where = (failure.handler, message.guid, message.queue_uri, failure.attempt)
+        about = {"queue": message.queue_uri, "guid": message.guid, "attempt": failure.attempt}
+        log = self._throttle.log
         if isinstance(error, RetryAfter) and failure.retry_in is not None:
-            logger.info(
-                "%s puts off message %s of %s, attempt %d; again in %g s: %s",
-                *where,
-                failure.retry_in,
-                error.reason,
-            )
+            text = "%s puts off message %s of %s, attempt %d; again in %g s: %s"
+            log(logging.INFO, text, *where, failure.retry_in, error.reason, extra=about)
         elif failure.retry_in is not None:
-            logger.warning(
-                "%s failed on message %s of %s, attempt %d; again in %g s: %s", *where, failure.retry_in, what
-            )
+            text = "%s failed on message %s of %s, attempt %d; again in %g s: %s"
+            log(logging.WARNING, text, *where, failure.retry_in, what, extra=about)
         elif isinstance(error, Reject):
-            outcome = self._outcome(failure)
-            logger.warning("%s rejected message %s of %s, attempt %d; %s: %s", *where, outcome, error.reason)
+            text = "%s rejected message %s of %s, attempt %d; %s: %s"
+            log(logging.WARNING, text, *where, self._outcome(failure), error.reason, extra=about)
         else:
-            outcome = self._outcome(failure)
-            logger.error("%s failed on message %s of %s, attempt %d; %s", *where, outcome, exc_info=error)
+            text = "%s failed on message %s of %s, attempt %d; %s"
+            log(logging.ERROR, text, *where, self._outcome(failure), exc_info=error, extra=about)
         if self._on_error is not None:
             try:
                 result = self._on_error(failure)
                 if inspect.isawaitable(result):
                     await result
             except Exception:
-                logger.exception("on_error itself failed, on message %s", failure.message.guid)
+                log(
+                    logging.ERROR,
+                    "on_error itself failed, on message %s",
+                    message.guid,
+                    exc_info=True,
+                    extra=about,
+                )
 
     def _outcome(self, failure: Failure) -> str:
         if failure.message.confirmed:

@@ -77,7 +77,12 @@ class Left:
         except StateError:
             return  # it is closed: nothing more arrives anyway
         except Error as error:
-            logger.warning("could not make room beside what %s has skipped: %s", self._handler, error)
+            logger.warning(
+                "could not make room beside what %s has skipped: %s",
+                self._handler,
+                error,
+                extra={"queue": self._consumer.queue.uri},
+            )
             self._tell_if_full()
 
     def leave(self, message: Message) -> None:
@@ -145,5 +150,6 @@ class Left:
             self._consumer.queue.uri,
             options.max_unconfirmed_messages,
             options.max_unconfirmed_bytes,
+            extra={"queue": self._consumer.queue.uri},
         )
         self._left.clear()

@@ -61,7 +61,7 @@ __all__ = [
     "BrokerState",
 ]
 
-_log = logging.getLogger("bmq.broker.session")
+_log = logging.getLogger("bmq.broker")
 
 _ACK_REQUESTED = int(PutFlags.ACK_REQUESTED)
 #: The oldest SDKs served, by language.

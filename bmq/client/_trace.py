@@ -1,0 +1,96 @@
+"""The wire trace: every event of a session, field by field, in the log. Imported only when it is on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from itertools import islice
+
+from bmq.errors import ProtocolError
+from bmq.protocol.framing import Framer
+from bmq.wire.anatomy import Part, dissect
+from bmq.wire.constants import EventType
+from bmq.wire.event import Event
+
+__all__ = ["Tracer"]
+
+logger = logging.getLogger("bmq.trace")
+
+# An event of many messages is cut off after so many lines.
+_MOST_LINES = 200
+_WHOLE = 2**31
+
+
+class Tracer:
+    """Logs the events of one connection.
+
+    Args:
+        broker: the address, for the log.
+        payloads: whether payloads and the values of properties are shown; credentials never are.
+    """
+
+    def __init__(self, broker: str, *, payloads: bool) -> None:
+        self._broker = broker
+        self._payloads = payloads
+        self._sent, self._received = Framer(_WHOLE), Framer(_WHOLE)
+        # Whoever switches it on wants to see it, also where nobody has configured logging.
+        if not logger.isEnabledFor(logging.DEBUG):
+            logger.setLevel(logging.DEBUG)
+        if not logger.hasHandlers():
+            logger.addHandler(logging.StreamHandler())
+
+    def sent(self, data: bytes) -> None:
+        """Events, or parts of them, were sent."""
+        self._trace(self._sent, data, "sent to")
+
+    def received(self, data: bytes) -> None:
+        """Events, or parts of them, were received."""
+        self._trace(self._received, data, "received from")
+
+    def _trace(self, framer: Framer, data: bytes, way: str) -> None:
+        try:
+            events, error = framer.feed(data)
+            for event in events:
+                self._log(way, event)
+            if error is not None:
+                logger.debug("what was %s %s is no event: %s", way, self._broker, error)
+        except Exception:
+            # It only looks on: whatever is wrong with it, the session goes on.
+            logger.exception("the trace failed")
+
+    def _log(self, way: str, event: Event) -> None:
+        try:
+            kind = EventType(event.type).name
+        except ValueError:
+            kind = f"type {event.type}"
+        parts = dissect(event.data)
+        lines = list(islice(self._lines(event, parts), _MOST_LINES))
+        if next(parts, None) is not None:
+            lines.append("       ...")
+        logger.debug(
+            "%s %s %s, %d bytes\n%s",
+            kind,
+            way,
+            self._broker,
+            len(event.data),
+            "\n".join(lines),
+            extra={"broker": self._broker},
+        )
+
+    def _lines(self, event: Event, parts: Iterator[Part]) -> Iterator[str]:
+        try:
+            for part in parts:
+                yield f"{part.offset:>6} {'  ' * part.depth}{part.name} {self._value(event, part)}".rstrip()
+        except ProtocolError as error:
+            yield f"       {error}"
+
+    def _value(self, event: Event, part: Part) -> str:
+        if event.type == EventType.AUTHENTICATION and part.name == "data":
+            return "(not shown)"
+        if self._payloads or part.error:
+            return part.value
+        if part.name == "payload":
+            return part.value.partition(":")[0]
+        if part.name.startswith("property "):
+            return part.value[part.value.rindex("(") :]
+        return part.value

@@ -1,0 +1,165 @@
+"""What an app tells those who look after it: a few answers over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from bmq.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from bmq.client.health import Health
+
+__all__ = ["Metrics", "Probe", "address_of"]
+
+logger = logging.getLogger("bmq.workers")
+
+#: Returns metrics as text in Prometheus' format.
+Metrics: TypeAlias = Callable[[], str | bytes]
+
+_TEXT = "text/plain; charset=utf-8"
+_METRICS = "text/plain; version=0.0.4; charset=utf-8"
+# Whoever asks has this long, in seconds, and this many bytes for the request; so many may ask at a time.
+_PATIENCE = 5.0
+_LONGEST = 8192
+_AT_ONCE = 64
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """Return host and port of ``HOST:PORT``.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise UsageError(f"health is HOST:PORT, such as 127.0.0.1:8080, not {text!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+class Probe:
+    """Answers /livez, /readyz and /metrics.
+
+    It runs on the app's own event loop: a loop that hangs answers nothing, and that is how it is noticed.
+
+    Args:
+        host: where it listens.
+        port: where it listens; 0 for any.
+        health: says how the session is; returns None while there is none.
+        metrics: makes the answer to /metrics.
+
+    Attributes:
+        uri: its address, while it runs.
+    """
+
+    def __init__(
+        self, host: str, port: int, health: Callable[[], Health | None], metrics: Metrics | None
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._health = health
+        self._metrics = metrics
+        self._asking: set[asyncio.Task[Any] | None] = set()
+        self.uri: str | None = None
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Answer inside the block.
+
+        Raises:
+            OSError: the address cannot be used.
+        """
+        server = await asyncio.start_server(self._asked, self._host, self._port, limit=_LONGEST)
+        port = server.sockets[0].getsockname()[1]
+        self.uri = f"http://{f'[{self._host}]' if ':' in self._host else self._host}:{port}"
+        try:
+            yield
+        finally:
+            self.uri = None
+            server.close()
+            for task in self._asking:
+                if task is not None:
+                    task.cancel()
+
+    async def _asked(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        self._asking.add(task)
+        try:
+            if len(self._asking) <= _AT_ONCE:
+                async with asyncio.timeout(_PATIENCE):
+                    request = await reader.readuntil(b"\r\n\r\n")
+                    writer.write(self._answer(request))
+                    await writer.drain()
+        except (TimeoutError, OSError, EOFError, asyncio.LimitOverrunError):
+            pass  # whoever asks has gone, or asks for nothing we know
+        finally:
+            self._asking.discard(task)
+            writer.close()
+
+    def _answer(self, request: bytes) -> bytes:
+        words = request.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        if len(words) != 3 or not words[2].startswith("HTTP/1."):
+            return _response(HTTPStatus.BAD_REQUEST, "this is HTTP/1.1\n")
+        method, path = words[0], words[1].partition("?")[0]
+        if method not in ("GET", "HEAD"):
+            return _response(HTTPStatus.METHOD_NOT_ALLOWED, "there is only GET\n", allow="GET, HEAD")
+        status, text, kind = self._page(path)
+        return _response(status, text, kind, head=method == "HEAD")
+
+    def _page(self, path: str) -> tuple[HTTPStatus, str | bytes, str]:
+        match path:
+            case "/livez":
+                return HTTPStatus.OK, "alive\n", _TEXT
+            case "/readyz":
+                return self._ready()
+            case "/metrics":
+                return self._measured()
+            case _:
+                return HTTPStatus.NOT_FOUND, "there are /livez, /readyz and /metrics\n", _TEXT
+
+    def _ready(self) -> tuple[HTTPStatus, str, str]:
+        health = self._health()
+        ready = health is not None and health.ready
+        answer: dict[str, Any] = {"ready": ready, "degraded": health is not None and health.degraded}
+        if health is not None:
+            answer["since"] = health.since.isoformat(timespec="milliseconds")
+            answer["troubles"] = [
+                {"what": each.what, "since": each.since.isoformat(timespec="milliseconds")}
+                for each in health.troubles
+            ]
+        else:
+            answer["troubles"] = [{"what": "the app is starting or stopping"}]
+        status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
+        return status, json.dumps(answer, indent=1) + "\n", "application/json"
+
+    def _measured(self) -> tuple[HTTPStatus, str | bytes, str]:
+        if self._metrics is None:
+            text = "there are no metrics: App(..., metrics=...) takes a function that returns them\n"
+            return HTTPStatus.NOT_FOUND, text, _TEXT
+        try:
+            return HTTPStatus.OK, self._metrics(), _METRICS
+        except Exception:
+            logger.exception("the function that returns metrics failed")
+            return HTTPStatus.INTERNAL_SERVER_ERROR, "the function that returns metrics failed\n", _TEXT
+
+
+def _response(
+    status: HTTPStatus, text: str | bytes, kind: str = _TEXT, *, allow: str = "", head: bool = False
+) -> bytes:
+    body = text.encode() if isinstance(text, str) else text
+    headers = [
+        f"HTTP/1.1 {status.value} {status.phrase}",
+        f"Content-Type: {kind}",
+        f"Content-Length: {len(body)}",
+        "Cache-Control: no-store",
+        "Connection: close",
+        *([f"Allow: {allow}"] if allow else []),
+    ]
+    return "\r\n".join([*headers, "", ""]).encode("latin-1") + (b"" if head else body)

@@ -1,0 +1,127 @@
+"""The wire trace, and what log records say they are about."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+
+import bmq
+from tests.fakes.broker import Peer
+from tests.waiting import eventually
+
+URI = "bmq://bmq.test.mem.priority/q"
+PROPERTIES = {"Card": "4111-1111"}
+
+
+async def a_conversation(**options: bmq.Trace) -> None:
+    auth = {"me": "hush-hush"}
+    async with (
+        bmq.broker.Broker(auth=auth) as broker,
+        bmq.connect(
+            broker.uri, credentials=bmq.Credentials.basic("me", "hush-hush"), **options
+        ) as session,
+    ):
+        queue = await session.open_queue(URI, read=True, write=True)
+        await queue.post(b"top secret", properties=PROPERTIES)
+        (await queue.receive(timeout=10)).confirm()
+
+
+async def test_every_event_is_shown_field_by_field(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "bmq.trace"):
+        await a_conversation(trace=bmq.Trace.ON)
+    records = [record for record in caplog.records if record.name == "bmq.trace"]
+    assert {record.levelno for record in records} == {logging.DEBUG}
+    heads = [record.getMessage().split("\n")[0] for record in records]
+    address = records[0].broker  # type: ignore[attr-defined]
+    kinds = [head.split(f" {address}, ")[0] for head in heads]
+    for kind in ("AUTHENTICATION", "CONTROL"):
+        assert f"{kind} sent to" in kinds
+        assert f"{kind} received from" in kinds
+    assert {"PUT sent to", "ACK received from", "PUSH received from", "CONFIRM sent to"} < set(kinds)
+    text = "\n".join(record.getMessage() for record in records)
+    assert "processName" in text
+    assert f"uri {URI}" in text
+    assert "property Card (STRING)" in text
+    assert "payload 10 bytes\n" in text + "\n"
+    for secret in ("top secret", "4111", "hush", "bWU6aHVzaC1odXNo"):
+        assert secret not in text
+
+
+async def test_payloads_are_shown_when_asked_for_and_credentials_never(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.DEBUG, "bmq.trace"):
+        await a_conversation(trace=bmq.Trace.PAYLOADS)
+    text = "\n".join(record.getMessage() for record in caplog.records if record.name == "bmq.trace")
+    assert 'payload 10 bytes: "top secret"' in text
+    assert "property Card '4111-1111' (STRING)" in text
+    for secret in ("hush", "bWU6aHVzaC1odXNo"):
+        assert secret not in text
+
+
+async def test_it_is_off_by_default(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BMQ_TRACE", raising=False)
+    with caplog.at_level(logging.DEBUG, "bmq.trace"):
+        await a_conversation()
+    assert not [record for record in caplog.records if record.name == "bmq.trace"]
+    with pytest.raises(bmq.UsageError, match=r"trace is True; it is one of bmq\.Trace"):
+        bmq.connect("tcp://127.0.0.1:1", trace=True)  # type: ignore[arg-type]
+
+
+async def test_a_large_event_is_cut_off(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "bmq.trace"):
+        async with bmq.connect(peer.uri, trace=bmq.Trace.ON) as session:
+            queue = await session.open_queue(URI, write=True)
+            await queue.post_many([b"%d" % n for n in range(400)])
+    (put,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("PUT ")]
+    assert put.count("\n") < 300
+    assert put.endswith("...")
+
+
+PROGRAM = """
+import asyncio, sys, bmq
+
+async def main():
+    async with bmq.broker.Broker() as broker, bmq.connect(broker.uri):
+        pass
+
+asyncio.run(main())
+print("construct" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "seen"), [("1", True), ("payloads", True), ("0", False), ("", False), (None, False)]
+)
+def test_the_environment_switches_it_on(value: str | None, seen: bool) -> None:
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("BMQ_")}
+    if value is not None:
+        environment["BMQ_TRACE"] = value
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{seen}\n"  # what reads the declarations is imported only then
+    assert ("CONTROL sent to tcp://127.0.0.1:" in done.stderr) is seen
+
+
+async def test_records_say_what_they_are_about(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "bmq")
+    async with bmq.connect(peer.uri, reconnect_delays=lambda: itertools.repeat(0.001)) as session:
+        await session.open_queue(URI, write=True)
+        peer.refuse.add("OpenQueue")
+        peer.cut()
+        await eventually(lambda: not session.queues and session.health().degraded)
+        await asyncio.sleep(0)
+    lost = next(record for record in caplog.records if "was lost" in record.getMessage())
+    closed = next(record for record in caplog.records if "was not opened again" in record.getMessage())
+    assert (lost.name, lost.broker) == ("bmq.client", peer.uri)  # type: ignore[attr-defined]
+    assert (closed.broker, closed.queue) == (peer.uri, URI)  # type: ignore[attr-defined]
