@@ -23,6 +23,7 @@ from bmq.broker._admin_cluster import (
     queue_helper,
 )
 from bmq.broker._admin_text import render
+from bmq.broker._app_delivery import AppDelivery
 from bmq.broker._domain import Domain, Unavailable
 from bmq.broker._domain_config import InvalidDomain
 from bmq.broker._handle import Handle, SubStream
@@ -59,6 +60,8 @@ _KEY_BYTES = 5
 _NO_KEY = "0" * (2 * _KEY_BYTES)
 _INT64 = 2**63
 _LONGEST_COMMAND = 64 * 1024
+# What a real broker calls its part in a queue when it has the messages.
+_PRIMARY = 1
 
 
 class _Failure(Exception):
@@ -324,11 +327,7 @@ class _Commands:
             entry: dict[str, Any] = {"values": _queue_values(queue)}
             if queue.fanout:
                 entry["appIds"] = {
-                    app.app_id: {
-                        "values": {"queue_content_msgs": sum(1 for m in queue.store if m.pending & app.bit)}
-                    }
-                    for app in queue.apps.values()
-                    if app.bit
+                    app.app_id: {"values": _app_values(app)} for app in queue.apps.values() if app.bit
                 }
             domains.setdefault(queue.domain.config.name, {})[queue.uri] = entry
         stats = {
@@ -439,17 +438,58 @@ _VALUES: dict[str, Callable[[BrokerQueue], int]] = {
     "queue_content_bytes": lambda q: q.store.usage.bytes,
     "queue_cfg_msgs": lambda q: q.store.usage.limits.messages,
     "queue_cfg_bytes": lambda q: q.store.usage.limits.bytes,
-    "queue_put_msgs_abs": lambda q: q.posted,
-    "queue_put_bytes_abs": lambda q: q.posted_bytes,
-    "queue_push_msgs_abs": lambda q: q.pushed,
-    "queue_ack_msgs_abs": lambda q: q.acknowledged,
-    "queue_nack_msgs_abs": lambda q: q.refused,
-    "queue_confirm_msgs_abs": lambda q: q.confirmed,
-    "queue_reject_msgs_abs": lambda q: q.poisoned,
-    "queue_gc_msgs_abs": lambda q: q.expired,
+    "queue_msgs_current": lambda q: len(q.store),
+    "queue_bytes_current": lambda q: q.store.usage.bytes,
     "queue_history_abs": lambda q: q.store.remembered,
+    "queue_role": lambda q: _PRIMARY,
+    # Messages are acknowledged as they come.
+    "queue_ack_time_avg": lambda q: 0,
+    "queue_ack_time_max": lambda q: 0,
+    "queue_nack_noquorum_msgs": lambda q: 0,
+    "queue_nack_noquorum_msgs_abs": lambda q: 0,
+}
+# A real broker has each of these twice: since it started, and since it printed its statistics the last time.
+# This one never prints any.
+_TOTALS: dict[str, Callable[[BrokerQueue], int]] = {
+    "queue_put_msgs": lambda q: q.posted,
+    "queue_put_bytes": lambda q: q.posted_bytes,
+    "queue_push_msgs": lambda q: q.pushed,
+    "queue_push_bytes": lambda q: q.pushed_bytes,
+    "queue_ack_msgs": lambda q: q.acknowledged,
+    "queue_nack_msgs": lambda q: q.refused,
+    "queue_confirm_msgs": lambda q: q.confirmed,
+    "queue_reject_msgs": lambda q: q.poisoned,
+    "queue_gc_msgs": lambda q: q.expired,
 }
 
 
 def _queue_values(queue: BrokerQueue) -> dict[str, int]:
-    return {name: value(queue) for name, value in _VALUES.items()}
+    values = {name: value(queue) for name, value in _VALUES.items()}
+    for name, value in _TOTALS.items():
+        values[name] = values[f"{name}_abs"] = value(queue)
+    return {**values, **_times(list(queue.apps.values()))}
+
+
+def _app_values(app: AppDelivery) -> dict[str, int]:
+    waiting = [message.size for message in app.queue.store if message.pending & app.bit]
+    return {
+        "queue_content_msgs": len(waiting),
+        "queue_content_bytes": sum(waiting),
+        "queue_msgs_current": len(waiting),
+        "queue_bytes_current": sum(waiting),
+        **_times([app]),
+    }
+
+
+def _times(apps: list[AppDelivery]) -> dict[str, int]:
+    """Means and maxima over applications, in nanoseconds."""
+    values: dict[str, int] = {}
+    for name, each in (
+        ("queue_queue_time", [app.queue_times for app in apps]),
+        ("queue_confirm_time", [app.confirm_times for app in apps]),
+    ):
+        count = sum(times.count for times in each)
+        seconds = sum(times.seconds for times in each)
+        values[f"{name}_avg"] = int(seconds / count * 1e9) if count else 0
+        values[f"{name}_max"] = int(max((times.longest for times in each), default=0.0) * 1e9)
+    return values

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from bmq.broker._backlog import Backlog
 from bmq.broker._routing import NOBODY, Routing, Subscriber
 from bmq.broker._storage import MessageRecord
+from bmq.broker._times import Times
 from bmq.subscriptions import Evaluator
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ class AppDelivery:
         matcher: the application subscription; None when every message is for the application.
         wait_until: when to try a suspected poison message again.
         postponed: whether its deliveries are paused, so that others are served.
+        queue_times: from the arrival of a message to its delivery.
+        confirm_times: from its delivery to its confirmation.
     """
 
     __slots__ = (
@@ -82,9 +85,11 @@ class AppDelivery:
         "app_id",
         "aside",
         "bit",
+        "confirm_times",
         "matcher",
         "postponed",
         "queue",
+        "queue_times",
         "readers",
         "redelivery",
         "resume",
@@ -106,6 +111,8 @@ class AppDelivery:
         self.matcher: Evaluator | None = None
         self.wait_until: float | None = None
         self.postponed = False
+        self.queue_times = Times()
+        self.confirm_times = Times()
 
     @property
     def behind(self) -> bool:
@@ -231,8 +238,9 @@ class AppDelivery:
 
     def _send(self, subscriber: Subscriber, message: MessageRecord, now: float) -> None:
         stream = subscriber.stream
-        if stream.take(subscriber, message):
-            self.queue.pushed += 1
+        if stream.take(subscriber, message, now):
+            waited = now - message.arrival
+            self.queue.count_pushes(self, 1, message.size, waited, waited)
             stream.last_sent = (now, message.guid)
             stream.handle.push(message, subscriber.option, out_of_order=True)
 
@@ -253,8 +261,13 @@ class AppDelivery:
             if self.resume is not None:
                 queue.serve(self, now)
             return
-        message, subscriber = entry
+        message, subscriber, since = entry
         queue.confirmed += 1
+        held, times = now - since, self.confirm_times
+        times.count += 1  # without a call: this is done for every message
+        times.seconds += held
+        if held > times.longest:
+            times.longest = held
         if message.pending & self.bit:
             message.pending ^= self.bit
             if not message.pending:
@@ -287,11 +300,11 @@ class AppDelivery:
         """Use up a delivery attempt of each message a lost client had; drop those with none left."""
         limit, bit = self.queue.domain.config.max_delivery_attempts, self.bit
         if not limit:
-            for message, _ in stream.unconfirmed.values():
+            for message, _, _ in stream.unconfirmed.values():
                 if message.attempts is not None:
                     message.attempts.pop(bit, None)
             return
-        for guid, (message, _) in list(stream.unconfirmed.items()):
+        for guid, (message, _, _) in list(stream.unconfirmed.items()):
             if not message.pending & bit:
                 continue
             attempts = message.attempts = message.attempts or {}
@@ -303,7 +316,7 @@ class AppDelivery:
 
     def release(self, stream: SubStream) -> None:
         """Take back a consumer's unconfirmed messages, to be delivered to others."""
-        for message, subscriber in stream.unconfirmed.values():
+        for message, subscriber, _ in stream.unconfirmed.values():
             subscriber.messages -= 1
             subscriber.bytes -= message.size
             if message.pending & self.bit:

@@ -34,7 +34,7 @@ class SubStream:
         writers: how many times it is open for writing.
         subscriptions: what the client configured last.
         compiled: the same, ready to route by.
-        unconfirmed: messages the client has, in the order of their delivery.
+        unconfirmed: messages the client has, in the order of their delivery, with when that was.
         last_sent: when the last message was sent out of order, and its GUID; None when it is confirmed.
     """
 
@@ -61,7 +61,7 @@ class SubStream:
         self.writers = 0
         self.subscriptions: tuple[Subscription, ...] = ()
         self.compiled: tuple[CompiledSubscription, ...] = ()
-        self.unconfirmed: dict[bytes, tuple[MessageRecord, Subscriber]] = {}
+        self.unconfirmed: dict[bytes, tuple[MessageRecord, Subscriber, float]] = {}
         self.last_sent: tuple[float, bytes] | None = None
         self._subscribers: dict[int, Subscriber] = {}
 
@@ -98,12 +98,12 @@ class SubStream:
             if s_id not in wanted and not subscriber.messages:
                 del self._subscribers[s_id]
 
-    def take(self, subscriber: Subscriber, message: MessageRecord) -> bool:
+    def take(self, subscriber: Subscriber, message: MessageRecord, now: float) -> bool:
         """Count a message as delivered to a subscriber; return False if this client has it already."""
         guid, unconfirmed = message.guid, self.unconfirmed
         if guid in unconfirmed:
             return False
-        unconfirmed[guid] = (message, subscriber)
+        unconfirmed[guid] = (message, subscriber, now)
         subscriber.messages += 1
         subscriber.bytes += message.size
         group = subscriber.group
@@ -119,11 +119,11 @@ class SubStream:
                 group.first = subscriber.after
         return True
 
-    def settle(self, guid: bytes) -> tuple[MessageRecord, Subscriber] | None:
-        """Forget a delivered message; return it and the subscriber that had it."""
+    def settle(self, guid: bytes) -> tuple[MessageRecord, Subscriber, float] | None:
+        """Forget a delivered message; return it, the subscriber that had it, and since when."""
         entry = self.unconfirmed.pop(guid, None)
         if entry is not None:
-            message, subscriber = entry
+            message, subscriber, _ = entry
             subscriber.messages -= 1
             subscriber.bytes -= message.size
         return entry

@@ -54,6 +54,7 @@ class BrokerQueue:
         idle_since: when its last client left; None while it has one.
         deadline: when the node looks after it next.
         posted, acknowledged, refused, pushed, confirmed, expired, poisoned: messages so far.
+        posted_bytes, pushed_bytes: their bytes.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class BrokerQueue:
         self.idle_since: float | None = None
         self.deadline = NEVER
         self.posted = self.posted_bytes = self.acknowledged = self.refused = 0
-        self.pushed = self.confirmed = self.expired = self.poisoned = 0
+        self.pushed = self.pushed_bytes = self.confirmed = self.expired = self.poisoned = 0
         self._schemas = 0
         self._next_bit = 1
         self._filters: list[tuple[int, Evaluator]] = []
@@ -224,7 +225,7 @@ class BrokerQueue:
             if app.matcher is not None and app.matcher(message.lookup) is not True:
                 continue
             for subscriber in app.routing.receivers(message):
-                self.pushed += 1
+                self.count_pushes(app, 1, size, 0.0, 0.0)
                 subscriber.stream.handle.push(message, subscriber.option, out_of_order=False)
 
     # ---- delivering
@@ -235,7 +236,7 @@ class BrokerQueue:
             return
         apps, effort = self.authorized, self.effort
         if len(apps) == 1:
-            self._deliver_alone(apps[0])
+            self._deliver_alone(apps[0], now)
             return
         selecting = [(app, app.routing.select) for app in apps]
         cost = sum(app.routing.cost for app in apps)
@@ -258,14 +259,16 @@ class BrokerQueue:
                         stopped += 1
                     elif isinstance(selected, tuple):
                         app.aside.park(message, selected)
-                    elif selected.stream.take(selected, message):
+                    elif selected.stream.take(selected, message, now):
+                        waited = now - message.arrival
+                        self.count_pushes(app, 1, message.size, waited, waited)
                         targets.append((app, selected))
             if stopped == len(apps):
                 return
             self._push(message, targets)
             self.position = message.next
 
-    def _deliver_alone(self, app: AppDelivery) -> None:
+    def _deliver_alone(self, app: AppDelivery, now: float) -> None:
         """Do the same for a single application: most of a broker's work."""
         bit, select = app.bit, app.routing.select
         effort, cost = self.effort, app.routing.cost
@@ -273,29 +276,38 @@ class BrokerQueue:
             if app.resume is None:
                 app.resume = self.position
             return
-        while (message := self.position) is not None:
-            if message.pending & bit:
-                if cost:
-                    if effort.spent > effort.enough:
-                        effort.postpone(self)
+        count = size = 0
+        first = arrivals = 0.0
+        try:
+            while (message := self.position) is not None:
+                if message.pending & bit:
+                    if cost:
+                        if effort.spent > effort.enough:
+                            effort.postpone(self)
+                            return
+                        effort.spent += cost
+                    selected = select(message)
+                    if selected is None:
+                        app.resume = message
                         return
-                    effort.spent += cost
-                selected = select(message)
-                if selected is None:
-                    app.resume = message
-                    return
-                if isinstance(selected, tuple):
-                    app.aside.park(message, selected)
-                else:
-                    stream = selected.stream
-                    if stream.take(selected, message):
-                        self.pushed += 1
-                        stream.handle.push(message, selected.option, out_of_order=False)
-            self.position = message.next
+                    if isinstance(selected, tuple):
+                        app.aside.park(message, selected)
+                    else:
+                        stream = selected.stream
+                        if stream.take(selected, message, now):
+                            if not count:
+                                first = message.arrival
+                            count += 1
+                            size += message.size
+                            arrivals += message.arrival
+                            stream.handle.push(message, selected.option, out_of_order=False)
+                self.position = message.next
+        finally:
+            if count:
+                self.count_pushes(app, count, size, count * now - arrivals, now - first)
 
     def _push(self, message: MessageRecord, targets: list[tuple[AppDelivery, Subscriber]]) -> None:
         """Push a message once to each client, naming all of the client's subscriptions that get it."""
-        self.pushed += len(targets)
         if len(targets) == 1:
             subscriber = targets[0][1]
             subscriber.stream.handle.push(message, subscriber.option, out_of_order=False)
@@ -305,6 +317,12 @@ class BrokerQueue:
             by_handle.setdefault(subscriber.stream.handle, []).append(subscriber.s_id)
         for handle, s_ids in by_handle.items():
             handle.push(message, encode_sub_queue_ids(tuple(s_ids)), out_of_order=False)
+
+    def count_pushes(self, app: AppDelivery, count: int, size: int, waited: float, longest: float) -> None:
+        """Count deliveries of messages that waited so long together."""
+        self.pushed += count
+        self.pushed_bytes += size
+        app.queue_times.add(waited, count, longest)
 
     def serve(self, app: AppDelivery, now: float) -> None:
         """Deliver what waits for one application, then what is new."""

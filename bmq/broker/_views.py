@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 from bmq.broker._app_delivery import AppDelivery
 from bmq.broker._node import Node
@@ -16,7 +16,7 @@ from bmq.wire.message import split_application_data
 from bmq.wire.properties import Properties
 from bmq.wire.uri import QueueUri
 
-__all__ = ["AppView", "MessageView", "QueueView", "QueuesView"]
+__all__ = ["AppView", "BrokerQueueStats", "MessageView", "QueueView", "QueuesView"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,55 @@ class MessageView:
     size: int
     arrival: float
     waiting_for: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerQueueStats:
+    """What an embedded broker has counted of a queue, as :meth:`QueueView.stats` returns it.
+
+    ``after - before`` is what was counted in between; the last four attributes are those of the later one.
+
+    Attributes:
+        posted: messages posted, duplicates not counted.
+        posted_bytes: their bytes.
+        acknowledged: positive acknowledgements.
+        refused: negative ones.
+        pushed: deliveries, redeliveries counted.
+        pushed_bytes: their bytes.
+        confirmed: deliveries that were confirmed.
+        expired: messages that outlived their TTL.
+        poisoned: messages that used up their delivery attempts for an application.
+        queued_seconds: how long messages waited before they were delivered, all together, in seconds of the
+            broker's clock.
+        held_seconds: how long consumers had them before they confirmed them, all together.
+        messages: what is stored.
+        bytes: the bytes of that.
+        producers: how often the queue is open for writing.
+        consumers: how often it is open for reading.
+    """
+
+    posted: int
+    posted_bytes: int
+    acknowledged: int
+    refused: int
+    pushed: int
+    pushed_bytes: int
+    confirmed: int
+    expired: int
+    poisoned: int
+    queued_seconds: float
+    held_seconds: float
+    messages: int
+    bytes: int
+    producers: int
+    consumers: int
+
+    def __sub__(self, earlier: BrokerQueueStats) -> BrokerQueueStats:
+        changes = {name: getattr(self, name) - getattr(earlier, name) for name in _GROWING}
+        return replace(self, **changes)
+
+
+_GROWING = [each.name for each in fields(BrokerQueueStats)][:-4]
 
 
 class AppView:
@@ -176,6 +225,28 @@ class QueueView:
     def poisoned(self) -> int:
         """How many messages used up their delivery attempts for an application."""
         return self._queue.poisoned
+
+    def stats(self) -> BrokerQueueStats:
+        """Return a snapshot of what was counted; the admin command STAT SHOW prints the same numbers."""
+        queue, apps = self._queue, self._queue.apps.values()
+        streams = [stream for handle in queue.handles for stream in handle.streams.values()]
+        return BrokerQueueStats(
+            posted=queue.posted,
+            posted_bytes=queue.posted_bytes,
+            acknowledged=queue.acknowledged,
+            refused=queue.refused,
+            pushed=queue.pushed,
+            pushed_bytes=queue.pushed_bytes,
+            confirmed=queue.confirmed,
+            expired=queue.expired,
+            poisoned=queue.poisoned,
+            queued_seconds=sum(app.queue_times.seconds for app in apps),
+            held_seconds=sum(app.confirm_times.seconds for app in apps),
+            messages=len(queue.store),
+            bytes=queue.store.usage.bytes,
+            producers=sum(stream.writers for stream in streams),
+            consumers=sum(stream.readers for stream in streams),
+        )
 
     def purge(self) -> int:
         """Delete what is stored, and forget GUIDs; return how many messages there were."""

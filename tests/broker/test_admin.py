@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+import bmq
+from bmq.broker import Broker, ManualClock
 from bmq.wire.control.messages import AdminCommand, AdminCommandResponse, ClientType
 from tests.broker.core import FANOUT, PRIORITY, Core, Peer, domain
 from tests.transcripts import probes
+from tests.waiting import eventually
 
 
 def admin(core: Core) -> Peer:
@@ -194,6 +197,78 @@ def test_statistics(core: Core) -> None:
     text = say(core, "STAT SHOW")
     assert FANOUT in text
     assert PRIORITY in text
+
+
+# What a real broker says of a queue, but for how full it was at most.
+REAL_VALUES = {
+    *(
+        f"queue_{what}_{unit}{since}"
+        for what in ("put", "push")
+        for unit in ("msgs", "bytes")
+        for since in ("", "_abs")
+    ),
+    *(
+        f"queue_{what}_msgs{since}"
+        for what in ("ack", "nack", "confirm", "reject", "gc")
+        for since in ("", "_abs")
+    ),
+    *(f"queue_{what}_time_{kind}" for what in ("ack", "confirm", "queue") for kind in ("avg", "max")),
+    *(f"queue_{what}_{unit}" for what in ("content", "cfg") for unit in ("msgs", "bytes")),
+    *("queue_msgs_current", "queue_bytes_current", "queue_producers_count", "queue_consumers_count"),
+    *("queue_nack_noquorum_msgs", "queue_nack_noquorum_msgs_abs", "queue_history_abs", "queue_role"),
+}
+
+
+def test_statistics_have_what_a_real_broker_says_of_a_queue(core: Core) -> None:
+    stats = json.loads(tell(core, "STAT SHOW")["stats"])
+    values = stats["domainQueues"]["domains"]["bmq.test.mem.fanout"][FANOUT]["values"]
+    assert set(values) == REAL_VALUES
+    assert values["queue_put_bytes"] == values["queue_put_bytes_abs"] == 12
+    assert values["queue_push_bytes"] == 5
+    assert values["queue_bytes_current"] == 12
+    assert values["queue_role"] == 1
+
+
+def test_statistics_say_how_long_messages_waited() -> None:
+    core = Core()
+    sender, reader = core.client(), core.client()
+    sender.open(FANOUT, write=True)
+    first, second = sender.put(b"one", b"two")
+    core.advance(3)
+    reader.consume(f"{FANOUT}?id=foo", messages=10)
+    core.advance(2)
+    reader.confirm(first, sub_id=1)
+    core.advance(2)
+    reader.confirm(second, sub_id=1)
+    stats = json.loads(tell(core, "STAT SHOW")["stats"])
+    entry = stats["domainQueues"]["domains"]["bmq.test.mem.fanout"][FANOUT]
+    foo, bar = entry["appIds"]["foo"]["values"], entry["appIds"]["bar"]["values"]
+    for values in (entry["values"], foo):
+        assert (values["queue_queue_time_avg"], values["queue_queue_time_max"]) == (3e9, 3e9)
+        assert (values["queue_confirm_time_avg"], values["queue_confirm_time_max"]) == (3e9, 4e9)
+    assert (bar["queue_queue_time_max"], bar["queue_confirm_time_max"]) == (0, 0)
+    assert (foo["queue_content_msgs"], bar["queue_content_msgs"]) == (0, 2)
+    assert (foo["queue_content_bytes"], bar["queue_bytes_current"]) == (0, 6)
+
+
+async def test_the_counters_of_a_queue_are_an_object() -> None:
+    clock = ManualClock()
+    async with Broker(clock=clock) as broker, bmq.connect(broker.uri) as session:
+        queue = await session.open_queue(PRIORITY, read=True, write=True)
+        await queue.post_many([b"one", b"three"])
+        before = broker.queues[PRIORITY].stats()
+        assert (before.posted, before.posted_bytes, before.acknowledged, before.messages) == (2, 8, 2, 2)
+        assert (before.producers, before.consumers, before.bytes) == (1, 1, 8)
+        clock.advance(5)
+        batch = await queue.receive_many(timeout=10)
+        clock.advance(2)
+        batch.confirm()
+        await eventually(lambda: broker.queues[PRIORITY].confirmed == 2)
+        change = broker.queues[PRIORITY].stats() - before
+        assert (change.posted, change.pushed, change.pushed_bytes, change.confirmed) == (0, 2, 8, 2)
+        assert (change.queued_seconds, change.held_seconds) == pytest.approx((10, 4))
+        assert change.messages == change.bytes == change.refused == 0
+        assert change.producers == 1
 
 
 @pytest.mark.parametrize(
