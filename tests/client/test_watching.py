@@ -141,6 +141,7 @@ async def test_a_mistake_in_the_library_ends_the_session_and_nobody_hangs(
     with pytest.raises(bmq.SessionClosed, match="internal error"):
         await receiving
     assert "internal error" in caplog.text
+    assert "Traceback" in caplog.text  # who reports it needs no second run
     assert session.state is bmq.SessionState.CLOSED
     await session.close()
     await eventually(lambda: peer.connection.transport is None)
