@@ -62,6 +62,15 @@ async def test_a_name_that_does_not_resolve_fails() -> None:
         await bmq.connect("tcp://no.such.host.invalid:1234")
 
 
+async def test_a_name_that_has_no_address_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(*_: object, **__: object) -> list[object]:
+        return []
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", nothing)
+    with pytest.raises(bmq.ConnectionFailed, match=r"broker\.example has no address"):
+        await bmq.connect("tcp://broker.example:1234", connect_timeout=20)
+
+
 async def test_an_ip_address_is_not_looked_up(peer: Peer) -> None:
     # asyncio looks names up in threads, and all of them may be at work.
     busy, threads = threading.Event(), concurrent.futures.ThreadPoolExecutor(1)

@@ -237,7 +237,9 @@ async def test_a_queue_out_of_service(peer: Peer, said: Said) -> None:
 # what a peer says
 
 
-def introduction(category: StatusCategory, message: str, name: str = "broker") -> bytes:
+def introduction(
+    category: StatusCategory, message: str = "", name: str = "broker", *, deprecated: bool = False
+) -> bytes:
     return encode_event(
         BrokerResponse(
             result=Status(category=category, code=0, message=message),
@@ -248,9 +250,20 @@ def introduction(category: StatusCategory, message: str, name: str = "broker") -
             ),
             heartbeat_interval_ms=3000,
             max_missed_heartbeats=0,
+            is_deprecated_sdk=deprecated,
         ),
         Codec.JSON,
     )
+
+
+async def test_a_broker_says_that_the_client_is_deprecated(peer: Peer, said: Said) -> None:
+    peer.hold.add("clientIdentity")
+    connecting = asyncio.ensure_future(bmq.connect(peer.uri).__aenter__())
+    await eventually(lambda: peer.connections and peer.connection.script.identity)
+    peer.connection.send(introduction(StatusCategory.E_SUCCESS, name="earth", deprecated=True))
+    session = await connecting
+    assert said.lines == ["earth on earth says that this version of the client is deprecated: upgrade it"]
+    await session.close()
 
 
 def is_clean(text: str) -> bool:
