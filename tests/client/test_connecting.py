@@ -19,7 +19,7 @@ from bmq.client._address import Address
 from bmq.client._dialer import Dialer
 from bmq.testing import BackgroundBroker, FaultProxy
 from bmq.wire.constants import EventType
-from bmq.wire.event import pack_event_header
+from bmq.wire.event import HEADER_SIZE, pack_event_header
 from tests.fakes.broker import Peer
 from tests.waiting import eventually
 
@@ -129,6 +129,12 @@ async def test_a_broker_that_drips_its_answer_is_given_up(peer: Peer) -> None:
 async def test_whoever_is_no_broker_is_recognised(peer: Peer, greeting: bytes) -> None:
     peer.greeting = greeting
     with pytest.raises(bmq.ConnectionFailed, match="does not behave like a BlazingMQ broker"):
+        await bmq.connect(peer.uri)
+
+
+async def test_an_answer_out_of_turn_is_named(peer: Peer) -> None:
+    peer.greeting = pack_event_header(HEADER_SIZE, EventType.ACK)
+    with pytest.raises(bmq.ConnectionFailed, match=r"EventHeader\.type: the handshake is at CONTROL"):
         await bmq.connect(peer.uri)
 
 
