@@ -625,3 +625,15 @@ def test_a_reopened_queue_can_be_closed_at_once() -> None:
     assert queue.state is QueueState.CLOSED
     assert [status.name for status in bench.outcomes[1]] == ["CANCELED"]
     assert bench.names[-1] == "StateRestored"
+
+
+def test_a_queue_closed_between_two_lost_connections_holds_nobody_up() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.lose()
+    bench.connect()  # and what is asked for stays unanswered
+    bench.lose()
+    bench.close(queue)
+    assert bench.completed["close"] == [None]
+    bench.connect()
+    assert bench.names[-2:] == ["Reconnected", "StateRestored"]
