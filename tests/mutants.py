@@ -26,7 +26,7 @@ import sys
 import time
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,7 +72,7 @@ AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "workers": (["workers/*"], ["workers"]),
     "broker": (
         [
-            f"broker/{name}"
+            f"broker/_{name}"
             for name in ("backlog", "bounds", "domain", "handle", "queue", "routing", "storage")
         ],
         ["broker", "integration"],
@@ -88,7 +88,7 @@ AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
 }
 
 #: What does nothing but I/O: its bugs are found by everything or by nothing.
-WITHOUT = {"client/_channel", "client/_driver", "client/_event_stream"}
+WITHOUT = {"client/_driver", "client/_event_stream"}
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,12 @@ def _statements(source: str) -> dict[int, tuple[range, bool]]:
 
 def sources(area: str) -> list[Path]:
     """The modules of an area."""
-    modules = {path for pattern in AREAS[area][0] for path in ROOT.glob(f"bmq/{pattern}.py")}
+    modules: set[Path] = set()
+    for pattern in AREAS[area][0]:
+        matching = {*ROOT.glob(f"bmq/{pattern}.py")}
+        if not matching:
+            sys.exit(f"{area}: there is no bmq/{pattern}.py any more")
+        modules |= matching
     return sorted(modules - {ROOT / f"bmq/{name}.py" for name in WITHOUT})
 
 
@@ -291,17 +296,22 @@ class Selection:
     Tests that are newer than the recording come first. None has much more time than it took without a bug.
     """
 
-    def __init__(self, tests: Sequence[str], known: Mapping[str, float], found: Path) -> None:
+    def __init__(self, tests: Sequence[str], known: Record, found: Path) -> None:
         self._order = {test: number for number, test in enumerate(tests)}
         self._known = known
         self._found = found
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        chosen = [item for item in items if item.nodeid in self._order or item.nodeid not in self._known]
+        seconds, failed = self._known.seconds, self._known.failed
+        newer = {item.nodeid for item in items} - seconds.keys() - failed
+        chosen = [item for item in items if item.nodeid in self._order or item.nodeid in newer]
         for item in chosen:
-            item.add_marker(pytest.mark.timeout(15 + 5 * self._known.get(item.nodeid, 1)), append=False)
+            item.add_marker(pytest.mark.timeout(15 + 5 * seconds.get(item.nodeid, 1)), append=False)
         items[:] = sorted(chosen, key=lambda item: self._order.get(item.nodeid, -1))
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._found.with_name("running.txt").write_text(nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -360,6 +370,8 @@ class Record:
     seconds: dict[str, float]
     executed: dict[str, dict[int, list[str]]]
     """Tests by file and line."""
+    failed: set[str]
+    """They fail without any bug, and find none."""
 
     def tests(self, mutant: Mutant) -> list[str]:
         """Those that can find a bug: the fastest first, and a minute's worth at most."""
@@ -421,7 +433,7 @@ def recorded(suite: str) -> Record:
     executed = {
         file: {int(line): tests for line, tests in lines.items()} for file, lines in read["executed"].items()
     }
-    return Record(suite, read["seconds"], executed)
+    return Record(suite, read["seconds"], executed, set(read["failed"]))
 
 
 @dataclass
@@ -447,7 +459,9 @@ class Trial:
         status = os.waitstatus_to_exitcode(status)
         if status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return ""
-        return "the deadline" if status < 0 else f"a test that hung, or the import ({status})"
+        running = self.copy / "running.txt"
+        how = "an end without time" if status < 0 else f"a hang, or the end of pytest ({status})"
+        return f"{how} in {running.read_text()}" if running.exists() else f"the import ({status})"
 
 
 def look_for(mutant: Mutant, suites: Sequence[Record], copy: Path, every_file: bool) -> Trial | None:
@@ -465,7 +479,8 @@ def look_for(mutant: Mutant, suites: Sequence[Record], copy: Path, every_file: b
         return None
     for stale in (copy / "bmq").rglob("*.py.kept"):
         stale.replace(stale.with_suffix(""))
-    (copy / "found.txt").unlink(missing_ok=True)
+    for written in ("found.txt", "running.txt"):
+        (copy / written).unlink(missing_ok=True)
     target = copy / mutant.path
     target.rename(f"{target}.kept")
     target.write_text(mutant.source(), encoding="utf-8")
@@ -473,7 +488,7 @@ def look_for(mutant: Mutant, suites: Sequence[Record], copy: Path, every_file: b
     pid = in_a_child(
         copy,
         files,
-        Selection(tests, known.seconds, copy / "found.txt"),
+        Selection(tests, known, copy / "found.txt"),
         cpu=int(60 + 5 * sum(seconds)),
     )
     return Trial(mutant, left, copy, pid)

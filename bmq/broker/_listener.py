@@ -6,8 +6,10 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable
+import types
+from collections.abc import Awaitable, Callable, Generator
 from functools import partial
+from typing import Any
 
 __all__ = ["Listener"]
 
@@ -88,7 +90,7 @@ class Listener:
         said, accepted = -_SAY_AGAIN, 0
         while True:
             try:
-                connection, _ = await loop.sock_accept(listening)
+                connection = await _accepted(loop, listening)
             except ConnectionAbortedError:
                 continue  # it was gone before it was accepted
             except OSError as error:
@@ -104,6 +106,29 @@ class Listener:
             accepted += 1
             if accepted % _AT_ONCE == 0:
                 await asyncio.sleep(0)
+
+
+@types.coroutine
+def _accepted(
+    loop: asyncio.AbstractEventLoop, listening: socket.socket
+) -> Generator[asyncio.Future[Any], None, socket.socket]:
+    # A task that is cancelled in the turn in which sock_accept() has its result never sees that: the
+    # connection would stay open until it is collected (python/cpython#153761; uvloop has it too).
+    steps = loop.sock_accept(listening).__await__()
+    try:
+        while True:
+            waited_for = next(steps)
+            try:
+                yield waited_for
+            except asyncio.CancelledError:
+                if not waited_for.cancelled() and waited_for.exception() is None:
+                    waited_for.result()[0].close()
+                raise
+    except StopIteration as end:
+        connection: socket.socket = end.value[0]
+        return connection
+    finally:
+        steps.close()
 
 
 def _close_unwelcome(connection: socket.socket, welcoming: asyncio.Future[None]) -> None:

@@ -381,7 +381,6 @@ class Connection:
     def attach(self, channel: Channel) -> None:
         """Use a channel from now on."""
         self._channel = channel
-        self.writable = True
 
     def drop(self, channel: Channel) -> None:
         """Abort a channel that did not get as far as a negotiated connection."""

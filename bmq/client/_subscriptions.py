@@ -48,7 +48,6 @@ class Subscriptions:
         self._driver = driver
         # Those that have begun, in that order.
         self._consumers: dict[Consumer, None] = {}
-        self._repeating: set[asyncio.Future[None]] = set()
         self.unclaimed: list[Numbered] = []
         self._mention: asyncio.TimerHandle | None = None
 
@@ -157,14 +156,7 @@ class Subscriptions:
     def _ask_again(self) -> None:
         """Ask the broker once more for what the consumers want, after an attempt that failed."""
         if not self._queue.closed:
-            repeating = self._ask()
-            self._repeating.add(repeating)
-            repeating.add_done_callback(self._repeated)
-
-    def _repeated(self, repeating: asyncio.Future[None]) -> None:
-        self._repeating.discard(repeating)
-        if not repeating.cancelled():
-            repeating.exception()  # nobody waits for this one: an error shows at the next change
+            self._ask().add_done_callback(_seen)
 
     # messages without a consumer of their own
 
@@ -260,6 +252,11 @@ class Subscriptions:
     def consumers(self) -> list[Consumer]:
         """Those that have begun and not left."""
         return list(self._consumers)
+
+
+def _seen(repeating: asyncio.Future[None]) -> None:
+    if not repeating.cancelled():
+        repeating.exception()  # nobody waits for this one: an error shows at the next change
 
 
 def _mention(subscriptions: weakref.ref[Subscriptions]) -> None:

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 
 from bmq.client._counting import Arrival
 from bmq.client._deadline import within
-from bmq.client._definition import Definition, Numbered, Places, changed_options, compile_selector
+from bmq.client._definition import (
+    Definition,
+    Numbered,
+    Places,
+    changed_options,
+    compile_selector,
+    numbered,
+)
 from bmq.client.message import Message, MessageBatch
 from bmq.client.stats import ConsumerStats, consumer_stats
 from bmq.errors import Error, QueueClosed
@@ -326,6 +333,11 @@ class Consumer:
             first = arrived - len(line)
             while len(runs) > 1 and runs[1][0] <= first:
                 runs.popleft()
+            index, number = runs[-1]
+            if places[0][1] < number + arrived - index:
+                # Somebody has passed on messages of the same event that come after some of these.
+                self._merge(list(numbered(messages, places)))
+                return
         for index, number in places:
             index += arrived
             if not runs or runs[-1][2] is not arrival or number - index != runs[-1][1] - runs[-1][0]:

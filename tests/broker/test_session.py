@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -255,13 +256,17 @@ def test_wrong_credentials_on_a_live_session_end_it_and_free_what_it_had() -> No
     assert not core.node.clients
 
 
-def test_another_mechanism_on_a_live_session_closes_without_an_answer() -> None:
+def test_another_mechanism_on_a_live_session_closes_without_an_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     core = guarded(anonymous=True)
     peer, _ = authenticated(core, credentials())
     peer.negotiate()
-    peer.send(encode_event(AuthenticationRequest(mechanism="ANONYMOUS"), Codec.JSON))
+    with caplog.at_level(logging.INFO, "bmq"):
+        peer.send(encode_event(AuthenticationRequest(mechanism="ANONYMOUS"), Codec.JSON))
     assert peer.receive() == []
     assert peer.session.closed
+    assert "mechanism" in caplog.text  # the client is not told: whoever runs the broker is
 
 
 def test_what_is_no_credentials_on_a_live_session_is_ignored() -> None:

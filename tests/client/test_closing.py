@@ -105,6 +105,45 @@ async def test_handlers_in_flight_finish_confirm_and_may_post(peer: Peer) -> Non
     assert peer.posted == [] or peer.posted == [99]
 
 
+async def test_closing_waits_for_the_block_and_not_for_its_task(peer: Peer) -> None:
+    entered, leave, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def handle() -> None:
+        async with await queue.receive():
+            entered.set()
+            await leave.wait()
+        await go_on.wait()
+
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
+        handler = asyncio.ensure_future(handle())
+        peer.connection.push(1)
+        await entered.wait()
+        closing = asyncio.ensure_future(queue.close())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        leave.set()
+        async with asyncio.timeout(10):
+            await closing
+        assert not handler.done()
+        go_on.set()
+        await handler
+    assert [confirm.guid[-1] for confirm in peer.connection.script.confirms] == [1]
+
+
+async def test_a_block_is_given_the_message_or_the_batch(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
+        peer.connection.push(1, 2)
+        async with await queue.receive() as message:
+            assert message.data == b"1"
+        async with await queue.receive_many() as batch:
+            assert [each.data for each in batch] == [b"2"]
+            assert not batch[0].confirmed
+        assert message.confirmed
+        assert batch[0].confirmed
+
+
 async def test_a_handler_may_close_its_own_session(peer: Peer) -> None:
     session = await bmq.connect(peer.uri)
     queue = await session.open_queue(URI, read=True, default_subscription=True)

@@ -19,7 +19,7 @@ from bmq.client._address import Address
 from bmq.client._dialer import Dialer
 from bmq.testing import BackgroundBroker, FaultProxy
 from bmq.wire.constants import EventType
-from bmq.wire.event import pack_event_header
+from bmq.wire.event import HEADER_SIZE, pack_event_header
 from tests.fakes.broker import Peer
 from tests.waiting import eventually
 
@@ -60,6 +60,15 @@ async def test_a_refused_connection_fails_at_once_and_says_where(closed_port: Ca
 async def test_a_name_that_does_not_resolve_fails() -> None:
     with pytest.raises(bmq.ConnectionFailed, match=r"no\.such\.host\.invalid"):
         await bmq.connect("tcp://no.such.host.invalid:1234")
+
+
+async def test_a_name_that_has_no_address_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(*_: object, **__: object) -> list[object]:
+        return []
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", nothing)
+    with pytest.raises(bmq.ConnectionFailed, match=r"broker\.example has no address"):
+        await bmq.connect("tcp://broker.example:1234", connect_timeout=20)
 
 
 async def test_an_ip_address_is_not_looked_up(peer: Peer) -> None:
@@ -120,6 +129,12 @@ async def test_a_broker_that_drips_its_answer_is_given_up(peer: Peer) -> None:
 async def test_whoever_is_no_broker_is_recognised(peer: Peer, greeting: bytes) -> None:
     peer.greeting = greeting
     with pytest.raises(bmq.ConnectionFailed, match="does not behave like a BlazingMQ broker"):
+        await bmq.connect(peer.uri)
+
+
+async def test_an_answer_out_of_turn_is_named(peer: Peer) -> None:
+    peer.greeting = pack_event_header(HEADER_SIZE, EventType.ACK)
+    with pytest.raises(bmq.ConnectionFailed, match=r"EventHeader\.type: the handshake is at CONTROL"):
         await bmq.connect(peer.uri)
 
 

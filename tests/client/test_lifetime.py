@@ -152,6 +152,22 @@ def test_an_interpreter_with_an_open_session_ends_and_warns(runner: str) -> None
     assert "Task was destroyed" not in done.stderr
 
 
+def test_a_session_that_was_being_closed_is_not_called_never_closed() -> None:
+    done = run("""
+        async def main():
+            peer = Peer()
+            await peer.start()
+            peer.hold.add("Disconnect")
+            session = await bmq.connect(peer.uri)
+            closing = asyncio.ensure_future(session.close())
+            await eventually(lambda: "Disconnect" in peer.log)
+
+        asyncio.new_event_loop().run_until_complete(main())  # and nobody cancels what is left
+    """)
+    assert done.returncode == 0, done.stderr
+    assert "was never closed" not in done.stderr
+
+
 @pytest.mark.parametrize("runner", ["asyncio.run", "bmq.run"])
 def test_leaving_the_loop_while_reconnecting_is_quiet(runner: str) -> None:
     done = run(f"""

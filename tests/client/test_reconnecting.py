@@ -312,6 +312,7 @@ async def test_closing_wins_over_reconnecting_at_every_stage() -> None:
             assert session.state is bmq.SessionState.CLOSED
             if held in ("", "clientIdentity"):
                 assert report.clean
+            await asyncio.sleep(0)  # what was cancelled has its last turn
             assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing could bring it back to life"
 
 

@@ -117,10 +117,14 @@ def test_an_outage_that_goes_on_is_said_less_and_less_often(said: Said) -> None:
             events = session.events()
             await peer.stop()
             await said.so_many(1)
-            for _ in range(200):
+            by_then = []
+            for second in range(1, 201):
                 loop.ahead += 1
                 await turns(5)
-            assert len(said.lines) == 5, said.lines  # lost; after 10, 30, 70 and 150 seconds
+                if second in (10, 30, 70, 150):
+                    by_then.append(len(said.lines))
+            assert by_then == [2, 3, 4, 5]
+            assert len(said.lines) == 5, said.lines
             await peer.start()
             loop.ahead += 20  # whatever delay was under way
             async for event in events:
@@ -233,7 +237,9 @@ async def test_a_queue_out_of_service(peer: Peer, said: Said) -> None:
 # what a peer says
 
 
-def introduction(category: StatusCategory, message: str, name: str = "broker") -> bytes:
+def introduction(
+    category: StatusCategory, message: str = "", name: str = "broker", *, deprecated: bool = False
+) -> bytes:
     return encode_event(
         BrokerResponse(
             result=Status(category=category, code=0, message=message),
@@ -244,9 +250,20 @@ def introduction(category: StatusCategory, message: str, name: str = "broker") -
             ),
             heartbeat_interval_ms=3000,
             max_missed_heartbeats=0,
+            is_deprecated_sdk=deprecated,
         ),
         Codec.JSON,
     )
+
+
+async def test_a_broker_says_that_the_client_is_deprecated(peer: Peer, said: Said) -> None:
+    peer.hold.add("clientIdentity")
+    connecting = asyncio.ensure_future(bmq.connect(peer.uri).__aenter__())
+    await eventually(lambda: peer.connections and peer.connection.script.identity)
+    peer.connection.send(introduction(StatusCategory.E_SUCCESS, name="earth", deprecated=True))
+    session = await connecting
+    assert said.lines == ["earth on earth says that this version of the client is deprecated: upgrade it"]
+    await session.close()
 
 
 def is_clean(text: str) -> bool:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
 import bmq
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header
@@ -33,6 +37,59 @@ async def test_a_message_for_a_queue_without_subscriptions_waits_for_one(peer: P
         await eventually(lambda: queue.unclaimed == 1)
         async with queue.subscribe() as consumer:
             assert (await consumer.receive(5)).data == b"early"
+
+
+def one_event(*pushed: bytes) -> bytes:
+    """One PUSH event with the messages of several."""
+    body = b"".join(event[HEADER_SIZE:] for event in pushed)
+    return pack_event_header(HEADER_SIZE + len(body), EventType.PUSH) + body
+
+
+async def test_messages_of_one_who_has_left_take_their_places_in_the_line(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True)
+        leaving = await queue.subscribe("exists(a)")
+        stale = peer.connection.s_ids[0]
+        anything = await queue.subscribe()
+        other = peer.connection.s_ids[0]
+        await leaving.close()
+        push = peer.connection.script.push
+        order = (other, stale, other, stale, stale, other), (stale, other, stale, stale, other, other)
+        for number, s_ids in enumerate(order):
+            messages = [(guid(16 * number + at), b"%d" % at) for at in range(6)]
+            peer.connection.send(
+                one_event(*(push(0, [each], (s_id,)) for each, s_id in zip(messages, s_ids, strict=True)))
+            )
+        await eventually(lambda: anything.buffered == 12)
+        assert b"".join([(await anything.receive(5)).data for _ in range(12)]) == b"012345012345"
+
+
+async def test_what_a_drain_passes_on_takes_its_place_too(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True)
+        consumer = await queue.subscribe("exists(a) && a == 1", discard_unmatched=True)
+        wanted, drained = peer.connection.script.s_ids[0][-2:]
+        push = peer.connection.script.push
+        s_ids = (wanted, drained, wanted)
+        peer.connection.send(
+            one_event(
+                *(push(0, [(guid(at), b"%d" % at)], (s_id,), {"a": 1}) for at, s_id in enumerate(s_ids))
+            )
+        )
+        assert b"".join([(await consumer.receive(5)).data for _ in range(3)]) == b"012"
+
+
+async def test_who_receives_is_told_that_the_broker_refused_and_may_try_again(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True)
+        peer.refuse.add("ConfigureStream")
+        with pytest.raises(bmq.ConfigureQueueError, match="not here"):
+            await queue.receive(timeout=20)
+        peer.refuse.clear()
+        receiving = asyncio.ensure_future(queue.receive(timeout=20))
+        await eventually(lambda: peer.connection.s_ids)
+        peer.connection.push(7)
+        assert (await receiving).data == b"7"
 
 
 def test_the_public_names_of_a_queue_and_a_consumer() -> None:

@@ -214,6 +214,17 @@ async def test_tls_at_a_port_without_and_the_other_way_round(certificates: Certi
             await bmq.connect(f"tcp://127.0.0.1:{broker.port}")
 
 
+async def test_who_uses_tls_is_not_told_to(certificates: Certificates) -> None:
+    async with Peer(certificates.context(ssl.Purpose.CLIENT_AUTH, "broker")) as peer:
+        peer.hold.add("clientIdentity")
+        context = certificates.context(ssl.Purpose.SERVER_AUTH)
+        connecting = asyncio.ensure_future(bmq.connect(peer.uri, ssl=context).__aenter__())
+        await eventually(lambda: peer.connections and peer.connection.script.identity)
+        peer.cut()
+        with pytest.raises(bmq.ConnectionFailed, match=r"closed the connection during the handshake$"):
+            await connecting
+
+
 async def test_an_unknown_authority_is_refused(certificates: Certificates) -> None:
     async with Peer(certificates.context(ssl.Purpose.CLIENT_AUTH, "broker")) as peer:
         with pytest.raises(bmq.ConnectionFailed, match=r"(?i)certificate"):

@@ -428,6 +428,26 @@ def test_messages_find_their_consumer_however_many_changes_stayed_unanswered() -
     assert [owner for owner, _ in bench.received] == ["x > 1", "x > 1"]
 
 
+def test_a_refused_change_takes_nothing_from_one_that_stayed_unanswered() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    (added,) = bench.subscriptions(["x > 1"])
+    bench.core.configure_queue(queue, [added], "unanswered", bench.now + 5)
+    bench.pump()
+    s_id = bench.broker.s_ids[queue.q_id][-1]
+    bench.wait(5)
+    bench.broker.requests.clear()
+    bench.core.configure_queue(queue, [added, *bench.subscriptions(["y > 1"])], "refused", bench.now + 60)
+    bench.pump()
+    bench.refuse()
+    assert [type(bench.completed[token][0]) for token in ("unanswered", "refused")] == [
+        RequestTimeout,
+        ConfigureQueueError,
+    ]
+    bench.push(queue, 1, s_id=s_id)  # the broker has it after all
+    assert [owner for owner, _ in bench.received] == ["x > 1"]
+
+
 def test_each_change_has_its_own_deadline() -> None:
     bench = connected()
     queue = bench.open(URI)
@@ -605,3 +625,15 @@ def test_a_reopened_queue_can_be_closed_at_once() -> None:
     assert queue.state is QueueState.CLOSED
     assert [status.name for status in bench.outcomes[1]] == ["CANCELED"]
     assert bench.names[-1] == "StateRestored"
+
+
+def test_a_queue_closed_between_two_lost_connections_holds_nobody_up() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.lose()
+    bench.connect()  # and what is asked for stays unanswered
+    bench.lose()
+    bench.close(queue)
+    assert bench.completed["close"] == [None]
+    bench.connect()
+    assert bench.names[-2:] == ["Reconnected", "StateRestored"]

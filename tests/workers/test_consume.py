@@ -380,13 +380,13 @@ async def test_a_message_delivered_again_while_it_is_handled_is_not_handled_twic
             await go.wait()
         finished.put_nowait(message.data)
 
-    async with bmq.connect(broker_uri) as own:
+    async with FaultProxy(broker_uri) as proxy, bmq.connect(proxy.uri) as own:
         events = own.events()
         queue = await own.open_queue(uri, read=True, write=True, default_subscription=False)
         await queue.post(b"slow")
         async with consuming(queue, handle, concurrency=2, retry=bmq.Backoff(1), clock=Standstill()):
             await holding.wait()
-            queue._driver.connection.abort()
+            proxy.cut()
             async for event in events:
                 if isinstance(event, bmq.events.StateRestored):
                     break

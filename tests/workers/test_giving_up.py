@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import bmq
+from bmq.testing import FaultProxy
 from bmq.workers import Failure
 from tests.waiting import eventually
 from tests.workers.conftest import FakeClock
@@ -142,7 +143,7 @@ async def test_on_receipt_nothing_is_tried_again(stage: Stage, clock: FakeClock)
 async def test_what_was_skipped_is_tried_again_when_the_connection_was_lost(
     broker_uri: str, uri: str, clock: FakeClock
 ) -> None:
-    async with bmq.connect(broker_uri) as own:
+    async with FaultProxy(broker_uri) as proxy, bmq.connect(proxy.uri) as own:
         stage = Stage(await own.open_queue(uri, read=True, write=True, default_subscription=False))
         await post(stage.queue, *numbered(3), b"good")
         async with consuming(
@@ -153,7 +154,7 @@ async def test_what_was_skipped_is_tried_again_when_the_connection_was_lost(
             max_unconfirmed_messages=2,
         ):
             assert await stage.next(4) == [*numbered(3), b"good"]
-            own._driver.connection.abort()
+            proxy.cut()
             assert sorted(await stage.next(3)) == numbered(3)
             await stage.queue.post(b"good")
             assert await stage.next(1) == [b"good"]
