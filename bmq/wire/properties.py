@@ -32,6 +32,7 @@ __all__ = [
     "Typed",
     "encode_properties",
     "properties_length",
+    "split_properties",
 ]
 
 #: What a property's value is when it is read.
@@ -86,6 +87,9 @@ _WORDS_SHIFT = PROPERTIES_HEADER.fields["areaWords"].shift
 
 # The first byte of an area whose headers have the sizes declared here.
 _STANDARD_SIZES = _pack_area(0, 0)[0]
+# Where an area says how many properties it has, and how long the header of each is.
+_COUNT_AT = AREA_HEADER - 1
+_HEAD = PROPERTY_HEADER.size
 
 # Schemas repeat from message to message: these are kept for writing them (encoders) and reading (layouts).
 _encoders: dict[tuple[Any, ...], Encoder | None] = {}
@@ -342,6 +346,29 @@ def properties_length(data: bytes, start: int = 0, limit: int = 0) -> int:
     return length
 
 
+def split_properties(data: bytes, new: bool) -> tuple[Properties, int]:
+    """Return the properties that application data begins with, and how many bytes they take.
+
+    Args:
+        data: the properties area and what follows it.
+        new: whether it is in the new encoding.
+
+    Raises:
+        ProtocolError: the header is cut short or claims more bytes than there are.
+    """
+    try:
+        known = _layouts[new].readers.get(data[: AREA_HEADER + data[_COUNT_AT] * _HEAD])
+        if known is not None:
+            read, length = known
+            values = read(data)
+            if values is not None:
+                return Properties(data, new, length, values), length
+    except (IndexError, UnicodeDecodeError, error):
+        pass  # what follows says what is wrong, if anything is
+    length = properties_length(data)
+    return Properties(data, new, length), length
+
+
 class Properties(Mapping[str, PropertyValue]):
     """The properties of a message, decoded when they are read.
 
@@ -352,19 +379,23 @@ class Properties(Mapping[str, PropertyValue]):
         area: the properties area (more bytes may follow).
         new: whether it is in the new encoding.
         length: what :func:`properties_length` returned for it, if it was called.
+        values: all its values, if they were read already.
 
     Raises:
         ProtocolError: on first access, when the area is malformed.
     """
 
-    __slots__ = ("_area", "_end", "_index", "_new")
+    __slots__ = ("_area", "_end", "_index", "_new", "_values")
 
-    def __init__(self, area: bytes = b"", new: bool = True, length: int = 0) -> None:
+    def __init__(
+        self, area: bytes = b"", new: bool = True, length: int = 0, values: dict[str, Any] | None = None
+    ) -> None:
         self._area = area
         self._new = new
         # The length of the area, until it is indexed; then without its padding.
         self._end = length
         self._index: dict[str, tuple[int, int, int]] | None = None if area else {}
+        self._values = values
 
     def _entries(self) -> dict[str, tuple[int, int, int]]:
         index = self._index
@@ -381,12 +412,16 @@ class Properties(Mapping[str, PropertyValue]):
                 if index is None:
                     index = _parse(area, end, self._new)
                     layouts.learn(area, end, index)
+                layouts.read(area, end, index)
             else:
                 index = _parse(area, end, self._new)
             self._end, self._index = end, index
         return index
 
     def __getitem__(self, name: str) -> PropertyValue:
+        values = self._values
+        if values is not None:
+            return values[name]
         index = self._index
         if index is None:
             index = self._entries()

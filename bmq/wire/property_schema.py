@@ -111,6 +111,21 @@ def make_encoder(names: list[bytes], types: list[type], *, new: bool) -> Encoder
     return encoder
 
 
+#: Takes an area, which more bytes may follow, and returns all its values by name. None, UnicodeDecodeError or
+#: ``struct.error`` for one that it cannot read.
+Reader = Callable[[bytes], "dict[str, Any] | None"]
+
+# How values are unpacked, and what makes a property's value of that, by the number of their type.
+_UNPACKED = {PropertyType.SHORT: "h", PropertyType.INT32: "i", PropertyType.INT64: "q"}
+_MADE = {PropertyType.BOOL: " == b'\\1'", PropertyType.STRING: ".decode()"}
+# All values are read at once only where that costs little: few, short ones.
+_READ_PROPERTIES = 8
+_READ_BYTES = 512
+# The source of a reader depends on the types alone: it is compiled once for each sequence of them.
+_reader_makers: dict[tuple[int, ...], Callable[..., Reader]] = {}
+_READER_MAKERS = 512
+
+
 class Layout(NamedTuple):
     """Where everything is in areas with the same property headers.
 
@@ -129,9 +144,14 @@ class Layout(NamedTuple):
 
 
 class Layouts:
-    """The layouts of one encoding by their headers' bytes."""
+    """The layouts of one encoding by their headers' bytes.
 
-    __slots__ = ("_known", "_new")
+    Attributes:
+        readers: for areas with few and short values, what reads them all at once, and the area's length; by
+            all their headers, that with the length included.
+    """
+
+    __slots__ = ("_known", "_new", "readers")
 
     # So a peer that never repeats a schema fills some megabytes at most.
     _MAX = 1024
@@ -141,6 +161,7 @@ class Layouts:
     def __init__(self, *, new: bool) -> None:
         self._known: dict[bytes, Layout] = {}
         self._new = new
+        self.readers: dict[bytes, tuple[Reader, int]] = {}
 
     def find(self, area: bytes, end: int) -> dict[str, tuple[int, int, int]] | None:
         """Return the index of an area whose headers and names are known.
@@ -159,6 +180,19 @@ class Layouts:
             if area[start:stop] != name:
                 return None
         return entries
+
+    def read(self, area: bytes, end: int, index: dict[str, tuple[int, int, int]]) -> None:
+        """Keep what reads areas with the same headers as a legal one, if that is worth it.
+
+        There are as many as there are lengths of the values: when there are too many, no more are made, and
+        the other areas are read by their index.
+        """
+        if len(index) > _READ_PROPERTIES or end > _READ_BYTES or len(self.readers) >= self._MAX:
+            return
+        reader = _make_reader(area, end, index)
+        if reader is not None:
+            total = (end >> 2) + 1 << 2
+            self.readers[area[: _HEADERS_AT + len(index) * _HEADER]] = reader, total
 
     def learn(self, area: bytes, end: int, index: dict[str, tuple[int, int, int]]) -> None:
         """Keep the positions of names and values in a legal area."""
@@ -185,3 +219,41 @@ class Layouts:
 def _key(area: bytes) -> bytes:
     """Return the bytes of the headers after the area's length; the sizes before it are the standard ones."""
     return area[_KEY_AT : _HEADERS_AT + area[_COUNT_AT] * _HEADER]
+
+
+def _make_reader(area: bytes, end: int, index: dict[str, tuple[int, int, int]]) -> Reader | None:
+    kinds = tuple(kind for kind, _, _ in index.values())
+    maker = _reader_makers.get(kinds)
+    if maker is None:
+        if len(_reader_makers) >= _READER_MAKERS:
+            return None
+        maker = _reader_makers[kinds] = _make_maker(kinds)
+    position = _HEADERS_AT + len(index) * _HEADER
+    formats, names = [f">{position}x"], []
+    for kind, start, stop in index.values():
+        stop = stop or end
+        names.append(area[position:start])
+        formats.append(f"{start - position}s{_UNPACKED.get(PropertyType(kind)) or f'{stop - start}s'}")
+        position = stop
+    pad = 4 - end % 4
+    formats.append(f"{pad - 1}xB")
+    return maker(Struct("".join(formats)).unpack_from, names, list(index), pad)
+
+
+def _make_maker(kinds: tuple[int, ...]) -> Callable[..., Reader]:
+    count = range(len(kinds))
+    made = [f"K{i}: v{i}{_MADE.get(PropertyType(kinds[i]), '')}" for i in count]
+    source = "\n".join(
+        [
+            "def make(unpack, names, keys, pad):",
+            f"  {''.join(f'N{i}, ' for i in count)} = names",
+            f"  {''.join(f'K{i}, ' for i in count)} = keys",
+            "  def read(area):",
+            f"    {''.join(f'n{i}, v{i}, ' for i in count)} last = unpack(area)",
+            f"    if {''.join(f'n{i} == N{i} and ' for i in count)} last == pad: return {{{', '.join(made)}}}",
+            "  return read",
+        ]
+    )
+    namespace: dict[str, Any] = {}
+    exec(compile(source, "<message properties>", "exec"), namespace)
+    return namespace["make"]
