@@ -198,7 +198,9 @@ def encode_properties(properties: Mapping[str, PropertyInput], *, new: bool) -> 
         encoder = _encoders.get(key)
         if encoder is not None:
             try:
-                return encoder(*properties.values())
+                area = encoder(properties)
+                if area is not None:
+                    return area
             except (ValueError, error):
                 pass  # the slower way below raises the error that explains it
         elif key not in _encoders:
@@ -212,7 +214,8 @@ def _learn_encoder(key: tuple[Any, ...], properties: Mapping[str, PropertyInput]
     if len(_encoders) >= _ENCODERS_CACHED:
         _encoders.clear()
     names = [_names.get(name) or _name_bytes(name) for name in properties]
-    _encoders[key] = make_encoder(names, [type(value) for value in properties.values()], new=new)
+    types = [type(value) for value in properties.values()]
+    _encoders[key] = make_encoder(list(properties), names, types, new=new)
 
 
 def _encode(properties: Mapping[str, PropertyInput], *, new: bool) -> bytes:
@@ -263,6 +266,10 @@ def _encode(properties: Mapping[str, PropertyInput], *, new: bool) -> bytes:
     return _pack_area((length >> 2) + 1, count) + packer.pack(*heads) + b"".join(parts)
 
 
+def _no_encoder(_: Mapping[str, Any]) -> bytes | None:
+    return None
+
+
 class SchemaIds:
     """Numbers the sequences of property names that a session posts, for brokers to recognise.
 
@@ -273,15 +280,16 @@ class SchemaIds:
     A schema id travels shifted by one; the lowest bit says that this message introduces it.
     """
 
-    __slots__ = ("_by_names", "_known")
+    __slots__ = ("_by_names", "_known", "_last")
 
     #: How many ids a session uses: all producers of a queue share the broker's 32,767 numbers for it.
     LIMIT = 1000
 
     def __init__(self) -> None:
         self._by_names: dict[tuple[str, ...], int] = {}
-        # The encoder and the id for names and types seen before.
+        # The encoder and the id for names and types seen before, and for those seen last.
         self._known: dict[tuple[Any, ...], tuple[Encoder, int]] = {}
+        self._last: tuple[Encoder, int] = _no_encoder, 0
 
     def encode(self, properties: Mapping[str, PropertyInput]) -> tuple[bytes, int]:
         """Return the properties area in the new encoding, and the schema id of the PUT message.
@@ -290,13 +298,21 @@ class SchemaIds:
             InvalidProperty: a name, type, value or the number of properties is not legal.
         """
         if properties.__class__ is dict:
-            key = (True, *properties, *map(type, properties.values()))
-            known = self._known.get(key)
-            if known is not None:
-                try:
-                    return known[0](*properties.values()), known[1]
-                except (ValueError, error):
-                    pass  # the slower way below raises the error that explains it
+            try:
+                encoder, schema_id = self._last
+                area = encoder(properties)
+                if area is not None:
+                    return area, schema_id
+                key = (True, *properties, *map(type, properties.values()))
+                known = self._known.get(key)
+                if known is not None:
+                    area = known[0](properties)
+                    if area is not None:
+                        self._last = known
+                        return area, known[1]
+            except (ValueError, error):
+                key = (True, *properties, *map(type, properties.values()))
+                # The slower way below raises the error that explains it.
             area = encode_properties(properties, new=True)
             schema_id = self._schema_id(properties)
             encoder = _encoders.get(key)

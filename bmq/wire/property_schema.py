@@ -9,7 +9,7 @@ the same results as :mod:`bmq.wire.properties`, which does what they cannot.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -19,9 +19,9 @@ from bmq.wire.padding import PADDING
 
 __all__ = ["Encoder", "Layout", "Layouts", "make_encoder"]
 
-#: Takes the values, returns the area; raises ``struct.error`` on an int out of range, ``ValueError`` when the
-#: area is so large that every limit has to be looked at.
-Encoder = Callable[..., bytes]
+#: Takes properties, in a dict, and returns the area. None when they are not of its schema; ``struct.error`` on an
+#: int out of range, ``ValueError`` when the area is so large that every limit has to be looked at.
+Encoder = Callable[[Mapping[str, Any]], "bytes | None"]
 
 _FIRST_BYTE = (
     PROPERTY_HEADER.size // 2 << PROPERTIES_HEADER.fields["propertyHeaderSize2x"].shift
@@ -41,17 +41,21 @@ _FIXED: dict[type, tuple[str, int, PropertyType]] = {
 _VARIABLE: dict[type, PropertyType] = {str: PropertyType.STRING, bytes: PropertyType.BINARY}
 
 
-def make_encoder(names: list[bytes], types: list[type], *, new: bool) -> Encoder | None:
+def make_encoder(keys: list[str], names: list[bytes], types: list[type], *, new: bool) -> Encoder | None:
     """Generate the encoder of one schema; None if a type's values cannot be packed this way.
 
     Args:
-        names: the legal, encoded names, in the order in which the values are given.
+        keys: the names, in the order of the properties.
+        names: the same, legal and encoded.
         types: the Python types of the values.
         new: the encoding; the new one has its properties in the order of their names.
     """
     if not all(t in _FIXED or t in _VARIABLE for t in types):
         return None
-    lines: list[str] = []
+    # In the old encoding the order matters too.
+    same = f"len(p) != {len(names)}" if new else "(*p,) != KEYS"
+    values = [f"(v{i} := get(K{i})).__class__ is not {kind.__name__}" for i, kind in enumerate(types)]
+    lines = ["get = p.get", f"if {' or '.join([same, *values])}: return None"]
     formats = [PROPERTIES_HEADER.struct.format, PROPERTY_HEADER.struct.format[1:] * len(names)]
     heads: list[str] = []
     prefix: list[str] = []  # what the struct packs behind the headers, up to the first value of any length
@@ -94,16 +98,16 @@ def make_encoder(names: list[bytes], types: list[type], *, new: bool) -> Encoder
     )
     source = "\n    ".join(
         [
-            f"def encode({', '.join(f'v{i}' for i in range(len(names)))}):",
+            "def encode(p):",
             *lines,
             f"size = {fixed}{lengths}",
             f"if size > {MAX_PROPERTY_VALUE}: raise ValueError",
             f"return {' + '.join([f'pack({packed})', *rest, 'PADDING[size & 3]'])}",
         ]
     )
-    namespace: dict[str, Any] = {"pack": Struct("".join(formats)).pack, "PADDING": PADDING}
-    for i, (name, kind) in enumerate(zip(names, types, strict=True)):
-        namespace[f"n{i}"] = name
+    namespace: dict[str, Any] = {"pack": Struct("".join(formats)).pack, "PADDING": PADDING, "KEYS": tuple(keys)}
+    for i, (key, name, kind) in enumerate(zip(keys, names, types, strict=True)):
+        namespace[f"K{i}"], namespace[f"n{i}"] = key, name
         if kind in _FIXED:
             namespace[f"f{i}"] = Struct(">" + _FIXED[kind][0]).pack
     exec(compile(source, "<message properties>", "exec"), namespace)
