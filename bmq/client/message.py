@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, overload
 from bmq.errors import AckStatus, PostError
 from bmq.wire.constants import Compression, PropertyType, PushFlags
 from bmq.wire.guid import guid_to_text
-from bmq.wire.message import NO_PROPERTIES, split_application_data, split_properties
+from bmq.wire.message import NO_PROPERTIES, split_application_data
 from bmq.wire.options import LimitedIds
-from bmq.wire.properties import Properties, PropertyInput
+from bmq.wire.properties import Properties, PropertyInput, split_properties
 from bmq.wire.push import COMPRESSION, DATA, FLAGS, GUID, SUB_IDS, Push
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ class Message:
                 limit=self._consumer._max_message_size,
             )
         else:
-            properties, self._payload = split_properties(data, schema_id != 0)
+            properties, length = split_properties(data, schema_id != 0)
+            self._payload = data[length:]
         self._properties = properties
         return properties
 

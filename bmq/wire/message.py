@@ -9,14 +9,13 @@ from __future__ import annotations
 from bmq.errors import InvalidPayload, ProtocolError
 from bmq.wire.compression import DEFAULT_LEVEL, compress, decompress, decompress_start
 from bmq.wire.constants import COMPRESSION_THRESHOLD, MAX_APPLICATION_DATA, Compression
-from bmq.wire.properties import AREA_HEADER, Properties, properties_length
+from bmq.wire.properties import AREA_HEADER, Properties, properties_length, split_properties
 
 __all__ = [
     "NO_PROPERTIES",
     "join_application_data",
     "read_properties",
     "split_application_data",
-    "split_properties",
 ]
 
 NO_PROPERTIES = Properties()
@@ -88,20 +87,11 @@ def split_application_data(
     new = schema_id != 0
     if compression and not new:
         data = decompress(data, limit)
-    properties, payload = split_properties(data, new)
+    properties, length = split_properties(data, new)
+    payload = data[length:]
     if compression and new:
         payload = decompress(payload, limit)
     return properties, payload
-
-
-def split_properties(data: bytes, new: bool) -> tuple[Properties, bytes]:
-    """Return the properties, and what follows them, of application data that begins with properties.
-
-    Raises:
-        ProtocolError: the properties' header is cut short or claims more bytes than there are.
-    """
-    length = properties_length(data)
-    return Properties(data, new, length), data[length:]
 
 
 def read_properties(

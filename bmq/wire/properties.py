@@ -32,6 +32,7 @@ __all__ = [
     "Typed",
     "encode_properties",
     "properties_length",
+    "split_properties",
 ]
 
 #: What a property's value is when it is read.
@@ -86,6 +87,9 @@ _WORDS_SHIFT = PROPERTIES_HEADER.fields["areaWords"].shift
 
 # The first byte of an area whose headers have the sizes declared here.
 _STANDARD_SIZES = _pack_area(0, 0)[0]
+# Where an area says how many properties it has, and how long the header of each is.
+_COUNT_AT = AREA_HEADER - 1
+_HEAD = PROPERTY_HEADER.size
 
 # Schemas repeat from message to message: these are kept for writing them (encoders) and reading (layouts).
 _encoders: dict[tuple[Any, ...], Encoder | None] = {}
@@ -194,7 +198,9 @@ def encode_properties(properties: Mapping[str, PropertyInput], *, new: bool) -> 
         encoder = _encoders.get(key)
         if encoder is not None:
             try:
-                return encoder(*properties.values())
+                area = encoder(properties)
+                if area is not None:
+                    return area
             except (ValueError, error):
                 pass  # the slower way below raises the error that explains it
         elif key not in _encoders:
@@ -208,7 +214,8 @@ def _learn_encoder(key: tuple[Any, ...], properties: Mapping[str, PropertyInput]
     if len(_encoders) >= _ENCODERS_CACHED:
         _encoders.clear()
     names = [_names.get(name) or _name_bytes(name) for name in properties]
-    _encoders[key] = make_encoder(names, [type(value) for value in properties.values()], new=new)
+    types = [type(value) for value in properties.values()]
+    _encoders[key] = make_encoder(list(properties), names, types, new=new)
 
 
 def _encode(properties: Mapping[str, PropertyInput], *, new: bool) -> bytes:
@@ -259,6 +266,10 @@ def _encode(properties: Mapping[str, PropertyInput], *, new: bool) -> bytes:
     return _pack_area((length >> 2) + 1, count) + packer.pack(*heads) + b"".join(parts)
 
 
+def _no_encoder(_: Mapping[str, Any]) -> bytes | None:
+    return None
+
+
 class SchemaIds:
     """Numbers the sequences of property names that a session posts, for brokers to recognise.
 
@@ -269,15 +280,16 @@ class SchemaIds:
     A schema id travels shifted by one; the lowest bit says that this message introduces it.
     """
 
-    __slots__ = ("_by_names", "_known")
+    __slots__ = ("_by_names", "_known", "_last")
 
     #: How many ids a session uses: all producers of a queue share the broker's 32,767 numbers for it.
     LIMIT = 1000
 
     def __init__(self) -> None:
         self._by_names: dict[tuple[str, ...], int] = {}
-        # The encoder and the id for names and types seen before.
+        # The encoder and the id for names and types seen before, and for those seen last.
         self._known: dict[tuple[Any, ...], tuple[Encoder, int]] = {}
+        self._last: tuple[Encoder, int] = _no_encoder, 0
 
     def encode(self, properties: Mapping[str, PropertyInput]) -> tuple[bytes, int]:
         """Return the properties area in the new encoding, and the schema id of the PUT message.
@@ -286,13 +298,21 @@ class SchemaIds:
             InvalidProperty: a name, type, value or the number of properties is not legal.
         """
         if properties.__class__ is dict:
-            key = (True, *properties, *map(type, properties.values()))
-            known = self._known.get(key)
-            if known is not None:
-                try:
-                    return known[0](*properties.values()), known[1]
-                except (ValueError, error):
-                    pass  # the slower way below raises the error that explains it
+            try:
+                encoder, schema_id = self._last
+                area = encoder(properties)
+                if area is not None:
+                    return area, schema_id
+                key = (True, *properties, *map(type, properties.values()))
+                known = self._known.get(key)
+                if known is not None:
+                    area = known[0](properties)
+                    if area is not None:
+                        self._last = known
+                        return area, known[1]
+            except (ValueError, error):
+                key = (True, *properties, *map(type, properties.values()))
+                # The slower way below raises the error that explains it.
             area = encode_properties(properties, new=True)
             schema_id = self._schema_id(properties)
             encoder = _encoders.get(key)
@@ -342,6 +362,29 @@ def properties_length(data: bytes, start: int = 0, limit: int = 0) -> int:
     return length
 
 
+def split_properties(data: bytes, new: bool) -> tuple[Properties, int]:
+    """Return the properties that application data begins with, and how many bytes they take.
+
+    Args:
+        data: the properties area and what follows it.
+        new: whether it is in the new encoding.
+
+    Raises:
+        ProtocolError: the header is cut short or claims more bytes than there are.
+    """
+    try:
+        known = _layouts[new].readers.get(data[: AREA_HEADER + data[_COUNT_AT] * _HEAD])
+        if known is not None:
+            read, length = known
+            values = read(data)
+            if values is not None:
+                return Properties(data, new, length, values), length
+    except (IndexError, UnicodeDecodeError, error):
+        pass  # what follows says what is wrong, if anything is
+    length = properties_length(data)
+    return Properties(data, new, length), length
+
+
 class Properties(Mapping[str, PropertyValue]):
     """The properties of a message, decoded when they are read.
 
@@ -352,19 +395,23 @@ class Properties(Mapping[str, PropertyValue]):
         area: the properties area (more bytes may follow).
         new: whether it is in the new encoding.
         length: what :func:`properties_length` returned for it, if it was called.
+        values: all its values, if they were read already.
 
     Raises:
         ProtocolError: on first access, when the area is malformed.
     """
 
-    __slots__ = ("_area", "_end", "_index", "_new")
+    __slots__ = ("_area", "_end", "_index", "_new", "_values")
 
-    def __init__(self, area: bytes = b"", new: bool = True, length: int = 0) -> None:
+    def __init__(
+        self, area: bytes = b"", new: bool = True, length: int = 0, values: dict[str, Any] | None = None
+    ) -> None:
         self._area = area
         self._new = new
         # The length of the area, until it is indexed; then without its padding.
         self._end = length
         self._index: dict[str, tuple[int, int, int]] | None = None if area else {}
+        self._values = values
 
     def _entries(self) -> dict[str, tuple[int, int, int]]:
         index = self._index
@@ -381,12 +428,16 @@ class Properties(Mapping[str, PropertyValue]):
                 if index is None:
                     index = _parse(area, end, self._new)
                     layouts.learn(area, end, index)
+                layouts.read(area, end, index)
             else:
                 index = _parse(area, end, self._new)
             self._end, self._index = end, index
         return index
 
     def __getitem__(self, name: str) -> PropertyValue:
+        values = self._values
+        if values is not None:
+            return values[name]
         index = self._index
         if index is None:
             index = self._entries()

@@ -9,7 +9,7 @@ the same results as :mod:`bmq.wire.properties`, which does what they cannot.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -19,9 +19,9 @@ from bmq.wire.padding import PADDING
 
 __all__ = ["Encoder", "Layout", "Layouts", "make_encoder"]
 
-#: Takes the values, returns the area; raises ``struct.error`` on an int out of range, ``ValueError`` when the
-#: area is so large that every limit has to be looked at.
-Encoder = Callable[..., bytes]
+#: Takes properties, in a dict, and returns the area. None when they are not of its schema; ``struct.error`` on an
+#: int out of range, ``ValueError`` when the area is so large that every limit has to be looked at.
+Encoder = Callable[[Mapping[str, Any]], "bytes | None"]
 
 _FIRST_BYTE = (
     PROPERTY_HEADER.size // 2 << PROPERTIES_HEADER.fields["propertyHeaderSize2x"].shift
@@ -41,17 +41,21 @@ _FIXED: dict[type, tuple[str, int, PropertyType]] = {
 _VARIABLE: dict[type, PropertyType] = {str: PropertyType.STRING, bytes: PropertyType.BINARY}
 
 
-def make_encoder(names: list[bytes], types: list[type], *, new: bool) -> Encoder | None:
+def make_encoder(keys: list[str], names: list[bytes], types: list[type], *, new: bool) -> Encoder | None:
     """Generate the encoder of one schema; None if a type's values cannot be packed this way.
 
     Args:
-        names: the legal, encoded names, in the order in which the values are given.
+        keys: the names, in the order of the properties.
+        names: the same, legal and encoded.
         types: the Python types of the values.
         new: the encoding; the new one has its properties in the order of their names.
     """
     if not all(t in _FIXED or t in _VARIABLE for t in types):
         return None
-    lines: list[str] = []
+    # In the old encoding the order matters too.
+    same = f"len(p) != {len(names)}" if new else "(*p,) != KEYS"
+    values = [f"(v{i} := get(K{i})).__class__ is not {kind.__name__}" for i, kind in enumerate(types)]
+    lines = ["get = p.get", f"if {' or '.join([same, *values])}: return None"]
     formats = [PROPERTIES_HEADER.struct.format, PROPERTY_HEADER.struct.format[1:] * len(names)]
     heads: list[str] = []
     prefix: list[str] = []  # what the struct packs behind the headers, up to the first value of any length
@@ -94,21 +98,36 @@ def make_encoder(names: list[bytes], types: list[type], *, new: bool) -> Encoder
     )
     source = "\n    ".join(
         [
-            f"def encode({', '.join(f'v{i}' for i in range(len(names)))}):",
+            "def encode(p):",
             *lines,
             f"size = {fixed}{lengths}",
             f"if size > {MAX_PROPERTY_VALUE}: raise ValueError",
             f"return {' + '.join([f'pack({packed})', *rest, 'PADDING[size & 3]'])}",
         ]
     )
-    namespace: dict[str, Any] = {"pack": Struct("".join(formats)).pack, "PADDING": PADDING}
-    for i, (name, kind) in enumerate(zip(names, types, strict=True)):
-        namespace[f"n{i}"] = name
+    namespace: dict[str, Any] = {"pack": Struct("".join(formats)).pack, "PADDING": PADDING, "KEYS": tuple(keys)}
+    for i, (key, name, kind) in enumerate(zip(keys, names, types, strict=True)):
+        namespace[f"K{i}"], namespace[f"n{i}"] = key, name
         if kind in _FIXED:
             namespace[f"f{i}"] = Struct(">" + _FIXED[kind][0]).pack
     exec(compile(source, "<message properties>", "exec"), namespace)
     encoder: Encoder = namespace["encode"]
     return encoder
+
+
+#: Takes an area, which more bytes may follow, and returns all its values by name. None, UnicodeDecodeError or
+#: ``struct.error`` for one that it cannot read.
+Reader = Callable[[bytes], "dict[str, Any] | None"]
+
+# How values are unpacked, and what makes a property's value of that, by the number of their type.
+_UNPACKED = {PropertyType.SHORT: "h", PropertyType.INT32: "i", PropertyType.INT64: "q"}
+_MADE = {PropertyType.BOOL: " == b'\\1'", PropertyType.STRING: ".decode()"}
+# All values are read at once only where that costs little: few, short ones.
+_READ_PROPERTIES = 8
+_READ_BYTES = 512
+# The source of a reader depends on the types alone: it is compiled once for each sequence of them.
+_reader_makers: dict[tuple[int, ...], Callable[..., Reader]] = {}
+_READER_MAKERS = 512
 
 
 class Layout(NamedTuple):
@@ -129,9 +148,14 @@ class Layout(NamedTuple):
 
 
 class Layouts:
-    """The layouts of one encoding by their headers' bytes."""
+    """The layouts of one encoding by their headers' bytes.
 
-    __slots__ = ("_known", "_new")
+    Attributes:
+        readers: for areas with few and short values, what reads them all at once, and the area's length; by
+            all their headers, that with the length included.
+    """
+
+    __slots__ = ("_known", "_new", "readers")
 
     # So a peer that never repeats a schema fills some megabytes at most.
     _MAX = 1024
@@ -141,6 +165,7 @@ class Layouts:
     def __init__(self, *, new: bool) -> None:
         self._known: dict[bytes, Layout] = {}
         self._new = new
+        self.readers: dict[bytes, tuple[Reader, int]] = {}
 
     def find(self, area: bytes, end: int) -> dict[str, tuple[int, int, int]] | None:
         """Return the index of an area whose headers and names are known.
@@ -159,6 +184,19 @@ class Layouts:
             if area[start:stop] != name:
                 return None
         return entries
+
+    def read(self, area: bytes, end: int, index: dict[str, tuple[int, int, int]]) -> None:
+        """Keep what reads areas with the same headers as a legal one, if that is worth it.
+
+        There are as many as there are lengths of the values: when there are too many, no more are made, and
+        the other areas are read by their index.
+        """
+        if len(index) > _READ_PROPERTIES or end > _READ_BYTES or len(self.readers) >= self._MAX:
+            return
+        reader = _make_reader(area, end, index)
+        if reader is not None:
+            total = (end >> 2) + 1 << 2
+            self.readers[area[: _HEADERS_AT + len(index) * _HEADER]] = reader, total
 
     def learn(self, area: bytes, end: int, index: dict[str, tuple[int, int, int]]) -> None:
         """Keep the positions of names and values in a legal area."""
@@ -185,3 +223,41 @@ class Layouts:
 def _key(area: bytes) -> bytes:
     """Return the bytes of the headers after the area's length; the sizes before it are the standard ones."""
     return area[_KEY_AT : _HEADERS_AT + area[_COUNT_AT] * _HEADER]
+
+
+def _make_reader(area: bytes, end: int, index: dict[str, tuple[int, int, int]]) -> Reader | None:
+    kinds = tuple(kind for kind, _, _ in index.values())
+    maker = _reader_makers.get(kinds)
+    if maker is None:
+        if len(_reader_makers) >= _READER_MAKERS:
+            return None
+        maker = _reader_makers[kinds] = _make_maker(kinds)
+    position = _HEADERS_AT + len(index) * _HEADER
+    formats, names = [f">{position}x"], []
+    for kind, start, stop in index.values():
+        stop = stop or end
+        names.append(area[position:start])
+        formats.append(f"{start - position}s{_UNPACKED.get(PropertyType(kind)) or f'{stop - start}s'}")
+        position = stop
+    pad = 4 - end % 4
+    formats.append(f"{pad - 1}xB")
+    return maker(Struct("".join(formats)).unpack_from, names, list(index), pad)
+
+
+def _make_maker(kinds: tuple[int, ...]) -> Callable[..., Reader]:
+    count = range(len(kinds))
+    made = [f"K{i}: v{i}{_MADE.get(PropertyType(kinds[i]), '')}" for i in count]
+    source = "\n".join(
+        [
+            "def make(unpack, names, keys, pad):",
+            f"  {''.join(f'N{i}, ' for i in count)} = names",
+            f"  {''.join(f'K{i}, ' for i in count)} = keys",
+            "  def read(area):",
+            f"    {''.join(f'n{i}, v{i}, ' for i in count)} last = unpack(area)",
+            f"    if {''.join(f'n{i} == N{i} and ' for i in count)} last == pad: return {{{', '.join(made)}}}",
+            "  return read",
+        ]
+    )
+    namespace: dict[str, Any] = {}
+    exec(compile(source, "<message properties>", "exec"), namespace)
+    return namespace["make"]

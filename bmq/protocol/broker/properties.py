@@ -48,7 +48,9 @@ def for_old_client(
         The data, its schema id and its compression.
     """
     try:
-        properties, payload = split_properties(data[: -data[-1]], True)
+        plain = data[: -data[-1]]
+        properties, length = split_properties(plain, True)
+        payload = plain[length:]
         area = encode_properties(properties.typed(), new=False)
         plain = area + (budget.inflate(payload, free=True) if compression else payload)
     except (Error, Exhausted):
