@@ -712,9 +712,10 @@ class QueueCore(Machine):
         """A request that had timed out here has reached the broker after all."""
         if request.kind is RequestKind.OPEN:
             self._close_once(now)
-        elif request.kind is RequestKind.CONFIGURE:
-            if self.state is QueueState.OPEN and self._closing is None:
-                self._shared.changed[self] = None
+        elif (
+            request.kind is RequestKind.CONFIGURE and self.state is QueueState.OPEN and self._closing is None
+        ):
+            self._shared.changed[self] = None
 
     def unanswered(self, request: Request, now: float) -> None:
         """Give up on an answer."""
