@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
 from typing import Any, TypeAlias
@@ -13,7 +14,8 @@ from bmq._signals import on_signals
 from bmq.client.consumer import Consumer
 from bmq.client.message import Message
 from bmq.client.queue import Queue
-from bmq.errors import Error, StateError, UsageError
+from bmq.conventions import post_time
+from bmq.errors import Error, ProtocolError, StateError, UsageError
 from bmq.subscriptions import Selector
 from bmq.wire.uri import QueueUri
 from bmq.workers._clock import Clock, LoopClock
@@ -329,7 +331,11 @@ class _Workers:
         began = self._clock.time()
         if self._ack is AckPolicy.ON_RECEIPT:
             message.confirm()
+        age: float | None = None
         while (error := await self._attempt(message, task)) is not None:
+            if age is None:
+                age = _age(message, self._clock.time() - began)
+                began -= age
             delay = self._pause_after(error, attempt, began)
             if message.confirmed:
                 delay = None  # it was confirmed meanwhile
@@ -445,6 +451,15 @@ class _Workers:
             return "confirmed already"
         then = self._then(failure)
         return f"to be put aside in {then.uri}" if isinstance(then, DeadLetter) else _OUTCOMES[then]
+
+
+def _age(message: Message, spent: float) -> float:
+    """How old a message was, in seconds, when ``spent`` seconds less had passed; 0 if it does not say."""
+    try:
+        posted = post_time(message.properties)
+    except ProtocolError:
+        return 0.0
+    return 0.0 if posted is None else max(0.0, time.time() - posted - spent)
 
 
 _OUTCOMES: dict[str, str] = {
