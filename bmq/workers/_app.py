@@ -23,6 +23,7 @@ from bmq.workers._consume import AckPolicy, OnError, check_handling, feed, polic
 from bmq.workers._failure import DeadLetter
 from bmq.workers._handlers import Handler
 from bmq.workers._retry import RetryPolicy
+from bmq.workers._status import Statuses, status
 from bmq.workers._sweeper import Sweeper
 
 __all__ = ["App"]
@@ -86,6 +87,7 @@ class App:
         self._closing = AsyncExitStack()
         self._outputs: dict[str, asyncio.Future[Queue]] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._consumers: list[Consumer] = []
         self._starting: asyncio.Task[Any] | None = None
         self._running = False
         self._stopping = False
@@ -239,6 +241,14 @@ class App:
             opening = self._outputs[key] = asyncio.ensure_future(session.open_queue(uri, write=True))
         return await asyncio.shield(opening)
 
+    def status(self) -> Statuses:
+        """Say how the subscribers of the handlers are doing, in the order of their registration.
+
+        Printed, it is a table; see :class:`bmq.workers.SubscriberStatus`.
+        Empty before the app has opened its queues; afterwards it is what was last.
+        """
+        return status(*self._consumers)
+
     def stop(self) -> None:
         """Begin to end: take no more messages, and let handlers at work finish within ``grace`` seconds.
 
@@ -342,6 +352,7 @@ class App:
             if isinstance(then, DeadLetter):
                 dead_letters = await self.queue(then.queue) if isinstance(then.queue, str) else then.queue
             found.append((each, next(consumers[each.uri]), dead_letters))
+        self._consumers = [consumer for _, consumer, _ in found]
         return found
 
     async def _work(

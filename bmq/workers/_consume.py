@@ -24,6 +24,7 @@ from bmq.workers._handlers import Handler, Invoker, is_async, name_of
 from bmq.workers._left import Left
 from bmq.workers._outcomes import Reject, RetryAfter
 from bmq.workers._retry import DEFAULT_RETRY, NoRetry, RetryPolicy
+from bmq.workers._status import Progress, tell
 
 __all__ = ["AckPolicy", "OnError", "check_handling", "consume", "feed", "policy_of", "settled"]
 
@@ -248,7 +249,11 @@ def _open_dead_letters(source: Queue | Consumer, retry: RetryPolicy) -> Queue | 
 
 
 class _Workers:
-    """Tasks that take messages from one consumer, one at a time each."""
+    """Tasks that take messages from one consumer, one at a time each.
+
+    Attributes:
+        progress: what they have done, and are at.
+    """
 
     def __init__(
         self,
@@ -273,9 +278,22 @@ class _Workers:
         # Workers that wait before the next attempt. They are not waited for in the end: the message is
         # delivered again, and another consumer can make that attempt.
         self._resting: set[asyncio.Task[None]] = set()
+        self.progress = Progress(invoke.name, 0)
+
+    @property
+    def left(self) -> int:
+        """How many messages were left in the queue, unconfirmed."""
+        return self._left.count
+
+    @property
+    def full(self) -> bool:
+        """Whether what was left fills the limits."""
+        return self._left.fills_limits
 
     async def run(self, concurrency: int, grace: float, *, close: bool) -> None:
         """Work until cancelled or until there is nothing more to come."""
+        self.progress.workers = concurrency
+        tell(self._consumer, self)
         tasks = [
             asyncio.create_task(self._work(), name=f"{self._invoke.name} worker {number}")
             for number in range(1, concurrency + 1)
@@ -319,37 +337,60 @@ class _Workers:
                     continue  # delivered again after a reconnect; the worker that has it will confirm it
                 self._left.forget(message)
             held[task] = message
+            self.progress.handling += 1
             try:
                 await self._handle(message, task)
             finally:
                 del held[task]
+                self.progress.handling -= 1
             if self._stopping:
                 return
 
     async def _handle(self, message: Message, task: asyncio.Task[None]) -> None:
-        attempt = 1
         began = self._clock.time()
         if self._ack is AckPolicy.ON_RECEIPT:
             message.confirm()
-        age: float | None = None
-        while (error := await self._attempt(message, task)) is not None:
-            if age is None:
-                age = _age(message, self._clock.time() - began)
-                began -= age
-            delay = self._pause_after(error, attempt, began)
-            if message.confirmed:
-                delay = None  # it was confirmed meanwhile
-            failure = Failure(message, error, attempt, delay, self._invoke.name)
-            await self._report(failure)
-            if delay is None:
-                await self._give_up(failure)
-                return
-            await self._rest(delay)
-            attempt += not isinstance(error, RetryAfter)
+        error = await self._attempt(message, task)
+        if error is not None and not await self._try_again(message, task, error, began):
+            return
+        self.progress.handled += 1
+        self.progress.failed_last = False
         if self._ack is AckPolicy.ON_SUCCESS:
             message.confirm()
         elif not message.confirmed:
             self._left.wait_for(message)
+
+    async def _try_again(
+        self, message: Message, task: asyncio.Task[None], first: BaseException, began: float
+    ) -> bool:
+        """Go on after a failed attempt, until one succeeds (True) or the message is given up (False)."""
+        progress = self.progress
+        began -= _age(message, self._clock.time() - began)
+        attempt, error, failing = 1, first, False
+        try:
+            while True:
+                progress.attempts_failed += 1
+                delay = self._pause_after(error, attempt, began)
+                if message.confirmed:
+                    delay = None  # it was confirmed meanwhile
+                failure = Failure(message, error, attempt, delay, self._invoke.name)
+                await self._report(failure)
+                if delay is None:
+                    progress.given_up += 1
+                    progress.failed_last = True
+                    await self._give_up(failure)
+                    return False
+                if not failing:
+                    failing = True
+                    progress.failing += 1
+                await self._rest(delay)
+                attempt += not isinstance(error, RetryAfter)
+                again = await self._attempt(message, task)
+                if again is None:
+                    return True
+                error = again
+        finally:
+            progress.failing -= failing
 
     def _pause_after(self, error: BaseException, attempt: int, began: float) -> float | None:
         if isinstance(error, RetryAfter):
