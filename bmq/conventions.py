@@ -7,9 +7,35 @@ properties. The page *Conventions* of the documentation says what each of them h
 
 from __future__ import annotations
 
-from typing import Final
+import time
+from collections.abc import Mapping
+from typing import Final, TypeVar
 
-__all__: list[str] = []
+__all__ = ["POSTED", "PREFIX", "post_time", "with_post_time"]
+
+T = TypeVar("T")
 
 PREFIX: Final = "bmq_"
 """How all of them begin. Names that begin like this are reserved for what may come."""
+
+POSTED: Final = "bmq_posted"
+"""INT64: when a message was first posted, in milliseconds since 1970 (UTC)."""
+
+
+def with_post_time(properties: Mapping[str, T] | None = None, at: float | None = None) -> dict[str, T | int]:
+    """Return properties for a post that say when it was made.
+
+    What has a post time keeps it: a message that is posted again, by whomever, does not get younger.
+
+    Args:
+        properties: the other properties.
+        at: the time, in seconds since 1970; None for now.
+    """
+    posted = round((time.time() if at is None else at) * 1000)
+    return {POSTED: posted, **(properties or {})}
+
+
+def post_time(properties: Mapping[str, object]) -> float | None:
+    """Return when a message was first posted, in seconds since 1970; None if it does not say so."""
+    posted = properties.get(POSTED)
+    return posted / 1000 if isinstance(posted, int) and not isinstance(posted, bool) else None

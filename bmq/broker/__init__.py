@@ -4,6 +4,7 @@
 """
 
 from bmq.broker._clock import Clock, ManualClock
+from bmq.broker._consumer_filter import ConsumerFilter, FilteredConsumer, TagConsumerFilter
 from bmq.broker._domain_config import AppSubscription, DomainConfig, InvalidDomain, Limits, Mode
 from bmq.broker._server import Broker
 from bmq.protocol.broker.settings import Authentication
@@ -13,9 +14,12 @@ __all__ = [
     "Authentication",
     "Broker",
     "Clock",
+    "ConsumerFilter",
     "DomainConfig",
+    "FilteredConsumer",
     "InvalidDomain",
     "Limits",
     "ManualClock",
     "Mode",
+    "TagConsumerFilter",
 ]

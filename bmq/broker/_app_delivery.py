@@ -45,13 +45,16 @@ class Effort:
         spent: the work done so far.
         enough: when ``spent`` exceeds this, deliveries pause so that other clients are served.
         unfinished: applications and queues whose deliveries are paused, in the order in which they go on.
+        dropped: messages that the filter of a consumer has rejected, and for whom: they are confirmed once
+            nobody is in the middle of delivering.
     """
 
-    __slots__ = ("enough", "spent", "unfinished")
+    __slots__ = ("dropped", "enough", "spent", "unfinished")
 
     def __init__(self) -> None:
         self.spent = self.enough = 0
         self.unfinished: deque[AppDelivery | BrokerQueue] = deque()
+        self.dropped: list[tuple[AppDelivery, MessageRecord]] = []
 
     def postpone(self, unfinished: AppDelivery | BrokerQueue) -> None:
         """Pause the deliveries of an application or a queue; they go on after others were served."""

@@ -14,6 +14,7 @@ from typing import Any, NoReturn, cast
 
 import orjson
 
+from bmq.broker._consumer_filter import CONSUMER_FILTERS, ConsumerFilter
 from bmq.errors import UsageError
 
 __all__ = [
@@ -106,6 +107,8 @@ class DomainConfig:
         deduplication_time_ms: for how long a GUID is remembered.
         consistency: "eventual" or "strong", which on one node are the same.
         subscriptions: the application subscriptions.
+        consumer_filter: asked before each delivery whether the consumer gets the message, as Pulsar's
+            proposal of consumer filters has it; None, as in a real broker, for no such filter.
     """
 
     name: str
@@ -123,6 +126,7 @@ class DomainConfig:
     deduplication_time_ms: int = 300_000
     consistency: str = "eventual"
     subscriptions: tuple[AppSubscription, ...] = ()
+    consumer_filter: ConsumerFilter | None = None
 
     def parameters(self) -> dict[str, Any]:
         """Return the ``parameters`` of a domain file that says the same."""
@@ -293,6 +297,7 @@ def _parse_parameters(name: str, parameters: _Object) -> DomainConfig:
         deduplication_time_ms=parameters.integer("deduplicationTimeMs", 300_000),
         consistency=consistency[0] if consistency else "eventual",
         subscriptions=_parse_subscriptions(parameters, mode),
+        consumer_filter=_parse_consumer_filter(parameters, mode),
     )
 
 
@@ -319,3 +324,20 @@ def _parse_subscriptions(parameters: _Object, mode: Mode) -> tuple[AppSubscripti
             "subscriptions", f"a {mode.value} domain has at most one, not {len(found)}", decodes=True
         )
     return tuple(found)
+
+
+def _parse_consumer_filter(parameters: _Object, mode: Mode) -> ConsumerFilter | None:
+    if "consumerFilter" not in parameters.fields:
+        return None
+    given = parameters.child("consumerFilter")
+    name = given.text("name", "")
+    if name not in CONSUMER_FILTERS:
+        given.wrong("name", f"must be one of {', '.join(CONSUMER_FILTERS)}, not {name!r}")
+    consumers = given.child("consumers", required=True)
+    found: dict[str, dict[str, str]] = {}
+    for app_id in consumers.fields:
+        if bool(app_id) is not (mode is Mode.FANOUT):
+            consumers.wrong(app_id, "must be an appId in a fanout domain, and empty in any other")
+        metadata = consumers.child(app_id)
+        found[app_id] = {key: metadata.text(key, "") for key in metadata.fields}
+    return CONSUMER_FILTERS[name](found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bmq.broker._consumer_filter import ConsumerFilter, passes
 from bmq.broker._routing import CompiledSubscription, Subscriber, compile_subscriptions
 from bmq.broker._storage import MessageRecord
 from bmq.protocol.broker.output import BrokerOutput
@@ -36,6 +37,7 @@ class SubStream:
         compiled: the same, ready to route by.
         unconfirmed: messages the client has, in the order of their delivery, with when that was.
         last_sent: when the last message was sent out of order, and its GUID; None when it is confirmed.
+        consumer_filter: the domain's, asked before each delivery; None for none.
     """
 
     __slots__ = (
@@ -43,6 +45,7 @@ class SubStream:
         "app",
         "app_id",
         "compiled",
+        "consumer_filter",
         "handle",
         "last_sent",
         "readers",
@@ -63,6 +66,7 @@ class SubStream:
         self.compiled: tuple[CompiledSubscription, ...] = ()
         self.unconfirmed: dict[bytes, tuple[MessageRecord, Subscriber, float]] = {}
         self.last_sent: tuple[float, bytes] | None = None
+        self.consumer_filter: ConsumerFilter | None = handle.queue.consumer_filter
         self._subscribers: dict[int, Subscriber] = {}
 
     @property
@@ -99,9 +103,17 @@ class SubStream:
                 del self._subscribers[s_id]
 
     def take(self, subscriber: Subscriber, message: MessageRecord, now: float) -> bool:
-        """Count a message as delivered to a subscriber; return False if this client has it already."""
+        """Count a message as delivered to a subscriber.
+
+        Returns:
+            False if it is not to be sent: this client has it already, or the filter drops it.
+        """
         guid, unconfirmed = message.guid, self.unconfirmed
         if guid in unconfirmed:
+            return False
+        if self.consumer_filter is not None and not passes(self.consumer_filter, subscriber, message):
+            assert self.app is not None
+            self.handle.queue.effort.dropped.append((self.app, message))
             return False
         unconfirmed[guid] = (message, subscriber, now)
         subscriber.messages += 1

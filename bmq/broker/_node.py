@@ -200,6 +200,10 @@ class Node:
             for app in apps:
                 app.deliver(now)
             queue.deliver(now)
+        if effort.dropped:
+            dropped, effort.dropped = effort.dropped, []
+            for app, message in dropped:
+                app.drop(message)
         while effort.unfinished and not self._going_on:
             if self.postpone is None:
                 self._slice(now)

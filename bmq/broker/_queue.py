@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from bmq.broker._app_delivery import AppDelivery, Effort
+from bmq.broker._consumer_filter import passes
 from bmq.broker._domain_config import DomainConfig, Mode
 from bmq.broker._handle import Handle, SubStream
 from bmq.broker._routing import Subscriber, compile_expression
@@ -51,6 +52,7 @@ class BrokerQueue:
         effort: where its work is counted.
         postponed: whether its deliveries are paused, so that others are served.
         writers: how many times it is open for writing.
+        consumer_filter: the domain's, asked before each delivery; None for none.
         idle_since: when its last client left; None while it has one.
         deadline: when the node looks after it next.
         posted, acknowledged, refused, pushed, confirmed, expired, poisoned: messages so far.
@@ -88,6 +90,7 @@ class BrokerQueue:
         self._mask = 0
         self.broadcast = domain.config.mode is Mode.BROADCAST
         self.fanout = domain.config.mode is Mode.FANOUT
+        self.consumer_filter = domain.config.consumer_filter
         self.store = MessageStore(
             domain.config.queue_limits,
             domain.usage,
@@ -123,6 +126,10 @@ class BrokerQueue:
             if app.matcher is not None and app.bit:
                 self._filters.append((app.bit, app.matcher))
         self._mask = sum(app.bit for app in self.authorized)
+        self.consumer_filter = config.consumer_filter
+        for app in self.apps.values():
+            for stream in app.streams:
+                stream.consumer_filter = config.consumer_filter
         self.store.usage.limits = config.queue_limits
         self.store.set_window(config.deduplication_time_ms / 1000)
 
@@ -225,6 +232,8 @@ class BrokerQueue:
             if app.matcher is not None and app.matcher(message.lookup) is not True:
                 continue
             for subscriber in app.routing.receivers(message):
+                if self.consumer_filter is not None and not passes(self.consumer_filter, subscriber, message):
+                    continue
                 self.count_pushes(app, 1, size, 0.0, 0.0)
                 subscriber.stream.handle.push(message, subscriber.option, out_of_order=False)
 

@@ -233,7 +233,7 @@ class Session:
 
         Raises:
             OpenQueueError: the broker refused; ``broker_message`` has its reason.
-            RequestTimeout: the broker did not answer in time.
+            RequestTimeout: the broker did not answer in time; the same may be tried again at once.
             InvalidURI, InvalidExpression, UsageError: the arguments are not legal.
             ConfigureQueueError: the broker refused the subscriptions.
             StateError: the queue is already open in this session for the same side.

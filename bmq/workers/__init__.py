@@ -9,6 +9,8 @@ from bmq.workers._consume import AckPolicy, consume
 from bmq.workers._failure import DeadLetter, Failure, GiveUp
 from bmq.workers._outcomes import Reject, RetryAfter
 from bmq.workers._retry import Backoff, ExponentialDecay, NoRetry, RetryPolicy
+from bmq.workers._status import Statuses, SubscriberState, SubscriberStatus, status
+from bmq.workers._sweeper import Sweeper, SweeperStats
 
 __all__ = [
     "AckPolicy",
@@ -24,5 +26,11 @@ __all__ = [
     "Reject",
     "RetryAfter",
     "RetryPolicy",
+    "Statuses",
+    "SubscriberState",
+    "SubscriberStatus",
+    "Sweeper",
+    "SweeperStats",
     "consume",
+    "status",
 ]

@@ -25,6 +25,8 @@ from bmq.workers._failure import DeadLetter
 from bmq.workers._handlers import Handler
 from bmq.workers._probe import Metrics, Probe, address_of
 from bmq.workers._retry import RetryPolicy
+from bmq.workers._status import Statuses, status
+from bmq.workers._sweeper import Sweeper
 
 __all__ = ["App"]
 
@@ -94,10 +96,12 @@ class App:
         self._on_error = on_error
         self._clock = clock
         self._registered: list[_Registration] = []
+        self._sweepers: list[Sweeper] = []
         self._session: Session | None = None
         self._closing = AsyncExitStack()
         self._outputs: dict[str, asyncio.Future[Queue]] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._consumers: list[Consumer] = []
         self._starting: asyncio.Task[Any] | None = None
         self._running = False
         self._stopping = False
@@ -177,6 +181,49 @@ class App:
 
         return register
 
+    def sweeper(
+        self,
+        queue: str,
+        *,
+        put_aside: str | None = None,
+        hand_back_every: float | None = 60.0,
+        max_unconfirmed_messages: int = 100_000,
+        max_unconfirmed_bytes: int = 256 * 1024 * 1024,
+        by: str | None = None,
+    ) -> Sweeper:
+        """Have what no subscription of a queue takes put aside, or held, while the app runs.
+
+        The sweepers of an app begin when its handlers have their subscriptions, and have a session of their
+        own.
+
+        Args:
+            queue: the queue's URI; this and all that follows as for :class:`bmq.workers.Sweeper`.
+            put_aside: the URI of the queue where messages are put; None holds them.
+            hand_back_every: seconds until what is held is handed back.
+            max_unconfirmed_messages: how many messages it may hold.
+            max_unconfirmed_bytes: how many bytes of them.
+            by: a property by whose values messages are counted.
+
+        Returns:
+            The sweeper, whose ``stats()`` say what it has.
+
+        Raises:
+            UsageError, InvalidURI: as for :class:`bmq.workers.Sweeper`.
+            StateError: the app is running.
+        """
+        if self._running:
+            raise StateError("the app is running; register its sweepers before")
+        sweeper = Sweeper(
+            queue,
+            put_aside=put_aside,
+            hand_back_every=hand_back_every,
+            max_unconfirmed_messages=max_unconfirmed_messages,
+            max_unconfirmed_bytes=max_unconfirmed_bytes,
+            by=by,
+        )
+        self._sweepers.append(sweeper)
+        return sweeper
+
     @property
     def session(self) -> Session:
         """The session, while the app runs.
@@ -216,6 +263,14 @@ class App:
             opening = self._outputs[key] = asyncio.ensure_future(session.open_queue(uri, write=True))
         return await asyncio.shield(opening)
 
+    def status(self) -> Statuses:
+        """Say how the subscribers of the handlers are doing, in the order of their registration.
+
+        Printed, it is a table; see :class:`bmq.workers.SubscriberStatus`.
+        Empty before the app has opened its queues; afterwards it is what was last.
+        """
+        return status(*self._consumers)
+
     def stop(self) -> None:
         """Begin to end: take no more messages, and let handlers at work finish within ``grace`` seconds.
 
@@ -249,7 +304,7 @@ class App:
         """
         if self._running:
             raise StateError("the app is running already")
-        if not self._registered:
+        if not self._registered and not self._sweepers:
             raise StateError("nothing to do: register a handler with @app.consumer(...)")
         self._running, self._stopping = True, False
         try:
@@ -257,9 +312,9 @@ class App:
                 async with AsyncExitStack() as self._closing:
                     if self._probe is not None:
                         await self._closing.enter_async_context(self._probe.serving())
-                    fed = await self._start()
+                    started = await self._start()
                     if not self._stopping:
-                        await self._work(fed)
+                        await self._work(*started)
                     self._forget()
         finally:
             self._forget()
@@ -272,18 +327,24 @@ class App:
             opening.cancel()
         self._outputs = {}
 
-    async def _start(self) -> list[tuple[_Registration, Consumer, Queue | None]]:
-        """Connect and open the queues; return nothing when told to stop meanwhile."""
+    async def _start(self) -> tuple[list[tuple[_Registration, Consumer, Queue | None]], Session | None]:
+        """Connect and open the queues; return nothing when told to stop meanwhile.
+
+        The second session is for sweepers: they close queues to hand messages back.
+        """
         task = self._starting = asyncio.current_task()
         assert task is not None
         try:
             self._session = await self._closing.enter_async_context(connect(self._broker, **self._options))
-            return await self._open_queues(self._session)
+            fed = await self._open_queues(self._session)
+            if not self._sweepers:
+                return fed, None
+            return fed, await self._closing.enter_async_context(connect(self._broker, **self._options))
         except asyncio.CancelledError:
             if not self._stopping or task.cancelling() > 1:  # cancelled by others, too
                 raise
             task.uncancel()
-            return []
+            return [], None
         finally:
             self._starting = None
 
@@ -316,11 +377,14 @@ class App:
             if isinstance(then, DeadLetter):
                 dead_letters = await self.queue(then.queue) if isinstance(then.queue, str) else then.queue
             found.append((each, next(consumers[each.uri]), dead_letters))
+        self._consumers = [consumer for _, consumer, _ in found]
         return found
 
-    async def _work(self, fed: list[tuple[_Registration, Consumer, Queue | None]]) -> None:
-        """Run every handler until all are done, or one has failed."""
-        tasks = self._tasks = [
+    async def _work(
+        self, fed: list[tuple[_Registration, Consumer, Queue | None]], sweeping: Session | None
+    ) -> None:
+        """Run every handler until all are done, or one has failed; and the sweepers beside them."""
+        feeding = [
             asyncio.create_task(
                 feed(
                     consumer,
@@ -336,6 +400,20 @@ class App:
             )
             for each, consumer, dead_letters in fed
         ]
+        sweepers = [
+            asyncio.create_task(sweeper.run(sweeping), name=f"sweep {sweeper.queue}")
+            for sweeper in self._sweepers
+            if sweeping is not None
+        ]
+
+        def end_sweeping(_: asyncio.Task[None]) -> None:
+            if all(task.done() for task in feeding):
+                for task in sweepers:
+                    task.cancel()
+
+        for task in feeding:
+            task.add_done_callback(end_sweeping)
+        tasks = self._tasks = feeding + sweepers
         cancelled = False
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)

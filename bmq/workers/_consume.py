@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
 from typing import Any, TypeAlias
@@ -14,7 +15,8 @@ from bmq.client.consumer import Consumer
 from bmq.client.interceptors import Handling
 from bmq.client.message import Message
 from bmq.client.queue import Queue
-from bmq.errors import Error, StateError, UsageError
+from bmq.conventions import post_time
+from bmq.errors import Error, ProtocolError, StateError, UsageError
 from bmq.subscriptions import Selector
 from bmq.wire.uri import QueueUri
 from bmq.workers._clock import Clock, LoopClock
@@ -23,6 +25,7 @@ from bmq.workers._handlers import Handler, Invoker, is_async, name_of
 from bmq.workers._left import Left
 from bmq.workers._outcomes import Reject, RetryAfter
 from bmq.workers._retry import DEFAULT_RETRY, NoRetry, RetryPolicy
+from bmq.workers._status import Progress, tell
 from bmq.workers._throttle import Throttle
 
 __all__ = ["AckPolicy", "OnError", "check_handling", "consume", "feed", "policy_of", "settled"]
@@ -248,7 +251,11 @@ def _open_dead_letters(source: Queue | Consumer, retry: RetryPolicy) -> Queue | 
 
 
 class _Workers:
-    """Tasks that take messages from one consumer, one at a time each."""
+    """Tasks that take messages from one consumer, one at a time each.
+
+    Attributes:
+        progress: what they have done, and are at.
+    """
 
     def __init__(
         self,
@@ -276,9 +283,22 @@ class _Workers:
         # Workers that wait before the next attempt. They are not waited for in the end: the message is
         # delivered again, and another consumer can make that attempt.
         self._resting: set[asyncio.Task[None]] = set()
+        self.progress = Progress(invoke.name, 0)
+
+    @property
+    def left(self) -> int:
+        """How many messages were left in the queue, unconfirmed."""
+        return self._left.count
+
+    @property
+    def full(self) -> bool:
+        """Whether what was left fills the limits."""
+        return self._left.fills_limits
 
     async def run(self, concurrency: int, grace: float, *, close: bool) -> None:
         """Work until cancelled or until there is nothing more to come."""
+        self.progress.workers = concurrency
+        tell(self._consumer, self)
         tasks = [
             asyncio.create_task(self._work(), name=f"{self._invoke.name} worker {number}")
             for number in range(1, concurrency + 1)
@@ -327,33 +347,60 @@ class _Workers:
                     continue  # delivered again after a reconnect; the worker that has it will confirm it
                 self._left.forget(message)
             held[task] = message
+            self.progress.handling += 1
             try:
                 await self._handle(message, task)
             finally:
                 del held[task]
+                self.progress.handling -= 1
             if self._stopping:
                 return
 
     async def _handle(self, message: Message, task: asyncio.Task[None]) -> None:
-        attempt = 1
         began = self._clock.time()
         if self._ack is AckPolicy.ON_RECEIPT:
             message.confirm()
-        while (error := await self._attempt(message, attempt, task)) is not None:
-            delay = self._pause_after(error, attempt, began)
-            if message.confirmed:
-                delay = None  # it was confirmed meanwhile
-            failure = Failure(message, error, attempt, delay, self._invoke.name)
-            await self._report(failure)
-            if delay is None:
-                await self._give_up(failure)
-                return
-            await self._rest(delay)
-            attempt += not isinstance(error, RetryAfter)
+        error = await self._attempt(message, 1, task)
+        if error is not None and not await self._try_again(message, task, error, began):
+            return
+        self.progress.handled += 1
+        self.progress.failed_last = False
         if self._ack is AckPolicy.ON_SUCCESS:
             message.confirm()
         elif not message.confirmed:
             self._left.wait_for(message)
+
+    async def _try_again(
+        self, message: Message, task: asyncio.Task[None], first: BaseException, began: float
+    ) -> bool:
+        """Go on after a failed attempt, until one succeeds (True) or the message is given up (False)."""
+        progress = self.progress
+        began -= _age(message, self._clock.time() - began)
+        attempt, error, failing = 1, first, False
+        try:
+            while True:
+                progress.attempts_failed += 1
+                delay = self._pause_after(error, attempt, began)
+                if message.confirmed:
+                    delay = None  # it was confirmed meanwhile
+                failure = Failure(message, error, attempt, delay, self._invoke.name)
+                await self._report(failure)
+                if delay is None:
+                    progress.given_up += 1
+                    progress.failed_last = True
+                    await self._give_up(failure)
+                    return False
+                if not failing:
+                    failing = True
+                    progress.failing += 1
+                await self._rest(delay)
+                attempt += not isinstance(error, RetryAfter)
+                again = await self._attempt(message, attempt, task)
+                if again is None:
+                    return True
+                error = again
+        finally:
+            progress.failing -= failing
 
     def _pause_after(self, error: BaseException, attempt: int, began: float) -> float | None:
         if isinstance(error, RetryAfter):
@@ -465,6 +512,15 @@ class _Workers:
             return "confirmed already"
         then = self._then(failure)
         return f"to be put aside in {then.uri}" if isinstance(then, DeadLetter) else _OUTCOMES[then]
+
+
+def _age(message: Message, spent: float) -> float:
+    """How old a message was, in seconds, when ``spent`` seconds less had passed; 0 if it does not say."""
+    try:
+        posted = post_time(message.properties)
+    except ProtocolError:
+        return 0.0
+    return 0.0 if posted is None else max(0.0, time.time() - posted - spent)
 
 
 _OUTCOMES: dict[str, str] = {

@@ -50,6 +50,18 @@ class Left:
         self._watching: asyncio.Task[None] | None = None
         self._told = False
 
+    @property
+    def count(self) -> int:
+        """How many messages were left or skipped and are not confirmed."""
+        self._drop_confirmed()
+        return len(self._skipped) + len(self._left)
+
+    @property
+    def fills_limits(self) -> bool:
+        """Whether nothing more arrives because of them."""
+        self._drop_confirmed()
+        return self._full()
+
     def forget(self, message: Message) -> None:
         """Stop counting a message that was delivered again: it will be handled anew."""
         guid = message.guid
@@ -87,19 +99,16 @@ class Left:
 
     def leave(self, message: Message) -> None:
         """Leave a message, which counts against the limits; log once when that fills them."""
-        if not self._told:
-            self._keep(message)
-            self._tell_if_full()
+        self._keep(message)
+        self._tell_if_full()
 
     def wait_for(self, message: Message) -> None:
         """Leave a message that others confirm later; log once when the limits are full and nobody does.
 
         Limits that are full for a short time are normal then, and not logged.
         """
-        if self._told:
-            return
         self._keep(message)
-        if self._watching is None and self._full():
+        if not self._told and self._watching is None and self._full():
             self._watching = asyncio.create_task(self._watch(), name=f"{self._handler} standing still")
 
     def close(self) -> None:
@@ -152,4 +161,3 @@ class Left:
             options.max_unconfirmed_bytes,
             extra={"queue": self._consumer.queue.uri},
         )
-        self._left.clear()

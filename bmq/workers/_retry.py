@@ -33,7 +33,8 @@ class RetryPolicy(Protocol):
 
         Args:
             attempt: how often the handler has failed on the message, 1 after its first failure.
-            elapsed: seconds since this worker took it.
+            elapsed: the message's age in seconds: since it was posted, if it has a post time
+                (:func:`bmq.conventions.with_post_time`), else since this worker took it.
             error: what the handler raised; a TimeoutError when it missed its deadline.
         """
         ...
@@ -73,6 +74,8 @@ class Backoff:
             :class:`DeadLetter`.
         factor: how much longer each pause is than the one before.
         cap: the longest pause in seconds.
+        give_up_after: the age in seconds that no attempt is made beyond, counted as by
+            :class:`ExponentialDecay`: the domain's ``messageTtl``. None for no such limit.
         no_retry: what can never succeed: exceptions after which the message is given up at once. A type,
             several of them, or a function that takes the exception.
 
@@ -85,23 +88,27 @@ class Backoff:
     then: GiveUp = "discard"
     factor: float = 1.0
     cap: float = 3600.0
+    give_up_after: float | None = None
     no_retry: NoRetryOn = ()
 
     def __post_init__(self) -> None:
         if self.every < 0 or self.retries < 0:
             raise UsageError(f"Backoff: every={self.every} and retries={self.retries} cannot be negative")
+        if self.give_up_after is not None and self.give_up_after < 0:
+            raise UsageError(f"Backoff: give_up_after={self.give_up_after} cannot be negative")
         if self.factor < 1 or self.cap <= 0:
             raise UsageError(f"Backoff: factor={self.factor} is 1 or more, cap={self.cap} above 0")
         check_give_up(self.then)
         check_no_retry(self.no_retry)
 
     def delay(self, attempt: int, elapsed: float, error: BaseException) -> float | None:
-        """Return the pause; None after the last retry, and after what can never succeed."""
+        """Return the pause; None after the last retry, at the end of its life, and where none can succeed."""
         if attempt > self.retries or never(self.no_retry, error):
             return None
-        if self.factor == 1:
-            return self.every
-        return backoff(attempt, self.every, self.cap, self.factor)
+        pause = self.every if self.factor == 1 else backoff(attempt, self.every, self.cap, self.factor)
+        if self.give_up_after is not None and elapsed + pause > self.give_up_after:
+            return None
+        return pause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +118,10 @@ class ExponentialDecay:
     The worker is blocked by the message until then.
 
     Attributes:
-        give_up_after: seconds until the message is given up, from when the worker took it: the domain's
-            ``messageTtl``. The broker deletes a message then, delivered or not, and tells nobody.
+        give_up_after: the age in seconds at which the message is given up: the domain's ``messageTtl``. The
+            broker deletes a message then, delivered or not, and tells nobody. The age is counted from its
+            post time if it has one (:func:`bmq.conventions.with_post_time`), else from when the worker
+            took it.
         first: seconds before the second attempt.
         factor: how much longer each pause is than the one before.
         cap: the longest pause in seconds.

@@ -1,7 +1,8 @@
 """Subscriptions that come and go under a steady flow: what matches arrives, in the order of its delivery.
 
 The broker is a process of its own here (or the one that BMQ_BROKER_URI names): what it sends arrives whenever
-it likes, not in step with what the client does. BMQ_ORDER_SEED repeats a run.
+it likes, not in step with what the client does. BMQ_ORDER_SEED repeats a run, BMQ_ORDER_SECONDS makes it last
+longer.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from tests.integration.steps import TIMEOUT, NewUri
 
 KEYS = 4
 ROUNDS = 60
+#: How long it goes on at least.
+SECONDS = float(os.environ.get("BMQ_ORDER_SECONDS", "0"))
 
 
 @pytest_asyncio.fixture
@@ -190,6 +193,7 @@ class Flow:
             await consumer.close()
 
 
+@pytest.mark.timeout(SECONDS + 120)
 @pytest.mark.parametrize("rest", [False, True], ids=["a consumer a key", "and one for the rest"])
 async def test_what_matches_arrives_and_in_order(
     broker_uri: str, bmq_new_queue_uri: NewUri, rest: bool
@@ -207,7 +211,10 @@ async def test_what_matches_arrives_and_in_order(
             await flow.add("k >= 0", -1, 0)
             flow.receive(flow.here[-1])
         producing = asyncio.create_task(flow.produce())
-        for _ in range(ROUNDS):
+        began = asyncio.get_running_loop().time()
+        rounds = 0
+        while rounds < ROUNDS or asyncio.get_running_loop().time() < began + SECONDS:
+            rounds += 1
             keys = flow.chance.sample(range(KEYS), flow.chance.randrange(1, 3))
             await asyncio.gather(*[flow.change(key) for key in keys])
         flow.ending = True
@@ -222,9 +229,10 @@ async def test_what_matches_arrives_and_in_order(
         flow.posted += KEYS
         flow.complete.clear()  # all that came before may have been shown already
         await flow.producer.post_many(last)
-        async with asyncio.timeout(2 * TIMEOUT):
+        async with asyncio.timeout(2 * TIMEOUT + SECONDS):
             await flow.complete.wait()
         assert queue.unclaimed == 0
+    print(f"{rounds} rounds of changes, {flow.posted:,} messages")
     assert sorted(number for _, number in flow.shown) == sorted(tap.delivered) == list(range(flow.posted))
     place = {number: index for index, number in enumerate(tap.delivered)}
     for shown in flow.by_consumer.values() if rest else [flow.shown]:

@@ -195,7 +195,8 @@ def test_stopping_the_session_ends_a_queue_in_every_state(state: QueueState) -> 
         assert len(outcomes) == 1, token
     for token in ("opening", ("a > 1",)):
         if token in bench.completed:
-            assert isinstance(bench.completed[token][0], SessionClosed)
+            ended = RequestTimeout if state is QueueState.OVERDUE else SessionClosed
+            assert isinstance(bench.completed[token][0], ended)
     bench.wait(10)
     assert bench.completed["stop"] == [None]
     assert bench.core.next_deadline() is None
@@ -226,10 +227,13 @@ def _in_state(bench: Bench, state: QueueState) -> QueueCore:
     if state is QueueState.WAITING:
         bench.lose()
         return bench.begin_open(URI, token="opening")
-    if state in (QueueState.OPENING, QueueState.CONFIGURING, QueueState.ABANDONED):
-        queue = bench.begin_open(URI, token="opening")
+    opening = (QueueState.OPENING, QueueState.CONFIGURING, QueueState.ABANDONED, QueueState.OVERDUE)
+    if state in opening:
+        queue = bench.begin_open(URI, token="opening", timeout=5)
         if state is QueueState.CONFIGURING:
             bench.answer()
+        elif state is QueueState.OVERDUE:
+            bench.wait(5)
         elif state is QueueState.ABANDONED:
             bench.core.abandon_queue(queue, bench.now, bench.now + 60)
     else:

@@ -12,7 +12,7 @@ from bmq.errors import (
     StatusCategory,
 )
 from bmq.protocol.client.queue import QueueCore, QueueState
-from bmq.wire.control import ConfigureQueueStream, ConfigureStream, OpenQueue
+from bmq.wire.control import CloseQueue, ConfigureQueueStream, ConfigureStream, OpenQueue
 from tests.protocol.bench import READ, WRITE, Bench, connected, guid
 
 URI = "bmq://bmq.test.mem.priority/q"
@@ -166,7 +166,7 @@ def test_an_open_that_times_out_and_succeeds_later_is_closed_again() -> None:
     bench.wait(5)
     (error,) = bench.completed[URI]
     assert isinstance(error, RequestTimeout)
-    assert queue.state is QueueState.ABANDONED
+    assert queue.state is QueueState.OVERDUE
     assert bench.answer_all() == ["OpenQueue", "CloseQueue"]
     assert queue.state is QueueState.CLOSED
     assert bench.completed == {URI: [error]}
@@ -183,10 +183,81 @@ def test_an_open_that_times_out_and_fails_later_is_forgotten() -> None:
     assert not bench.broker.requests
 
 
-def test_an_open_repeated_after_a_timeout_takes_the_late_answer() -> None:
+def test_an_open_repeated_after_a_timeout_is_sent_again() -> None:
+    """What was lost on the way, or by the broker, would never be answered."""
     bench = connected()
     bench.begin_open(URI, timeout=5)
     bench.wait(5)
+    bench.broker.requests.clear()
+    queue = bench.begin_open(URI, token="again", timeout=5)
+    assert bench.answer_all() == ["OpenQueue", "ConfigureStream"]
+    assert bench.completed["again"] == [None]
+    assert queue.state is QueueState.OPEN
+
+
+@pytest.mark.parametrize("late", [0, 1], ids=["the first answered first", "the second answered first"])
+def test_of_two_answers_the_first_opens_and_the_other_is_taken_back(late: int) -> None:
+    """A broker counts how often a queue was opened: closing it once would not be enough."""
+    bench = connected()
+    bench.begin_open(URI, timeout=5)
+    bench.wait(5)
+    queue = bench.begin_open(URI, token="again", timeout=5)
+    assert bench.broker.log.count("OpenQueue") == 2
+    bench.broker.requests.rotate(late)
+    bench.answer()
+    bench.broker.requests.rotate(1)  # the ConfigureStream before the other OpenQueue
+    bench.answer()
+    assert bench.completed["again"] == [None]
+    assert isinstance(bench.answer(), OpenQueue)
+    (taken_back,) = bench.broker.requests
+    assert isinstance(taken_back.body, CloseQueue)
+    assert not taken_back.body.is_final
+    assert taken_back.body.handle_parameters == queue.handle_parameters()
+    bench.answer_all()
+    assert queue.state is QueueState.OPEN
+    bench.close(queue)
+    closing = [bench.answer(), bench.answer()]
+    assert isinstance(closing[1], CloseQueue)
+    assert closing[1].is_final
+    assert bench.completed["close"] == [None]
+
+
+@pytest.mark.parametrize("late", [0, 1], ids=["the first refused", "the second refused"])
+def test_of_two_answers_one_may_be_a_refusal(late: int) -> None:
+    bench = connected()
+    bench.begin_open(URI, timeout=5)
+    bench.wait(5)
+    bench.begin_open(URI, token="again", timeout=5)
+    bench.broker.requests.rotate(late)
+    bench.refuse()
+    rest = bench.answer_all()
+    if late:  # the refusal was the caller's answer; what the other has opened is closed
+        (error,) = bench.completed["again"]
+        assert isinstance(error, OpenQueueError)
+        assert rest == ["OpenQueue", "CloseQueue"]
+        bench.open(URI, token="third")
+    else:
+        assert bench.completed["again"] == [None]
+        assert rest == ["OpenQueue", "ConfigureStream"]
+
+
+def test_what_a_refused_attempt_leaves_open_is_not_closed_under_a_later_one() -> None:
+    bench = connected()
+    bench.begin_open(URI, timeout=5)
+    bench.wait(5)
+    bench.begin_open(URI, token="again", timeout=5)
+    bench.broker.requests.rotate(1)
+    bench.refuse()
+    queue = bench.begin_open(URI, token="third")
+    assert bench.answer_all() == ["OpenQueue", "OpenQueue", "ConfigureStream"]
+    assert queue.state is QueueState.OPEN
+
+
+def test_an_open_repeated_while_the_first_still_has_time_takes_its_answer() -> None:
+    bench = connected()
+    first = bench.begin_open(URI, timeout=5)
+    bench.core.abandon_queue(first, bench.now, bench.now + 60)
+    bench.wait(4)
     queue = bench.begin_open(URI, token="again", timeout=5)
     assert bench.broker.log.count("OpenQueue") == 1
     bench.wait(4)
@@ -204,7 +275,9 @@ def test_an_open_repeated_after_a_timeout_times_out_too() -> None:
         bench.wait(5)
         (error,) = bench.completed[attempt]
         assert isinstance(error, RequestTimeout)
-    assert bench.answer_all() == ["OpenQueue", "CloseQueue"]
+    # The answer to any of them shows that it is open: it is closed, once and for all.
+    assert bench.answer_all() == [*["OpenQueue"] * 4, *["CloseQueue"] * 4]
+    bench.open(URI, token="at last")
 
 
 def test_an_open_for_something_else_waits_until_the_timed_out_one_is_settled() -> None:

@@ -481,7 +481,7 @@ class Walk(RuleBasedStateMachine):
         waiting = self.tokens - set(bench.completed) - self.abandoned
         assert not waiting, f"callers nobody answers: {waiting}"
         for queue in self.all:
-            if queue.state in (QueueState.CLOSED, QueueState.ABANDONED):
+            if queue.state in (QueueState.CLOSED, QueueState.ABANDONED, QueueState.OVERDUE):
                 continue  # an openQueue that a broker never answers is waited for in vain
             assert queue.state is QueueState.OPEN
 

@@ -96,7 +96,7 @@ def test_whatever_waits_for_an_answer_can_be_answered_in_three_ways() -> None:
     }
     for state in waiting:
         assert (state, QueueInput.ACCEPTED) in QueueCore.TRANSITIONS
-        assert (state, QueueInput.TIMEOUT) in QueueCore.TRANSITIONS
+        assert (state is QueueState.OVERDUE) is not ((state, QueueInput.TIMEOUT) in QueueCore.TRANSITIONS)
 
 
 def test_a_queue_can_be_reconfigured_and_closed_wherever_the_application_has_it_in_its_hands() -> None:

@@ -231,6 +231,7 @@ class QueueState(Enum):
     DECONFIGURING = "empty configureStream sent"
     CLOSING = "closeQueue sent"
     ABANDONED = "nobody waits for the openQueueResponse any more"
+    OVERDUE = "the openQueueResponse has not come in time"
 
 
 class QueueInput(Enum):
@@ -308,6 +309,8 @@ _ANSWERS: dict[RequestKind, tuple[type, ...]] = {
 _GONE = frozenset({_S.CLOSED, _S.WAITING, _S.LOST, _S.CLOSING})
 # In these states the application can use the queue: it is open, or being reopened.
 _IN_USE = frozenset({_S.OPEN, _S.RECONFIGURING, _S.LOST, _S.REOPENING, _S.RESTORING, _S.REOPENED})
+# In these states nobody waits for the answer to an openQueue, and it may still come.
+_UNANSWERED = frozenset({_S.ABANDONED, _S.OVERDUE})
 # In these states the broker has the subscriptions, or is being told them.
 _STREAMING = frozenset({_S.OPEN, _S.RECONFIGURING, _S.RESTORING, _S.REOPENED, _S.CONFIGURING})
 
@@ -471,8 +474,8 @@ class QueueCore(Machine):
         )
 
     def waits_to_be_opened_as(self, flags: QueueFlags) -> bool:
-        """Whether its openQueue, unanswered and waited for by nobody, will do for one with these flags."""
-        return self.state is QueueState.ABANDONED and self._closing is None and self.flags == flags
+        """Whether its openQueue is unanswered, waited for by nobody, and for these flags."""
+        return self.state in _UNANSWERED and self._closing is None and self.flags == flags
 
     def handle_parameters(self) -> QueueHandleParameters:
         """What openQueue and closeQueue say of the queue."""
@@ -651,7 +654,7 @@ class QueueCore(Machine):
         elif operation in self._configuring:
             self._configuring.remove(operation)
             self._complete(operation, self._timed_out("configure"))
-        elif self._closing is operation and self.state is QueueState.ABANDONED:
+        elif self._closing is operation and self.state in _UNANSWERED:
             self._complete(operation, self._timed_out("close"))
 
     def delivered(self, count: int, now: float) -> None:
@@ -708,12 +711,14 @@ class QueueCore(Machine):
                 f"request {request.r_id} was {request.kind.value}, the answer is {type(body).__name__}",
                 field="controlMessage.rId",
             )
-        if self._request is not request:
-            # A configuration that had timed out here has reached the broker after all.
-            late = request.kind is RequestKind.CONFIGURE and refusal is None
-            if late and self.state is QueueState.OPEN and self._closing is None:
-                self._shared.changed[self] = None
-            return
+        present = self._request
+        if present is not request:
+            if refusal is not None:
+                return
+            # Of two openQueues, the second sent because the first had timed out, either answer will do.
+            if present is None or not request.kind is present.kind is RequestKind.OPEN:
+                self._answered_late(request, now)
+                return
         self._request = None
         if refusal is not None:
             self.fire(_I.REFUSED, now, request, refusal)
@@ -724,6 +729,15 @@ class QueueCore(Machine):
             self._shared.posts.opened(self)
         plain = request.kind is RequestKind.OPEN and not self.readable
         self.fire(_I.ACCEPTED_PLAIN if plain else _I.ACCEPTED, now, request)
+
+    def _answered_late(self, request: Request, now: float) -> None:
+        """A request that had timed out here has reached the broker after all."""
+        if request.kind is RequestKind.OPEN:
+            self._close_once(now)
+        elif (
+            request.kind is RequestKind.CONFIGURE and self.state is QueueState.OPEN and self._closing is None
+        ):
+            self._shared.changed[self] = None
 
     def unanswered(self, request: Request, now: float) -> None:
         """Give up on an answer."""
@@ -744,6 +758,10 @@ class QueueCore(Machine):
         assert self._request is not None
         assert self._opening is not None
         self._shared.requests.extend(self._request, self._opening.deadline)
+
+    def _send_open_again(self, now: float) -> None:
+        self._siblings.unclear = True  # the first may be answered when this queue is gone
+        self._send_open(now)
 
     def _finish_open(self, now: float, request: Request) -> None:
         self._commit(request)
@@ -913,6 +931,15 @@ class QueueCore(Machine):
         body = CloseQueue(handle_parameters=self.handle_parameters(), is_final=not others)
         self._request = self._shared.requests.send(RequestKind.CLOSE, body, self, deadline)
 
+    def _close_once(self, now: float) -> None:
+        """Two openQueues were sent and both are answered: a broker counts them, and one close is missing."""
+        here = self.state not in _GONE
+        others = [each for each in self._siblings.members if each is not self and each.state not in _GONE]
+        if not here and any(each.sub_id == self.sub_id and each.flags & self.flags for each in others):
+            return  # that would close what was opened since; the broker counts one too many of it
+        body = CloseQueue(handle_parameters=self.handle_parameters(), is_final=not here and not others)
+        self._shared.requests.send(RequestKind.CLOSE, body, self, now + self._shared.reopen_timeout)
+
     def _commit(self, request: Request) -> None:
         """The broker has the subscriptions of a request; a stream that was not configured has none."""
         numbered: Numbered = request.detail if request.kind is RequestKind.CONFIGURE else []
@@ -998,7 +1025,7 @@ class QueueCore(Machine):
         (_S.OPENING, _I.ACCEPTED): Transition(_send_configure, _S.CONFIGURING),
         (_S.OPENING, _I.ACCEPTED_PLAIN): Transition(_finish_open, _S.OPEN),
         (_S.OPENING, _I.REFUSED): Transition(_fail_open, _S.CLOSED),
-        (_S.OPENING, _I.TIMEOUT): Transition(_fail_open, _S.ABANDONED),
+        (_S.OPENING, _I.TIMEOUT): Transition(_fail_open, _S.OVERDUE),
         (_S.OPENING, _I.ABANDON): Transition(None, _S.ABANDONED),
         (_S.OPENING, _I.CHANNEL_DOWN): Transition(None, _S.WAITING),
         (_S.CONFIGURING, _I.ACCEPTED): Transition(_finish_open, _S.OPEN),
@@ -1023,7 +1050,7 @@ class QueueCore(Machine):
         (_S.REOPENING, _I.ACCEPTED): Transition(_send_configure, _S.RESTORING),
         (_S.REOPENING, _I.ACCEPTED_PLAIN): Transition(_finish_reopen, _S.REOPENED),
         (_S.REOPENING, _I.REFUSED): Transition(_fail_reopen, _S.CLOSED),
-        (_S.REOPENING, _I.TIMEOUT): Transition(_fail_reopen, _S.ABANDONED),
+        (_S.REOPENING, _I.TIMEOUT): Transition(_fail_reopen, _S.OVERDUE),
         (_S.REOPENING, _I.CONFIGURE): Transition(None, _S.REOPENING),
         (_S.REOPENING, _I.CLOSE): Transition(_give_up_reopen, _S.ABANDONED),
         (_S.REOPENING, _I.CLOSE_PLAIN): Transition(_give_up_reopen, _S.ABANDONED),
@@ -1051,9 +1078,15 @@ class QueueCore(Machine):
         (_S.ABANDONED, _I.OPEN_LATER): Transition(None, _S.WAITING),
         (_S.ABANDONED, _I.ACCEPTED): Transition(_send_close, _S.CLOSING),
         (_S.ABANDONED, _I.ACCEPTED_PLAIN): Transition(_send_close, _S.CLOSING),
-        (_S.ABANDONED, _I.TIMEOUT): Transition(None, _S.ABANDONED),
+        (_S.ABANDONED, _I.TIMEOUT): Transition(None, _S.OVERDUE),
         (_S.ABANDONED, _I.REFUSED): Transition(_finish_close, _S.CLOSED),
         (_S.ABANDONED, _I.CHANNEL_DOWN): Transition(_finish_close, _S.CLOSED),
+        (_S.OVERDUE, _I.OPEN): Transition(_send_open_again, _S.OPENING),
+        (_S.OVERDUE, _I.OPEN_LATER): Transition(None, _S.WAITING),
+        (_S.OVERDUE, _I.ACCEPTED): Transition(_send_close, _S.CLOSING),
+        (_S.OVERDUE, _I.ACCEPTED_PLAIN): Transition(_send_close, _S.CLOSING),
+        (_S.OVERDUE, _I.REFUSED): Transition(_finish_close, _S.CLOSED),
+        (_S.OVERDUE, _I.CHANNEL_DOWN): Transition(_finish_close, _S.CLOSED),
         **dict.fromkeys(((state, _I.STOP) for state in _S), Transition(_finish_close, _S.CLOSED)),
     }
 

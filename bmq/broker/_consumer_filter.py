@@ -1,0 +1,100 @@
+"""A filter of the broker's own in front of each consumer, as Pulsar's proposal of consumer filters has it.
+
+No BlazingMQ broker has one: it is for trying what the proposal describes, and is off unless a domain has one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from bmq.wire.properties import Properties, PropertyValue
+
+if TYPE_CHECKING:
+    from bmq.broker._routing import Subscriber
+    from bmq.broker._storage import MessageRecord
+
+__all__ = ["CONSUMER_FILTERS", "ConsumerFilter", "FilteredConsumer", "TagConsumerFilter", "passes"]
+
+_log = logging.getLogger("bmq.broker")
+
+
+@dataclass(frozen=True, slots=True)
+class FilteredConsumer:
+    """Whom a message would go to.
+
+    Attributes:
+        queue: the queue's URI.
+        app_id: the application it reads for; "" on priority and broadcast queues.
+        expression: the text of the subscription that takes the message; "" for everything.
+        client: who the client said it is, for people.
+    """
+
+    queue: str
+    app_id: str
+    expression: str
+    client: str
+
+
+class ConsumerFilter(Protocol):
+    """Decides whether a consumer gets a message that is about to be delivered to it."""
+
+    def __call__(self, consumer: FilteredConsumer, properties: Mapping[str, PropertyValue], /) -> bool:
+        """Return False to drop it for the consumer's application: it is confirmed, unseen."""
+        ...
+
+
+class TagConsumerFilter:
+    """The proposal's default filter, by tags.
+
+    A message's tags are the values of its properties whose names begin with ``tag``. Of the values of a
+    consumer's ``anytag...`` one is needed, of its ``alltag...`` all. Other metadata, and other properties,
+    are not looked at.
+
+    Args:
+        consumers: the metadata of consumers, by appId; "" stands for those of priority and broadcast queues.
+            Who has none gets everything.
+    """
+
+    def __init__(self, consumers: Mapping[str, Mapping[str, str]]) -> None:
+        self._wanted = {
+            app_id: (
+                {value for key, value in metadata.items() if key.startswith("anytag")},
+                {value for key, value in metadata.items() if key.startswith("alltag")},
+            )
+            for app_id, metadata in consumers.items()
+        }
+
+    def __call__(self, consumer: FilteredConsumer, properties: Mapping[str, PropertyValue], /) -> bool:
+        """Whether the consumer wants a message with these properties."""
+        one_of, all_of = self._wanted.get(consumer.app_id, _NO_TAGS)
+        tags = {value for name, value in properties.items() if name.startswith("tag")}
+        return all_of <= tags and (not one_of or bool(one_of & tags))
+
+
+_NO_TAGS: Final[tuple[set[str], set[str]]] = (set(), set())
+
+#: The filters that a domain file may name.
+CONSUMER_FILTERS: Final[Mapping[str, Callable[[Mapping[str, Mapping[str, str]]], ConsumerFilter]]] = {
+    "tags": TagConsumerFilter
+}
+
+
+def passes(consumer_filter: ConsumerFilter, subscriber: Subscriber, message: MessageRecord) -> bool:
+    """Ask a filter; one that fails is logged, and lets the message pass."""
+    stream, group = subscriber.stream, subscriber.group
+    handle = stream.handle
+    consumer = FilteredConsumer(
+        queue=handle.queue.uri,
+        app_id=stream.app_id if handle.queue.fanout else "",
+        expression="" if group is None else group.text,
+        client=handle.description,
+    )
+    try:
+        properties = Properties(message.data, new=message.schema_id != 0) if message.flags else {}
+        return consumer_filter(consumer, properties)
+    except Exception:
+        _log.exception("the consumer filter of %s failed; the message is delivered", handle.queue.uri)
+        return True

@@ -1,0 +1,271 @@
+"""Somebody for the messages that nobody takes.
+
+Where several filters share a queue, a message that none of them matches stays. That is harmless until it is
+delivered again, because a filter went away that had it: a broker delivers such messages first, and nothing
+else to the application until somebody takes them. A sweeper is that somebody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from bmq.client.consumer import Consumer, Subscription
+from bmq.client.message import Message
+from bmq.client.queue import Queue
+from bmq.client.session import Session
+from bmq.errors import Error, ProtocolError, TimedOut, UsageError
+from bmq.wire.uri import QueueUri
+from bmq.workers._failure import DeadLetter, Failure
+
+__all__ = ["Sweeper", "SweeperStats"]
+
+logger = logging.getLogger("bmq.workers")
+
+#: Below whatever others choose, and above the queues of writers that want nothing.
+_LOWEST: Final = -(2**30) + 1
+_AT_ONCE = 1000
+#: So many different values of a property are counted; further ones together, as None.
+_MOST_VALUES = 1000
+
+
+class Unclaimed(Exception):
+    """Why a sweeper puts a message aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweeperStats:
+    """What a sweeper has done, and what it holds.
+
+    Attributes:
+        held: the messages it holds now: nobody else took them.
+        held_bytes: how many bytes these are.
+        put_aside: the messages it has posted to another queue, and confirmed.
+        failed: attempts to put one aside that the broker refused; it is held instead.
+        handed_back: the messages it has given back; one that comes again and again counts each time.
+        by: of the messages it was sent, how many had which value of the property ``by``; None where they have
+            none, or for the values beyond the first 1,000.
+    """
+
+    held: int = 0
+    held_bytes: int = 0
+    put_aside: int = 0
+    failed: int = 0
+    handed_back: int = 0
+    by: Mapping[Any, int] = field(default_factory=lambda: MappingProxyType({}))
+
+
+class Sweeper:
+    """A consumer of everything at the lowest priority: it takes what nobody else takes.
+
+    ::
+
+        sweeper = bmq.workers.Sweeper("bmq://bmq.test.mem.priority/orders")
+        sweeping = asyncio.create_task(sweeper.run(session))
+
+    It puts messages aside in another queue, or holds them, unconfirmed. It never confirms one that is not
+    safe elsewhere: a broker also gives it what a filter wants and was merely too full for.
+
+    What is held is handed back from time to time, by closing the queue and opening it again, since the
+    protocol knows no other way; a filter that is back by then gets its messages, the others come again. So it
+    needs a session that does not read this queue otherwise.
+
+    Args:
+        queue: the queue's URI, with ``?id=`` if it has applications.
+        put_aside: where messages are posted before they are confirmed, as by a :class:`bmq.DeadLetter`: a
+            queue open for writing, or the URI of one. None holds them.
+        hand_back_every: seconds after the first of what is held until all of it is handed back; None keeps it
+            until the sweeper ends.
+        max_unconfirmed_messages: how many messages it may hold. When it is full nobody sweeps.
+        max_unconfirmed_bytes: how many bytes of them.
+        priority: of its subscription; the lowest there is.
+        by: a property by whose values messages are counted, see :class:`SweeperStats`.
+
+    Raises:
+        UsageError: an argument is out of its range, or ``put_aside`` is the queue itself.
+        InvalidURI: a URI is not legal.
+    """
+
+    def __init__(
+        self,
+        queue: str,
+        *,
+        put_aside: Queue | str | None = None,
+        hand_back_every: float | None = 60.0,
+        max_unconfirmed_messages: int = 100_000,
+        max_unconfirmed_bytes: int = 256 * 1024 * 1024,
+        priority: int = _LOWEST,
+        by: str | None = None,
+    ) -> None:
+        if hand_back_every is not None and hand_back_every <= 0:
+            raise UsageError(
+                f"hand_back_every is a number of seconds above 0, or None, not {hand_back_every}"
+            )
+        self._uri = QueueUri.parse(queue)
+        if put_aside is not None:
+            _check_aside(self._uri, put_aside)
+        self._put_aside = put_aside
+        self._every = hand_back_every
+        self._subscription = Subscription(
+            priority=priority,
+            max_unconfirmed_messages=max_unconfirmed_messages,
+            max_unconfirmed_bytes=max_unconfirmed_bytes,
+        )
+        self._by = by
+        self._values: Counter[Any] = Counter()
+        # GUIDs and sizes of what is held.
+        self._held: dict[str, int] = {}
+        self._done = self._failed = self._handed_back = 0
+        self._told = False
+
+    @property
+    def queue(self) -> str:
+        """The URI of the queue it sweeps."""
+        return str(self._uri)
+
+    def stats(self) -> SweeperStats:
+        """Return a snapshot of what it has done and holds."""
+        return SweeperStats(
+            held=len(self._held),
+            held_bytes=sum(self._held.values()),
+            put_aside=self._done,
+            failed=self._failed,
+            handed_back=self._handed_back,
+            by=MappingProxyType(dict(self._values)),
+        )
+
+    async def run(self, session: Session) -> None:
+        """Sweep until cancelled; what is held is handed back then.
+
+        Args:
+            session: one that does not have the queue open for reading.
+
+        Raises:
+            StateError: the session reads the queue already.
+            OpenQueueError, ConfigureQueueError: the broker refused a queue.
+            RequestTimeout: the broker did not answer in time.
+            Error: the queue or the session has failed.
+
+        Cancelling it is the way to end it.
+        """
+        aside = self._put_aside
+        if isinstance(aside, str):
+            aside = await session.open_queue(aside, write=True)
+        try:
+            while True:
+                await self._hold(session, aside)
+        finally:
+            if aside is not None and aside is not self._put_aside:
+                await aside.close()
+
+    async def _hold(self, session: Session, aside: Queue | None) -> None:
+        """Sweep until it is time to hand back."""
+        queue = await session.open_queue(
+            self.queue, read=True, default_subscription=False, subscriptions=[self._subscription]
+        )
+        try:
+            await self._sweep(session, queue.subscriptions[0], aside)
+        finally:
+            await queue.close()
+            self._handed_back += len(self._held)
+            self._held.clear()
+
+    async def _sweep(self, session: Session, consumer: Consumer, aside: Queue | None) -> None:
+        now = asyncio.get_running_loop().time
+        until: float | None = None
+        reconnects = session.stats().reconnects
+        while True:
+            try:
+                batch = await consumer.receive_many(
+                    _AT_ONCE, None if until is None else max(until - now(), 0)
+                )
+            except TimedOut:
+                return
+            if reconnects != (reconnects := session.stats().reconnects):
+                self._held.clear()  # the broker delivers all of it again, to whoever is first
+            messages = list(batch)
+            if self._by is not None:
+                for message in messages:
+                    self._count(message, self._by)
+            if aside is None:
+                self._keep(messages, consumer)
+            else:
+                await self._put(messages, aside, consumer)
+            if until is None and self._held and self._every is not None:
+                until = now() + self._every
+
+    def _keep(self, messages: list[Message], consumer: Consumer) -> None:
+        self._held.update((message.guid, len(message.raw)) for message in messages)
+        options = consumer.options
+        full = len(self._held) >= options.max_unconfirmed_messages
+        if not self._told and (full or sum(self._held.values()) >= options.max_unconfirmed_bytes):
+            self._told = True
+            logger.warning(
+                "the sweeper of %s holds all that it may (%d messages): what nobody takes stops the others "
+                "of the queue again. Put messages aside, or look who should have taken them",
+                self.queue,
+                len(self._held),
+            )
+
+    async def _put(self, messages: list[Message], aside: Queue, consumer: Consumer) -> None:
+        """Post messages to another queue, and confirm those that are there."""
+        letter, reason = DeadLetter(aside), Unclaimed(f"no other subscription of {self.queue} took it")
+        results = await asyncio.gather(
+            *[
+                letter.post(Failure(each, reason, 0, None, "sweeper"), aside, asyncio.sleep)
+                for each in messages
+            ],
+            return_exceptions=True,
+        )
+        kept: list[Message] = []
+        errors: list[BaseException] = []
+        for message, result in zip(messages, results, strict=True):
+            if result is None:
+                self._held.pop(message.guid, None)
+                self._done += 1
+                message.confirm()
+            elif isinstance(result, Error):
+                kept.append(message)
+                errors.append(result)
+            else:
+                raise result
+        if errors:
+            self._failed += len(errors)
+            logger.error(
+                "%d messages of %s could not be put aside in %s, and are held: %s",
+                len(errors),
+                self.queue,
+                aside.uri,
+                errors[0],
+            )
+            self._keep(kept, consumer)
+
+    def _count(self, message: Message, name: str) -> None:
+        try:
+            value = message.properties.get(name)
+        except ProtocolError:
+            value = None
+        if value in self._values or len(self._values) < _MOST_VALUES:
+            self._values[value] += 1
+        else:
+            self._values[None] += 1
+
+
+def _check_aside(uri: QueueUri, aside: Queue | str) -> None:
+    """Check that messages can be put aside there.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    other = QueueUri.parse(aside if isinstance(aside, str) else aside.uri)
+    if other.app_id:
+        raise UsageError(f"messages are put aside in a queue, not in an application of it: {other}")
+    if other.canonical == uri.canonical:
+        raise UsageError(f"what is put aside in {uri} would come back to it; name another queue")
+    if isinstance(aside, Queue) and not aside.writable:
+        raise UsageError(f"queue {other} is not open for writing: open_queue(..., write=True)")

@@ -1,0 +1,109 @@
+"""A producer that uses a schema id again for another sequence of properties: consumers read what was posted.
+
+A broker passes ids on and says with a bit where one begins to mean something else; a message that is
+delivered again, or that has waited, can come with an id that has been used for something else since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import bmq
+from bmq.wire.constants import Compression, PutFlags
+from bmq.wire.message import join_application_data
+from bmq.wire.properties import encode_properties
+from bmq.wire.put import encode_put
+from tests.conformance.raw import Raw
+from tests.integration.steps import Connect, take
+
+#: Some with names and values of the same lengths, so that their headers are alike; each differs from its
+#: neighbours.
+SEQUENCES: list[dict[str, Any]] = [
+    {"ab": 1, "cd": 2},
+    {"xy": 3, "zw": 4},
+    {"ab": "text", "cd": 5},
+    {"cd": 6, "xy": 7},
+    {"a": 1, "b": 2, "c": 3},
+    {"ab": 8, "cd": 9},
+]
+INTRODUCED, KNOWN = 3, 2
+"""The id 1 on the wire: as it is introduced, or once more for another sequence; and once it is known."""
+
+
+def post(raw: Raw, number: int, properties: dict[str, Any], schema_id: int) -> None:
+    area = encode_properties(properties, new=True)
+    data, used = join_application_data(b"%d" % number, area, new=True, compression=Compression.NONE)
+    flags = PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES
+    raw.put_encoded(encode_put(0, raw.guids.next(0), data, flags, schema_id, used))
+
+
+async def post_all(raw: Raw) -> list[dict[str, Any]]:
+    """Each sequence three times under one id, which is introduced anew each time the sequence changes."""
+    posted: list[dict[str, Any]] = []
+    for properties in SEQUENCES:
+        for schema_id in (INTRODUCED, KNOWN, KNOWN):
+            post(raw, len(posted), properties, schema_id)
+            posted.append(properties)
+    assert await raw.statuses(len(posted)) == [0] * len(posted)
+    return posted
+
+
+def read(messages: list[bmq.Message]) -> dict[int, dict[str, Any]]:
+    return {int(message.data): dict(message.properties) for message in messages}
+
+
+@pytest.mark.statement("4.15")
+@pytest.mark.parametrize("when", ["while it is read", "while it waits"])
+async def test_an_id_that_is_used_again(
+    client: Callable[..., Awaitable[Raw]], bmq_connect: Connect, bmq_queue_uri: str, when: str
+) -> None:
+    raw = await client()
+    await raw.open(bmq_queue_uri, read=False)
+    first = await bmq_connect()
+    if when == "while it waits":
+        posted = await post_all(raw)
+        queue = await first.open_queue(bmq_queue_uri, read=True, default_subscription=True)
+    else:
+        queue = await first.open_queue(bmq_queue_uri, read=True, default_subscription=True)
+        posted = await post_all(raw)
+    expected = dict(enumerate(posted))
+    assert read(await take(queue, len(posted))) == expected
+    # Delivered again, to a session that has seen none of it, together with what the id means by now.
+    other = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True, default_subscription=True)
+    await queue.close()
+    more = {"late": 1}
+    post(raw, len(posted), more, INTRODUCED)
+    found = read(await take(other, len(posted) + 1))
+    assert found == {**expected, len(posted): more}
+
+
+@pytest.mark.statement("4.15")
+async def test_a_filter_follows_an_id_that_is_used_again(
+    client: Callable[..., Awaitable[Raw]], bmq_session: bmq.Session, bmq_queue_uri: str
+) -> None:
+    raw = await client()
+    await raw.open(bmq_queue_uri, read=False)
+    queue = await bmq_session.open_queue(
+        bmq_queue_uri, read=True, subscriptions=["xy > 0", "exists(ab) && cd > 0", "exists(a)"]
+    )
+    xy, ab, a = queue.subscriptions
+    posted = await post_all(raw)
+    for consumer, wanted in ((xy, "xy"), (ab, "ab"), (a, "a")):
+        expected = {number: given for number, given in enumerate(posted) if wanted in given}
+        assert read(await take(consumer, len(expected))) == expected
+
+
+@pytest.mark.statement("4.15")
+async def test_properties_are_read_by_their_names_whatever_the_id_says(
+    client: Callable[..., Awaitable[Raw]], bmq_session: bmq.Session, bmq_queue_uri: str
+) -> None:
+    """A producer that breaks the rule: another sequence under a known id, without a word."""
+    raw = await client()
+    await raw.open(bmq_queue_uri, read=False)
+    queue = await bmq_session.open_queue(bmq_queue_uri, read=True, default_subscription=True)
+    for number, properties in enumerate(SEQUENCES):
+        post(raw, number, properties, KNOWN)
+    assert read(await take(queue, len(SEQUENCES))) == dict(enumerate(SEQUENCES))

@@ -1,0 +1,50 @@
+"""The scenarios of CMQ's description, with an application for each subscriber."""
+
+from __future__ import annotations
+
+import pytest
+
+import bmq
+from tests.integration.steps import Connect, NewUri, is_quiet, take
+
+
+def numbers(messages: list[bmq.Message]) -> list[int]:
+    return [int(message.data) for message in messages]
+
+
+@pytest.mark.statement("6.10", "6.11")
+async def test_each_subscriber_keeps_what_it_failed_on_and_no_more(
+    bmq_connect: Connect, bmq_new_queue_uri: NewUri
+) -> None:
+    """The first scenario: of 200 messages A fails on 100, B on 30, C on none; then 100 more are published."""
+    uri = bmq_new_queue_uri("bmq.test.mem.fanout")
+    session = await bmq_connect()
+    writer = await session.open_queue(uri, write=True)
+    consumed = {"foo": 100, "bar": 170, "baz": 200}
+    readers = {
+        app: await session.open_queue(f"{uri}?id={app}", read=True, default_subscription=True)
+        for app in consumed
+    }
+    (await writer.post_many([b"%d" % n for n in range(200)])).raise_for_failures()
+    for app, count in consumed.items():
+        for message in (await take(readers[app], 200))[:count]:
+            message.confirm()
+    (await writer.post_many([b"%d" % n for n in range(200, 300)])).raise_for_failures()
+    for app, queue in readers.items():
+        # Nobody is sent again what it has, or has had.
+        assert numbers(await take(queue, 100)) == list(range(200, 300))
+        assert await is_quiet(queue), app
+    for app, queue in readers.items():
+        await queue.close()
+        again = await session.open_queue(f"{uri}?id={app}", read=True, default_subscription=True)
+        assert numbers(await take(again, 300 - consumed[app])) == list(range(consumed[app], 300))
+
+
+@pytest.mark.statement("6.12")
+async def test_tags_are_those_it_was_published_with(bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
+    queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
+    await queue.post(b"a", tags=["apple"])
+    [message] = await take(queue, 1)
+    assert message.tags == {"apple"}
+    assert not hasattr(message.tags, "add")
+    assert not hasattr(message.properties, "__setitem__")

@@ -1,0 +1,188 @@
+"""Filters that share a queue, one of which goes away with messages: the others stand still, unless somebody
+sweeps.
+
+What a broker was measured to do: it delivers again first what was given back, and nothing else to the
+application until somebody takes that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+import bmq
+from bmq.workers import Sweeper
+from tests.integration.steps import TIMEOUT, Connect, NewUri, is_quiet, left_in, payloads, take
+from tests.waiting import eventually
+
+
+class Filters:
+    """A queue of messages with ``x`` 0 and 1, and one filter for each."""
+
+    def __init__(self, connect: Connect, uri: str) -> None:
+        self.connect = connect
+        self.uri = uri
+
+    async def begin(self) -> None:
+        self.writer = await (await self.connect()).open_queue(self.uri, write=True)
+        self.zero = await self.filter("x == 0")
+        self.one = await self.filter("x == 1")
+
+    async def filter(self, text: str, **limits: Any) -> bmq.Consumer:
+        session = await self.connect()
+        queue = await session.open_queue(
+            self.uri, read=True, subscriptions=[bmq.Subscription(text, **limits)], default_subscription=False
+        )
+        return queue.subscriptions[0]
+
+    async def post(self, *xs: int) -> None:
+        report = await self.writer.post_many([bmq.PutMessage(b"%d" % x, {"x": x}) for x in xs])
+        report.raise_for_failures()
+
+    async def lose_zero(self, count: int) -> None:
+        """The filter of 0 goes away with messages that nobody else takes."""
+        await self.post(*[0] * count)
+        await take(self.zero, count)
+        await self.zero.queue.close()
+
+
+@pytest.fixture
+async def filters(bmq_connect: Connect, bmq_queue_uri: str) -> Filters:
+    filters = Filters(bmq_connect, bmq_queue_uri)
+    await filters.begin()
+    return filters
+
+
+@asynccontextmanager
+async def sweeping(sweeper: Sweeper, session: bmq.Session) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(sweeper.run(session))
+    try:
+        yield task
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_without_a_sweeper_the_others_stand_still(filters: Filters) -> None:
+    await filters.lose_zero(3)
+    await filters.post(1, 1)
+    assert await is_quiet(filters.one)
+
+
+async def test_what_nobody_takes_is_held_and_handed_back(filters: Filters) -> None:
+    sweeper = Sweeper(filters.uri, hand_back_every=None)
+    async with sweeping(sweeper, await filters.connect()):
+        await filters.lose_zero(3)
+        await filters.post(1, 0, 1)
+        assert await payloads(filters.one, 2) == [b"1", b"1"]
+        await eventually(lambda: sweeper.stats().held == 4)
+        assert sweeper.stats().held_bytes > 0
+    assert (sweeper.stats().held, sweeper.stats().handed_back) == (0, 4)
+    assert await payloads(await filters.filter("x == 0"), 4) == [b"0"] * 4
+    assert await left_in(filters.connect, filters.uri) == []
+
+
+async def test_a_filter_that_is_back_gets_what_was_swept(filters: Filters) -> None:
+    """The sweeper still runs: it hands back what it holds from time to time."""
+    sweeper = Sweeper(filters.uri, hand_back_every=0.2)
+    async with sweeping(sweeper, await filters.connect()):
+        await filters.lose_zero(20)
+        await eventually(lambda: sweeper.stats().handed_back >= 40, timeout=TIMEOUT)  # nobody wanted them yet
+        back = await filters.filter("x == 0")
+        assert await payloads(back, 20) == [b"0"] * 20
+        await filters.post(0, 1)
+        assert await payloads(back, 1) == [b"0"]
+        assert await payloads(filters.one, 1) == [b"1"]
+    assert await left_in(filters.connect, filters.uri) == []
+
+
+async def test_handing_back_uses_up_no_attempt(bmq_connect: Connect, bmq_new_queue_uri: NewUri) -> None:
+    """The domain deletes what three consumers were lost with."""
+    filters = Filters(bmq_connect, bmq_new_queue_uri("bmq.test.rda.priority"))
+    await filters.begin()
+    sweeper = Sweeper(filters.uri, hand_back_every=0.1)
+    async with sweeping(sweeper, await bmq_connect()):
+        await filters.lose_zero(2)
+        await eventually(lambda: sweeper.stats().handed_back >= 10, timeout=TIMEOUT)
+    assert await payloads(await filters.filter("x == 0"), 2) == [b"0"] * 2
+
+
+async def test_what_nobody_takes_is_put_aside(filters: Filters) -> None:
+    aside = f"{filters.uri}.aside"
+    sweeper = Sweeper(filters.uri, put_aside=aside, by="x")
+    async with sweeping(sweeper, await filters.connect()):
+        await filters.lose_zero(3)
+        await filters.post(1, 7, 1)
+        await filters.writer.post(b"nothing")
+        assert await payloads(filters.one, 2) == [b"1", b"1"]
+        await eventually(lambda: sweeper.stats().put_aside == 5, timeout=TIMEOUT)
+        assert sweeper.stats().held == 0
+        assert dict(sweeper.stats().by) == {0: 3, 7: 1, None: 1}
+    queue = await (await filters.connect()).open_queue(aside, read=True)
+    messages = await take(queue, 5)
+    assert sorted(bytes(message.data) for message in messages) == [b"0", b"0", b"0", b"7", b"nothing"]
+    for message in messages:
+        assert message.properties["deadletter.queue"] == filters.uri
+        assert "no other subscription" in str(message.properties["deadletter.error"])
+    assert await left_in(filters.connect, filters.uri) == []
+
+
+async def test_nothing_is_lost_of_a_filter_that_was_merely_full(filters: Filters) -> None:
+    """A broker gives the sweeper what a full filter wants: it comes back to it."""
+    full = await filters.filter("x == 2", max_unconfirmed_messages=1)
+    sweeper = Sweeper(filters.uri, hand_back_every=0.2)
+    async with sweeping(sweeper, await filters.connect()):
+        await filters.post(2, 2, 2, 2)
+        held = await full.receive(TIMEOUT)
+        await eventually(lambda: sweeper.stats().handed_back > 0, timeout=TIMEOUT)
+        held.confirm()
+        # One at a time fits: the rest is swept and handed back until all are through.
+        for _ in range(3):
+            (await full.receive(TIMEOUT)).confirm()
+    assert await left_in(filters.connect, filters.uri) == []
+
+
+async def test_an_app_sweeps_behind_its_handlers(bmq_broker: Any, filters: Filters) -> None:
+    app = bmq.App(bmq_broker.uri)
+    handled: list[bytes] = []
+
+    @app.consumer(filters.uri, subscription="x == 5")
+    async def handle(message: bmq.Message) -> None:
+        handled.append(message.data)
+
+    sweeper = app.sweeper(filters.uri, put_aside=f"{filters.uri}.aside", by="x")
+    running = asyncio.create_task(app.run(signals=False))
+    await filters.lose_zero(3)
+    await filters.post(5, 6, 1, 5)
+    assert await payloads(filters.one, 1) == [b"1"]
+    await eventually(lambda: len(handled) == 2 and sweeper.stats().put_aside == 4, timeout=TIMEOUT)
+    assert dict(sweeper.stats().by) == {0: 3, 6: 1}
+    with pytest.raises(bmq.StateError, match="register its sweepers before"):
+        app.sweeper(filters.uri)
+    app.stop()
+    await running
+    assert await left_in(filters.connect, filters.uri) == []
+
+
+async def test_a_sweeper_needs_a_session_of_its_own(bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
+    await bmq_session.open_queue(bmq_queue_uri, read=True)
+    with pytest.raises(bmq.StateError, match="another session"):
+        await Sweeper(bmq_queue_uri).run(bmq_session)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"put_aside": "bmq://bmq.test.mem.priority/q"}, "would come back"),
+        ({"put_aside": "bmq://bmq.test.mem.priority/other?id=a"}, "not in an application"),
+        ({"hand_back_every": 0}, "above 0"),
+    ],
+)
+async def test_what_makes_no_sense_is_refused(wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(bmq.UsageError, match=says):
+        Sweeper("bmq://bmq.test.mem.priority/q", **wrong)

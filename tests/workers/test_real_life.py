@@ -1,0 +1,133 @@
+"""A message's life is not prolonged by handling it again: its post time travels, and retries end with it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+
+import bmq
+from bmq.conventions import POSTED, post_time, with_post_time
+from bmq.workers import Failure
+from tests.workers.conftest import FakeClock
+from tests.workers.stage import Stage, consuming
+
+Fresh = Callable[..., str]
+
+
+def test_a_post_time_is_milliseconds_that_stay() -> None:
+    properties = with_post_time({"x": 1}, at=1_700_000_000.25)
+    assert properties == {"x": 1, "bmq_posted": 1_700_000_000_250}
+    assert post_time(properties) == 1_700_000_000.25
+    assert with_post_time(properties) == properties
+    before = time.time()
+    assert before - 0.001 <= (post_time(with_post_time()) or 0) <= time.time() + 0.001
+
+
+@pytest.mark.parametrize("properties", [{}, {POSTED: "yesterday"}, {POSTED: True}])
+def test_what_is_no_post_time_is_none(properties: dict[str, object]) -> None:
+    assert post_time(properties) is None
+
+
+def test_backoff_makes_no_attempt_beyond_a_messages_life() -> None:
+    policy = bmq.Backoff(every=1, retries=9, give_up_after=2)
+    assert [policy.delay(1, elapsed, OSError()) for elapsed in (0, 1, 1.1, 5)] == [1, 1, None, None]
+    with pytest.raises(bmq.UsageError, match="give_up_after"):
+        bmq.Backoff(1, give_up_after=-1)
+
+
+@pytest.mark.statement("6.8")
+async def test_retries_count_from_when_a_message_was_posted(stage: Stage, clock: FakeClock) -> None:
+    failures: asyncio.Queue[Failure] = asyncio.Queue()
+
+    async def handle(message: bmq.Message) -> None:
+        raise OSError
+
+    await stage.queue.post(b"old", properties=with_post_time(at=time.time() - 995))
+    await stage.queue.post(b"older", properties=with_post_time(at=time.time() - 2000))
+    await stage.queue.post(b"of unknown age")
+    retry = bmq.ExponentialDecay(first=1, give_up_after=1000)
+    async with consuming(stage.queue, handle, retry=retry, clock=clock, on_error=failures.put_nowait):
+        pauses: dict[bytes, float] = dict.fromkeys([b"old", b"older", b"of unknown age"], 0.0)
+        given_up = 0
+        while given_up < len(pauses):
+            failure = await failures.get()
+            given_up += failure.retry_in is None
+            pauses[failure.message.data] += failure.retry_in or 0
+    assert pauses[b"old"] == pytest.approx(5, abs=1)
+    assert pauses[b"older"] == 0
+    assert pauses[b"of unknown age"] == pytest.approx(1000)
+
+
+async def test_putting_off_does_not_make_a_message_older_than_it_is(stage: Stage, clock: FakeClock) -> None:
+    failures: asyncio.Queue[Failure] = asyncio.Queue()
+    tries = 0
+
+    async def handle(message: bmq.Message) -> None:
+        nonlocal tries
+        tries += 1
+        raise bmq.RetryAfter(1) if tries <= 5 else OSError
+
+    await stage.queue.post(b"a", properties=with_post_time(at=time.time() - 100))
+    retry = bmq.Backoff(every=1, retries=1, give_up_after=150)
+    async with consuming(stage.queue, handle, retry=retry, clock=clock, on_error=failures.put_nowait):
+        found = [await failures.get() for _ in range(7)]
+    assert [failure.retry_in for failure in found] == [1] * 6 + [None]
+
+
+@pytest.mark.statement("6.8")
+async def test_nothing_is_tried_again_once_the_broker_has_deleted_it(
+    session: bmq.Session, fresh: Fresh
+) -> None:
+    """The domain keeps messages for two seconds."""
+    queue = await session.open_queue(
+        fresh("bmq.test.ttl.priority"), read=True, write=True, default_subscription=False
+    )
+    attempts: list[float] = []
+    given_up = asyncio.Event()
+
+    async def handle(message: bmq.Message) -> None:
+        attempts.append(time.time() - (post_time(message.properties) or 0))
+        raise OSError
+
+    def note(failure: Failure) -> None:
+        if failure.retry_in is None:
+            given_up.set()
+
+    await queue.post(b"a", properties=with_post_time())
+    retry = bmq.Backoff(every=0.3, retries=100, give_up_after=2)
+    async with consuming(queue, handle, retry=retry, on_error=note):
+        await asyncio.wait_for(given_up.wait(), 20)
+    assert len(attempts) > 1
+    assert attempts[-1] < 2.3  # it was due within the two seconds; the machine may be slow
+
+
+@pytest.mark.statement("6.8")
+async def test_the_post_time_travels_with_dead_letters(
+    session: bmq.Session, stage: Stage, fresh: Fresh, clock: FakeClock
+) -> None:
+    dead = await session.open_queue(fresh(), read=True, write=True, default_subscription=False)
+    posted = time.time() - 500
+
+    async def handle(message: bmq.Message) -> None:
+        raise OSError
+
+    await stage.queue.post(b"a", properties=with_post_time(at=posted))
+    failures: asyncio.Queue[Failure] = asyncio.Queue()
+    retry = bmq.Backoff(every=1, retries=100, give_up_after=300, then=bmq.DeadLetter(dead))
+    async with (
+        consuming(stage.queue, handle, retry=retry, clock=clock),
+        consuming(
+            dead,
+            handle,
+            retry=bmq.ExponentialDecay(first=1, give_up_after=400),
+            clock=clock,
+            on_error=failures.put_nowait,
+        ),
+    ):
+        failure = await failures.get()
+    assert post_time(failure.message.properties) == pytest.approx(posted, abs=0.001)
+    assert failure.message.properties["deadletter.attempts"] == 1
+    assert failure.retry_in is None  # its time was over long before it was put aside
