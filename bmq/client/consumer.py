@@ -333,7 +333,7 @@ class Consumer:
             first = arrived - len(line)
             while len(runs) > 1 and runs[1][0] <= first:
                 runs.popleft()
-            index, number = runs[-1]
+            index, number, _ = runs[-1]
             if places[0][1] < number + arrived - index:
                 # Somebody has passed on messages of the same event that come after some of these.
                 self._merge(list(numbered(messages, places)))

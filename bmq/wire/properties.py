@@ -315,9 +315,9 @@ class SchemaIds:
                 # The slower way below raises the error that explains it.
             area = encode_properties(properties, new=True)
             schema_id = self._schema_id(properties)
-            encoder = _encoders.get(key)
-            if encoder is not None and len(self._known) < _ENCODERS_CACHED:
-                self._known[key] = encoder, schema_id & ~1 or schema_id
+            made = _encoders.get(key)
+            if made is not None and len(self._known) < _ENCODERS_CACHED:
+                self._known[key] = made, schema_id & ~1 or schema_id
             return area, schema_id
         area = encode_properties(properties, new=True)
         return area, self._schema_id(properties) if area else 0
@@ -437,7 +437,8 @@ class Properties(Mapping[str, PropertyValue]):
     def __getitem__(self, name: str) -> PropertyValue:
         values = self._values
         if values is not None:
-            return values[name]
+            value: PropertyValue = values[name]
+            return value
         index = self._index
         if index is None:
             index = self._entries()

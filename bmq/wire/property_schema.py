@@ -19,8 +19,8 @@ from bmq.wire.padding import PADDING
 
 __all__ = ["Encoder", "Layout", "Layouts", "make_encoder"]
 
-#: Takes properties, in a dict, and returns the area. None when they are not of its schema; ``struct.error`` on an
-#: int out of range, ``ValueError`` when the area is so large that every limit has to be looked at.
+#: Takes properties, in a dict, and returns the area. None when they are not of its schema; ``struct.error``
+#: on an int out of range, ``ValueError`` when the area is so large that every limit has to be looked at.
 Encoder = Callable[[Mapping[str, Any]], "bytes | None"]
 
 _FIRST_BYTE = (
@@ -105,7 +105,8 @@ def make_encoder(keys: list[str], names: list[bytes], types: list[type], *, new:
             f"return {' + '.join([f'pack({packed})', *rest, 'PADDING[size & 3]'])}",
         ]
     )
-    namespace: dict[str, Any] = {"pack": Struct("".join(formats)).pack, "PADDING": PADDING, "KEYS": tuple(keys)}
+    pack = Struct("".join(formats)).pack
+    namespace: dict[str, Any] = {"pack": pack, "PADDING": PADDING, "KEYS": tuple(keys)}
     for i, (key, name, kind) in enumerate(zip(keys, names, types, strict=True)):
         namespace[f"K{i}"], namespace[f"n{i}"] = key, name
         if kind in _FIXED:
@@ -247,6 +248,7 @@ def _make_reader(area: bytes, end: int, index: dict[str, tuple[int, int, int]]) 
 def _make_maker(kinds: tuple[int, ...]) -> Callable[..., Reader]:
     count = range(len(kinds))
     made = [f"K{i}: v{i}{_MADE.get(PropertyType(kinds[i]), '')}" for i in count]
+    same = " and ".join([*(f"n{i} == N{i}" for i in count), "last == pad"])
     source = "\n".join(
         [
             "def make(unpack, names, keys, pad):",
@@ -254,10 +256,11 @@ def _make_maker(kinds: tuple[int, ...]) -> Callable[..., Reader]:
             f"  {''.join(f'K{i}, ' for i in count)} = keys",
             "  def read(area):",
             f"    {''.join(f'n{i}, v{i}, ' for i in count)} last = unpack(area)",
-            f"    if {''.join(f'n{i} == N{i} and ' for i in count)} last == pad: return {{{', '.join(made)}}}",
+            f"    if {same}: return {{{', '.join(made)}}}",
             "  return read",
         ]
     )
     namespace: dict[str, Any] = {}
     exec(compile(source, "<message properties>", "exec"), namespace)
-    return namespace["make"]
+    maker: Callable[..., Reader] = namespace["make"]
+    return maker

@@ -59,9 +59,7 @@ async def test_an_application_that_does_not_keep_up_degrades_the_session(peer: P
         await eventually(lambda: session.health().degraded)
         health = session.health()
         assert health.ready
-        assert (
-            str(health) == "degraded: the application does not keep up: 10 messages waited for it"
-        )
+        assert str(health) == "degraded: the application does not keep up: 10 messages waited for it"
         assert not health.troubles[0].serious
         await queue.receive_many()
         assert str(session.health()) == "ready"

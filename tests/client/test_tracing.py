@@ -23,9 +23,7 @@ async def a_conversation(**options: bmq.Trace) -> None:
     auth = {"me": "hush-hush"}
     async with (
         bmq.broker.Broker(auth=auth) as broker,
-        bmq.connect(
-            broker.uri, credentials=bmq.Credentials.basic("me", "hush-hush"), **options
-        ) as session,
+        bmq.connect(broker.uri, credentials=bmq.Credentials.basic("me", "hush-hush"), **options) as session,
     ):
         queue = await session.open_queue(URI, read=True, write=True)
         await queue.post(b"top secret", properties=PROPERTIES)

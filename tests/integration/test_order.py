@@ -20,7 +20,7 @@ import pytest_asyncio
 import bmq
 from bmq.protocol.framing import Framer
 from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT, EventType
-from bmq.wire.message import split_properties
+from bmq.wire.properties import split_properties
 from bmq.wire.push import decode_pushes
 from tests.integration.steps import TIMEOUT, NewUri
 
@@ -121,8 +121,8 @@ class Tap:
             for event in framer.feed(data)[0] if framer is not None else ():
                 if event.type == EventType.PUSH:
                     for message in decode_pushes(event.data, event.body):
-                        payload = split_properties(message.data, message.schema_id != 0)[1]
-                        self.delivered.append(int(payload))
+                        length = split_properties(message.data, message.schema_id != 0)[1]
+                        self.delivered.append(int(message.data[length:]))
             writer.write(data)
         writer.close()
 

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from bmq.errors import Error
 from bmq.protocol.broker.inflation import Exhausted, InflationBudget
 from bmq.wire.constants import Compression
-from bmq.wire.message import split_properties
 from bmq.wire.padding import padding
-from bmq.wire.properties import encode_properties, properties_length
+from bmq.wire.properties import encode_properties, properties_length, split_properties
 
 __all__ = ["for_old_client", "from_old_client"]
 
