@@ -11,6 +11,7 @@ from bmq._version import __version__
 if TYPE_CHECKING:
     from bmq import admin as admin
     from bmq import broker as broker
+    from bmq import delays as delays
     from bmq import errors, events
     from bmq import spark as spark
     from bmq import subscriptions as subscriptions
@@ -200,7 +201,7 @@ _NAMES = {
     ],
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = ("admin", "broker", "errors", "events", "spark", "subscriptions", "testing", "workers")
+_MODULES = ("admin", "broker", "delays", "errors", "events", "spark", "subscriptions", "testing", "workers")
 
 # Type checkers see only the imports above, and report any other name as an error.
 if not TYPE_CHECKING:

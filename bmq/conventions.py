@@ -7,9 +7,37 @@ properties. The page *Conventions* of the documentation says what each of them h
 
 from __future__ import annotations
 
+import hashlib
 from typing import Final
 
-__all__: list[str] = []
+__all__ = ["DESTINATION", "DUE", "PREFIX", "WAITING_SUFFIX", "derived_guid", "waiting_queue"]
 
 PREFIX: Final = "bmq_"
 """How all of them begin. Names that begin like this are reserved for what may come."""
+
+DUE: Final = "bmq_due"
+"""INT64: when a delayed message is due, in milliseconds since 1970 (UTC)."""
+
+DESTINATION: Final = "bmq_destination"
+"""STRING: the URI of the queue that a waiting message is passed on to."""
+
+WAITING_SUFFIX: Final = ".delayed"
+"""What the name of a queue's waiting queue ends with."""
+
+
+def waiting_queue(uri: str) -> str:
+    """Return the URI of the queue where delayed messages of a queue wait, unless another one is named."""
+    return uri.partition("?")[0] + WAITING_SUFFIX
+
+
+def derived_guid(*words: str) -> str:
+    """Return the GUID of a message that follows from another one.
+
+    Whoever does the same step twice posts the same GUID twice, and the broker stores one message. It is the
+    BLAKE2b hash, 16 bytes long, of the words with single spaces between them, in UTF-8; the first word is the
+    GUID of the other message.
+
+    Returns:
+        32 upper-case hexadecimal digits.
+    """
+    return hashlib.blake2b(" ".join(words).encode(), digest_size=16).hexdigest().upper()

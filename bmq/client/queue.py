@@ -6,6 +6,7 @@ import asyncio
 import logging
 from asyncio import get_running_loop
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,7 @@ class Queue:
         subscriptions: Iterable[Selector | Subscription],
         suspends: bool,
         compression: Compression | None,
+        waiting: str,
         opened: asyncio.Future[None],
         deadline: float,
     ) -> None:
@@ -70,6 +72,7 @@ class Queue:
         self._connection = driver.connection
         self._uri = uri
         self._options = options
+        self._waiting = waiting
         self._subscriptions = Subscriptions(self, driver)
         self._default: Consumer | None = None
         self._close_task: asyncio.Task[None] | None = None
@@ -154,12 +157,18 @@ class Queue:
         tags: Iterable[str] = (),
         guid: str | None = None,
         compression: Compression | None = None,
+        delay: float | None = None,
+        not_before: datetime | float | None = None,
         timeout: float | None = None,
     ) -> Ack:
         """Post a message and wait for its acknowledgement.
 
         Waits for room first, while the window of unacknowledged posts is full. While the connection is down
         the message is kept, and sent once it is restored.
+
+        One with ``delay`` or ``not_before`` is posted to the queue where it waits, see ``waiting`` of
+        :meth:`bmq.Session.open_queue`, and acknowledged when it is stored there. A mover
+        (:meth:`bmq.App.mover`, or ``bmq mover``) passes it on when it is due; without one it stays there.
 
         Args:
             payload: 1 byte to 64 MiB.
@@ -169,6 +178,8 @@ class Queue:
                 upper-case hexadecimal digits. The broker drops a second message with the same GUID within
                 its deduplication window.
             compression: how the payload is compressed; None for the queue's default.
+            delay: seconds until it is due.
+            not_before: when it is due: a datetime with a time zone, or seconds since 1970.
             timeout: seconds to wait for the outcome; None leaves it to the queue's deduplication time, after
                 which a post that stayed unanswered fails.
 
@@ -176,6 +187,8 @@ class Queue:
             PostError: the broker did not accept the message, or never answered.
             InvalidPayload, InvalidProperty: nothing was posted.
             QueueClosed, SessionClosed: nothing was posted.
+            OpenQueueError, RequestTimeout: the queue where it is to wait could not be opened.
+            UsageError: ``delay`` or ``not_before`` is out of its range.
             TimedOut: no outcome in time; the message may still be accepted.
 
         Cancelling it while it waits for room posts nothing; after that the message stays posted, and only its
@@ -184,8 +197,24 @@ class Queue:
         if timeout is not None:
             async with within(timeout, f"a post to {self.uri} had no outcome"):
                 return await self.post(
-                    payload, properties=properties, tags=tags, guid=guid, compression=compression
+                    payload,
+                    properties=properties,
+                    tags=tags,
+                    guid=guid,
+                    compression=compression,
+                    delay=delay,
+                    not_before=not_before,
                 )
+        if delay is not None or not_before is not None:
+            from bmq.client._delaying import delayed
+
+            self._core.check_posts()
+            here = self._waiting == self._uri.canonical
+            properties = delayed(properties, delay, not_before, None if here else self._uri.canonical)
+            queue = self if here else await self.session.output(self._waiting)
+            return await queue.post(
+                payload, properties=properties, tags=tags, guid=guid, compression=compression
+            )
         flow = self._driver.flow
         while not flow.takes_posts:
             await self._driver.room()

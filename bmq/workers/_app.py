@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, Unpack
 
 from bmq._signals import on_signals
+from bmq.admin.client import Admin
+from bmq.admin.client import connect as ask
 from bmq.client.connect import connect
 from bmq.client.consumer import Consumer, Subscription
 from bmq.client.options import ConnectOptions
 from bmq.client.queue import Queue
 from bmq.client.session import Session
-from bmq.errors import StateError, UsageError
+from bmq.delays import Mover
+from bmq.errors import Error, StateError, UsageError
 from bmq.subscriptions import Expression, Selector, subscriptions_for
 from bmq.wire.uri import QueueUri
 from bmq.workers._clock import Clock
@@ -80,9 +83,10 @@ class App:
         self._on_error = on_error
         self._clock = clock
         self._registered: list[_Registration] = []
+        self._waiting: dict[QueueUri, dict[str, Any]] = {}
+        self._movers: list[Mover] = []
         self._session: Session | None = None
         self._closing = AsyncExitStack()
-        self._outputs: dict[str, asyncio.Future[Queue]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._starting: asyncio.Task[Any] | None = None
         self._running = False
@@ -163,6 +167,45 @@ class App:
 
         return register
 
+    def mover(
+        self,
+        queue: str,
+        *,
+        longest: float | None = None,
+        lookahead: float = 30.0,
+        max_held: int = 10_000,
+        max_held_bytes: int = 64 * 1024 * 1024,
+    ) -> None:
+        """Pass on what waits in a queue, when it is due, while the app runs; see :class:`bmq.delays.Mover`.
+
+        Any number of apps may do so for one queue: they share the work. The broker is asked every minute
+        whether the queue can keep what waits; what is wrong is logged.
+
+        Args:
+            queue: the URI of the waiting queue, ``bmq://DOMAIN/NAME.delayed`` unless the producers say
+                otherwise.
+            longest: seconds that messages may have to wait, to be compared with what the broker keeps.
+            lookahead: seconds before it is due that a message is taken from the broker and held here.
+            max_held: how many messages are held.
+            max_held_bytes: how many bytes of them.
+
+        Raises:
+            InvalidURI: the queue is not legal.
+            UsageError: it is moved already.
+            StateError: the app is running.
+        """
+        uri = QueueUri.parse(queue)
+        if self._running:
+            raise StateError("the app is running; say what it moves before")
+        if uri in self._waiting:
+            raise UsageError(f"{uri} has its mover already")
+        self._waiting[uri] = {
+            "longest": longest,
+            "lookahead": lookahead,
+            "max_held": max_held,
+            "max_held_bytes": max_held_bytes,
+        }
+
     @property
     def session(self) -> Session:
         """The session, while the app runs.
@@ -187,12 +230,7 @@ class App:
 
         Cancelling it does not stop the opening: the next call for this queue waits for the same one.
         """
-        key = QueueUri.parse(uri).canonical
-        session = self.session
-        opening = self._outputs.get(key)
-        if opening is None or _failed(opening):
-            opening = self._outputs[key] = asyncio.ensure_future(session.open_queue(uri, write=True))
-        return await asyncio.shield(opening)
+        return await self.session.output(uri)
 
     def stop(self) -> None:
         """Begin to end: take no more messages, and let handlers at work finish within ``grace`` seconds.
@@ -226,7 +264,7 @@ class App:
         """
         if self._running:
             raise StateError("the app is running already")
-        if not self._registered:
+        if not self._registered and not self._waiting:
             raise StateError("nothing to do: register a handler with @app.consumer(...)")
         self._running, self._stopping = True, False
         try:
@@ -241,11 +279,8 @@ class App:
             self._running = False
 
     def _forget(self) -> None:
-        """Hand out no more queues; those being opened are given up."""
+        """Hand out no more queues."""
         self._session, self._tasks = None, []
-        for opening in self._outputs.values():
-            opening.cancel()
-        self._outputs = {}
 
     async def _start(self) -> list[tuple[_Registration, Consumer, Queue | None]]:
         """Connect and open the queues; return nothing when told to stop meanwhile."""
@@ -264,6 +299,7 @@ class App:
 
     async def _open_queues(self, session: Session) -> list[tuple[_Registration, Consumer, Queue | None]]:
         """Open each queue once, with all its subscriptions; return what each handler needs."""
+        await self._open_waiting_queues(session)
         wanted = [
             each.retry.then.queue for each in self._registered if isinstance(each.retry.then, DeadLetter)
         ]
@@ -281,10 +317,6 @@ class App:
                 subscriptions=[each.subscription for each in self._registered if each.uri == uri],
             )
             consumers[uri] = iter(queue.subscriptions)
-            if write:
-                output: asyncio.Future[Queue] = asyncio.get_running_loop().create_future()
-                output.set_result(queue)
-                self._outputs[uri.canonical] = output
         found: list[tuple[_Registration, Consumer, Queue | None]] = []
         for each in self._registered:
             then, dead_letters = each.retry.then, None
@@ -292,6 +324,22 @@ class App:
                 dead_letters = await self.queue(then.queue) if isinstance(then.queue, str) else then.queue
             found.append((each, next(consumers[each.uri]), dead_letters))
         return found
+
+    async def _open_waiting_queues(self, session: Session) -> None:
+        """Make the movers."""
+        self._movers = []
+        if not self._waiting:
+            return
+        admin: Admin | None = None
+        same = ("credentials", "ssl", "server_hostname")
+        how: dict[str, Any] = {name: value for name, value in self._options.items() if name in same}
+        try:
+            admin = await self._closing.enter_async_context(ask(self._broker, **how))
+        except Error as error:
+            logger.info("what waits cannot be checked: %s", error)
+        for uri, options in self._waiting.items():
+            queue = await session.open_queue(str(uri), read=True, default_subscription=False)
+            self._movers.append(Mover(queue, admin=admin, **options))
 
     async def _work(self, fed: list[tuple[_Registration, Consumer, Queue | None]]) -> None:
         """Run every handler until all are done, or one has failed."""
@@ -311,6 +359,7 @@ class App:
             )
             for each, consumer, dead_letters in fed
         ]
+        tasks += [asyncio.create_task(mover.run(), name="mover") for mover in self._movers]
         cancelled = False
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -326,7 +375,3 @@ class App:
             logger.error("a second handler ended too: %s", error)
         if failures:
             raise failures[0]
-
-
-def _failed(opening: asyncio.Future[Any]) -> bool:
-    return opening.done() and (opening.cancelled() or opening.exception() is not None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Final, Literal, TypeAlias
 from bmq._backoff import backoff
 from bmq.client.message import Message
 from bmq.client.queue import Queue
+from bmq.conventions import derived_guid
 from bmq.errors import PostError, ProtocolError, UsageError
 from bmq.wire.constants import MAX_PROPERTIES, PropertyType
 from bmq.wire.properties import PropertyInput, Typed, encode_properties
@@ -91,8 +91,7 @@ class DeadLetter:
         Cancelling it leaves open whether the message is there.
         """
         message = failure.message
-        origin = f"{message.guid} {message.queue_uri} dead letter"
-        guid = hashlib.blake2b(origin.encode(), digest_size=16).hexdigest().upper()
+        guid = derived_guid(message.guid, message.queue_uri, "dead letter")
         data, properties = _letter(failure)
         for attempt in count(1):
             try:
