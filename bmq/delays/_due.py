@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+import random
 import time
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
@@ -33,13 +34,14 @@ class DueMessages:
                 message.confirm()
 
     The broker keeps what is due later: the subscription is ``bmq_due <= HORIZON``, and the horizon moves on.
-    A broker evaluates it anew for everything that waits when it moves, so it is ``lookahead`` seconds ahead,
-    and moves after half of that. What is due until then is held here, unconfirmed, at most ``max_held``
+    A broker evaluates it anew for everything that waits when it moves, so it is up to ``lookahead`` seconds
+    ahead, and moves after half of that. What is due until then is held here, unconfirmed, at most ``max_held``
     messages and ``max_held_bytes``; when that is reached, the horizon draws nearer, down to ``tick``. A
     message without ``bmq_due`` is due at once.
 
-    Several readers of one queue share its messages. What one of them holds, others get when it closes or its
-    connection is lost.
+    Several readers of one queue share its messages: they have the same horizon, and who moves it first, which
+    chance decides, gets what has waited. What one of them holds, others get when it closes or its connection
+    is lost.
 
     Args:
         queue: open for reading, with ``default_subscription=False`` or nothing received from it yet.
@@ -74,10 +76,9 @@ class DueMessages:
         self._clock = clock
         # How far ahead the horizon is set, and when it moves on.
         self._span = lookahead
-        self._move_at = clock() + lookahead / 2
         self._moving: asyncio.Task[None] | None = None
         self._consumer: Consumer = queue.subscribe(
-            _until(clock() + lookahead),
+            _until(self._next_horizon(clock())),
             max_unconfirmed_messages=max_held,
             max_unconfirmed_bytes=max_held_bytes,
         )
@@ -209,11 +210,21 @@ class DueMessages:
             self._span = max(self._tick, self._span / 2)
         elif not self._full(0.25):
             self._span = min(self._lookahead, self._span * 2)
-        self._move_at = now + self._span / 2
+        horizon = self._next_horizon(now)
         # What is long due waits for whoever takes it from here: nothing more until it is taken.
         behind = self._held and self._held[0][0] < now - self._tick
         if not behind and (self._moving is None or self._moving.done()):
-            self._moving = asyncio.create_task(self._configure(now + self._span), name="horizon")
+            self._moving = asyncio.create_task(self._configure(horizon), name="horizon")
+
+    def _next_horizon(self, now: float) -> float:
+        """Return the horizon from now on, and note until when.
+
+        It is a multiple of half the span: readers with the same expression get messages in turn.
+        """
+        half = self._span / 2
+        periods = now // half + 1
+        self._move_at = periods * half + random.random() * half / 4
+        return (periods + 1) * half
 
     async def _configure(self, horizon: float) -> None:
         try:
