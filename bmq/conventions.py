@@ -10,7 +10,17 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-__all__ = ["DESTINATION", "DUE", "PREFIX", "WAITING_SUFFIX", "derived_guid", "waiting_queue"]
+__all__ = [
+    "ATTEMPTS",
+    "DESTINATION",
+    "DUE",
+    "ERROR",
+    "ORIGIN",
+    "PREFIX",
+    "WAITING_SUFFIX",
+    "derived_guid",
+    "waiting_queue",
+]
 
 PREFIX: Final = "bmq_"
 """How all of them begin. Names that begin like this are reserved for what may come."""
@@ -20,6 +30,15 @@ DUE: Final = "bmq_due"
 
 DESTINATION: Final = "bmq_destination"
 """STRING: the URI of the queue that a waiting message is passed on to."""
+
+ATTEMPTS: Final = "bmq_attempts"
+"""INT32: how often a message that comes back was tried."""
+
+ERROR: Final = "bmq_error"
+"""STRING: why the last attempt failed: type and text of the error."""
+
+ORIGIN: Final = "bmq_origin"
+"""STRING: the GUID that a message that comes back had at first."""
 
 WAITING_SUFFIX: Final = ".delayed"
 """What the name of a queue's waiting queue ends with."""

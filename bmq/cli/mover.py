@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bmq.admin.words import number
+from bmq.admin.words import several
 from bmq.cli.output import note
 from bmq.cli.target import BrokerTarget, verb
 
@@ -79,4 +79,4 @@ async def command(
         finally:
             if not quiet:
                 moved = sum(mover.moved for mover in movers)
-                note(f"{number(moved)} messages passed on")
+                note(f"{several(moved, 'message')} passed on")

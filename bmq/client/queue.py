@@ -106,6 +106,11 @@ class Queue:
         return str(self._uri)
 
     @property
+    def waiting(self) -> str:
+        """The URI of the queue where what is posted with ``delay`` or ``not_before`` waits."""
+        return self._waiting
+
+    @property
     def state(self) -> QueueState:
         """The state it is in."""
         return self._core.state

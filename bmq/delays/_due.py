@@ -35,9 +35,9 @@ class DueMessages:
 
     The broker keeps what is due later: the subscription is ``bmq_due <= HORIZON``, and the horizon moves on.
     A broker evaluates it anew for everything that waits when it moves, so it is up to ``lookahead`` seconds
-    ahead, and moves after half of that. What is due until then is held here, unconfirmed, at most ``max_held``
-    messages and ``max_held_bytes``; when that is reached, the horizon draws nearer, down to ``tick``. A
-    message without ``bmq_due`` is due at once.
+    ahead, and moves after half of that. What is due until then is held here, unconfirmed, at most
+    ``max_held`` messages and ``max_held_bytes``; when that is reached, the horizon draws nearer, down to
+    ``tick``. A message without ``bmq_due`` is due at once.
 
     Several readers of one queue share its messages: they have the same horizon, and who moves it first, which
     chance decides, gets what has waited. What one of them holds, others get when it closes or its connection

@@ -17,6 +17,7 @@ from bmq.client.consumer import Consumer, Subscription
 from bmq.client.options import ConnectOptions
 from bmq.client.queue import Queue
 from bmq.client.session import Session
+from bmq.conventions import waiting_queue
 from bmq.delays import Mover
 from bmq.errors import Error, StateError, UsageError
 from bmq.subscriptions import Expression, Selector, subscriptions_for
@@ -25,6 +26,7 @@ from bmq.workers._clock import Clock
 from bmq.workers._consume import AckPolicy, OnError, check_handling, feed, policy_of, settled
 from bmq.workers._failure import DeadLetter
 from bmq.workers._handlers import Handler
+from bmq.workers._later import check_durable, is_durable
 from bmq.workers._retry import RetryPolicy
 
 __all__ = ["App"]
@@ -136,6 +138,7 @@ class App:
             Expression(subscription) if isinstance(subscription, str) and subscription else None
         )
         policy = policy_of(retry, ack)
+        check_durable(policy, uri)
         wanted = Subscription(
             subscription,
             priority=priority,
@@ -162,6 +165,8 @@ class App:
             if self._running:
                 raise StateError("the app is running; register its handlers before")
             check_handling(handler, concurrency, ack, policy, timeout, self._grace)
+            if is_durable(policy):
+                self._waiting.setdefault(QueueUri.parse(waiting_queue(uri.canonical)), {})
             self._registered.append(_Registration(uri, handler, policy, wanted, how))
             return handler
 
@@ -197,7 +202,7 @@ class App:
         uri = QueueUri.parse(queue)
         if self._running:
             raise StateError("the app is running; say what it moves before")
-        if uri in self._waiting:
+        if self._waiting.get(uri):
             raise UsageError(f"{uri} has its mover already")
         self._waiting[uri] = {
             "longest": longest,

@@ -19,6 +19,7 @@ from bmq.wire.uri import QueueUri
 from bmq.workers._clock import Clock, LoopClock
 from bmq.workers._failure import DeadLetter, Failure, GiveUp
 from bmq.workers._handlers import Handler, Invoker, is_async, name_of
+from bmq.workers._later import Later, attempts_so_far, check_durable, is_durable
 from bmq.workers._left import Left
 from bmq.workers._outcomes import Reject, RetryAfter
 from bmq.workers._retry import DEFAULT_RETRY, NoRetry, RetryPolicy
@@ -114,7 +115,9 @@ async def consume(
             max_unconfirmed_bytes=max_unconfirmed_bytes,
             discard_unmatched=discard_unmatched,
         )
+        check_durable(retry, QueueUri.parse(source.uri))
     else:
+        check_durable(retry, QueueUri.parse(source.queue.uri))
         given = (subscription, priority, max_unconfirmed_messages, max_unconfirmed_bytes)
         if any(each is not None for each in given) or discard_unmatched:
             raise UsageError(
@@ -267,6 +270,7 @@ class _Workers:
         self._clock = clock
         self._stopping = False
         self._left = Left(consumer, invoke.name, clock)
+        self._later = Later(consumer.queue) if is_durable(retry) else None
         self._held: dict[asyncio.Task[None], Message] = {}
         # Workers that wait before the next attempt. They are not waited for in the end: the message is
         # delivered again, and another consumer can make that attempt.
@@ -325,7 +329,7 @@ class _Workers:
                 return
 
     async def _handle(self, message: Message, task: asyncio.Task[None]) -> None:
-        attempt = 1
+        attempt = 1 if self._later is None else attempts_so_far(message) + 1
         began = self._clock.time()
         if self._ack is AckPolicy.ON_RECEIPT:
             message.confirm()
@@ -337,6 +341,8 @@ class _Workers:
             await self._report(failure)
             if delay is None:
                 await self._give_up(failure)
+                return
+            if self._later is not None and await self._later.put_off(failure):
                 return
             await self._rest(delay)
             attempt += not isinstance(error, RetryAfter)

@@ -75,6 +75,10 @@ class Backoff:
         cap: the longest pause in seconds.
         no_retry: what can never succeed: exceptions after which the message is given up at once. A type,
             several of them, or a function that takes the exception.
+        durable: post the message to the waiting queue of its queue (see :attr:`bmq.Queue.waiting`) and
+            confirm it, instead of holding it here: the pause survives the worker, other messages go on, and
+            any worker may make the next attempt. The order of messages is given up. A mover has to pass it
+            on, which an :class:`bmq.App` with such a policy brings.
 
     Raises:
         UsageError: a number is out of its range, ``then`` or ``no_retry`` is none of these.
@@ -86,6 +90,7 @@ class Backoff:
     factor: float = 1.0
     cap: float = 3600.0
     no_retry: NoRetryOn = ()
+    durable: bool = False
 
     def __post_init__(self) -> None:
         if self.every < 0 or self.retries < 0:

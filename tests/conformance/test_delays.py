@@ -18,6 +18,7 @@ from bmq.conventions import derived_guid, waiting_queue
 from bmq.delays import DueMessages, Mover, check
 from bmq.testing import FaultProxy
 from tests.conformance.conftest import HasUri
+from tests.waiting import eventually
 
 Connect = Callable[..., Awaitable[bmq.Session]]
 NewUri = Callable[..., str]
@@ -102,7 +103,7 @@ async def test_in_the_order_of_their_times(bmq_session: bmq.Session, queue: bmq.
         ({"delay": -1}, "negative"),
         ({"delay": float("nan")}, "negative"),
         ({"delay": 1, "not_before": 1}, "one of the two"),
-        ({"not_before": datetime(2030, 1, 1)}, "time zone"),  # noqa: DTZ001
+        ({"not_before": datetime(2030, 1, 1)}, "time zone"),
         ({"not_before": time.time() * 1000}, "seconds since 1970"),
     ],
 )
@@ -182,17 +183,14 @@ async def test_moved_twice_is_stored_once(
         forgetful.setattr(bmq.Message, "confirm", lambda self: None)
         async with moving(first, queue.uri) as mover:
             batch = [await queue.receive(timeout=10) for _ in range(5)]
-            while mover.moved < 5:
-                await asyncio.sleep(0)
+            await eventually(lambda: mover.moved == 5, 20)
     await first.close()
     for message in batch:
         message.confirm()
     async with moving(bmq_session, queue.uri) as mover:
         await queue.post(b"end", delay=0.5)
         assert (await queue.receive(timeout=10)).data == b"end"
-        async with asyncio.timeout(10):
-            while mover.moved < 6:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: mover.moved == 6, 20)
 
 
 async def test_more_than_a_mover_may_hold(bmq_session: bmq.Session, queue: bmq.Queue) -> None:
@@ -222,9 +220,7 @@ async def test_a_destination_that_is_full(
     assert full < 20
     async with moving(bmq_session, queue.uri):
         await small.post(b"kept", delay=0.1)
-        async with asyncio.timeout(20):
-            while "could not be passed on" not in caplog.text:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: "could not be passed on" in caplog.text, 20)
         await queue.post(b"other", delay=0)
         assert (await queue.receive(timeout=10)).data == b"other"
         for _ in range(full):
@@ -312,8 +308,9 @@ async def test_what_is_wrong_with_a_queue_is_told(
         assert "priority domain" in problem
         short = await bmq_session.open_queue(bmq_new_queue_uri("bmq.test.ttl.priority"), write=True)
         await short.post(b"x")
-        while not (problems := await check(admin, short.uri)):
-            await asyncio.sleep(0.1)
+        async with asyncio.timeout(20):
+            while not (problems := await check(admin, short.uri)):
+                pass
         assert "is deleted after 2 s" in problems[0]
 
 

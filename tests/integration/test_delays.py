@@ -16,6 +16,7 @@ from bmq.conventions import waiting_queue
 from bmq.delays import Mover
 from bmq.testing import FaultProxy, fresh_queue_uri
 from tests.integration import chaos
+from tests.waiting import eventually
 
 SEED = int(os.environ.get("BMQ_CHAOS_SEED", "7"))
 SECONDS = float(os.environ.get("BMQ_CHAOS_SECONDS", "8"))
@@ -79,8 +80,7 @@ async def test_nothing_is_lost_or_early_or_twice(monkeypatch: pytest.MonkeyPatch
             producing = asyncio.create_task(produce(producer, time.time() + SECONDS))
             faults = await chaos.inject(steps, proxy, broker)
             await producing
-            while len(arrived) < len(posted) and not any(task.done() for task in tasks):
-                await asyncio.sleep(0.05)
+            await eventually(lambda: len(arrived) == len(posted) or any(task.done() for task in tasks), 60)
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
