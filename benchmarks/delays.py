@@ -3,9 +3,9 @@
 usage: python benchmarks/delays.py waiting --broker tcp://127.0.0.1:30114 --pid PID [--count 0 10000 100000]
        python benchmarks/delays.py cluster --program /usr/local/bin/bmqbrkr [--laps 5]
 
-``waiting`` posts messages that are due in an hour, and 200 a second that are due in 1 to 4 seconds; PID is the
-broker's, whose time on the processor is read. ``cluster`` kills the primary of three nodes again and again
-while two movers pass messages on, and counts what was lost, early, late or there twice.
+``waiting`` posts messages that are due in an hour, and up to 200 a second that are due in 1 to 4 seconds; PID
+is the broker's, whose time on the processor is read. ``cluster`` kills the primary of three nodes again and
+again while two movers pass messages on, and counts what was lost, early, late or there twice.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Run:
     async def complete(self) -> None:
         """Wait for all of them, and a minute at most."""
         until = time.time() + 60
-        while len(self.seen) < len(self.due) and time.time() < until:
+        while len(self.seen) < len(self.due) and time.time() < until:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
     def told(self) -> str:
@@ -156,8 +156,8 @@ async def lose_nodes(program: str, laps: int, down: float) -> None:
                 consuming.cancel()
                 shares = " and ".join(str(each.moved) for each in movers)
                 print(
-                    f"{laps} times the primary killed, back after {statistics.mean(outages):.1f} s; the movers "
-                    f"passed on {shares}; {run.told()}"
+                    f"{laps} times the primary killed, back after {statistics.mean(outages):.1f} s; "
+                    f"the movers passed on {shares}; {run.told()}"
                 )
         finally:
             await cluster.stop()

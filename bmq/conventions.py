@@ -12,11 +12,16 @@ from typing import Final
 
 __all__ = [
     "ATTEMPTS",
+    "CANCEL",
+    "DEADLINE",
     "DESTINATION",
     "DUE",
     "ERROR",
     "ORIGIN",
     "PREFIX",
+    "REPLY_TO",
+    "REQUEST",
+    "REQUESTER",
     "WAITING_SUFFIX",
     "derived_guid",
     "waiting_queue",
@@ -35,10 +40,25 @@ ATTEMPTS: Final = "bmq_attempts"
 """INT32: how often a message that comes back was tried."""
 
 ERROR: Final = "bmq_error"
-"""STRING: why the last attempt failed: type and text of the error."""
+"""STRING: why the last attempt, or a request, failed: ``type: text`` of the error."""
 
 ORIGIN: Final = "bmq_origin"
 """STRING: the GUID that a message that comes back had at first."""
+
+REPLY_TO: Final = "bmq_reply_to"
+"""STRING: the URI of the queue where the reply to a request is expected."""
+
+REQUESTER: Final = "bmq_requester"
+"""STRING: who waits for the reply, where several share a reply queue; repeated in the reply."""
+
+DEADLINE: Final = "bmq_deadline"
+"""INT64: until when somebody waits for the reply, in milliseconds since 1970 (UTC)."""
+
+CANCEL: Final = "bmq_cancel"
+"""STRING: the GUID of a request that nobody waits for any more. A message with it is no request itself."""
+
+REQUEST: Final = "bmq_request"
+"""STRING: the GUID of the request that a message replies to."""
 
 WAITING_SUFFIX: Final = ".delayed"
 """What the name of a queue's waiting queue ends with."""

@@ -272,6 +272,47 @@ class Queue:
         """
         return await self._poster.post_many(items)
 
+    async def request(
+        self,
+        payload: bytes | bytearray | memoryview,
+        *,
+        properties: Mapping[str, PropertyInput] | None = None,
+        timeout: float = 30.0,
+        reply_to: str | None = None,
+    ) -> Message:
+        """Post a message and wait for the reply to it, which a responder posts (:meth:`bmq.App.responder`).
+
+        Replies come to a queue of this session's own, ``replies.`` and a number in the same domain, opened
+        with the first request. Late replies and second ones are dropped. The responder learns from the
+        properties until when somebody waits.
+
+        Args:
+            payload: the request, 1 byte to 64 MiB.
+            properties: values by name.
+            timeout: seconds to wait for the reply, posting included. In the handler of a responder it is at
+                most what is left of the time of the request that is being handled.
+            reply_to: a queue in a priority domain that requesters share, instead; each has a subscription
+                there.
+
+        Returns:
+            The reply, confirmed.
+
+        Raises:
+            ResponderError: the responder has failed.
+            TimedOut: no reply came in time.
+            PostError, QueueClosed, SessionClosed, InvalidPayload, InvalidProperty: as for :meth:`post`.
+            OpenQueueError, RequestTimeout: the queue for replies could not be opened.
+            UsageError: the timeout is not above 0.
+
+        Cancelling it tells the responder, as far as it can be reached, that nobody waits any more.
+        """
+        session = self.session
+        if session._requests is None:
+            from bmq.client._requests import Requests
+
+            session._requests = Requests(session)
+        return await session._requests.request(self, bytes(payload), properties, timeout, reply_to)
+
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until every post made so far has its outcome.
 

@@ -33,6 +33,7 @@ from bmq.wire.control import QueueFlags
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
+    from bmq.client._requests import Requests
     from bmq.subscriptions import Selector
 
 __all__ = ["CloseReport", "Session", "SessionStats"]
@@ -118,6 +119,7 @@ class Session:
         self._driver = Driver(addresses, options, credentials, ssl, server_hostname, on_event, host_health)
         self._close_task: asyncio.Task[CloseReport] | None = None
         self._outputs: dict[str, asyncio.Task[Queue]] = {}
+        self._requests: Requests | None = None
 
     # life
 
@@ -344,6 +346,7 @@ class Session:
         for queue in self.queues:
             if queue.writable and queue._uri.canonical == key:
                 return queue
+        self._outputs = {each: task for each, task in self._outputs.items() if _usable(task)}
         self._outputs[key] = opening = self._driver.keep(self.open_queue(key, write=True))
         opening.add_done_callback(_seen)
         return await asyncio.shield(opening)

@@ -182,7 +182,7 @@ class DueMessages:
             except TimeoutError:
                 continue
             for message in batch:
-                if not (message.redelivered and message.guid in self._guids):
+                if message.guid not in self._guids:  # else it was delivered again
                     self._hold(message, _due(message))
             if self._full() and self._span > self._tick:
                 self._move_at = now

@@ -33,6 +33,7 @@ __all__ = ["Mover"]
 logger = logging.getLogger("bmq.delays")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
+_REFUSED = 5.0
 _ROOM = 0.01
 
 
@@ -99,6 +100,8 @@ class Mover:
         )
         self._outputs: dict[str, _Output] = {}
         self._posted: set[asyncio.Future[Ack]] = set()
+        # The GUIDs, in the waiting queue, of what was posted and has no outcome.
+        self._passing: set[str] = set()
         #: How many messages were passed on.
         self.moved = 0
 
@@ -135,6 +138,8 @@ class Mover:
 
     async def _pass_on(self, message: Message) -> None:
         """Post a message to where it is bound."""
+        if message.guid in self._passing:
+            return  # delivered again meanwhile; it is confirmed when the outcome comes
         try:
             uri, post = self._what(message)
         except (ProtocolError, UsageError) as error:
@@ -176,6 +181,7 @@ class Mover:
         except BufferFull:
             return False
         self._posted.add(future)
+        self._passing.add(message.guid)
         future.add_done_callback(partial(self._outcome, message, output))
         return True
 
@@ -206,6 +212,7 @@ class Mover:
 
     def _outcome(self, message: Message, output: _Output, future: asyncio.Future[Ack]) -> None:
         self._posted.discard(future)
+        self._passing.discard(message.guid)
         error = None if future.cancelled() else future.exception()
         if self._queue.closed or future.cancelled():
             return
@@ -215,7 +222,9 @@ class Mover:
             message.confirm()
         elif isinstance(error, Error):
             if isinstance(error, PostError) and not error.retryable:
-                self._left(message, error)
+                # This message alone. A broker says UNKNOWN while its cluster changes: that is no final no.
+                self._due.put_off(message, self._clock() + _REFUSED)
+                logger.warning("%s; again in %g s", error, _REFUSED)
             else:
                 self._later(message, output, error)
 

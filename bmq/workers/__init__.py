@@ -7,7 +7,9 @@ from bmq.workers._app import App
 from bmq.workers._clock import Clock, LoopClock
 from bmq.workers._consume import AckPolicy, consume
 from bmq.workers._failure import DeadLetter, Failure, GiveUp
+from bmq.workers._letters import original_of
 from bmq.workers._outcomes import Reject, RetryAfter
+from bmq.workers._responder import Respond, Responder
 from bmq.workers._retry import Backoff, ExponentialDecay, NoRetry, RetryPolicy
 
 __all__ = [
@@ -22,7 +24,10 @@ __all__ = [
     "LoopClock",
     "NoRetry",
     "Reject",
+    "Respond",
+    "Responder",
     "RetryAfter",
     "RetryPolicy",
     "consume",
+    "original_of",
 ]

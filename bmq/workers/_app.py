@@ -17,7 +17,7 @@ from bmq.client.consumer import Consumer, Subscription
 from bmq.client.options import ConnectOptions
 from bmq.client.queue import Queue
 from bmq.client.session import Session
-from bmq.conventions import waiting_queue
+from bmq.conventions import CANCEL, waiting_queue
 from bmq.delays import Mover
 from bmq.errors import Error, StateError, UsageError
 from bmq.subscriptions import Expression, Selector, subscriptions_for
@@ -27,13 +27,15 @@ from bmq.workers._consume import AckPolicy, OnError, check_handling, feed, polic
 from bmq.workers._failure import DeadLetter
 from bmq.workers._handlers import Handler
 from bmq.workers._later import check_durable, is_durable
-from bmq.workers._retry import RetryPolicy
+from bmq.workers._responder import Respond, Responder
+from bmq.workers._retry import NoRetry, RetryPolicy
 
 __all__ = ["App"]
 
 logger = logging.getLogger("bmq.workers")
 
 H = TypeVar("H", bound=Handler)
+R = TypeVar("R", bound=Respond)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,53 @@ class App:
                 self._waiting.setdefault(QueueUri.parse(waiting_queue(uri.canonical)), {})
             self._registered.append(_Registration(uri, handler, policy, wanted, how))
             return handler
+
+        return register
+
+    def responder(
+        self,
+        queue: str,
+        *,
+        subscription: str | None = None,
+        concurrency: int = 1,
+        max_unconfirmed_messages: int | None = None,
+        max_unconfirmed_bytes: int | None = None,
+        on_error: OnError | None = None,
+    ) -> Callable[[R], R]:
+        """Register the decorated function as what answers the requests of a queue; it is returned as it is.
+
+        See :class:`bmq.workers.Responder`. An error is the answer, and is not tried again. Cancellations have
+        a subscription of their own, so that they reach a responder at work.
+
+        Args:
+            queue: the queue's URI.
+            subscription: an expression; None for all requests.
+            concurrency: how many requests are handled at once.
+            max_unconfirmed_messages: how many requests the responder may hold.
+            max_unconfirmed_bytes: how many bytes of them.
+            on_error: called when a request cannot be taken apart; an error of the function is not one.
+
+        Raises:
+            UsageError: arguments are out of range, or the function is not async.
+            InvalidURI, InvalidExpression: the queue or the subscription is not legal.
+            StateError: the app is running.
+        """
+        only = f"!exists({CANCEL})"
+        selector = f"{only} && ({subscription})" if subscription else only
+
+        def register(function: R) -> R:
+            responder = Responder(function)
+            self.consumer(
+                queue,
+                subscription=selector,
+                concurrency=concurrency,
+                max_unconfirmed_messages=max_unconfirmed_messages,
+                max_unconfirmed_bytes=max_unconfirmed_bytes,
+                retry=NoRetry("discard"),
+                on_error=on_error,
+            )(responder)
+            self.consumer(queue, subscription=f"exists({CANCEL})", retry=NoRetry("discard"))(responder)
+            return function
 
         return register
 
