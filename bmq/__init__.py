@@ -11,6 +11,7 @@ from bmq._version import __version__
 if TYPE_CHECKING:
     from bmq import admin as admin
     from bmq import broker as broker
+    from bmq import delays as delays
     from bmq import errors, events
     from bmq import spark as spark
     from bmq import subscriptions as subscriptions
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
         QueueClosed,
         RequestError,
         RequestTimeout,
+        ResponderError,
         SessionClosed,
         StateError,
         StatusCategory,
@@ -129,6 +131,7 @@ __all__ = [
     "Reject",
     "RequestError",
     "RequestTimeout",
+    "ResponderError",
     "RetryAfter",
     "RoutingTable",
     "Session",
@@ -189,6 +192,7 @@ _NAMES = {
         "QueueClosed",
         "RequestError",
         "RequestTimeout",
+        "ResponderError",
         "SessionClosed",
         "StateError",
         "StatusCategory",
@@ -214,7 +218,7 @@ _NAMES = {
     ],
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = ("admin", "broker", "errors", "events", "spark", "subscriptions", "testing", "workers")
+_MODULES = ("admin", "broker", "delays", "errors", "events", "spark", "subscriptions", "testing", "workers")
 
 # Type checkers see only the imports above, and report any other name as an error.
 if not TYPE_CHECKING:

@@ -362,6 +362,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "statuses": statuses,
     "api": api,
     "api-workers": lambda: _api_of(bmq.workers),
+    "api-delays": lambda: _api_of(bmq.delays),
     "api-broker": lambda: _api_of(bmq.broker),
     "api-testing": lambda: _api_of(bmq.testing),
     "admin": admin,

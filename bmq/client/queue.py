@@ -6,6 +6,7 @@ import asyncio
 import logging
 from asyncio import get_running_loop
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,7 @@ class Queue:
         subscriptions: Iterable[Selector | Subscription],
         suspends: bool,
         compression: Compression | None,
+        waiting: str,
         opened: asyncio.Future[None],
         deadline: float,
     ) -> None:
@@ -74,6 +76,7 @@ class Queue:
         self._options = options
         self._counts = ReceiveCounts(driver.received)
         self._confirming = driver.confirming
+        self._delayed_in = waiting
         self._subscriptions = Subscriptions(self, driver)
         self._default: Consumer | None = None
         self._close_task: asyncio.Task[None] | None = None
@@ -110,6 +113,11 @@ class Queue:
     def uri(self) -> str:
         """The URI it was opened as."""
         return str(self._uri)
+
+    @property
+    def waiting(self) -> str:
+        """The URI of the queue where what is posted with ``delay`` or ``not_before`` waits."""
+        return self._delayed_in
 
     @property
     def state(self) -> QueueState:
@@ -178,12 +186,18 @@ class Queue:
         tags: Iterable[str] = (),
         guid: str | None = None,
         compression: Compression | None = None,
+        delay: float | None = None,
+        not_before: datetime | float | None = None,
         timeout: float | None = None,
     ) -> Ack:
         """Post a message and wait for its acknowledgement.
 
         Waits for room first, while the window of unacknowledged posts is full. While the connection is down
         the message is kept, and sent once it is restored.
+
+        One with ``delay`` or ``not_before`` is posted to the queue where it waits, see ``waiting`` of
+        :meth:`bmq.Session.open_queue`, and acknowledged when it is stored there. A mover
+        (:meth:`bmq.App.mover`, or ``bmq mover``) passes it on when it is due; without one it stays there.
 
         Args:
             payload: 1 byte to 64 MiB.
@@ -193,6 +207,8 @@ class Queue:
                 upper-case hexadecimal digits. The broker drops a second message with the same GUID within
                 its deduplication window.
             compression: how the payload is compressed; None for the queue's default.
+            delay: seconds until it is due.
+            not_before: when it is due: a datetime with a time zone, or seconds since 1970.
             timeout: seconds to wait for the outcome; None leaves it to the queue's deduplication time, after
                 which a post that stayed unanswered fails.
 
@@ -200,6 +216,8 @@ class Queue:
             PostError: the broker did not accept the message, or never answered.
             InvalidPayload, InvalidProperty: nothing was posted.
             QueueClosed, SessionClosed: nothing was posted.
+            OpenQueueError, RequestTimeout: the queue where it is to wait could not be opened.
+            UsageError: ``delay`` or ``not_before`` is out of its range.
             TimedOut: no outcome in time; the message may still be accepted.
 
         Cancelling it while it waits for room posts nothing; after that the message stays posted, and only its
@@ -208,8 +226,24 @@ class Queue:
         if timeout is not None:
             async with within(timeout, f"a post to {self.uri} had no outcome"):
                 return await self.post(
-                    payload, properties=properties, tags=tags, guid=guid, compression=compression
+                    payload,
+                    properties=properties,
+                    tags=tags,
+                    guid=guid,
+                    compression=compression,
+                    delay=delay,
+                    not_before=not_before,
                 )
+        if delay is not None or not_before is not None:
+            from bmq.client._delaying import delayed
+
+            self._core.check_posts()
+            here = self._delayed_in == self._uri.canonical
+            properties = delayed(properties, delay, not_before, None if here else self._uri.canonical)
+            queue = self if here else await self.session.output(self._delayed_in)
+            return await queue.post(
+                payload, properties=properties, tags=tags, guid=guid, compression=compression
+            )
         flow = self._driver.flow
         while not flow.takes_posts:
             await self._driver.room(self._core)
@@ -262,6 +296,47 @@ class Queue:
         Cancelling it stops taking items; those already taken stay posted.
         """
         return await self._poster.post_many(items)
+
+    async def request(
+        self,
+        payload: bytes | bytearray | memoryview,
+        *,
+        properties: Mapping[str, PropertyInput] | None = None,
+        timeout: float = 30.0,
+        reply_to: str | None = None,
+    ) -> Message:
+        """Post a message and wait for the reply to it, which a responder posts (:meth:`bmq.App.responder`).
+
+        Replies come to a queue of this session's own, ``replies.`` and a number in the same domain, opened
+        with the first request. Late replies and second ones are dropped. The responder learns from the
+        properties until when somebody waits.
+
+        Args:
+            payload: the request, 1 byte to 64 MiB.
+            properties: values by name.
+            timeout: seconds to wait for the reply, posting included. In the handler of a responder it is at
+                most what is left of the time of the request that is being handled.
+            reply_to: a queue in a priority domain that requesters share, instead; each has a subscription
+                there.
+
+        Returns:
+            The reply, confirmed.
+
+        Raises:
+            ResponderError: the responder has failed.
+            TimedOut: no reply came in time.
+            PostError, QueueClosed, SessionClosed, InvalidPayload, InvalidProperty: as for :meth:`post`.
+            OpenQueueError, RequestTimeout: the queue for replies could not be opened.
+            UsageError: the timeout is not above 0.
+
+        Cancelling it tells the responder, as far as it can be reached, that nobody waits any more.
+        """
+        session = self.session
+        if session._requests is None:
+            from bmq.client._requests import Requests
+
+            session._requests = Requests(session)
+        return await session._requests.request(self, bytes(payload), properties, timeout, reply_to)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until every post made so far has its outcome.

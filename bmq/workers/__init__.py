@@ -7,7 +7,9 @@ from bmq.workers._app import App
 from bmq.workers._clock import Clock, LoopClock
 from bmq.workers._consume import AckPolicy, consume
 from bmq.workers._failure import DeadLetter, Failure, GiveUp
+from bmq.workers._letters import original_of
 from bmq.workers._outcomes import Reject, RetryAfter
+from bmq.workers._responder import Respond, Responder
 from bmq.workers._retry import Backoff, ExponentialDecay, NoRetry, RetryPolicy
 from bmq.workers._status import Statuses, SubscriberState, SubscriberStatus, status
 from bmq.workers._sweeper import Sweeper, SweeperStats
@@ -24,6 +26,8 @@ __all__ = [
     "LoopClock",
     "NoRetry",
     "Reject",
+    "Respond",
+    "Responder",
     "RetryAfter",
     "RetryPolicy",
     "Statuses",
@@ -32,5 +36,6 @@ __all__ = [
     "Sweeper",
     "SweeperStats",
     "consume",
+    "original_of",
     "status",
 ]

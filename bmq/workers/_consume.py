@@ -22,6 +22,7 @@ from bmq.wire.uri import QueueUri
 from bmq.workers._clock import Clock, LoopClock
 from bmq.workers._failure import DeadLetter, Failure, GiveUp
 from bmq.workers._handlers import Handler, Invoker, is_async, name_of
+from bmq.workers._later import Later, attempts_so_far, check_durable, is_durable
 from bmq.workers._left import Left
 from bmq.workers._outcomes import Reject, RetryAfter
 from bmq.workers._retry import DEFAULT_RETRY, NoRetry, RetryPolicy
@@ -119,7 +120,9 @@ async def consume(
             max_unconfirmed_bytes=max_unconfirmed_bytes,
             discard_unmatched=discard_unmatched,
         )
+        check_durable(retry, QueueUri.parse(source.uri))
     else:
+        check_durable(retry, QueueUri.parse(source.queue.uri))
         given = (subscription, priority, max_unconfirmed_messages, max_unconfirmed_bytes)
         if any(each is not None for each in given) or discard_unmatched:
             raise UsageError(
@@ -279,6 +282,7 @@ class _Workers:
         self._around = session.around_handle if session.interceptors else None
         self._stopping = False
         self._left = Left(consumer, invoke.name, clock)
+        self._later = Later(consumer.queue) if is_durable(retry) else None
         self._held: dict[asyncio.Task[None], Message] = {}
         # Workers that wait before the next attempt. They are not waited for in the end: the message is
         # delivered again, and another consumer can make that attempt.
@@ -357,11 +361,12 @@ class _Workers:
                 return
 
     async def _handle(self, message: Message, task: asyncio.Task[None]) -> None:
+        attempt = 1 if self._later is None else attempts_so_far(message) + 1
         began = self._clock.time()
         if self._ack is AckPolicy.ON_RECEIPT:
             message.confirm()
-        error = await self._attempt(message, 1, task)
-        if error is not None and not await self._try_again(message, task, error, began):
+        error = await self._attempt(message, attempt, task)
+        if error is not None and not await self._try_again(message, task, attempt, error, began):
             return
         self.progress.handled += 1
         self.progress.failed_last = False
@@ -371,12 +376,12 @@ class _Workers:
             self._left.wait_for(message)
 
     async def _try_again(
-        self, message: Message, task: asyncio.Task[None], first: BaseException, began: float
+        self, message: Message, task: asyncio.Task[None], attempt: int, first: BaseException, began: float
     ) -> bool:
-        """Go on after a failed attempt, until one succeeds (True) or the message is given up (False)."""
+        """Go on after a failed attempt, until one succeeds (True), or the message is given up or put off."""
         progress = self.progress
         began -= _age(message, self._clock.time() - began)
-        attempt, error, failing = 1, first, False
+        error, failing = first, False
         try:
             while True:
                 progress.attempts_failed += 1
@@ -389,6 +394,8 @@ class _Workers:
                     progress.given_up += 1
                     progress.failed_last = True
                     await self._give_up(failure)
+                    return False
+                if self._later is not None and await self._later.put_off(failure):
                     return False
                 if not failing:
                     failing = True
