@@ -7,12 +7,12 @@ import logging
 from asyncio import get_running_loop
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from bmq.client._deadline import within
 from bmq.client._definition import Definition, Places, changed_options
 from bmq.client._handlers import Handlers
-from bmq.client._posting import Poster, PostFuture, tagged
+from bmq.client._posting import Poster, PostFuture, completed
 from bmq.client._subscriptions import Subscriptions
 from bmq.client.consumer import Consumer, Subscription
 from bmq.client.message import Ack, Message, MessageBatch, PostReport, PutMessage
@@ -21,6 +21,7 @@ from bmq.protocol.client.queue import QueueState, SubscriptionOptions
 from bmq.wire.constants import Compression
 from bmq.wire.control import QueueFlags
 from bmq.wire.guid import guid_from_text
+from bmq.wire.keys import Key
 from bmq.wire.properties import PropertyInput
 from bmq.wire.push import GUID, Push
 from bmq.wire.uri import QueueUri
@@ -28,6 +29,7 @@ from bmq.wire.uri import QueueUri
 if TYPE_CHECKING:
     from bmq.client._driver import Driver
     from bmq.client.session import Session
+    from bmq.groups import Group, GroupOptions
     from bmq.subscriptions import Selector
 
 __all__ = ["DEFAULT_MAX_UNCONFIRMED_BYTES", "DEFAULT_MAX_UNCONFIRMED_MESSAGES", "Queue"]
@@ -154,6 +156,7 @@ class Queue:
         tags: Iterable[str] = (),
         guid: str | None = None,
         compression: Compression | None = None,
+        key: Key | None = None,
         timeout: float | None = None,
     ) -> Ack:
         """Post a message and wait for its acknowledgement.
@@ -169,6 +172,8 @@ class Queue:
                 upper-case hexadecimal digits. The broker drops a second message with the same GUID within
                 its deduplication window.
             compression: how the payload is compressed; None for the queue's default.
+            key: what must stay in order: messages of one key go to one member of a consumer group, see
+                :meth:`group`. It becomes the property ``bmq_bucket``.
             timeout: seconds to wait for the outcome; None leaves it to the queue's deduplication time, after
                 which a post that stayed unanswered fails.
 
@@ -184,14 +189,14 @@ class Queue:
         if timeout is not None:
             async with within(timeout, f"a post to {self.uri} had no outcome"):
                 return await self.post(
-                    payload, properties=properties, tags=tags, guid=guid, compression=compression
+                    payload, properties=properties, tags=tags, guid=guid, compression=compression, key=key
                 )
         flow = self._driver.flow
         while not flow.takes_posts:
             await self._driver.room()
-        return await self._poster.post(
-            payload, tagged(properties, tags) if tags else properties, guid, compression
-        )
+        if tags or key is not None:
+            properties = completed(properties, tags, key)
+        return await self._poster.post(payload, properties, guid, compression)
 
     def post_nowait(
         self,
@@ -201,6 +206,7 @@ class Queue:
         tags: Iterable[str] = (),
         guid: str | None = None,
         compression: Compression | None = None,
+        key: Key | None = None,
     ) -> PostFuture:
         """Post a message without waiting.
 
@@ -216,7 +222,9 @@ class Queue:
         """
         if not self._driver.core.posts.has_room:
             raise self._driver.flow.full()
-        return self._poster.post(payload, tagged(properties, tags) if tags else properties, guid, compression)
+        if tags or key is not None:
+            properties = completed(properties, tags, key)
+        return self._poster.post(payload, properties, guid, compression)
 
     async def post_many(
         self,
@@ -335,6 +343,42 @@ class Queue:
         )
         return subscription._consumer(self, self._options)
 
+    def group(
+        self,
+        key: str | None = None,
+        *,
+        buckets: int = 16,
+        member: str | None = None,
+        weight: float = 1.0,
+        selector: Selector = None,
+        **options: Unpack[GroupOptions],
+    ) -> Group:
+        """Make this session a member of the consumer group of the queue: it gets its share of the keys.
+
+        All messages of a key are in one bucket, and a bucket belongs to one member at a time, which gets them
+        in the order in which they were posted. Nothing is sent before ``async with``, ``await`` or receiving
+        makes it join. Leaving closes the queue. See :class:`bmq.groups.Group`, and the page *Groups* of the
+        documentation for what is promised when members come and go.
+
+        Args:
+            key: the name of an integer property, whose remainder is the bucket; None for the bucket that
+                ``post(..., key=...)`` sets.
+            buckets: how many buckets there are, 1 to 256: the same for all members. A broker evaluates up
+                to this many expressions a message.
+            member: the member's name, not used by two at once. One that comes back under its name gets the
+                buckets that it had. None makes a new one.
+            weight: this member's share beside the others', 0.01 to 100.
+            selector: what the group takes at all, as one expression: the same for all members.
+            options: see :class:`bmq.groups.GroupOptions`.
+
+        Raises:
+            UsageError: the queue was not opened for reading, or an argument is out of its range.
+            InvalidExpression: the key and the selector do not make a legal expression.
+        """
+        from bmq.groups import Group
+
+        return Group(self, key, buckets=buckets, member=member, weight=weight, selector=selector, **options)
+
     def _deliver(self, messages: list[Push], places: Places) -> None:
         """Take in messages that have just arrived for an unknown subscription."""
         self._subscriptions.deliver(messages, places)
@@ -425,7 +469,7 @@ class Queue:
 
     # life
 
-    async def close(self, timeout: float | None = None) -> None:
+    async def close(self, timeout: float | None = None, *, at_once: bool = False) -> None:
         """Close the queue in good order.
 
         Delivery stops; handlers in flight (inside ``async with message``, other than the one that calls this)
@@ -435,6 +479,9 @@ class Queue:
 
         Args:
             timeout: seconds for all of it; None for the session's ``close_timeout``.
+            at_once: have the broker end the subscriptions and take back what is unconfirmed in one step:
+                others get that before anything newer, where usually a few newer messages come first. What
+                arrives while handlers finish is given back too.
 
         Raises:
             RequestTimeout: the broker did not answer in time; the queue is closed all the same. Posts that
@@ -447,11 +494,11 @@ class Queue:
             if self._core.state is QueueState.CLOSED:
                 return
             seconds = self._driver.options.close_timeout if timeout is None else timeout
-            closing = self._close(self._connection.now() + seconds, asyncio.current_task())
+            closing = self._close(self._connection.now() + seconds, asyncio.current_task(), at_once)
             self._close_task = self._driver.keep(closing)
         await asyncio.shield(self._close_task)
 
-    async def _close(self, deadline: float, closer: asyncio.Task[object] | None) -> None:
+    async def _close(self, deadline: float, closer: asyncio.Task[object] | None, at_once: bool) -> None:
         self._shut(None)
         await drain([self], deadline, closer)
         handlers = self._handlers.busy(closer)
@@ -459,7 +506,7 @@ class Queue:
             logger.warning("closing %s, and the time is up: %s", self.uri, left_over(self.unacked, handlers))
             deadline = max(deadline, self._connection.now() + _FOR_THE_ANSWER)
         try:
-            await self._driver.close_queue(self._core, deadline)
+            await self._driver.close_queue(self._core, deadline, at_once=at_once)
         except QueueClosed:
             pass  # the session, or a failure, has closed it meanwhile
 
