@@ -30,7 +30,7 @@ def bucket_expression(key: str | None, buckets: int, bucket: int, selector: Sele
 
 def keyless_expression(key: str | None, selector: Selector) -> str:
     """Return what selects the messages that have no key."""
-    return _with(f"!exists({key or BUCKET})", selector, key)
+    return _with(f"!exists({BUCKET if key is None else key})", selector, key)
 
 
 def _with(match: str, selector: Selector, key: str | None) -> str:

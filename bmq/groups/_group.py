@@ -376,6 +376,12 @@ class Group:
         self._ready.append(lane)
         self._wake()
 
+    def withdraw(self, lane: Lane) -> None:
+        """Its messages are not handed out any more, until it is ready again."""
+        if lane in self._ready:
+            self._ready.remove(lane)
+            self._turn = _TURN
+
     def now(self) -> float:
         """The event loop's clock."""
         return asyncio.get_running_loop().time()
@@ -431,8 +437,6 @@ class Group:
             raise QueueClosed(f"queue {uri} is closed")
 
     def _lose_all(self, reason: Reason) -> None:
-        self._ready.clear()
-        self._turn = _TURN
         for lane in self._lanes:
             lane.lose(reason)
 

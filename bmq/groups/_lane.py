@@ -146,6 +146,7 @@ class Lane:
         """The bucket went, or may have gone."""
         self._losses += 1
         self._head = None
+        self._group.withdraw(self)
         self._emptied.set()
         if not self.owned or self.bucket is None:
             return
