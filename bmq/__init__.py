@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from bmq import broker as broker
     from bmq import delays as delays
     from bmq import errors, events
+    from bmq import groups as groups
     from bmq import spark as spark
     from bmq import subscriptions as subscriptions
     from bmq import testing as testing
@@ -218,7 +219,18 @@ _NAMES = {
     ],
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = ("admin", "broker", "delays", "errors", "events", "spark", "subscriptions", "testing", "workers")
+_MODULES = (
+    "admin",
+    "broker",
+    "delays",
+    "errors",
+    "events",
+    "groups",
+    "spark",
+    "subscriptions",
+    "testing",
+    "workers",
+)
 
 # Type checkers see only the imports above, and report any other name as an error.
 if not TYPE_CHECKING:

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 __all__ = [
     "ATTEMPTS",
+    "BUCKET",
     "CANCEL",
     "DEADLINE",
     "DESTINATION",
@@ -36,6 +37,9 @@ T = TypeVar("T")
 
 PREFIX: Final = "bmq_"
 """How all of them begin. Names that begin like this are reserved for what may come."""
+
+BUCKET: Final = "bmq_bucket"
+"""INT32 or INT64: the bucket of the message's key: 0 to 2**31 - 1. Consumer groups share the work by it."""
 
 POSTED: Final = "bmq_posted"
 """INT64: when a message was first posted, in milliseconds since 1970 (UTC)."""

@@ -8,13 +8,13 @@ from asyncio import get_running_loop
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from bmq.client._counting import Arrival, ReceiveCounts, size_of
 from bmq.client._deadline import within
 from bmq.client._definition import Definition, Places, changed_options
 from bmq.client._handlers import Handlers
-from bmq.client._posting import ObservedPoster, Poster, PostFuture, tagged
+from bmq.client._posting import ObservedPoster, Poster, PostFuture, completed
 from bmq.client._subscriptions import Subscriptions
 from bmq.client.consumer import Consumer, Subscription
 from bmq.client.message import Ack, Message, MessageBatch, PostReport, PutMessage
@@ -24,6 +24,7 @@ from bmq.protocol.client.queue import QueueState, SubscriptionOptions
 from bmq.wire.constants import Compression
 from bmq.wire.control import QueueFlags
 from bmq.wire.guid import guid_from_text
+from bmq.wire.keys import Key
 from bmq.wire.properties import PropertyInput
 from bmq.wire.push import GUID, Push
 from bmq.wire.uri import QueueUri
@@ -31,6 +32,7 @@ from bmq.wire.uri import QueueUri
 if TYPE_CHECKING:
     from bmq.client._driver import Driver
     from bmq.client.session import Session
+    from bmq.groups import Group, GroupOptions
     from bmq.subscriptions import Selector
 
 __all__ = ["DEFAULT_MAX_UNCONFIRMED_BYTES", "DEFAULT_MAX_UNCONFIRMED_MESSAGES", "Queue"]
@@ -186,6 +188,7 @@ class Queue:
         tags: Iterable[str] = (),
         guid: str | None = None,
         compression: Compression | None = None,
+        key: Key | None = None,
         delay: float | None = None,
         not_before: datetime | float | None = None,
         timeout: float | None = None,
@@ -207,6 +210,8 @@ class Queue:
                 upper-case hexadecimal digits. The broker drops a second message with the same GUID within
                 its deduplication window.
             compression: how the payload is compressed; None for the queue's default.
+            key: what must stay in order: messages of one key go to one member of a consumer group, see
+                :meth:`group`. It becomes the property ``bmq_bucket``.
             delay: seconds until it is due.
             not_before: when it is due: a datetime with a time zone, or seconds since 1970.
             timeout: seconds to wait for the outcome; None leaves it to the queue's deduplication time, after
@@ -231,9 +236,12 @@ class Queue:
                     tags=tags,
                     guid=guid,
                     compression=compression,
+                    key=key,
                     delay=delay,
                     not_before=not_before,
                 )
+        if tags or key is not None:
+            properties = completed(properties, tags, key)
         if delay is not None or not_before is not None:
             from bmq.client._delaying import delayed
 
@@ -241,15 +249,11 @@ class Queue:
             here = self._delayed_in == self._uri.canonical
             properties = delayed(properties, delay, not_before, None if here else self._uri.canonical)
             queue = self if here else await self.session.output(self._delayed_in)
-            return await queue.post(
-                payload, properties=properties, tags=tags, guid=guid, compression=compression
-            )
+            return await queue.post(payload, properties=properties, guid=guid, compression=compression)
         flow = self._driver.flow
         while not flow.takes_posts:
             await self._driver.room(self._core)
-        return await self._poster.post(
-            payload, tagged(properties, tags) if tags else properties, guid, compression
-        )
+        return await self._poster.post(payload, properties, guid, compression)
 
     def post_nowait(
         self,
@@ -259,6 +263,7 @@ class Queue:
         tags: Iterable[str] = (),
         guid: str | None = None,
         compression: Compression | None = None,
+        key: Key | None = None,
     ) -> PostFuture:
         """Post a message without waiting.
 
@@ -275,7 +280,9 @@ class Queue:
         if not self._driver.core.posts.has_room:
             self._core.counts.turned_away()
             raise self._driver.flow.full()
-        return self._poster.post(payload, tagged(properties, tags) if tags else properties, guid, compression)
+        if tags or key is not None:
+            properties = completed(properties, tags, key)
+        return self._poster.post(payload, properties, guid, compression)
 
     async def post_many(
         self,
@@ -435,6 +442,42 @@ class Queue:
         )
         return subscription._consumer(self, self._options)
 
+    def group(
+        self,
+        key: str | None = None,
+        *,
+        buckets: int = 16,
+        member: str | None = None,
+        weight: float = 1.0,
+        selector: Selector = None,
+        **options: Unpack[GroupOptions],
+    ) -> Group:
+        """Make this session a member of the consumer group of the queue: it gets its share of the keys.
+
+        All messages of a key are in one bucket, and a bucket belongs to one member at a time, which gets them
+        in the order in which they were posted. Nothing is sent before ``async with``, ``await`` or receiving
+        makes it join. Leaving closes the queue. See :class:`bmq.groups.Group`, and the page *Groups* of the
+        documentation for what is promised when members come and go.
+
+        Args:
+            key: the name of an integer property, whose remainder is the bucket; None for the bucket that
+                ``post(..., key=...)`` sets.
+            buckets: how many buckets there are, 1 to 256: the same for all members. A broker evaluates up
+                to this many expressions a message.
+            member: the member's name, not used by two at once. One that comes back under its name gets the
+                buckets that it had. None makes a new one.
+            weight: this member's share beside the others', 0.01 to 100.
+            selector: what the group takes at all, as one expression: the same for all members.
+            options: see :class:`bmq.groups.GroupOptions`.
+
+        Raises:
+            UsageError: the queue was not opened for reading, or an argument is out of its range.
+            InvalidExpression: the key and the selector do not make a legal expression.
+        """
+        from bmq.groups import Group
+
+        return Group(self, key, buckets=buckets, member=member, weight=weight, selector=selector, **options)
+
     def _deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
         """Take in messages that have just arrived for an unknown subscription."""
         self._subscriptions.deliver(messages, places, arrival)
@@ -556,7 +599,7 @@ class Queue:
 
     # life
 
-    async def close(self, timeout: float | None = None) -> None:
+    async def close(self, timeout: float | None = None, *, at_once: bool = False) -> None:
         """Close the queue in good order.
 
         Delivery stops; handlers in flight (inside ``async with message``, other than the one that calls this)
@@ -566,6 +609,9 @@ class Queue:
 
         Args:
             timeout: seconds for all of it; None for the session's ``close_timeout``.
+            at_once: have the broker end the subscriptions and take back what is unconfirmed in one step:
+                others get that before anything newer, where usually a few newer messages come first. What
+                arrives while handlers finish is given back too.
 
         Raises:
             RequestTimeout: the broker did not answer in time; the queue is closed all the same. Posts that
@@ -578,11 +624,11 @@ class Queue:
             if self._core.state is QueueState.CLOSED:
                 return
             seconds = self._driver.options.close_timeout if timeout is None else timeout
-            closing = self._close(self._connection.now() + seconds, asyncio.current_task())
+            closing = self._close(self._connection.now() + seconds, asyncio.current_task(), at_once)
             self._close_task = self._driver.keep(closing)
         await asyncio.shield(self._close_task)
 
-    async def _close(self, deadline: float, closer: asyncio.Task[object] | None) -> None:
+    async def _close(self, deadline: float, closer: asyncio.Task[object] | None, at_once: bool) -> None:
         self._shut(None)
         await drain([self], deadline, closer)
         handlers = self._handlers.busy(closer)
@@ -595,7 +641,7 @@ class Queue:
             )
             deadline = max(deadline, self._connection.now() + _FOR_THE_ANSWER)
         try:
-            await self._driver.close_queue(self._core, deadline)
+            await self._driver.close_queue(self._core, deadline, at_once=at_once)
         except QueueClosed:
             pass  # the session, or a failure, has closed it meanwhile
 
