@@ -353,6 +353,11 @@ class Session:
         return self._driver.core.state
 
     @property
+    def address(self) -> str:
+        """The broker's address that is connected, or is tried next: ``tcp://host:port``."""
+        return self._driver.address
+
+    @property
     def interceptors(self) -> tuple[Interceptor, ...]:
         """The interceptors it has, installed ones first."""
         return self._driver.hooks.interceptors
