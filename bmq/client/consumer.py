@@ -151,10 +151,10 @@ class Consumer:
     def stats(self) -> ConsumerStats:
         """Return a snapshot of what the consumer has received."""
         self.queue._confirming.finish()
-        return consumer_stats(self._counts, self._waiting)
+        return consumer_stats(self._counts, self._in_line)
 
     @property
-    def _waiting(self) -> tuple[int, int]:
+    def _in_line(self) -> tuple[int, int]:
         """How many messages wait for the application, and their size."""
         return len(self._messages), self._counted_bytes - self._taken_bytes
 

@@ -167,12 +167,12 @@ class Queue:
     def stats(self) -> QueueStats:
         """Return a snapshot of what was posted to the queue and received from it."""
         self._confirming.finish()
-        return queue_stats(self._core, self._counts, self._waiting)
+        return queue_stats(self._core, self._counts, self._in_line)
 
     @property
-    def _waiting(self) -> tuple[int, int]:
+    def _in_line(self) -> tuple[int, int]:
         """How many messages wait for the application, and their size."""
-        waiting = [consumer._waiting for consumer in self._subscriptions.consumers()]
+        waiting = [consumer._in_line for consumer in self._subscriptions.consumers()]
         return sum(count for count, _ in waiting), sum(size for _, size in waiting)
 
     def __repr__(self) -> str:
