@@ -61,9 +61,11 @@ async def test_filters_get_all_of_their_messages_once_one_that_left_is_back(
     count = 3000
     writer = await (await bmq_connect()).open_queue(bmq_queue_uri, write=True)
 
-    async def open_filter(text: str) -> bmq.Consumer:
+    async def open_filter(text: str, window: int) -> bmq.Consumer:
         session = await bmq_connect(repeat_subscriptions_after=0.5)
-        queue = await session.open_queue(bmq_queue_uri, read=True, subscriptions=[text])
+        queue = await session.open_queue(
+            bmq_queue_uri, read=True, max_unconfirmed_messages=window, subscriptions=[text]
+        )
         return queue.subscriptions[0]
 
     async def receive(consumer: bmq.Consumer, numbers: set[int]) -> None:
@@ -72,17 +74,18 @@ async def test_filters_get_all_of_their_messages_once_one_that_left_is_back(
             message.confirm()
 
     staying: set[int] = set()
-    others = await open_filter("x >= 1")
-    reading = asyncio.create_task(receive(others, staying))
-    leaving = await open_filter("x == 0")
-    posting = asyncio.create_task(
-        writer.post_many([bmq.PutMessage(b"%d" % n, {"x": n % 3}) for n in range(count)])
-    )
-    await take(leaving, 100)
+    reading = asyncio.create_task(receive(await open_filter("x >= 1", 1000), staying))
+    leaving = await open_filter("x == 0", 50)
+    first, rest = range(900), range(900, count)
+    await writer.post_many([bmq.PutMessage(b"%d" % n, {"x": n % 3}) for n in first])
+    await take(leaving, 50)
     await leaving.queue.close()
-    (await posting).raise_for_failures()
+    for at in range(rest.start, rest.stop, 50):
+        report = await writer.post_many([bmq.PutMessage(b"%d" % n, {"x": n % 3}) for n in range(at, at + 50)])
+        report.raise_for_failures()
+    assert len(staying) < 2000  # the others stand still
     back: set[int] = set()
-    returning = asyncio.create_task(receive(await open_filter("x == 0"), back))
+    returning = asyncio.create_task(receive(await open_filter("x == 0", 1000), back))
     await eventually(lambda: len(back) + len(staying) == count, timeout=60)
     assert back == set(range(0, count, 3))
     for task in (reading, returning):
