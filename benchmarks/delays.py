@@ -5,8 +5,8 @@ usage: python benchmarks/delays.py waiting --broker tcp://127.0.0.1:30114 --pid 
 
 ``waiting`` posts messages that are due in an hour, and up to 200 a second that are due in 1 to 4 seconds; PID
 is the broker's, whose time on the processor is read. ``cluster`` kills the primary of three nodes again and
-again while two movers pass messages on, and counts what was lost, early, late or there twice; requests are made
-and answered meanwhile, and messages fail and come back.
+again while two movers pass messages on, and counts what was lost, early, late or there twice; requests are
+made and answered meanwhile, and messages fail and come back.
 """
 
 from __future__ import annotations
@@ -78,10 +78,12 @@ class Run:
         """What became of them."""
         late = sorted(times[0] - self.due[data] for data, times in self.seen.items())
         twice = sum(len(times) - 1 for times in self.seen.values())
+        early = sum(each < 0 for each in late)
         p50, p99 = late[len(late) // 2], late[len(late) * 99 // 100]
         return (
             f"{len(self.due):,} posted, {len(self.due) - len(self.seen)} lost, {twice} twice "
-            f"(of these delivered again {self.redelivered}), {sum(each < 0 for each in late)} early; late p50 {p50 * 1000:.1f} ms, p99 {p99 * 1000:.1f} ms, "
+            f"(of these delivered again {self.redelivered}), {early} early; "
+            f"late p50 {p50 * 1000:.1f} ms, p99 {p99 * 1000:.1f} ms, "
             f"most {late[-1] * 1000:.0f} ms"
         )
 
