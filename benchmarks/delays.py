@@ -5,18 +5,21 @@ usage: python benchmarks/delays.py waiting --broker tcp://127.0.0.1:30114 --pid 
 
 ``waiting`` posts messages that are due in an hour, and up to 200 a second that are due in 1 to 4 seconds; PID
 is the broker's, whose time on the processor is read. ``cluster`` kills the primary of three nodes again and
-again while two movers pass messages on, and counts what was lost, early, late or there twice.
+again while two movers pass messages on, and counts what was lost, early, late or there twice; requests are
+made and answered meanwhile, and messages fail and come back.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import signal
 import statistics
 import tempfile
 import time
+from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -44,6 +47,7 @@ class Run:
         self.uri = fresh_queue_uri(domain, "delays")
         self.due: dict[bytes, float] = {}
         self.seen: dict[bytes, list[float]] = {}
+        self.redelivered = 0
 
     async def post(self, queue: bmq.Queue, seconds: float) -> None:
         """Post 200 messages a second that are due in 1 to 4 seconds."""
@@ -59,7 +63,9 @@ class Run:
     async def consume(self, queue: bmq.Queue) -> None:
         """Note when messages arrive."""
         async for message in queue:
-            self.seen.setdefault(message.data, []).append(time.time())
+            times = self.seen.setdefault(message.data, [])
+            self.redelivered += bool(times) and message.redelivered
+            times.append(time.time())
             message.confirm()
 
     async def complete(self) -> None:
@@ -72,10 +78,12 @@ class Run:
         """What became of them."""
         late = sorted(times[0] - self.due[data] for data, times in self.seen.items())
         twice = sum(len(times) - 1 for times in self.seen.values())
+        early = sum(each < 0 for each in late)
         p50, p99 = late[len(late) // 2], late[len(late) * 99 // 100]
         return (
-            f"{len(self.due):,} posted, {len(self.due) - len(self.seen)} lost, {twice} twice, "
-            f"{sum(each < 0 for each in late)} early; late p50 {p50 * 1000:.1f} ms, p99 {p99 * 1000:.1f} ms, "
+            f"{len(self.due):,} posted, {len(self.due) - len(self.seen)} lost, {twice} twice "
+            f"(of these delivered again {self.redelivered}), {early} early; "
+            f"late p50 {p50 * 1000:.1f} ms, p99 {p99 * 1000:.1f} ms, "
             f"most {late[-1] * 1000:.0f} ms"
         )
 
@@ -141,6 +149,7 @@ async def lose_nodes(program: str, laps: int, down: float) -> None:
                 movers = [await mover(stack, nodes, run.uri) for _ in range(2)]
                 consuming = asyncio.create_task(run.consume(queue))
                 posting = asyncio.create_task(run.post(queue, laps * (2 * down + 8)))
+                others = asyncio.create_task(answers_and_retries(nodes, posting))
                 outages: list[float] = []
                 for _ in range(laps):
                     await asyncio.sleep(down)
@@ -159,8 +168,58 @@ async def lose_nodes(program: str, laps: int, down: float) -> None:
                     f"{laps} times the primary killed, back after {statistics.mean(outages):.1f} s; "
                     f"the movers passed on {shares}; {run.told()}"
                 )
+                print(await others)
         finally:
             await cluster.stop()
+
+
+async def answers_and_retries(nodes: str, until: asyncio.Task[None]) -> str:
+    """Make requests, and have messages fail twice and come back, for as long as a task runs."""
+    asked, retried = (fresh_queue_uri("bmq.test.persistent.priority.sc", each) for each in ("asked", "again"))
+    app = bmq.App(nodes)
+    handled: Counter[bytes] = Counter()
+
+    @app.responder(asked, concurrency=5)
+    async def double(message: bmq.Message) -> bytes:
+        return b"%d" % (2 * int(message.data))
+
+    @app.consumer(retried, concurrency=5, retry=bmq.Backoff(1.0, retries=1000, durable=True))
+    async def handle(message: bmq.Message) -> None:
+        if "bmq_attempts" not in message.properties:
+            raise OSError("not now")
+        handled[message.data] += 1
+
+    logging.getLogger("bmq.workers").setLevel(logging.ERROR)
+    serving = asyncio.create_task(app.run(signals=False))
+    outcomes: Counter[str] = Counter()
+    posted = 0
+    async with bmq.connect(nodes) as session:
+        questions = await session.open_queue(asked, write=True)
+        output = await session.open_queue(retried, write=True)
+
+        async def ask(number: int) -> None:
+            try:
+                reply = await questions.request(b"%d" % number, timeout=60)
+            except bmq.Error as error:
+                outcomes[type(error).__name__] += 1
+            else:
+                outcomes["right" if int(reply.data) == 2 * number else "wrong"] += 1
+
+        async with asyncio.TaskGroup() as group:
+            while not until.done():
+                group.create_task(ask(posted))
+                group.create_task(output.post(b"%d" % posted))
+                posted += 1
+                await asyncio.sleep(0.05)
+        patience = time.time() + 60
+        while len(handled) < posted and time.time() < patience:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    app.stop()
+    await serving
+    return (
+        f"{posted} requests: {dict(outcomes)}; {posted} messages that failed and came back: "
+        f"{posted - len(handled)} lost, {sum(handled.values()) - len(handled)} handled twice"
+    )
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from bmq.client.consumer import Consumer
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.conventions import DUE
-from bmq.errors import ConfigureQueueError, ProtocolError, RequestTimeout, UsageError
+from bmq.errors import ConfigureQueueError, Error, ProtocolError, RequestTimeout, UsageError
 
 __all__ = ["DueMessages"]
 
@@ -22,6 +22,8 @@ logger = logging.getLogger("bmq.delays")
 
 # Seconds after which the clock is looked at again: somebody may have set it.
 _LOOK_AT_THE_CLOCK = 1.0
+# So many times what may be held, and nothing more is asked for.
+_FAR_TOO_MUCH = 4.0
 
 
 class DueMessages:
@@ -179,7 +181,9 @@ class DueMessages:
             try:
                 async with asyncio.timeout(min(next_due - now, self._move_at - now, _LOOK_AT_THE_CLOCK)):
                     batch = await anext(self._arrivals)
-            except TimeoutError:
+            except TimeoutError as error:
+                if isinstance(error, Error):
+                    raise
                 continue
             for message in batch:
                 if message.guid not in self._guids:  # else it was delivered again
@@ -211,9 +215,10 @@ class DueMessages:
         elif not self._full(0.25):
             self._span = min(self._lookahead, self._span * 2)
         horizon = self._next_horizon(now)
-        # What is long due waits for whoever takes it from here: nothing more until it is taken.
+        # What is long due waits for whoever takes it from here: nothing more until it is taken. Nor when very
+        # much was put off: each move lets the broker deliver as much as may be held once more.
         behind = self._held and self._held[0][0] < now - self._tick
-        if not behind and (self._moving is None or self._moving.done()):
+        if not behind and not self._full(_FAR_TOO_MUCH) and (self._moving is None or self._moving.done()):
             self._moving = asyncio.create_task(self._configure(horizon), name="horizon")
 
     def _next_horizon(self, now: float) -> float:
