@@ -107,7 +107,9 @@ class TestSharing:
     ) -> None:
         async with reader.group("k", member="twin") as one, another.group("k", member="twin") as two:
             await post(writer, *range(160))
-            await eventually(lambda: sum(c.buffered for q in (reader, another) for c in q.subscriptions) > 100)
+            await eventually(
+                lambda: sum(c.buffered for q in (reader, another) for c in q.subscriptions) > 100
+            )
             received: list[set[int]] = []
             for group in (one, two):
                 buckets: set[int] = set()
@@ -223,9 +225,7 @@ class TestHooks:
     ) -> None:
         happened: list[GroupEvent] = []
         dropped: list[int] = []
-        async with reader.group(
-            "k", on_event=happened.append, drop=dropped.append, idle_after=0.05
-        ) as group:
+        async with reader.group("k", on_event=happened.append, drop=dropped.append, idle_after=0.05) as group:
             await post(writer, 1, 2)
             messages = [await group.receive(timeout=5) for _ in range(2)]
             held = next(message for message in messages if message.data == b"1")
@@ -248,7 +248,10 @@ class TestHooks:
         reader = await session.open_queue(bmq_queue_uri, read=True, write=True)
         lost = asyncio.Event()
         async with reader.group(
-            "k", buckets=1, drop=dropped.append, on_event=lambda e: lost.set() if isinstance(e, Lost) else None
+            "k",
+            buckets=1,
+            drop=dropped.append,
+            on_event=lambda e: lost.set() if isinstance(e, Lost) else None,
         ) as group:
             await post(reader, 1)
             message = await group.receive(timeout=5)
@@ -260,7 +263,9 @@ class TestHooks:
             assert group.receive_nowait() is None
             await eventually(lambda: dropped == [0])
 
-    async def test_what_a_hook_raises_reaches_the_receiver(self, writer: bmq.Queue, reader: bmq.Queue) -> None:
+    async def test_what_a_hook_raises_reaches_the_receiver(
+        self, writer: bmq.Queue, reader: bmq.Queue
+    ) -> None:
         def load(bucket: int) -> None:
             raise LookupError(f"no state of {bucket}")
 
@@ -283,7 +288,9 @@ class TestWindows:
         self, writer: bmq.Queue, reader: bmq.Queue, caplog: pytest.LogCaptureFixture
     ) -> None:
         happened: list[GroupEvent] = []
-        async with reader.group("k", buckets=2, on_event=happened.append, max_unconfirmed_messages=10) as group:
+        async with reader.group(
+            "k", buckets=2, on_event=happened.append, max_unconfirmed_messages=10
+        ) as group:
             assert "a window of 10 messages a bucket" in caplog.text
             await post(writer, *range(0, 40, 2))
             held = [await group.receive(timeout=5)]
