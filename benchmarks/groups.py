@@ -25,6 +25,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -33,6 +34,7 @@ from cluster import Cluster, EmbeddedNode, RealCluster
 import bmq
 from bmq.broker import Broker
 from bmq.testing import fresh_queue_uri
+from tests.waiting import eventually
 
 DOMAIN = "bmq.test.mem.priority"
 KEYS = 1000
@@ -49,6 +51,9 @@ async def be_member(arguments: argparse.Namespace) -> None:
     out = sys.stdout.fileno()
     async with bmq.connect(arguments.uri) as session:
         queue = await session.open_queue(arguments.queue, read=True)
+        if not arguments.buckets:
+            os.write(out, b"ready\n")
+            await _handle_all(queue, out)
         group = queue.group(
             "key",
             buckets=arguments.buckets,
@@ -68,18 +73,42 @@ async def be_member(arguments: argparse.Namespace) -> None:
             await handling
 
 
-async def _handle(group: bmq.groups.Group, work: float, out: int, count_only: bool) -> None:
-    count, written = 0, time.monotonic()
-    async for message in group:
-        if count_only:
-            count += 1
+async def _handle_all(queue: bmq.Queue, out: int) -> None:
+    """What the same costs without a group."""
+    count = 0
+    async for batch in queue.batches():
+        batch.confirm()
+        count += len(batch)
+        os.write(out, b"count %d\n" % count)
+
+
+async def _count(group: bmq.groups.Group, out: int) -> None:
+    """Confirm at once, and say from time to time how many there were."""
+    count = 0
+
+    async def say() -> None:
+        said = 0
+        while True:
+            await asyncio.sleep(0.02)
+            if count != said:
+                said = count
+                os.write(out, b"count %d\n" % count)
+
+    saying = asyncio.create_task(say())
+    try:
+        async for message in group:
             message.confirm()
-            if not count % 100 and time.monotonic() > written + 0.05:
-                written = time.monotonic()
-                os.write(out, b"count %d\n" % count)
-            if not group._ready:
-                os.write(out, b"count %d\n" % count)
-            continue
+            count += 1
+            if not count % 200:
+                await asyncio.sleep(0)
+    finally:
+        saying.cancel()
+
+
+async def _handle(group: bmq.groups.Group, work: float, out: int, count_only: bool) -> None:
+    if count_only:
+        await _count(group, out)
+    async for message in group:
         begun = time.monotonic_ns()
         async with message:
             if work:
@@ -306,10 +335,9 @@ async def handover(arguments: argparse.Namespace) -> None:
             print(f"{name:28} {balance(producer.acknowledged, members)}", flush=True)
 
 
-async def _start(uri: str, queue: str, *names: str, work: float = 0.0, **options: float) -> list[Member]:
-    return list(
-        await asyncio.gather(*(Member(name).start(uri, queue, work=work, **options) for name in names))
-    )  # type: ignore[arg-type]
+async def _start(uri: str, queue: str, *names: str, work: float = 0.0, **options: Any) -> list[Member]:
+    starting = (Member(name).start(uri, queue, work=work, **options) for name in names)
+    return list(await asyncio.gather(*starting))
 
 
 async def _nothing(uri: str, queue: str, producer: Producer) -> list[Member]:
@@ -319,7 +347,7 @@ async def _nothing(uri: str, queue: str, producer: Producer) -> list[Member]:
     return members
 
 
-async def _join(uri: str, queue: str, producer: Producer, **options: float) -> list[Member]:
+async def _join(uri: str, queue: str, producer: Producer, **options: Any) -> list[Member]:
     members = await _start(uri, queue, "a", "b", **options)
     producer.start()
     await asyncio.sleep(1)
@@ -439,15 +467,18 @@ async def rates(arguments: argparse.Namespace) -> None:
                 began, used = time.monotonic(), cpu(arguments.pid)
                 for start in range(0, arguments.messages, 5000):
                     await writer.post_many(_numbered(start, min(start + 5000, arguments.messages)))
-                    while start + 5000 - sum(member.count for member in members) > 20_000:
-                        await asyncio.sleep(0.001)
-                while sum(member.count for member in members) < arguments.messages:
-                    await asyncio.sleep(0.001)
+                    await have(members, start - 15_000)
+                await have(members, arguments.messages)
                 took, used = time.monotonic() - began, cpu(arguments.pid) - used
                 for member in members:
                     await member.end()
             each = f"{used / arguments.messages * 1e6:>28.1f}" if arguments.pid else f"{'':>28}"
             print(f"{buckets:>8} {count:>8} {arguments.messages / took:>11,.0f} {each}", flush=True)
+
+
+async def have(members: list[Member], count: int) -> None:
+    """Wait until they have had so many messages."""
+    await eventually(lambda: sum(member.count for member in members) >= count, 300)
 
 
 def _numbered(first: int, last: int) -> Iterator[bmq.PutMessage]:

@@ -88,10 +88,6 @@ class Group:
         buckets: how many buckets there are.
         key: the integer property that the buckets are made of; None for the property ``bmq_bucket``.
         weight: its share beside the others'.
-        load: see :class:`bmq.groups.GroupOptions`, also for the following.
-        drop: called with a bucket that has gone.
-        settle: how long a bucket that has come waits, in seconds.
-        grace: how long messages in hand are waited for, in seconds.
     """
 
     def __init__(
@@ -119,10 +115,10 @@ class Group:
         self.buckets = buckets
         self.member = member or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self.weight = weight
-        self.load = load
-        self.drop = drop
-        self.settle = settle
-        self.grace = grace
+        self._load = load
+        self._drop = drop
+        self._settle = settle
+        self._grace = grace
         self._idle_after = idle_after
         self._on_event = on_event
         tie = secrets.token_bytes(8)
@@ -317,10 +313,10 @@ class Group:
         watching = self.queue.session.events()
         await asyncio.gather(*(lane.consumer.open() for lane in self._lanes))
         for lane in self._lanes:
-            self.spawn(lane.run())
-        self.spawn(self._watch(watching))
+            self._spawn(lane.run())
+        self._spawn(self._watch(watching))
         if self._idle_after is not None:
-            self.spawn(self._look_for_idle(self._idle_after))
+            self._spawn(self._look_for_idle(self._idle_after))
 
     async def close(self) -> None:
         """Leave the group, and close the queue.
@@ -349,7 +345,7 @@ class Group:
             # In one step: what this member has comes before what is new, for those who take its buckets.
             await self.queue.close(at_once=True)
         finally:
-            self.grace = 0.0  # what was in hand has had its time
+            self._grace = 0.0  # what was in hand has had its time
             for lane in self._lanes:
                 lane.lose(Reason.LEFT)
             for lane in self._lanes:
@@ -371,22 +367,22 @@ class Group:
 
     # what the lanes call
 
-    def ready(self, lane: Lane) -> None:
+    def _offer(self, lane: Lane) -> None:
         """Messages of a bucket can be handed out."""
         self._ready.append(lane)
         self._wake()
 
-    def withdraw(self, lane: Lane) -> None:
+    def _withdraw(self, lane: Lane) -> None:
         """Its messages are not handed out any more, until it is ready again."""
         if lane in self._ready:
             self._ready.remove(lane)
             self._turn = _TURN
 
-    def now(self) -> float:
+    def _now(self) -> float:
         """The event loop's clock."""
         return asyncio.get_running_loop().time()
 
-    def tell(self, event: GroupEvent) -> None:
+    def _tell(self, event: GroupEvent) -> None:
         """Tell the application."""
         if isinstance(event, Full) and not self._warned:
             self._warned = True
@@ -407,7 +403,7 @@ class Group:
             except Exception:
                 logger.exception("on_event failed on %r", event)
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Do something in the background; what it raises ends the group."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -443,7 +439,7 @@ class Group:
     async def _look_for_idle(self, after: float) -> None:
         while True:
             await asyncio.sleep(after / 4)
-            since = self.now() - after
+            since = self._now() - after
             for lane in self._lanes:
                 if lane.owned and lane.last < since and not lane.consumer.buffered and not lane.in_hand:
                     lane.lose(Reason.IDLE)

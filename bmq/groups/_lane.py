@@ -98,24 +98,24 @@ class Lane:
             self._head = message
             self._emptied.clear()
             self._look()
-            group.ready(self)
+            group._offer(self)
             await self._emptied.wait()
 
     async def _gain(self, bucket: int) -> None:
         group = self._group
         if self._dropping is not None:
             await self._dropping
-        if group.settle:
-            await asyncio.sleep(group.settle)
+        if group._settle:
+            await asyncio.sleep(group._settle)
         losses = self._losses
-        await call(group.load, bucket)
+        await call(group._load, bucket)
         if losses != self._losses:
             # It went while it was loaded.
-            await call(group.drop, bucket)
+            await call(group._drop, bucket)
             return
         self.owned = True
-        self.last = group.now()
-        group.tell(Gained(bucket))
+        self.last = group._now()
+        group._tell(Gained(bucket))
 
     def take(self) -> Message | None:
         """Return the next message; None if there is none, and the lane is not ready any more."""
@@ -128,7 +128,7 @@ class Lane:
                 self._emptied.set()
                 return None
         self._in_hand.append(message)
-        self.last = self._group.now()
+        self.last = self._group._now()
         return message
 
     def _look(self) -> None:
@@ -140,35 +140,35 @@ class Lane:
             self._full = False
         elif not self._full:
             self._full = True
-            self._group.tell(Full(self.bucket, unconfirmed, self._window))
+            self._group._tell(Full(self.bucket, unconfirmed, self._window))
 
     def lose(self, reason: Reason) -> None:
         """The bucket went, or may have gone."""
         self._losses += 1
         self._head = None
-        self._group.withdraw(self)
+        self._group._withdraw(self)
         self._emptied.set()
         if not self.owned or self.bucket is None:
             return
         self.owned = False
         in_hand = self.in_hand
-        self._group.tell(Lost(self.bucket, reason, in_hand))
-        if self._group.drop is not None:
+        self._group._tell(Lost(self.bucket, reason, in_hand))
+        if self._group._drop is not None:
             self._settled = asyncio.Event()
             if not in_hand:
                 self._settled.set()
-            self._dropping = self._group.spawn(self._drop(self.bucket, self._settled))
+            self._dropping = self._group._spawn(self._drop(self.bucket, self._settled))
 
     async def _drop(self, bucket: int, settled: asyncio.Event) -> None:
         """Call the hook once nothing of the bucket is in the application's hands, or it took too long."""
         try:
-            async with asyncio.timeout(self._group.grace):
+            async with asyncio.timeout(self._group._grace):
                 await settled.wait()
         except TimeoutError:
             pass
         self._settled = self._dropping = None
         self._in_hand.clear()
-        await call(self._group.drop, bucket)
+        await call(self._group._drop, bucket)
 
     async def dropped(self) -> None:
         """Wait until the hook was called, if it has to be."""

@@ -1,6 +1,6 @@
 """Members come, leave, die and dawdle at random, beside a model of who has what.
 
-The model is the ranking alone: it says who has a bucket after each change, which the broker is not asked. What
+The model is the ranking alone: it says who has a bucket after each change, without asking the broker. What
 was posted while nobody came or went has to arrive at the owners that it names, each message once, in order.
 """
 
@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import random
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import pytest
 
@@ -69,7 +69,7 @@ class Member:
 
 
 @contextlib.asynccontextmanager
-async def broker_and_writer(uri: str) -> AsyncIterator[tuple[str, bmq.Queue]]:
+async def broker_and_writer(uri: str) -> AsyncGenerator[tuple[str, bmq.Queue]]:
     async with Broker(port=0) as broker, bmq.connect(broker.uri) as session:
         yield broker.uri, await session.open_queue(uri, write=True)
 

@@ -7,7 +7,8 @@ import pytest
 from bmq.errors import InvalidArgument
 from bmq.wire.keys import Key, key_bucket
 
-#: CRC-32C of "123456789" is its check value, of 32 zero bytes it is in RFC 3720; both without the highest bit.
+#: The check value of CRC-32C is that of "123456789"; RFC 3720 has that of 32 zero bytes. Both without the
+#: highest bit.
 VECTORS: list[tuple[Key, int]] = [
     ("123456789", 0xE3069283 & 0x7FFFFFFF),
     (b"123456789", 0xE3069283 & 0x7FFFFFFF),
