@@ -335,9 +335,9 @@ def _tell(span: Span, consumer: Consumer, messages: Sequence[Message]) -> None:
             span.set_attribute(names.REDELIVERED, True)
     else:
         span.set_attribute(names.BATCH_MESSAGE_COUNT, len(messages))
-    selector = consumer.selector
-    if isinstance(selector, str) and selector:
-        span.set_attribute(names.SUBSCRIPTION_NAME, selector)
+    expressions = consumer.expressions
+    if len(expressions) == 1 and expressions[0]:
+        span.set_attribute(names.SUBSCRIPTION_NAME, expressions[0])
 
 
 def _reason(error: PostError) -> str:
