@@ -106,8 +106,19 @@ def test_the_public_names_of_a_queue_and_a_consumer() -> None:
         "stats",
     }
     assert public(bmq.Queue) == receiving | {
-        *("close", "closed", "configure", "confirm", "flush", "post", "post_many", "post_nowait", "readable"),
-        *("state", "stats", "subscribe", "subscriptions", "unacked", "unclaimed", "uri", "writable"),
+        *("close", "closed", "configure", "confirm", "flush", "group", "post", "post_many", "post_nowait"),
+        *(
+            "readable",
+            "request",
+            "state",
+            "stats",
+            "subscribe",
+            "subscriptions",
+            "unacked",
+            "unclaimed",
+            "uri",
+        ),
+        *("waiting", "writable"),
     }
 
 
