@@ -24,7 +24,7 @@ from rich.table import Table
 #: The ways to be seen, see ``clients/ours.py``; all are compared with the first.
 WAYS = {
     "": "nothing switched on",
-    "interceptors": "five interceptors that do nothing",
+    "interceptor": "an interceptor that does nothing",
 }
 BEFORE = "before"
 CASES = {"post_many": "consume_batches", "post_nowait": "consume"}

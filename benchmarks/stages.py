@@ -23,8 +23,10 @@ from harness import machine
 from rich.console import Console
 from rich.table import Table
 
+from bmq.client._counting import ReceiveCounts
 from bmq.client._posting import PostBatch, settle
 from bmq.client.consumer import Consumer
+from bmq.client.interceptors import Hooks
 from bmq.client.message import Message
 from bmq.protocol.client.outbox import Outbox
 from bmq.protocol.client.posts import Posts
@@ -132,22 +134,26 @@ def consuming() -> list[tuple[str, float]]:
         options=SimpleNamespace(max_message_size=2**26),
         flow=SimpleNamespace(count=lambda messages, size: None),
         connection=None,
+        hooks=Hooks(()),
     )
     begun: set[Consumer] = set()
-    queue: Any = SimpleNamespace(_driver=driver, _subscriptions=begun, uri="bmq://d/q")
+    queue: Any = SimpleNamespace(
+        _driver=driver, _subscriptions=begun, uri="bmq://d/q", _consumer_counts=ReceiveCounts
+    )
+    arrival = 0.0, 0
     consumer = Consumer(queue, None, [None], SubscriptionOptions(1000, 2**30, 0), None)
     begun.add(consumer)
 
     def line() -> deque[Any]:
         consumer._clear()
-        consumer._deliver(pushes, [(0, 0)])
+        consumer._deliver(pushes, [(0, 0)], arrival)
         return consumer._messages
 
     def pop(messages: deque[Any]) -> None:
         while messages:
             consumer._pop()
 
-    received = [Message(consumer, push) for push in pushes]
+    received = [Message(consumer, push, arrival) for push in pushes]
     area = encode_properties(PROPERTIES, new=True)
 
     def read_properties() -> None:
@@ -169,7 +175,7 @@ def consuming() -> list[tuple[str, float]]:
     return [
         ("cut the stream into events", least(lambda _: Framer().feed(event))),
         ("read PUSH header and options, cut out the data", least(lambda _: decode_push_runs(event, 8))),
-        ("into the consumer's line", least(lambda _: consumer._deliver(pushes, [(0, 0)]), line)),
+        ("into the consumer's line", least(lambda _: consumer._deliver(pushes, [(0, 0)], arrival), line)),
         ("out of the line, as a Message", least(pop, line)),
         ("message.data", least(lambda _: [message.data for message in received])),
         ("encode the confirmation, one by one", least(one_by_one)),

@@ -182,7 +182,7 @@ def watching(how: str) -> dict[str, Any]:
         def on_receive(self, consumer: Any, messages: Any) -> None: ...
         def on_confirm(self, consumer: Any, messages: Any) -> None: ...
 
-    return {"interceptors": [Nothing() for _ in range(5)]}
+    return {"interceptors": [Nothing()]}
 
 
 async def main(job: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
@@ -184,62 +184,72 @@ class Hooks:
         self.interceptors = (*Interceptor._installed, *given)
         for each in self.interceptors:
             _check(each)
-        self._posting = [each for each in self.interceptors if _has(each, "on_post") or _has(each, "on_ack")]
-        self._receiving = [each for each in self.interceptors if _has(each, "on_receive")]
-        self._confirming = [each for each in reversed(self.interceptors) if _has(each, "on_confirm")]
+        # Their methods, looked up once.
+        observing = [each for each in self.interceptors if _has(each, "on_post") or _has(each, "on_ack")]
+        self._on_post = [(each, each.on_post) for each in observing]
+        self._on_ack = [(each, each.on_ack) for each in reversed(observing)]
+        self._on_receive = [(e, e.on_receive) for e in self.interceptors if _has(e, "on_receive")]
+        self._on_confirm = [(e, e.on_confirm) for e in reversed(self.interceptors) if _has(e, "on_confirm")]
         self._handling = [each for each in self.interceptors if _has(each, "around_handle")]
-        self.posting, self.receiving = bool(self._posting), bool(self._receiving)
-        self.confirming, self.handling = bool(self._confirming), bool(self._handling)
+        self.posting, self.receiving = bool(self._on_post), bool(self._on_receive)
+        self.confirming, self.handling = bool(self._on_confirm), bool(self._handling)
         self._said: set[tuple[Interceptor, str]] = set()
 
     def posts(self, queue: Queue, posts: Sequence[Post]) -> _Contexts:
         """Call ``on_post``; return what :meth:`outcome` is to be called with."""
-        return [self._call(each, "on_post", queue, posts) for each in self._posting]
+        contexts: _Contexts = []
+        for each, on_post in self._on_post:
+            try:
+                contexts.append(on_post(queue, posts))
+            except BaseException as error:
+                self.failed(each, "on_post", error)
+                contexts.append(_FAILED)
+        return contexts
 
     def outcome(self, contexts: _Contexts, outcome: PostOutcome) -> None:
         """Call ``on_ack``."""
-        for each, context in zip(reversed(self._posting), reversed(contexts), strict=True):
+        for (each, on_ack), context in zip(self._on_ack, reversed(contexts), strict=True):
             if context is not _FAILED:
-                self._call(each, "on_ack", context, outcome)
+                try:
+                    on_ack(context, outcome)
+                except BaseException as error:
+                    self.failed(each, "on_ack", error)
 
     def received(self, consumer: Consumer, messages: Sequence[Message]) -> None:
         """Call ``on_receive``."""
-        for each in self._receiving:
-            self._call(each, "on_receive", consumer, messages)
+        for each, on_receive in self._on_receive:
+            try:
+                on_receive(consumer, messages)
+            except BaseException as error:
+                self.failed(each, "on_receive", error)
 
     def confirmed(self, consumer: Consumer, messages: Sequence[Message]) -> None:
         """Call ``on_confirm``."""
-        for each in self._confirming:
-            self._call(each, "on_confirm", consumer, messages)
+        for each, on_confirm in self._on_confirm:
+            try:
+                on_confirm(consumer, messages)
+            except BaseException as error:
+                self.failed(each, "on_confirm", error)
 
     def around(self, handling: Handling) -> Around:
         """Return a context manager for an attempt of a handler."""
         return Around(self, self._handling, handling)
 
-    def _call(self, interceptor: Interceptor, method: str, *arguments: Any) -> Any:
-        return self.guarded(interceptor, method, getattr(interceptor, method), *arguments)
-
-    def guarded(
-        self, interceptor: Interceptor, method: str, call: Callable[..., Any], *arguments: Any
-    ) -> Any:
-        """Call one method of one interceptor; log what it raises, and return that it has failed."""
-        try:
-            return call(*arguments)
-        except (KeyboardInterrupt, SystemExit) as error:
+    def failed(self, interceptor: Interceptor, method: str, error: BaseException) -> None:
+        """One has raised, CancelledError too: it asked something that was cancelled for its result()."""
+        if isinstance(error, KeyboardInterrupt | SystemExit):
             # They end the event loop, as from any callback of it, but not in the middle of our work.
             asyncio.get_running_loop().call_soon(_raise, error)
-        except BaseException:
-            # CancelledError too: it asked something that was cancelled for its result().
-            first = (interceptor, method) not in self._said
-            self._said.add((interceptor, method))
-            logger.log(
-                logging.ERROR if first else logging.DEBUG,
-                "the interceptor %r failed in %s; this is logged as an error once",
-                interceptor,
-                method,
-                exc_info=True,
-            )
-        return _FAILED
+            return
+        first = (interceptor, method) not in self._said
+        self._said.add((interceptor, method))
+        logger.log(
+            logging.ERROR if first else logging.DEBUG,
+            "the interceptor %r failed in %s; this is logged as an error once",
+            interceptor,
+            method,
+            exc_info=error,
+        )
 
 
 class Around(AbstractContextManager[None]):
@@ -255,33 +265,23 @@ class Around(AbstractContextManager[None]):
 
     def __enter__(self) -> None:
         for each in self._interceptors:
-            entered = self._hooks.guarded(each, "around_handle", self._enter, each)
-            if entered is not _FAILED:
-                self._entered.append((each, entered))
-
-    def _enter(self, interceptor: Interceptor) -> AbstractContextManager[Any]:
-        around = interceptor.around_handle(self._handling)
-        around.__enter__()
-        return around
+            try:
+                around = each.around_handle(self._handling)
+                around.__enter__()
+            except BaseException as error:
+                self._hooks.failed(each, "around_handle", error)
+            else:
+                self._entered.append((each, around))
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         for each, around in reversed(self._entered):
-            self._hooks.guarded(each, "around_handle", _leave, around, exc_type, exc, tb)
-
-
-def _leave(
-    around: AbstractContextManager[Any],
-    exc_type: type[BaseException] | None,
-    exc: BaseException | None,
-    tb: TracebackType | None,
-) -> None:
-    try:
-        around.__exit__(exc_type, exc, tb)
-    except BaseException as error:
-        if error is not exc:  # a context manager may let pass what it was told of by raising it again
-            raise
+            try:
+                around.__exit__(exc_type, exc, tb)
+            except BaseException as error:
+                if error is not exc:  # a context manager may let pass what it was told of by raising it again
+                    self._hooks.failed(each, "around_handle", error)
 
 
 def _has(interceptor: Interceptor, method: str) -> bool:

@@ -70,7 +70,9 @@ class Responder:
         until = message.properties.get(DEADLINE)
         seconds = until / 1000 - time.time() if isinstance(until, int) else None
         if seconds is not None and seconds <= 0:
-            logger.info("request %s of %s came after its deadline", guid, message.queue_uri)
+            logger.info(
+                "request %s of %s came after its deadline", guid, message.queue_uri, extra=_about(message)
+            )
             return
         task = self._running[guid] = asyncio.create_task(self._respond(message, seconds))
         try:
@@ -99,7 +101,12 @@ class Responder:
                 reply = await self._function(message)
         except Exception as error:
             if limit.expired() and isinstance(error, TimeoutError):
-                logger.warning("%s was not done with %s by its deadline", self.__qualname__, message.guid)
+                logger.warning(
+                    "%s was not done with %s by its deadline",
+                    self.__qualname__,
+                    message.guid,
+                    extra=_about(message),
+                )
                 return None
             logger.warning(
                 "%s failed on request %s of %s: %s",
@@ -107,6 +114,7 @@ class Responder:
                 message.guid,
                 message.queue_uri,
                 error_text(error),
+                extra=_about(message),
             )
             return PutMessage(_DONE, {ERROR: error_text(error)})
         if isinstance(reply, PutMessage):
@@ -131,10 +139,14 @@ class Responder:
                 return
             except QueueClosed as error:
                 if message.subscription.queue.closed:
-                    logger.warning("request %s could not be answered: %s", message.guid, error)
+                    logger.warning(
+                        "request %s could not be answered: %s", message.guid, error, extra=_about(message)
+                    )
                     return
             except Error as error:
-                logger.warning("request %s could not be answered: %s", message.guid, error)
+                logger.warning(
+                    "request %s could not be answered: %s", message.guid, error, extra=_about(message)
+                )
                 return
 
     def _used(self, output: Queue) -> None:
@@ -151,3 +163,8 @@ class Responder:
         self._closing.discard(closing)
         if not closing.cancelled() and (error := closing.exception()) is not None:
             logger.info("a queue for replies was not closed in good order: %s", error)
+
+
+def _about(message: Message) -> dict[str, str]:
+    """What a log record is about."""
+    return {"queue": message.queue_uri, "guid": message.guid}

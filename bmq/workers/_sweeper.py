@@ -210,6 +210,7 @@ class Sweeper:
                 "of the queue again. Put messages aside, or look who should have taken them",
                 self.queue,
                 len(self._held),
+                extra={"queue": self.queue},
             )
 
     async def _put(self, messages: list[Message], aside: Queue, consumer: Consumer) -> None:
@@ -242,6 +243,7 @@ class Sweeper:
                 self.queue,
                 aside.uri,
                 errors[0],
+                extra={"queue": self.queue},
             )
             self._keep(kept, consumer)
 
