@@ -31,9 +31,7 @@ async def command(
     queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue for dead letters.")],
     guids: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[GUID]...", help="Of dead letters, as the list has them.", show_default=False
-        ),
+        typer.Argument(metavar="GUID", help="Of dead letters, as the list has them.", show_default=False),
     ] = None,
     back: Annotated[
         bool, typer.Option("--back", help="Put them back into the queues they came from.")
@@ -56,9 +54,9 @@ async def command(
     [bold]Examples[/]
 
     $ bmq dead bmq://bmq.test.mem.priority/orders.dead
-    $ bmq dead bmq://bmq.test.mem.priority/orders.dead 4000000000003CA4F6B5B4C9F3B06D3F
-    $ bmq dead bmq://bmq.test.mem.priority/orders.dead 4000000000003CA4F6B5B4C9F3B06D3F --back
-    $ bmq dead bmq://bmq.test.mem.priority/orders.dead --all --back
+    $ bmq dead QUEUE 4000000000003CA4F6B5B4C9F3B06D3F
+    $ bmq dead QUEUE 4000000000003CA4F6B5B4C9F3B06D3F --back
+    $ bmq dead QUEUE --all --back
     """
     wanted = [guid.upper() for guid in guids or ()]
     if every and wanted:

@@ -340,7 +340,7 @@ class Queue:
         """
         session = self.session
         if session._requests is None:
-            from bmq.client._requests import Requests
+            from bmq.client.requests import Requests
 
             session._requests = Requests(session)
         return await session._requests.request(self, bytes(payload), properties, timeout, reply_to)

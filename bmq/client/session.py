@@ -36,7 +36,7 @@ from bmq.wire.control import QueueFlags
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
-    from bmq.client._requests import Requests
+    from bmq.client.requests import Requests
     from bmq.subscriptions import Selector
 
 __all__ = ["CloseReport", "Session"]

@@ -78,6 +78,7 @@ class DueMessages:
         self._clock = clock
         # How far ahead the horizon is set, and when it moves on.
         self._span = lookahead
+        self._move_at = 0.0
         self._moving: asyncio.Task[None] | None = None
         self._consumer: Consumer = queue.subscribe(
             _until(self._next_horizon(clock())),

@@ -171,7 +171,7 @@ class Mover:
         due = message.properties.get(DUE, 0)
         properties.pop(DESTINATION, None)
         uri = self._destination(message.properties.get(DESTINATION))
-        guid = derived_guid(message.guid, uri, f"due {due}")
+        guid = derived_guid(message.guid, uri, "due", str(due))
         return uri, PutMessage(message.data, properties or None, guid)
 
     def _posted_now(self, message: Message, output: _Output, queue: Queue, post: PutMessage) -> bool:

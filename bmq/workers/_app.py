@@ -248,7 +248,7 @@ class App:
         """Register the decorated function as what answers the requests of a queue; it is returned as it is.
 
         See :class:`bmq.workers.Responder`. An error is the answer, and is not tried again. Cancellations have
-        a subscription of their own, so that they reach a responder at work.
+        a subscription of their own, of a higher priority, so that they reach a responder at work.
 
         Args:
             queue: the queue's URI.
@@ -263,21 +263,20 @@ class App:
             InvalidURI, InvalidExpression: the queue or the subscription is not legal.
             StateError: the app is running.
         """
-        only = f"!exists({CANCEL})"
-        selector = f"{only} && ({subscription})" if subscription else only
 
         def register(function: R) -> R:
             responder = Responder(function)
             self.consumer(
                 queue,
-                subscription=selector,
+                subscription=subscription,
                 concurrency=concurrency,
                 max_unconfirmed_messages=max_unconfirmed_messages,
                 max_unconfirmed_bytes=max_unconfirmed_bytes,
                 retry=NoRetry("discard"),
                 on_error=on_error,
             )(responder)
-            self.consumer(queue, subscription=f"exists({CANCEL})", retry=NoRetry("discard"))(responder)
+            cancelled = f"exists({CANCEL})"
+            self.consumer(queue, subscription=cancelled, priority=1, retry=NoRetry("discard"))(responder)
             return function
 
         return register

@@ -42,7 +42,7 @@ def original_of(letter: Message, queue: str | None = None) -> tuple[str, PutMess
     if "deadletter.raw" in properties:
         raise UsageError(
             f"dead letter {letter.guid} is of a message that could not be taken apart, and cannot be posted "
-            f"as it was: {properties['deadletter.raw']}"
+            f"as it was: {properties['deadletter.raw']!s}"
         )
     if queue is None and "?id=" in origin:
         raise UsageError(

@@ -9,9 +9,9 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-from bmq.client._requests import deadline
 from bmq.client.message import Message, PutMessage
 from bmq.client.queue import Queue
+from bmq.client.requests import deadline
 from bmq.conventions import CANCEL, DEADLINE, ERROR, REPLY_TO, REQUEST, REQUESTER, derived_guid
 from bmq.errors import Error, QueueClosed, UsageError
 from bmq.wire.properties import PropertyInput

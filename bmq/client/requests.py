@@ -59,7 +59,8 @@ class Requests:
             if timeout <= 0:
                 raise TimedOut("whoever asked for this does not wait any more: the deadline has passed")
         guid = secrets.token_hex(16).upper()
-        reply = self._waiting[guid] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._waiting[guid] = reply
         posted = False
         try:
             async with within(timeout, f"a request to {queue.uri} was not answered"):
@@ -80,9 +81,10 @@ class Requests:
             del self._waiting[guid]
             reply.cancel()
         if (error := message.properties.get(ERROR)) is not None:
-            kind, _, reason = str(error).partition(": ")
+            text = str(error)
+            kind, _, reason = text.partition(": ")
             raise ResponderError(
-                f"request {guid} to {queue.uri} has failed: {error}", kind=kind, reason=reason, guid=guid
+                f"request {guid} to {queue.uri} has failed: {text}", kind=kind, reason=reason, guid=guid
             )
         return message
 
