@@ -1,0 +1,368 @@
+"""Metrics for Prometheus. Needs the extra ``bmq[prometheus]``.
+
+:class:`SessionCollector` collects the statistics of sessions for a registry of ``prometheus_client``, or as
+the text that Prometheus reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import fields, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+try:
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+        Metric,
+    )
+    from prometheus_client.exposition import generate_latest
+    from prometheus_client.registry import Collector, CollectorRegistry
+except ModuleNotFoundError as error:
+    if error.name is None or error.name.partition(".")[0] != "prometheus_client":
+        raise
+    raise ModuleNotFoundError(
+        "bmq.prometheus needs prometheus-client, which is not installed: pip install 'bmq[prometheus]'",
+        name=error.name,
+    ) from error
+
+from bmq.client.stats import Histogram, QueueStats, SessionStats
+from bmq.errors import AckStatus, StateError, UsageError
+from bmq.protocol.client.core import SessionState
+
+if TYPE_CHECKING:
+    from bmq.client.queue import Queue
+    from bmq.client.session import Session
+
+__all__ = ["OTHER", "SessionCollector", "Source", "exposition"]
+
+#: The label of queues that have none of their own.
+OTHER = "other"
+#: A session, or what returns one; None or :class:`bmq.StateError` where there is none at the time.
+Source: TypeAlias = "Session | Callable[[], Session | None]"
+
+# How long the event loop of the sessions is waited for when another thread asks, in seconds.
+_PATIENCE = 1.0
+
+# Metrics by the field they are made from: name, and what it says. Prometheus adds "_total" to counters.
+_BY_QUEUE = {
+    "posted": ("bmq_posted_messages", "Messages posted"),
+    "posted_bytes": ("bmq_posted_bytes", "Bytes of payloads and properties posted"),
+    "acknowledged": ("bmq_acknowledged_messages", "Posts that the broker accepted"),
+    "refused": ("bmq_refused_messages", "Posts that were not accepted, by status"),
+    "retransmitted": ("bmq_retransmitted_messages", "Posts sent again on another connection"),
+    "unacked_messages": ("bmq_unacked_messages", "Posts without outcome"),
+    "unacked_bytes": ("bmq_unacked_bytes", "Bytes of posts without outcome"),
+    "buffer_full_waits": ("bmq_buffer_full_waits", "Times that posting waited for room"),
+    "buffer_full_errors": ("bmq_buffer_full_errors", "Times that posting was refused for want of room"),
+    "ack_seconds": ("bmq_ack_seconds", "Time from a post to the broker's answer"),
+    "received": ("bmq_received_messages", "Messages that arrived, each time they were delivered"),
+    "received_bytes": ("bmq_received_bytes", "Bytes of payloads and properties that arrived"),
+    "redelivered": ("bmq_redelivered_messages", "Messages marked as out of order by the broker"),
+    "confirmed": ("bmq_confirmed_messages", "Messages confirmed"),
+    "unconfirmed": ("bmq_unconfirmed_messages", "Messages that arrived and are not confirmed"),
+    "buffered_messages": ("bmq_buffered_messages", "Messages that wait for the application"),
+    "buffered_bytes": ("bmq_buffered_bytes", "Bytes of messages that wait for the application"),
+    "confirm_seconds": ("bmq_confirm_seconds", "Time from the arrival of a message to its confirmation"),
+}
+_BY_SESSION = {
+    "queues": ("bmq_open_queues", "Queues that are open"),
+    "write_buffer_bytes": ("bmq_write_buffer_bytes", "Bytes not taken by the operating system yet"),
+    "bytes_sent": ("bmq_network_sent_bytes", "Bytes written to connections"),
+    "bytes_received": ("bmq_network_received_bytes", "Bytes read from connections"),
+    "reconnects": ("bmq_reconnects", "Times that a connection was restored"),
+    "seconds_disconnected": ("bmq_disconnected_seconds", "Time without a connection, after the first"),
+    "repeated_subscriptions": ("bmq_repeated_subscriptions", "Subscriptions repeated as nothing came"),
+    "revived_messages": ("bmq_revived_messages", "Messages that came right after that"),
+}
+_SESSIONS = "bmq_sessions", "Sessions, by their state"
+
+_COUNTERS = {
+    each.name for stats in (QueueStats, SessionStats) for each in fields(stats) if each.metadata["counter"]
+}
+_HISTOGRAMS = ("ack_seconds", "confirm_seconds")
+
+
+class SessionCollector(Collector):
+    """Collects the statistics of sessions: all of them together, and by queue.
+
+    ::
+
+        collector = SessionCollector()
+        app = bmq.App(..., health="127.0.0.1:8080", metrics=collector.exposition)
+        collector.add(lambda: app.session)
+
+    or, with a registry and a server of ``prometheus_client``::
+
+        async with bmq.connect(...) as session:
+            prometheus_client.REGISTRY.register(SessionCollector(session))
+
+    Counters only grow: what closed sessions and queues have counted stays in them. The first ``max_queues``
+    queues that are seen have the label ``queue`` with their URI, for good; all others together have
+    ``queue="other"``, and so has what short-lived queues counted between two collections.
+
+    Where a thread asks, as the server of ``prometheus_client`` does, the values are read in the event loop
+    that the collector was made in or last used from; if that does not answer within a second, they are those
+    of the last time.
+
+    Args:
+        sessions: sessions, or functions that return one.
+        max_queues: how many queues have labels of their own.
+
+    Raises:
+        UsageError: ``max_queues`` is negative.
+    """
+
+    def __init__(self, *sessions: Source, max_queues: int = 50) -> None:
+        if max_queues < 0:
+            raise UsageError(f"max_queues is 0 or more, not {max_queues}")
+        self._max_queues = max_queues
+        self._sources: list[Source] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._sessions: dict[Session, SessionStats] = {}
+        self._queues: dict[Queue, tuple[str, QueueStats]] = {}
+        self._total = _Counters()
+        self._other = _Counters()
+        self._labels: dict[str, _Counters] = {}
+        self._last: list[Metric] = []
+        for session in sessions:
+            self.add(session)
+        self._remember_loop()
+
+    def add(self, session: Source) -> None:
+        """Collect from one more.
+
+        Args:
+            session: a session, which is forgotten when it is closed; or a function, which is called each
+                time.
+        """
+        self._sources.append(session)
+
+    def describe(self) -> Iterable[Metric]:
+        """Say nothing of what there will be: registering it asks no session."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics as they are now.
+
+        Raises:
+            UsageError: asked by a thread, and no event loop is known.
+        """
+        if self._remember_loop():
+            return self._collect()
+        loop = self._loop
+        if loop is None:
+            raise UsageError(
+                "a SessionCollector that a thread asks has to be made in the event loop of its sessions"
+            )
+        answer: Future[list[Metric]] = Future()
+
+        def collect() -> None:
+            if answer.set_running_or_notify_cancel():
+                try:
+                    answer.set_result(self._collect())
+                except BaseException as error:
+                    answer.set_exception(error)
+
+        try:
+            loop.call_soon_threadsafe(collect)
+            return answer.result(_PATIENCE)
+        except TimeoutError:
+            answer.cancel()
+            return self._last
+        except RuntimeError:
+            if not loop.is_closed():
+                raise
+            return self._last
+
+    def exposition(self) -> bytes:
+        """Return the metrics in Prometheus' text format; for ``bmq.App(metrics=...)``.
+
+        Raises:
+            UsageError: asked by a thread, and no event loop is known.
+        """
+        registry = CollectorRegistry()
+        registry.register(self)
+        return generate_latest(registry)
+
+    def _remember_loop(self) -> bool:
+        """Whether this is called in an event loop."""
+        try:
+            self._loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return False
+        return True
+
+    def _collect(self) -> list[Metric]:
+        self._count()
+        now: dict[str, dict[str, int]] = {}
+        for label, stats in self._queues.values():
+            own = now.setdefault(label, {})
+            for name in _BY_QUEUE:
+                if name not in _COUNTERS:
+                    own[name] = own.get(name, 0) + getattr(stats, name)
+        labels = dict(self._labels)
+        if self._other.values or OTHER in now:
+            labels[OTHER] = self._other
+        self._last = [
+            *(_family(name, *how, labels, now) for name, how in _BY_QUEUE.items()),
+            *(self._of_sessions(name, *how) for name, how in _BY_SESSION.items()),
+            self._states(),
+        ]
+        return self._last
+
+    def _count(self) -> None:
+        """Add what was counted since the last time."""
+        sessions = {session: None for session in map(_session_of, self._sources) if session is not None}
+        for session in {**self._sessions, **sessions}:
+            parts = self._count_queues(session)
+            stats, before = session.stats(), self._sessions.get(session)
+            change = stats if before is None else stats - before
+            self._total.add(change)
+            self._other.add_rest(change, parts)
+            self._sessions[session] = stats
+        for session in [each for each in self._sessions if each.state is SessionState.CLOSED]:
+            del self._sessions[session]
+            self._sources = [each for each in self._sources if each is not session]
+        for queue in [each for each in self._queues if each.closed]:
+            del self._queues[queue]
+
+    def _count_queues(self, session: Session) -> list[QueueStats]:
+        """Add what the queues of a session have counted; return it for those that have labels."""
+        parts: list[QueueStats] = []
+        known = [queue for queue in self._queues if queue.session is session]
+        for queue in dict.fromkeys([*known, *session.queues]):
+            stats = queue.stats()
+            label, before = self._queues.get(queue, (None, None))
+            label = label or self._label(queue.uri)
+            self._queues[queue] = label, stats
+            if label != OTHER:
+                parts.append(stats if before is None else stats - before)
+                self._labels[label].add(parts[-1])
+        return parts
+
+    def _label(self, uri: str) -> str:
+        if uri in self._labels:
+            return uri
+        if len(self._labels) >= self._max_queues:
+            return OTHER
+        self._labels[uri] = _Counters()
+        return uri
+
+    def _of_sessions(self, name: str, metric: str, what: str) -> Metric:
+        if name in _COUNTERS:
+            return CounterMetricFamily(metric, what, value=self._total.values.get(name, 0))
+        value = sum(getattr(stats, name) for stats in self._sessions.values())
+        return GaugeMetricFamily(metric, what, value=value)
+
+    def _states(self) -> Metric:
+        family = GaugeMetricFamily(*_SESSIONS, labels=["state"])
+        states = [stats.state for stats in self._sessions.values()]
+        for state in SessionState:
+            if state is not SessionState.CLOSED:
+                family.add_metric([state.name.lower()], states.count(state))
+        return family
+
+
+def exposition(*sessions: Source, max_queues: int = 50) -> bytes:
+    """Return the metrics of sessions in Prometheus' text format, for a look at them.
+
+    What is scraped again and again is a :class:`SessionCollector`: it remembers what closed queues counted.
+
+    Args:
+        sessions: sessions, or functions that return one.
+        max_queues: how many queues have labels of their own.
+
+    Raises:
+        UsageError: called outside of an event loop.
+    """
+    return SessionCollector(*sessions, max_queues=max_queues).exposition()
+
+
+class _Counters:
+    """Sums of counters, by the field they come from."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    def add(self, stats: SessionStats | QueueStats) -> None:
+        """Add all counters of these."""
+        for each in fields(stats):
+            if each.metadata["counter"]:
+                self._add(each.name, getattr(stats, each.name))
+
+    def add_rest(self, whole: SessionStats, parts: list[QueueStats]) -> None:
+        """Add what a session counted and these of its queues did not, if there is anything."""
+        rest: dict[str, Any] = {}
+        for name in _COUNTERS & _BY_QUEUE.keys():
+            rest[name] = getattr(whole, name)
+            for part in parts:
+                rest[name] = _difference(rest[name], getattr(part, name))
+        if any(value.count if isinstance(value, Histogram) else value for value in rest.values()):
+            for name, value in rest.items():
+                self._add(name, value)
+
+    def _add(self, name: str, more: Any) -> None:
+        now = self.values.get(name)
+        self.values[name] = more if now is None else _sum(now, more)
+
+
+def _sum(a: Any, b: Any) -> Any:
+    if isinstance(a, Histogram):
+        counts = tuple(one + other for one, other in zip(a.counts, b.counts, strict=True))
+        return Histogram(a.bounds, counts, a.sum + b.sum)
+    if isinstance(a, Mapping):
+        return dict(Counter(cast("Mapping[AckStatus, int]", a)) + Counter(cast("Mapping[AckStatus, int]", b)))
+    return a + b
+
+
+def _difference(a: Any, b: Any) -> Any:
+    if isinstance(a, Histogram):
+        rest: Histogram = a - b
+        # Not a little below 0 by rounding: a counter that falls is taken to have started again.
+        return replace(rest, sum=max(0.0, rest.sum) if rest.count else 0.0)
+    if isinstance(a, Mapping):
+        return dict(Counter(cast("Mapping[AckStatus, int]", a)) - Counter(cast("Mapping[AckStatus, int]", b)))
+    return a - b
+
+
+def _session_of(source: Source) -> Session | None:
+    if not callable(source):
+        return source
+    try:
+        session = source()
+    except StateError:
+        return None
+    # One that is closed was counted when that was noticed.
+    return None if session is None or session.state is SessionState.CLOSED else session
+
+
+def _family(
+    name: str, metric: str, what: str, labels: dict[str, _Counters], now: dict[str, dict[str, int]]
+) -> Metric:
+    """Return one metric of all queues."""
+    if name in _HISTOGRAMS:
+        histograms = HistogramMetricFamily(metric, what, labels=["queue"])
+        for queue, counters in labels.items():
+            value: Histogram = counters.values.get(name, Histogram())
+            bounds = [*map(str, value.bounds), "+Inf"]
+            buckets = list(zip(bounds, accumulate(value.counts), strict=True))
+            histograms.add_metric([queue], buckets, max(0.0, value.sum))
+        return histograms
+    if name == "refused":
+        refused = CounterMetricFamily(metric, what, labels=["queue", "status"])
+        for queue, counters in labels.items():
+            by_status: Mapping[AckStatus, int] = counters.values.get(name, {})
+            for status, count in by_status.items():
+                refused.add_metric([queue, status.name], count)
+        return refused
+    family = (CounterMetricFamily if name in _COUNTERS else GaugeMetricFamily)(metric, what, labels=["queue"])
+    for queue, counters in labels.items():
+        count = counters.values.get(name, 0) if name in _COUNTERS else now.get(queue, {}).get(name, 0)
+        family.add_metric([queue], count)
+    return family
