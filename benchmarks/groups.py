@@ -22,7 +22,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -193,7 +193,7 @@ class Books:
     overtaken: int = 0
     overlap: float = 0.0
     longest: float = 0.0
-    shares: list[int] = field(default_factory=list)
+    shares: list[int] = field(default_factory=list[int])
 
     def __str__(self) -> str:
         return (
@@ -308,7 +308,7 @@ async def settle(members: list[Member], expected: set[int]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def broker_of(uri: str | None) -> AsyncIterator[str]:
+async def broker_of(uri: str | None) -> AsyncGenerator[str]:
     if uri is not None:
         yield uri
         return
@@ -493,7 +493,9 @@ async def lose_nodes(arguments: argparse.Namespace) -> None:
     print(HEAD)
     domain = "bmq.test.persistent.priority.sc" if arguments.broker else DOMAIN
     with tempfile.TemporaryDirectory() as work:
-        cluster: Cluster = RealCluster(arguments.broker, Path(work)) if arguments.broker else EmbeddedNode()
+        cluster: Cluster = (
+            RealCluster(arguments.broker, Path(work)) if arguments.broker else EmbeddedNode(Path(work))
+        )
         try:
             await cluster.start()
             uris = ",".join(next(iter(cluster.ways.values())))

@@ -106,3 +106,11 @@ def test_failover_of_processes(tmp_path: Path) -> None:
     assert rows["posted"] == rows["acknowledged"]
     assert rows["connections lost"] == "0"
     assert "the proxy, SIGKILL; strong consistency" in rows
+
+
+def test_handovers_of_a_group() -> None:
+    printed = run("groups.py", "handover", "--rate", "200", "--only", "two leave")
+    round_ = next(line for line in printed.splitlines() if line.startswith("two leave"))
+    posted, lost, twice, disorder = (int(each.replace(",", "")) for each in round_.split()[2:6])
+    assert posted > 100
+    assert (lost, twice, disorder) == (0, 0, 0)

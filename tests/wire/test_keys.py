@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from bmq.errors import InvalidArgument
@@ -27,6 +30,29 @@ def crc32c(data: bytes) -> int:
         for _ in range(8):
             crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
     return crc ^ 0xFFFFFFFF
+
+
+def documented() -> list[tuple[bytes, int, int]]:
+    """The vectors of the page, for those who write it in other languages."""
+    page = (Path(__file__).parents[2] / "docs" / "conventions.md").read_text(encoding="utf-8")
+    section = page.split("## The bucket of a key")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (.+) \| (.*) \| (\d+) \| (\d+) \|$", section, re.MULTILINE)
+    named = {"32 zero bytes": bytes(32), "32 bytes 0xFF": b"\xff" * 32, '`""`': b""}
+    return [
+        (named[key] if key in named else bytes.fromhex(digits.strip("`")), int(bucket), int(of_16))
+        for key, digits, bucket, of_16 in rows
+    ]
+
+
+@pytest.mark.parametrize(("key", "bucket", "of_16"), documented())
+def test_what_the_page_says(key: bytes, bucket: int, of_16: int) -> None:
+    assert crc32c(key) & 0x7FFFFFFF == bucket
+    assert bucket % 16 == of_16
+    assert key_bucket(key) == bucket
+
+
+def test_the_page_has_vectors() -> None:
+    assert len(documented()) == 11
 
 
 @pytest.mark.parametrize(("key", "bucket"), VECTORS)
