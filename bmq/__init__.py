@@ -11,6 +11,7 @@ from bmq._version import __version__
 if TYPE_CHECKING:
     from bmq import admin as admin
     from bmq import broker as broker
+    from bmq import codecs as codecs
     from bmq import errors, events
     from bmq import spark as spark
     from bmq import subscriptions as subscriptions
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from bmq.client.queue import Queue
     from bmq.client.session import CloseReport, Session
     from bmq.client.stats import ConsumerStats, Histogram, QueueStats, SessionStats
+    from bmq.client.typed import TypedConsumer, TypedMessage, TypedQueue
+    from bmq.codecs import CloudEvent, Codec, Property
     from bmq.errors import (
         AckStatus,
         AdminError,
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
         StateError,
         StatusCategory,
         TimedOut,
+        Undecodable,
         UsageError,
     )
     from bmq.protocol.client.core import SessionState
@@ -83,7 +87,9 @@ __all__ = [
     "BufferFull",
     "CloseQueueError",
     "CloseReport",
+    "CloudEvent",
     "CmqTags",
+    "Codec",
     "Compression",
     "ConfigureQueueError",
     "ConnectionFailed",
@@ -118,6 +124,7 @@ __all__ = [
     "PostOutcome",
     "PostReport",
     "Properties",
+    "Property",
     "PropertyType",
     "ProtocolError",
     "PutMessage",
@@ -144,6 +151,10 @@ __all__ = [
     "Trace",
     "Trouble",
     "Typed",
+    "TypedConsumer",
+    "TypedMessage",
+    "TypedQueue",
+    "Undecodable",
     "UsageError",
     "__version__",
     "connect",
@@ -167,6 +178,8 @@ _NAMES = {
     "bmq.client._retry": ["exponential_backoff"],
     "bmq.client.session": ["CloseReport", "Session"],
     "bmq.client.stats": ["ConsumerStats", "Histogram", "QueueStats", "SessionStats"],
+    "bmq.client.typed": ["TypedConsumer", "TypedMessage", "TypedQueue"],
+    "bmq.codecs": ["CloudEvent", "Codec", "Property"],
     "bmq.errors": [
         "AckStatus",
         "AdminError",
@@ -193,6 +206,7 @@ _NAMES = {
         "StateError",
         "StatusCategory",
         "TimedOut",
+        "Undecodable",
         "UsageError",
     ],
     "bmq.protocol.client.core": ["SessionState"],
@@ -214,7 +228,7 @@ _NAMES = {
     ],
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = ("admin", "broker", "errors", "events", "spark", "subscriptions", "testing", "workers")
+_MODULES = ("admin", "broker", "codecs", "errors", "events", "spark", "subscriptions", "testing", "workers")
 
 # Type checkers see only the imports above, and report any other name as an error.
 if not TYPE_CHECKING:

@@ -7,7 +7,7 @@ import logging
 from asyncio import get_running_loop
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bmq.client._counting import Arrival, ReceiveCounts, size_of
 from bmq.client._deadline import within
@@ -30,9 +30,13 @@ from bmq.wire.uri import QueueUri
 if TYPE_CHECKING:
     from bmq.client._driver import Driver
     from bmq.client.session import Session
+    from bmq.client.typed import TypedQueue
+    from bmq.codecs import Codec
     from bmq.subscriptions import Selector
 
 __all__ = ["DEFAULT_MAX_UNCONFIRMED_BYTES", "DEFAULT_MAX_UNCONFIRMED_MESSAGES", "Queue"]
+
+T = TypeVar("T")
 
 logger = logging.getLogger("bmq.client")
 
@@ -312,6 +316,25 @@ class Queue:
                 "that queue.subscribe(...) makes, or leave default_subscription out"
             )
         return self._default
+
+    # values instead of bytes
+
+    def typed(self, of: type[T], *, codec: str | Codec[Any] = "application/json") -> TypedQueue[T]:
+        """Return this queue for values of a type: what posts and receives them instead of bytes.
+
+        Args:
+            of: the type: a dataclass, a typed dictionary, ``dict``, ``list[...]``, a struct of msgspec, a
+                model of pydantic, or :class:`bmq.CloudEvent` of one of these.
+            codec: what encodes values, and decodes messages that do not say what they are: a content type
+                (``application/json``, ``application/msgpack``, or one of :func:`bmq.codecs.register`), or a
+                :class:`bmq.Codec`.
+
+        Raises:
+            UsageError: no codec can do this type, or a field marked with :class:`bmq.Property` cannot be one.
+        """
+        from bmq.client.typed import TypedQueue
+
+        return TypedQueue(self, of, codec)
 
     # subscriptions
 
