@@ -9,7 +9,19 @@ import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
-from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NewType,
+    NotRequired,
+    Required,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from bmq.conventions import PREFIX
 from bmq.errors import UsageError
@@ -74,6 +86,8 @@ def fields_of(of: Any) -> list[Field]:
     reader: Callable[[str], Callable[[Any], Any]] = itemgetter if is_typeddict(of) else attrgetter
     fields: list[Field] = []
     for name, hint in hints.items():
+        if get_origin(hint) in (Required, NotRequired):
+            (hint,) = get_args(hint)
         mark = _mark(hint)
         if mark is not None:
             where = f"{of.__qualname__}.{name}"

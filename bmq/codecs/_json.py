@@ -14,6 +14,7 @@ from typing import (
     Any,
     Literal,
     NewType,
+    NotRequired,
     TypeAlias,
     Union,
     cast,
@@ -145,9 +146,14 @@ class _Loaders:
                 f"{of.__qualname__}: {error}; its annotations have to be names of its module"
             ) from None
         fields: list[tuple[str, _Load]]
+        required: frozenset[str]
         if is_typeddict(of):
             fields = [(name, self.load(hint)) for name, hint in hints.items()]
-            required: frozenset[str] = of.__required_keys__
+            # Not of.__required_keys__ alone: that takes annotations that are texts for required.
+            asked = get_type_hints(of, include_extras=True)
+            required = of.__required_keys__ - {
+                name for name, hint in asked.items() if get_origin(hint) is NotRequired
+            }
             make: Callable[..., Any] = dict
         else:
             fields, needed = [], set[str]()

@@ -54,15 +54,15 @@ class Shape(Generic[T]):
 
     def __init__(self, of: type[T], codec: str | Codec[Any] = JSON) -> None:
         self.of = of
-        self.name: str = getattr(of, "__qualname__", None) or str(of)
         self._event = (get_origin(of) or of) is CloudEvent
         body: Any = of
         if self._event:
-            self.name = str(of).rpartition(".")[2] if get_args(of) else "CloudEvent"
             body = (*get_args(of), Any)[0]
         elif body in (bytes, bytearray, memoryview):
             raise UsageError("bytes are posted and received as they are: they need no type")
         self._body = body
+        name: str = getattr(body, "__qualname__", None) or str(body)
+        self.name = f"CloudEvent[{name}]" if self._event else name
         self.codec: Codec[Any] = codec_for(body, codec) if isinstance(codec, str) else codec
         self._content_type = self.codec.content_type
         self._fields = [(field.name, field.get) for field in fields_of(body)]
