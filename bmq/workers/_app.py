@@ -16,6 +16,7 @@ from bmq.client.health import Health
 from bmq.client.options import ConnectOptions
 from bmq.client.queue import Queue
 from bmq.client.session import Session
+from bmq.codecs import Codec
 from bmq.errors import StateError, UsageError
 from bmq.subscriptions import Expression, Selector, subscriptions_for
 from bmq.wire.uri import QueueUri
@@ -27,12 +28,13 @@ from bmq.workers._probe import Metrics, Probe, address_of
 from bmq.workers._retry import RetryPolicy
 from bmq.workers._status import Statuses, status
 from bmq.workers._sweeper import Sweeper
+from bmq.workers._typed import AnyHandler, OnUndecodable, adapted
 
 __all__ = ["App"]
 
 logger = logging.getLogger("bmq.workers")
 
-H = TypeVar("H", bound=Handler)
+H = TypeVar("H", bound=AnyHandler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,8 @@ class App:
         ack: AckPolicy = AckPolicy.ON_SUCCESS,
         retry: RetryPolicy | None = None,
         timeout: float | None = None,
+        codec: str | Codec[Any] | None = None,
+        undecodable: OnUndecodable | None = None,
         on_error: OnError | None = None,
     ) -> Callable[[H], H]:
         """Register the decorated function as a handler; it is returned as it is.
@@ -138,11 +142,14 @@ class App:
             ack: when a message is confirmed.
             retry: what happens to a message whose handler fails; None as for :func:`bmq.consume`.
             timeout: seconds a handler may take for one attempt.
+            codec: decodes messages that do not say what they are, for a handler of values.
+            undecodable: called with what has no such value, instead of the handler.
             on_error: called for every attempt that did not succeed, instead of the app's.
 
         Raises:
             UsageError: arguments that contradict each other or are out of range.
-            InvalidURI, InvalidExpression: the queue or the subscription is not legal.
+            InvalidURI, InvalidExpression: the queue or the subscription is not legal, or the subscription
+                does not fit the type of the values.
             StateError: the app is running.
         """
         uri = QueueUri.parse(queue)
@@ -175,8 +182,11 @@ class App:
         def register(handler: H) -> H:
             if self._running:
                 raise StateError("the app is running; register its handlers before")
-            check_handling(handler, concurrency, ack, policy, timeout, self._grace)
-            self._registered.append(_Registration(uri, handler, policy, wanted, how))
+            function, shape = adapted(handler, codec, undecodable)
+            if shape is not None:
+                shape.check(subscription)
+            check_handling(function, concurrency, ack, policy, timeout, self._grace)
+            self._registered.append(_Registration(uri, function, policy, wanted, how))
             return handler
 
         return register

@@ -15,8 +15,9 @@ from bmq.client.consumer import Consumer
 from bmq.client.interceptors import Handling
 from bmq.client.message import Message
 from bmq.client.queue import Queue
+from bmq.codecs import Codec
 from bmq.conventions import post_time
-from bmq.errors import Error, ProtocolError, StateError, UsageError
+from bmq.errors import Error, ProtocolError, StateError, Undecodable, UsageError
 from bmq.subscriptions import Selector
 from bmq.wire.uri import QueueUri
 from bmq.workers._clock import Clock, LoopClock
@@ -27,6 +28,7 @@ from bmq.workers._outcomes import Reject, RetryAfter
 from bmq.workers._retry import DEFAULT_RETRY, NoRetry, RetryPolicy
 from bmq.workers._status import Progress, tell
 from bmq.workers._throttle import Throttle
+from bmq.workers._typed import AnyHandler, OnUndecodable, adapted
 
 __all__ = ["AckPolicy", "OnError", "check_handling", "consume", "feed", "policy_of", "settled"]
 
@@ -55,7 +57,7 @@ class AckPolicy(Enum):
 
 async def consume(
     source: Queue | Consumer,
-    handler: Handler,
+    handler: AnyHandler,
     *,
     subscription: Selector = None,
     priority: int | None = None,
@@ -66,6 +68,8 @@ async def consume(
     ack: AckPolicy = AckPolicy.ON_SUCCESS,
     retry: RetryPolicy | None = None,
     timeout: float | None = None,
+    codec: str | Codec[Any] | None = None,
+    undecodable: OnUndecodable | None = None,
     grace: float = 30.0,
     on_error: OnError | None = None,
     clock: Clock | None = None,
@@ -78,8 +82,10 @@ async def consume(
 
     Args:
         source: an open queue, on which it makes a consumer of its own; or a consumer, which it leaves open.
-        handler: takes the :class:`bmq.Message`. An ``async def`` runs in the event loop, any other function
-            in a thread; there are at most ``concurrency`` of these.
+        handler: takes the :class:`bmq.Message`; or, when its first parameter is annotated with another type,
+            the value that the message has (see :meth:`bmq.Queue.typed`), and as a second one, if it has
+            that, the message. An ``async def`` runs in the event loop, any other function in a thread; there
+            are at most ``concurrency`` of these.
         subscription: what to receive, as for :meth:`bmq.Queue.subscribe`; None for everything.
         priority: of the subscription; None for the queue's.
         max_unconfirmed_messages: how many messages it may hold, those that wait for a handler included; None
@@ -95,6 +101,11 @@ async def consume(
             in the queue, unconfirmed, and the next one is handled.
         timeout: seconds a handler may take for one attempt; None for no limit. A thread cannot be stopped:
             its attempt has failed then, but the thread is not free before it is done.
+        codec: for a handler of values: what decodes messages that do not say what they are, a content type or
+            a :class:`bmq.Codec`; None for JSON.
+        undecodable: called with a message that has no such value, and the :class:`bmq.Undecodable`, instead
+            of the handler. None gives the message up at once, as ``retry.then`` says: such a message is never
+            tried again.
         grace: seconds to let handlers finish; after that, or when it is cancelled again, they are cancelled.
         on_error: called with a :class:`Failure` for every attempt that did not succeed.
         clock: what measures the pauses between attempts.
@@ -103,13 +114,16 @@ async def consume(
 
     Raises:
         UsageError: arguments that contradict each other or are out of range.
-        InvalidExpression: the subscription is not legal.
+        InvalidExpression: the subscription is not legal, or does not fit the type of the values.
         ConfigureQueueError: the broker refused the subscription.
         Error: the queue or the session has failed.
 
     A message is confirmed only as ``ack`` and ``retry`` say; never because its handler was cancelled.
     """
     retry = policy_of(retry, ack)
+    handler, shape = adapted(handler, codec, undecodable)
+    if shape is not None:
+        shape.check(subscription if isinstance(source, Queue) else source.selector)
     check_handling(handler, concurrency, ack, retry, timeout, grace)
     if isinstance(source, Queue):
         consumer = source.subscribe(
@@ -212,8 +226,6 @@ def check_handling(
     Raises:
         UsageError: they do not.
     """
-    if not callable(handler):
-        raise UsageError(f"a handler is a function that takes a message, not {handler!r}")
     if concurrency < 1:
         raise UsageError(f"concurrency is 1 or more, not {concurrency}")
     if timeout is not None and timeout <= 0:
@@ -405,7 +417,7 @@ class _Workers:
     def _pause_after(self, error: BaseException, attempt: int, began: float) -> float | None:
         if isinstance(error, RetryAfter):
             return error.seconds
-        if isinstance(error, Reject):
+        if isinstance(error, Reject | Undecodable):
             return None
         return self._retry.delay(attempt, self._clock.time() - began, error)
 

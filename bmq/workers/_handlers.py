@@ -18,12 +18,12 @@ __all__ = ["Handler", "Invoker", "is_async", "name_of"]
 Handler: TypeAlias = Callable[[Message], object]
 
 
-def is_async(handler: Handler) -> bool:
+def is_async(handler: Callable[..., object]) -> bool:
     """Whether a handler is a coroutine function, or an object that is called like one."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 
-def name_of(handler: Handler) -> str:
+def name_of(handler: Callable[..., object]) -> str:
     """What to call a handler in a log."""
     name: str = getattr(handler, "__qualname__", "") or repr(handler)
     return name.rpartition("<locals>.")[2]
