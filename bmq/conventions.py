@@ -39,5 +39,7 @@ def post_time(properties: Mapping[str, object]) -> float | None:
     """Return when a message was first posted, in seconds since 1970; None if it does not say so."""
     posted = properties.get(POSTED)
     return posted / 1000 if isinstance(posted, int) and not isinstance(posted, bool) else None
+
+
 CONTENT_TYPE: Final = "bmq_content_type"
 """What the payload is, as a media type such as ``application/json``; STRING."""

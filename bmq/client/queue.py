@@ -9,6 +9,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from bmq._pace import paced
 from bmq.client._counting import Arrival, ReceiveCounts, size_of
 from bmq.client._deadline import within
 from bmq.client._definition import Definition, Places, changed_options
@@ -250,11 +251,14 @@ class Queue:
     async def post_many(
         self,
         items: Iterable[bytes | PutMessage] | AsyncIterable[bytes | PutMessage],
+        *,
+        rate: float | None = None,
     ) -> PostReport:
         """Post many messages, batched and with backpressure, and wait for every outcome.
 
         Args:
             items: payloads or :class:`bmq.PutMessage`, from an iterable or an async iterable.
+            rate: how many a second to post at most; None for as many as there is room for.
 
         Returns:
             What became of them; ``report.raise_for_failures()`` raises the first failure.
@@ -265,7 +269,7 @@ class Queue:
 
         Cancelling it stops taking items; those already taken stay posted.
         """
-        return await self._poster.post_many(items)
+        return await self._poster.post_many(items if rate is None else paced(items, rate))
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until every post made so far has its outcome.
@@ -303,9 +307,9 @@ class Queue:
         """Wait for messages of the default subscription; see :meth:`bmq.Consumer.receive_many`."""
         return await self._default_consumer().receive_many(max_messages, timeout)
 
-    def batches(self, max_messages: int = 1000) -> AsyncIterator[MessageBatch]:
+    def batches(self, max_messages: int = 1000, max_wait: float = 0.0) -> AsyncIterator[MessageBatch]:
         """Iterate over batches of the default subscription; see :meth:`bmq.Consumer.batches`."""
-        return self._default_consumer().batches(max_messages)
+        return self._default_consumer().batches(max_messages, max_wait)
 
     def _default_consumer(self) -> Consumer:
         if not self._core.readable:

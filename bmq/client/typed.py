@@ -33,7 +33,7 @@ class TypedMessage(Message, Generic[T]):
     _value: T
 
     def __init__(self, message: Message, shape: Shape[T]) -> None:
-        super().__init__(message._consumer, message._push)
+        super().__init__(message._consumer, message._push, message._arrival)
         self._shape: Shape[T] | None = shape
 
     @property
@@ -129,8 +129,14 @@ class TypedQueue(Generic[T]):
         data, own = self._encoded(value, properties)
         return self.queue.post_nowait(data, properties=own, tags=tags, guid=guid, compression=compression)
 
-    async def post_many(self, values: Iterable[T] | AsyncIterable[T]) -> PostReport:
+    async def post_many(
+        self, values: Iterable[T] | AsyncIterable[T], *, rate: float | None = None
+    ) -> PostReport:
         """Post many values, batched and with backpressure, as :meth:`bmq.Queue.post_many` does.
+
+        Args:
+            values: what to post, from an iterable or an async iterable.
+            rate: how many a second to post at most.
 
         Raises:
             InvalidPayload: a value is of another type, or cannot be encoded; those before it are posted.
@@ -139,8 +145,8 @@ class TypedQueue(Generic[T]):
         Cancelling it does what it does there.
         """
         if isinstance(values, AsyncIterable):
-            return await self.queue.post_many(self._messages_as_they_come(values))
-        return await self.queue.post_many(self._messages(values))
+            return await self.queue.post_many(self._messages_as_they_come(values), rate=rate)
+        return await self.queue.post_many(self._messages(values), rate=rate)
 
     def _encoded(
         self, value: T, properties: Mapping[str, PropertyInput] | None

@@ -21,7 +21,16 @@ from bmq.errors import StateError, UsageError
 from bmq.subscriptions import Expression, Selector, subscriptions_for
 from bmq.wire.uri import QueueUri
 from bmq.workers._clock import Clock
-from bmq.workers._consume import AckPolicy, OnError, check_handling, feed, policy_of, settled
+from bmq.workers._consume import (
+    AckPolicy,
+    Key,
+    OnError,
+    check_handling,
+    check_taking,
+    feed,
+    policy_of,
+    settled,
+)
 from bmq.workers._failure import DeadLetter
 from bmq.workers._handlers import Handler
 from bmq.workers._probe import Metrics, Probe, address_of
@@ -118,9 +127,11 @@ class App:
         max_unconfirmed_bytes: int | None = None,
         discard_unmatched: bool = False,
         concurrency: int = 1,
+        key: Key | None = None,
         ack: AckPolicy = AckPolicy.ON_SUCCESS,
         retry: RetryPolicy | None = None,
         timeout: float | None = None,
+        rate: float | None = None,
         codec: str | Codec[Any] | None = None,
         undecodable: OnUndecodable | None = None,
         on_error: OnError | None = None,
@@ -139,9 +150,11 @@ class App:
             max_unconfirmed_bytes: how many bytes of them.
             discard_unmatched: confirm unseen what does not match.
             concurrency: how many messages are handled at once.
+            key: what must not overtake each other: the name of a property, or a function of the message.
             ack: when a message is confirmed.
             retry: what happens to a message whose handler fails; None as for :func:`bmq.consume`.
             timeout: seconds a handler may take for one attempt.
+            rate: how many messages a second it takes at most.
             codec: decodes messages that do not say what they are, for a handler of values.
             undecodable: called with what has no such value, instead of the handler.
             on_error: called for every attempt that did not succeed, instead of the app's.
@@ -166,6 +179,8 @@ class App:
         )
         how: dict[str, Any] = {
             "concurrency": concurrency,
+            "key": key,
+            "rate": rate,
             "ack": ack,
             "timeout": timeout,
             "on_error": on_error or self._on_error,
@@ -186,6 +201,7 @@ class App:
             if shape is not None:
                 shape.check(subscription)
             check_handling(function, concurrency, ack, policy, timeout, self._grace)
+            check_taking(shape, key, rate)
             self._registered.append(_Registration(uri, function, policy, wanted, how))
             return handler
 

@@ -36,15 +36,15 @@ class Invoker:
         name: the handler's.
     """
 
-    def __init__(self, handler: Handler, timeout: float | None, concurrency: int) -> None:
+    def __init__(self, handler: Callable[[Any], object], timeout: float | None, concurrency: int) -> None:
         self.name = name_of(handler)
-        self._handler: Callable[[Message], Any] = handler
+        self._handler: Callable[[Any], Any] = handler
         self._timeout = timeout
         # Threads of its own: the loop's default ones are few, and shared with the rest of the program.
         self._threads = None if is_async(handler) else ThreadPoolExecutor(concurrency, self.name)
 
-    async def __call__(self, message: Message) -> None:
-        """Handle a message.
+    async def __call__(self, message: Any) -> None:
+        """Handle a message, or a batch.
 
         Raises:
             TimeoutError: the deadline has passed.
@@ -67,7 +67,7 @@ class Invoker:
         if deadline.expired():
             raise TimeoutError(f"the handler was not done within its deadline of {timeout:g} s")
 
-    async def _in_thread(self, message: Message) -> None:
+    async def _in_thread(self, message: Any) -> None:
         assert self._threads is not None
         loop = asyncio.get_running_loop()
         context = contextvars.copy_context()
