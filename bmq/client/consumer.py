@@ -645,11 +645,15 @@ class _Batches:
 
     async def __anext__(self) -> MessageBatch:
         consumer = self._consumer
-        while not consumer._messages:
-            consumer._stop_if_closed()
-            await consumer._arrival()
+        while True:
+            while not consumer._messages:
+                consumer._stop_if_closed()
+                await consumer._arrival()
             if self._max_wait:
                 await self._fill()
+                if not consumer._messages:
+                    continue  # somebody else has taken them
+            break
         return consumer._pop_many(self._limit)
 
     async def _fill(self) -> None:

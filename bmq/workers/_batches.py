@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, get_args, get_origin
 
 from bmq._pace import Pace
 from bmq.client.consumer import Consumer
+from bmq.client.interceptors import Handling
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.codecs import Codec, Shape
@@ -24,8 +25,6 @@ from bmq.workers._retry import RetryPolicy
 from bmq.workers._typed import wanted_by
 
 __all__ = ["BatchHandler", "Batches", "PartlyFailed", "batch_shape", "check_batches", "feed_batches"]
-
-logger = logging.getLogger("bmq.workers")
 
 #: A function of a list of messages, of a list of values, or of both.
 BatchHandler: TypeAlias = Callable[[Any], object] | Callable[[Any, Any], object]
@@ -192,9 +191,11 @@ class _BatchWorkers(Workers):
             guids = {message.guid for message in messages}
             self._guids |= guids
             self._held[task] = messages[0]
+            self.progress.handling += len(messages)
             try:
                 await self._handle_batch(messages, task)
             finally:
+                self.progress.handling -= len(messages)
                 del self._held[task]
                 self._guids -= guids
             if self._stopping:
@@ -212,22 +213,34 @@ class _BatchWorkers(Workers):
         await self._failed(unreadable, len(messages), attempt, began)
         while values:
             todo = list(values)
-            errors = await self._attempt_batch(values, task)
+            errors = await self._attempt_batch(values, attempt, task)
             self._consumer.queue.confirm(*(message for message in todo if message not in errors))
+            self.progress.handled += len(todo) - len(errors)
+            if not errors:
+                self.progress.failed_last = False
             rests = await self._failed(errors, len(todo), attempt, began)
             values = {message: values[message] for message in rests}
             attempt += any(not isinstance(error, RetryAfter) for error in errors.values())
             if rests:
-                await self._rest(max(rests.values()))
+                self.progress.failing += len(rests)
+                try:
+                    await self._rest(max(rests.values()))
+                finally:
+                    self.progress.failing -= len(rests)
 
     async def _attempt_batch(
-        self, values: dict[Message, Any], task: asyncio.Task[None]
+        self, values: dict[Message, Any], attempt: int, task: asyncio.Task[None]
     ) -> dict[Message, BaseException]:
         """Call the handler; return what could not be handled, and why."""
         messages = list(values)
         found = list(values.values())
         try:
-            await self._invoke((found, messages) if self._both else found)
+            argument = (found, messages) if self._both else found
+            if self._around is None:
+                await self._invoke(argument)
+            else:
+                with self._around(Handling(tuple(messages), self._invoke.name, attempt)):
+                    await self._invoke(argument)
         except asyncio.CancelledError as error:
             if task.cancelling():
                 raise
@@ -254,6 +267,7 @@ class _BatchWorkers(Workers):
         together: dict[int, list[Failure]] = {}
         for message, error in errors.items():
             delay = None if message.confirmed else self._pause_after(error, attempt, began)
+            self.progress.attempts_failed += 1
             failure = Failure(message, error, attempt, delay, self._invoke.name)
             together.setdefault(id(error), []).append(failure)
             if delay is not None:
@@ -268,6 +282,8 @@ class _BatchWorkers(Workers):
         for failures in together.values():
             for failure in failures:
                 if failure.retry_in is None:
+                    self.progress.given_up += 1
+                    self.progress.failed_last = True
                     await self._give_up(failure)
         return rests
 
@@ -275,11 +291,12 @@ class _BatchWorkers(Workers):
         """One record for all that failed together."""
         first = failures[0]
         again = first.retry_in is not None
-        logger.log(
+        self._throttle.log(
             logging.WARNING if again else logging.ERROR,
             "%s failed on %d messages of a batch of %d of %s, attempt %d; %s: %s",
             *(first.handler, len(failures), size, first.message.queue_uri, first.attempt),
             f"again in {first.retry_in:g} s" if again else self._outcome(first),
             f"{type(first.error).__name__}: {first.error}",
             exc_info=None if again else first.error,
+            extra={"queue": first.message.queue_uri, "attempt": first.attempt},
         )

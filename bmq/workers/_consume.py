@@ -249,7 +249,7 @@ async def feed(
 
 
 def check_handling(
-    handler: Handler,
+    handler: Callable[..., object],
     concurrency: int,
     ack: AckPolicy,
     retry: RetryPolicy,
@@ -592,7 +592,7 @@ class Workers:
         error, message = failure.error, failure.message
         what = f"{type(error).__name__}: {error}"
         where = (failure.handler, message.guid, message.queue_uri, failure.attempt)
-        about = {"queue": message.queue_uri, "guid": message.guid, "attempt": failure.attempt}
+        about = _about(failure)
         log = self._throttle.log
         if isinstance(error, RetryAfter) and failure.retry_in is not None:
             text = "%s puts off message %s of %s, attempt %d; again in %g s: %s"
@@ -616,12 +616,12 @@ class Workers:
                 if inspect.isawaitable(result):
                     await result
             except Exception:
-                log(
+                self._throttle.log(
                     logging.ERROR,
                     "on_error itself failed, on message %s",
-                    message.guid,
+                    failure.message.guid,
                     exc_info=True,
-                    extra=about,
+                    extra=_about(failure),
                 )
 
     def _outcome(self, failure: Failure) -> str:
@@ -629,6 +629,12 @@ class Workers:
             return "confirmed already"
         then = self._then(failure)
         return f"to be put aside in {then.uri}" if isinstance(then, DeadLetter) else _OUTCOMES[then]
+
+
+def _about(failure: Failure) -> dict[str, object]:
+    """What a log record has besides its text."""
+    message = failure.message
+    return {"queue": message.queue_uri, "guid": message.guid, "attempt": failure.attempt}
 
 
 def _age(message: Message, spent: float) -> float:

@@ -163,7 +163,7 @@ async def test_the_key_may_be_a_function_of_the_message(stage: Stage) -> None:
     await post(stage.queue, *(b"%d" % number for number in range(5)))
     async with consuming(stage.queue, handle, concurrency=2, key=lambda message: int(message.data) % 2):
         await asyncio.wait_for(both.wait(), 30)
-        while len(seen) < 5:
+        while len(seen) < 5:  # noqa: ASYNC110
             await asyncio.sleep(0)
     assert seen == [b"0", b"1", b"3", b"2", b"4"]
 
@@ -201,7 +201,7 @@ async def test_a_retry_holds_its_own_key_and_no_worker(stage: Stage) -> None:
     async with consuming(
         stage.queue, handle, concurrency=1, key="key", retry=bmq.Backoff(every=5), clock=Clock()
     ):
-        while len(seen) < 5:
+        while len(seen) < 5:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     assert seen == [(0, 1), (2, 1), (3, 1), (0, 2), (1, 1)]
 
@@ -228,7 +228,7 @@ async def test_idle_keys_are_forgotten(stage: Stage) -> None:
     await fill(stage, *(f"key {number}" for number in range(300)))
     async with consuming(stage.queue, finished.handle, concurrency=4, key="key"):
         await asyncio.wait_for(finished.finished.wait(), 30)
-        while finished.at_work:
+        while finished.at_work:  # noqa: ASYNC110
             await asyncio.sleep(0)
         await asyncio.sleep(0)
         lanes = [each for each in gc.get_objects() if isinstance(each, Lanes) and id(each) not in before]
@@ -279,7 +279,7 @@ async def test_what_no_handler_has_seen_is_given_back_in_order(stage: Stage) -> 
     async with stage.queue.subscribe() as consumer:
         task = asyncio.create_task(bmq.consume(consumer, handle, concurrency=1, key="key"))
         await begun.wait()
-        while consumer.buffered:
+        while consumer.buffered:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         task.cancel()
         await asyncio.sleep(0)
