@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Final, TypeVar
 
-__all__ = ["POSTED", "PREFIX", "post_time", "with_post_time"]
+__all__ = ["CONTENT_TYPE", "POSTED", "PREFIX", "post_time", "with_post_time"]
 
 T = TypeVar("T")
 
@@ -20,6 +20,9 @@ PREFIX: Final = "bmq_"
 
 POSTED: Final = "bmq_posted"
 """INT64: when a message was first posted, in milliseconds since 1970 (UTC)."""
+
+CONTENT_TYPE: Final = "bmq_content_type"
+"""STRING: what the payload is, as a media type such as ``application/json``."""
 
 
 def with_post_time(properties: Mapping[str, T] | None = None, at: float | None = None) -> dict[str, T | int]:
@@ -39,7 +42,3 @@ def post_time(properties: Mapping[str, object]) -> float | None:
     """Return when a message was first posted, in seconds since 1970; None if it does not say so."""
     posted = properties.get(POSTED)
     return posted / 1000 if isinstance(posted, int) and not isinstance(posted, bool) else None
-
-
-CONTENT_TYPE: Final = "bmq_content_type"
-"""What the payload is, as a media type such as ``application/json``; STRING."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from bmq.broker import Broker
 from bmq.client.connect import connect
@@ -96,9 +96,10 @@ class TestApp:
         name = QueueUri.parse(uri).canonical
         if name not in self._queues:
             self._queues[name] = await self.session.open_queue(name, write=True)
-        if isinstance(value, bytes | bytearray | memoryview):
+        if isinstance(value, bytes):
             return await self._queues[name].post(value, properties=properties)
-        data, own = Shape[Any](type(value), codec).encode(value)
+        shape: Shape[Any] = Shape(cast("type[Any]", type(value)), codec)
+        data, own = shape.encode(value)
         return await self._queues[name].post(data, properties={**own, **(properties or {})})
 
     async def drained(self, *uris: str, timeout: float = 10.0) -> None:
