@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from bmq.broker import Broker
 from bmq.client.connect import connect
@@ -98,7 +98,7 @@ class TestApp:
             self._queues[name] = await self.session.open_queue(name, write=True)
         if isinstance(value, bytes):
             return await self._queues[name].post(value, properties=properties)
-        shape: Shape[Any] = Shape(cast("type[Any]", type(value)), codec)
+        shape: Shape[Any] = Shape(value.__class__, codec)
         data, own = shape.encode(value)
         return await self._queues[name].post(data, properties={**own, **(properties or {})})
 
