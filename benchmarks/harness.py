@@ -39,6 +39,8 @@ class Job:
         queue: the queue's URI; a new queue each time unless said otherwise.
         awake: whether the client polls instead of sleeping (``busy_poll``).
         peer: the program in ``clients/`` that takes the broker's place, if one does.
+        observed: what watches the client, see ``clients/ours.py``.
+        package: a checkout of another version of the client, instead of this one.
     """
 
     client: str
@@ -54,6 +56,8 @@ class Job:
     queue: str = ""
     awake: bool = False
     peer: str = ""
+    observed: str = ""
+    package: str = ""
 
     def run(self, broker: str) -> dict[str, Any]:
         """Make the measurement in a new process, and return what it prints."""
@@ -67,7 +71,7 @@ class Job:
             capture_output=True,
             text=True,
             timeout=TIMEOUT,
-            env=environment(BMQ_BROKER_URI=broker),
+            env=environment(BMQ_BROKER_URI=broker, **({"PYTHONPATH": self.package} if self.package else {})),
         )
         if done.returncode:
             raise SystemExit(f"{self.client} {self.case} failed:\n{done.stderr or done.stdout}")

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from bmq import admin as admin
     from bmq import broker as broker
     from bmq import codecs as codecs
+    from bmq import delays as delays
     from bmq import errors, events
+    from bmq import groups as groups
     from bmq import spark as spark
     from bmq import subscriptions as subscriptions
     from bmq import testing as testing
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
         QueueClosed,
         RequestError,
         RequestTimeout,
+        ResponderError,
         SessionClosed,
         StateError,
         StatusCategory,
@@ -138,6 +141,7 @@ __all__ = [
     "Reject",
     "RequestError",
     "RequestTimeout",
+    "ResponderError",
     "RetryAfter",
     "RoutingTable",
     "Session",
@@ -204,6 +208,7 @@ _NAMES = {
         "QueueClosed",
         "RequestError",
         "RequestTimeout",
+        "ResponderError",
         "SessionClosed",
         "StateError",
         "StatusCategory",
@@ -231,7 +236,19 @@ _NAMES = {
     ],
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = ("admin", "broker", "codecs", "errors", "events", "spark", "subscriptions", "testing", "workers")
+_MODULES = (
+    "admin",
+    "broker",
+    "codecs",
+    "delays",
+    "errors",
+    "events",
+    "groups",
+    "spark",
+    "subscriptions",
+    "testing",
+    "workers",
+)
 
 # Type checkers see only the imports above, and report any other name as an error.
 if not TYPE_CHECKING:

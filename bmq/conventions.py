@@ -7,22 +7,97 @@ properties. The page *Conventions* of the documentation says what each of them h
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Mapping
 from typing import Final, TypeVar
 
-__all__ = ["CONTENT_TYPE", "POSTED", "PREFIX", "post_time", "with_post_time"]
+__all__ = [
+    "ATTEMPTS",
+    "BUCKET",
+    "CANCEL",
+    "CONTENT_TYPE",
+    "DEADLINE",
+    "DESTINATION",
+    "DUE",
+    "ERROR",
+    "ORIGIN",
+    "POSTED",
+    "PREFIX",
+    "REPLY_TO",
+    "REQUEST",
+    "REQUESTER",
+    "WAITING_SUFFIX",
+    "derived_guid",
+    "post_time",
+    "waiting_queue",
+    "with_post_time",
+]
 
 T = TypeVar("T")
 
 PREFIX: Final = "bmq_"
 """How all of them begin. Names that begin like this are reserved for what may come."""
 
+BUCKET: Final = "bmq_bucket"
+"""INT32 or INT64: the bucket of the message's key: 0 to 2**31 - 1. Consumer groups share the work by it."""
+
 POSTED: Final = "bmq_posted"
 """INT64: when a message was first posted, in milliseconds since 1970 (UTC)."""
 
 CONTENT_TYPE: Final = "bmq_content_type"
 """STRING: what the payload is, as a media type such as ``application/json``."""
+
+DUE: Final = "bmq_due"
+"""INT64: when a delayed message is due, in milliseconds since 1970 (UTC)."""
+
+DESTINATION: Final = "bmq_destination"
+"""STRING: the URI of the queue that a waiting message is passed on to."""
+
+ATTEMPTS: Final = "bmq_attempts"
+"""INT32: how often a message that comes back was tried."""
+
+ERROR: Final = "bmq_error"
+"""STRING: why the last attempt, or a request, failed: ``type: text`` of the error."""
+
+ORIGIN: Final = "bmq_origin"
+"""STRING: the GUID that a message that comes back had at first."""
+
+REPLY_TO: Final = "bmq_reply_to"
+"""STRING: the URI of the queue where the reply to a request is expected."""
+
+REQUESTER: Final = "bmq_requester"
+"""STRING: who waits for the reply, where several share a reply queue; repeated in the reply."""
+
+DEADLINE: Final = "bmq_deadline"
+"""INT64: until when somebody waits for the reply, in milliseconds since 1970 (UTC)."""
+
+CANCEL: Final = "bmq_cancel"
+"""STRING: the GUID of a request that nobody waits for any more. A message with it is no request itself."""
+
+REQUEST: Final = "bmq_request"
+"""STRING: the GUID of the request that a message replies to."""
+
+WAITING_SUFFIX: Final = ".delayed"
+"""What the name of a queue's waiting queue ends with."""
+
+
+def waiting_queue(uri: str) -> str:
+    """Return the URI of the queue where delayed messages of a queue wait, unless another one is named."""
+    return uri.partition("?")[0] + WAITING_SUFFIX
+
+
+def derived_guid(*words: str) -> str:
+    """Return the GUID of a message that follows from another one.
+
+    Whoever does the same step twice posts the same GUID twice, and the broker stores one message. It is the
+    BLAKE2b hash, 16 bytes long, of the words with single spaces between them, in UTF-8; the first word is the
+    GUID of the other message.
+
+    Returns:
+        32 upper-case hexadecimal digits.
+    """
+    return hashlib.blake2b(" ".join(words).encode(), digest_size=16).hexdigest().upper()
 
 
 def with_post_time(properties: Mapping[str, T] | None = None, at: float | None = None) -> dict[str, T | int]:

@@ -25,6 +25,7 @@
     ├── AdminError                  the broker did not carry out an admin command
     ├── TimedOut                    what was waited for did not come within the timeout (retryable)
     │   └── RequestTimeout          no answer of the broker within the deadline
+    ├── ResponderError              whoever handled a request has failed
     └── PostError                   a message was not accepted: negatively acknowledged or given up
 
 ``retryable`` is data on the class (or, where a broker's code decides, on the instance): whether the
@@ -57,6 +58,7 @@ __all__ = [
     "QueueClosed",
     "RequestError",
     "RequestTimeout",
+    "ResponderError",
     "SessionClosed",
     "StateError",
     "StatusCategory",
@@ -309,6 +311,22 @@ class TimedOut(Error, TimeoutError):
 
 class RequestTimeout(TimedOut):
     """The broker did not answer a request within the deadline."""
+
+
+class ResponderError(Error):
+    """Whoever handled a request has failed, and says so in place of a reply.
+
+    Attributes:
+        kind: the type of its error, ``ValueError`` for instance; whatever the responder calls it.
+        reason: the error's text.
+        guid: the request's GUID.
+    """
+
+    def __init__(self, message: str, *, kind: str = "", reason: str = "", guid: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.reason = reason
+        self.guid = guid
 
 
 class PostError(Error):

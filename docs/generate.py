@@ -29,6 +29,7 @@ import bmq
 import bmq.admin
 import bmq.errors
 import bmq.events
+import bmq.groups
 from bmq.errors import AckStatus, StatusCategory
 from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.client.core import ClientCore
@@ -362,6 +363,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "statuses": statuses,
     "api": api,
     "api-workers": lambda: _api_of(bmq.workers),
+    "api-delays": lambda: _api_of(bmq.delays),
+    "api-groups": lambda: _api_of(bmq.groups),
     "api-broker": lambda: _api_of(bmq.broker),
     "api-testing": lambda: _api_of(bmq.testing),
     "admin": admin,

@@ -50,6 +50,16 @@ def test_programs() -> None:
         assert float(rows[name].replace(",", "")) > 0
 
 
+def test_what_it_costs_to_be_seen(tmp_path: Path) -> None:
+    output = tmp_path / "observed"
+    printed = run("observed.py", "--rounds", "1", "--count", "200", "--output", str(output))
+    assert "nothing switched on" in printed
+    runs = json.loads(output.with_suffix(".json").read_text())["runs"]
+    for case in ("post_many", "post_nowait", "consume", "consume_batches"):
+        assert runs[f"{case} "][0]["cpu_us"] > 0
+        assert runs[f"{case} interceptors"][0]["cpu_us"] > 0
+
+
 def test_faults() -> None:
     printed = run("soak.py", "--only", "ours", "--seconds", "6", "--lap", "6", "--seed", "4")
     rows = first_column(printed)

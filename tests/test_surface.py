@@ -16,7 +16,7 @@ from bmq.testing import FaultProxy
 from tests.test_docs import generate as generate
 
 URI = "bmq://bmq.test.mem.priority/q"
-PARTS = (bmq, bmq.workers, bmq.broker, bmq.testing)
+PARTS = (bmq, bmq.workers, bmq.delays, bmq.groups, bmq.broker, bmq.testing)
 CLASSES = {
     name: value
     for part in PARTS
@@ -78,7 +78,13 @@ async def test_objects_have_what_the_page_describes(page: str, monkeypatch: pyte
             message = await consumer.receive(timeout=10)
             batch = await consumer.receive_many(timeout=10)
             things = [
-                *(session, session.options, session.stats(), queue, consumer),
+                *(session, session.options, session.stats(), session.health(), queue, consumer),
+                *(queue.stats(), consumer.stats(), consumer.stats().confirm_seconds, bmq.Interceptor()),
+                *(
+                    bmq.Post(b"1", {}, ack.guid),
+                    bmq.PostOutcome(queue, 1, 1),
+                    bmq.Handling([message], "f", 1),
+                ),
                 *(message, message.properties, batch, ack, broker, broker.clock, proxy, proxy.connections[0]),
                 *(bmq.App(broker.uri), bmq.HostHealth(), bmq.Expression("x == 1"), bmq.RoutingTable([])),
                 *(bmq.TagFilter(), bmq.CmqTags(), bmq.QueueUri.parse(URI), bmq.Credentials.anonymous()),

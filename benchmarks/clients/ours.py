@@ -170,6 +170,21 @@ CONSUMERS: dict[str, Callable[[Any, dict[str, Any], Meter], Awaitable[dict[str, 
 }
 
 
+def watching(how: str) -> dict[str, Any]:
+    """What is given to ``bmq.connect`` so that the client is watched."""
+    if not how:
+        return {}
+    import bmq
+
+    class Nothing(bmq.Interceptor):
+        def on_post(self, queue: Any, posts: Any) -> None: ...
+        def on_ack(self, context: Any, outcome: Any) -> None: ...
+        def on_receive(self, consumer: Any, messages: Any) -> None: ...
+        def on_confirm(self, consumer: Any, messages: Any) -> None: ...
+
+    return {"interceptors": [Nothing() for _ in range(5)]}
+
+
 async def main(job: dict[str, Any]) -> dict[str, Any]:
     import bmq
 
@@ -179,6 +194,7 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
         job["broker"],
         max_unacked_messages=max(200_000, job["count"]),
         busy_poll=0.001 if job["awake"] else 0.0,
+        **watching(job["observed"]),
     ) as session:
         if case in CONSUMERS:
             meter = Meter()

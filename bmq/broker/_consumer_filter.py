@@ -74,6 +74,7 @@ class TagConsumerFilter:
         return all_of <= tags and (not one_of or bool(one_of & tags))
 
 
+_NOTHING: Final[Mapping[str, PropertyValue]] = {}
 _NO_TAGS: Final[tuple[set[str], set[str]]] = (set(), set())
 
 #: The filters that a domain file may name.
@@ -93,7 +94,7 @@ def passes(consumer_filter: ConsumerFilter, subscriber: Subscriber, message: Mes
         client=handle.description,
     )
     try:
-        properties = Properties(message.data, new=message.schema_id != 0) if message.flags else {}
+        properties = Properties(message.data, new=message.schema_id != 0) if message.flags else _NOTHING
         return consumer_filter(consumer, properties)
     except Exception:
         _log.exception("the consumer filter of %s failed; the message is delivered", handle.queue.uri)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bmq.broker._storage import MessageRecord
-from bmq.subscriptions import Evaluator, Expression
+from bmq.subscriptions import Equalities, Evaluator, Expression
 from bmq.wire.control.messages import (
     INVALID_CONSUMER_PRIORITY,
     ConsumerInfo,
@@ -229,7 +229,7 @@ class Routing:
         cost: how many expressions it may take to find out who gets a message.
     """
 
-    __slots__ = ("_by_stream", "cost", "groups", "levels", "only")
+    __slots__ = ("_by_stream", "_likely", "cost", "groups", "levels", "only")
 
     def __init__(self, streams: Iterable[SubStream] = ()) -> None:
         wanted: dict[tuple[int, str], list[tuple[CompiledSubscription, Subscriber]]] = {}
@@ -257,7 +257,9 @@ class Routing:
             for subscriber in group.members:
                 self._by_stream.setdefault(subscriber.stream, []).append(subscriber)
         self.only = self.groups[0] if len(self.groups) == 1 and self.groups[0].matcher is None else None
-        self.cost = 0 if self.only is not None else len(self.groups)
+        # Groups of equalities, as consumer groups have one a bucket, are found by one lookup.
+        self._likely = Equalities(self.groups, lambda group: group.text if group.matcher is not None else "")
+        self.cost = 0 if self.only is not None else self._likely.most
 
     def select(self, message: MessageRecord) -> Subscriber | Blocked | None:
         """Return who gets a message, or what it waits for.
@@ -267,12 +269,18 @@ class Routing:
         only = self.only
         if only is not None:
             return only.first
+        lookup = message.lookup
+        for _, group in self._likely.candidates(lookup):
+            if group.full or (group.matcher is not None and group.matcher(lookup) is not True):
+                continue
+            if group.first is not None:
+                return group.first
+            break  # it is full: what becomes of the message depends on all groups
         for group in self.groups:
             if not group.full:
                 break
         else:
             return None
-        lookup = message.lookup
         looked_at_with_room = False
         for level in self.levels:
             found_full: list[Group] = []

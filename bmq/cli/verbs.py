@@ -10,6 +10,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "post": ("bmq.cli.post", "Post messages: arguments, files, lines, NDJSON."),
     "tail": ("bmq.cli.tail", "Print messages as they come; take them only when told to."),
     "peek": ("bmq.cli.peek", "List what waits in a queue without taking it."),
+    "dead": ("bmq.cli.dead", "List dead letters, look at one, put one or all back."),
+    "mover": ("bmq.cli.mover", "Pass delayed messages on when they are due."),
     "purge": ("bmq.cli.purge", "Delete what waits in a queue or a domain."),
     "queues": ("bmq.cli.queues", "List queues with what they hold."),
     "stat": ("bmq.cli.stat", "Show what was posted, delivered and confirmed."),

@@ -225,11 +225,11 @@ class Driver:
         self.connection.transmit_soon()
         return done
 
-    async def close_queue(self, queue: QueueCore, deadline: float) -> None:
+    async def close_queue(self, queue: QueueCore, deadline: float, *, at_once: bool = False) -> None:
         """Close a queue whose posts have been waited for."""
         done: asyncio.Future[None] = self.loop.create_future()
         try:
-            self.core.close_queue(queue, done, self.connection.now(), deadline)
+            self.core.close_queue(queue, done, self.connection.now(), deadline, at_once=at_once)
             self.connection.transmit_soon()
             await done
         finally:

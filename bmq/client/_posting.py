@@ -11,11 +11,13 @@ from bmq.client._observing import ObservedPost, ObservedPosts
 from bmq.client.interceptors import Post
 from bmq.client.message import Ack, FailedPost, PostReport, PutMessage
 from bmq.client.options import check_compression
+from bmq.conventions import BUCKET
 from bmq.errors import AckStatus, InvalidPayload, PostError
 from bmq.protocol.client.events import Outcome
 from bmq.protocol.client.queue import QueueCore
 from bmq.wire.constants import MAX_APPLICATION_DATA, Compression, PutFlags
 from bmq.wire.guid import guid_from_text, guid_to_text
+from bmq.wire.keys import Key, key_bucket
 from bmq.wire.message import join_application_data
 from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.put import Outgoing
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from bmq.client._driver import Driver
     from bmq.client.queue import Queue
 
-__all__ = ["ObservedPoster", "PostBatch", "PostFuture", "Poster", "post_error", "settle", "tagged"]
+__all__ = ["ObservedPoster", "PostBatch", "PostFuture", "Poster", "completed", "post_error", "settle"]
 
 PostFuture = asyncio.Future[Ack]
 
@@ -120,15 +122,17 @@ _REASONS = {
 }
 
 
-def tagged(
-    properties: Mapping[str, PropertyInput] | None, tags: Iterable[str]
+def completed(
+    properties: Mapping[str, PropertyInput] | None, tags: Iterable[str], key: Key | None
 ) -> Mapping[str, PropertyInput] | None:
-    """Return properties with tags among them."""
-    if not tags:
-        return properties
-    from bmq.subscriptions import tag_properties
+    """Return properties with tags and the bucket of a key among them."""
+    if tags:
+        from bmq.subscriptions import tag_properties
 
-    return {**(properties or {}), **tag_properties(tags)}
+        properties = {**(properties or {}), **tag_properties(tags)}
+    if key is not None:
+        properties = {**(properties or {}), BUCKET: key_bucket(key)}
+    return properties
 
 
 class Poster:
@@ -206,7 +210,9 @@ class Poster:
             for item in items:
                 if item.__class__ is PutMessage:
                     data, guid, compression = item.data, item.guid, item.compression
-                    properties = tagged(item.properties, item.tags) if item.tags else item.properties
+                    properties = item.properties
+                    if item.tags or item.key is not None:
+                        properties = completed(properties, item.tags, item.key)
                 else:
                     data, properties, guid, compression = item, None, None, None
                 if data.__class__ is not bytes:
@@ -381,7 +387,9 @@ def _parts(
     """What an item of ``post_many`` consists of."""
     if item.__class__ is PutMessage:
         data, guid, compression = item.data, item.guid, item.compression
-        properties = tagged(item.properties, item.tags) if item.tags else item.properties
+        properties = item.properties
+        if item.tags or item.key is not None:
+            properties = completed(properties, item.tags, item.key)
     else:
         data, properties, guid, compression = item, None, None, None
     return data if data.__class__ is bytes else _as_bytes(data), properties, guid, compression

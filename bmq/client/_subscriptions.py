@@ -209,7 +209,7 @@ class Subscriptions:
                 else:
                     left.append(each)
         for consumer, share in shares.items():
-            consumer._merge(share)
+            consumer._take_over(share)
         if unwanted:
             self._queue._confirm_many(unwanted)
             self._queue._counts.discarded(len(unwanted))

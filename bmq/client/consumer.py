@@ -153,10 +153,10 @@ class Consumer:
     def stats(self) -> ConsumerStats:
         """Return a snapshot of what the consumer has received."""
         self.queue._confirming.finish()
-        return consumer_stats(self._counts, self._waiting)
+        return consumer_stats(self._counts, self._in_line)
 
     @property
-    def _waiting(self) -> tuple[int, int]:
+    def _in_line(self) -> tuple[int, int]:
         """How many messages wait for the application, and their size."""
         return len(self._messages), self._counted_bytes - self._taken_bytes
 
@@ -399,7 +399,9 @@ class Consumer:
             index, number, _ = runs[-1]
             if places[0][1] < number + arrived - index:
                 # Somebody has passed on messages of the same event that come after some of these.
-                self._merge(list(numbered(messages, places)))
+                size = self._merge(list(numbered(messages, places)), arrival)
+                self._counts.arrived(messages, size)
+                self._count(len(messages), size)
                 return
         for index, number in places:
             index += arrived
@@ -411,31 +413,32 @@ class Consumer:
         self._counts.arrived(messages, size)
         self._count(len(messages), size)
 
-    def _merge(self, messages: list[Numbered]) -> None:
-        """Take in messages that others had, each at its place in the order of delivery."""
+    def _take_over(self, messages: list[Numbered]) -> None:
+        """Take in messages that others had, or nobody. They count as arriving now."""
+        size = self._merge(messages, (self._connection.now(), self.queue._driver.received.losses))
+        self._counts.took_over(len(messages), size)
+        self._count(len(messages), size)
+
+    def _merge(self, messages: list[Numbered], arrival: Arrival) -> int:
+        """Put messages into the line, each at its place in the order of delivery; return their size."""
         waiting = list(self._numbered())
-        # Those of the others count as arriving now.
-        now = self._connection.now(), self.queue._driver.received.losses
-        arrivals = dict.fromkeys([number for number, _ in messages], now)
+        new = {number for number, _ in messages}
         runs = deque(self._runs)
         self._runs.clear()
         self._messages.clear()
         self._arrived = self._together = 0
         for number, push in heapq.merge(waiting, messages, key=_number):
-            if number in arrivals:
-                arrival = now
-            else:
+            came = arrival
+            if number not in new:
                 while len(runs) > 1 and runs[1][1] <= number:
                     runs.popleft()
-                arrival = runs[0][2]
+                came = runs[0][2]
             last = self._runs[-1] if self._runs else None
-            if last is None or last[2] is not arrival or number - self._arrived != last[1] - last[0]:
-                self._runs.append((self._arrived, number, arrival))
+            if last is None or last[2] is not came or number - self._arrived != last[1] - last[0]:
+                self._runs.append((self._arrived, number, came))
             self._messages.append(push)
             self._arrived += 1
-        size = sum([len(push[DATA]) for _, push in messages])
-        self._counts.took_over(len(messages), size)
-        self._count(len(messages), size)
+        return sum([len(push[DATA]) for _, push in messages])
 
     def _numbered(self) -> Iterator[Numbered]:
         """What waits, with its delivery numbers."""

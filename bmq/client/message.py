@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 from bmq.errors import AckStatus, PostError
 from bmq.wire.constants import Compression, PropertyType, PushFlags
 from bmq.wire.guid import guid_to_text
+from bmq.wire.keys import Key
 from bmq.wire.message import NO_PROPERTIES, split_application_data
 from bmq.wire.options import LimitedIds
 from bmq.wire.properties import Properties, PropertyInput, split_properties
@@ -253,6 +254,7 @@ class PutMessage:
             deduplication window, so equal GUIDs must mean equal messages.
         tags: tags that a :class:`bmq.TagFilter` selects by; each becomes a property.
         compression: how the payload is compressed; None for the queue's default.
+        key: what must stay in order, as for :meth:`bmq.Queue.post`.
     """
 
     data: bytes | bytearray | memoryview
@@ -260,6 +262,7 @@ class PutMessage:
     guid: str | None = None
     tags: Iterable[str] = ()
     compression: Compression | None = None
+    key: Key | None = None
 
 
 class Ack:

@@ -6,15 +6,16 @@ import asyncio
 import logging
 from asyncio import get_running_loop
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from bmq._pace import paced
 from bmq.client._counting import Arrival, ReceiveCounts, size_of
 from bmq.client._deadline import within
 from bmq.client._definition import Definition, Places, changed_options
 from bmq.client._handlers import Handlers
-from bmq.client._posting import ObservedPoster, Poster, PostFuture, tagged
+from bmq.client._posting import ObservedPoster, Poster, PostFuture, completed
 from bmq.client._subscriptions import Subscriptions
 from bmq.client.consumer import Consumer, Subscription
 from bmq.client.message import Ack, Message, MessageBatch, PostReport, PutMessage
@@ -24,6 +25,7 @@ from bmq.protocol.client.queue import QueueState, SubscriptionOptions
 from bmq.wire.constants import Compression
 from bmq.wire.control import QueueFlags
 from bmq.wire.guid import guid_from_text
+from bmq.wire.keys import Key
 from bmq.wire.properties import PropertyInput
 from bmq.wire.push import GUID, Push
 from bmq.wire.uri import QueueUri
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from bmq.client.session import Session
     from bmq.client.typed import TypedQueue
     from bmq.codecs import Codec
+    from bmq.groups import Group, GroupOptions
     from bmq.subscriptions import Selector
 
 __all__ = ["DEFAULT_MAX_UNCONFIRMED_BYTES", "DEFAULT_MAX_UNCONFIRMED_MESSAGES", "Queue"]
@@ -69,6 +72,7 @@ class Queue:
         subscriptions: Iterable[Selector | Subscription],
         suspends: bool,
         compression: Compression | None,
+        waiting: str,
         opened: asyncio.Future[None],
         deadline: float,
     ) -> None:
@@ -79,6 +83,7 @@ class Queue:
         self._options = options
         self._counts = ReceiveCounts(driver.received)
         self._confirming = driver.confirming
+        self._delayed_in = waiting
         self._subscriptions = Subscriptions(self, driver)
         self._default: Consumer | None = None
         self._close_task: asyncio.Task[None] | None = None
@@ -115,6 +120,11 @@ class Queue:
     def uri(self) -> str:
         """The URI it was opened as."""
         return str(self._uri)
+
+    @property
+    def waiting(self) -> str:
+        """The URI of the queue where what is posted with ``delay`` or ``not_before`` waits."""
+        return self._delayed_in
 
     @property
     def state(self) -> QueueState:
@@ -162,12 +172,12 @@ class Queue:
     def stats(self) -> QueueStats:
         """Return a snapshot of what was posted to the queue and received from it."""
         self._confirming.finish()
-        return queue_stats(self._core, self._counts, self._waiting)
+        return queue_stats(self._core, self._counts, self._in_line)
 
     @property
-    def _waiting(self) -> tuple[int, int]:
+    def _in_line(self) -> tuple[int, int]:
         """How many messages wait for the application, and their size."""
-        waiting = [consumer._waiting for consumer in self._subscriptions.consumers()]
+        waiting = [consumer._in_line for consumer in self._subscriptions.consumers()]
         return sum(count for count, _ in waiting), sum(size for _, size in waiting)
 
     def __repr__(self) -> str:
@@ -183,12 +193,19 @@ class Queue:
         tags: Iterable[str] = (),
         guid: str | None = None,
         compression: Compression | None = None,
+        key: Key | None = None,
+        delay: float | None = None,
+        not_before: datetime | float | None = None,
         timeout: float | None = None,
     ) -> Ack:
         """Post a message and wait for its acknowledgement.
 
         Waits for room first, while the window of unacknowledged posts is full. While the connection is down
         the message is kept, and sent once it is restored.
+
+        One with ``delay`` or ``not_before`` is posted to the queue where it waits, see ``waiting`` of
+        :meth:`bmq.Session.open_queue`, and acknowledged when it is stored there. A mover
+        (:meth:`bmq.App.mover`, or ``bmq mover``) passes it on when it is due; without one it stays there.
 
         Args:
             payload: 1 byte to 64 MiB.
@@ -198,6 +215,10 @@ class Queue:
                 upper-case hexadecimal digits. The broker drops a second message with the same GUID within
                 its deduplication window.
             compression: how the payload is compressed; None for the queue's default.
+            key: what must stay in order: messages of one key go to one member of a consumer group, see
+                :meth:`group`. It becomes the property ``bmq_bucket``.
+            delay: seconds until it is due.
+            not_before: when it is due: a datetime with a time zone, or seconds since 1970.
             timeout: seconds to wait for the outcome; None leaves it to the queue's deduplication time, after
                 which a post that stayed unanswered fails.
 
@@ -205,6 +226,8 @@ class Queue:
             PostError: the broker did not accept the message, or never answered.
             InvalidPayload, InvalidProperty: nothing was posted.
             QueueClosed, SessionClosed: nothing was posted.
+            OpenQueueError, RequestTimeout: the queue where it is to wait could not be opened.
+            UsageError: ``delay`` or ``not_before`` is out of its range.
             TimedOut: no outcome in time; the message may still be accepted.
 
         Cancelling it while it waits for room posts nothing; after that the message stays posted, and only its
@@ -213,14 +236,29 @@ class Queue:
         if timeout is not None:
             async with within(timeout, f"a post to {self.uri} had no outcome"):
                 return await self.post(
-                    payload, properties=properties, tags=tags, guid=guid, compression=compression
+                    payload,
+                    properties=properties,
+                    tags=tags,
+                    guid=guid,
+                    compression=compression,
+                    key=key,
+                    delay=delay,
+                    not_before=not_before,
                 )
+        if tags or key is not None:
+            properties = completed(properties, tags, key)
+        if delay is not None or not_before is not None:
+            from bmq.client._delaying import delayed
+
+            self._core.check_posts()
+            here = self._delayed_in == self._uri.canonical
+            properties = delayed(properties, delay, not_before, None if here else self._uri.canonical)
+            queue = self if here else await self.session.output(self._delayed_in)
+            return await queue.post(payload, properties=properties, guid=guid, compression=compression)
         flow = self._driver.flow
         while not flow.takes_posts:
             await self._driver.room(self._core)
-        return await self._poster.post(
-            payload, tagged(properties, tags) if tags else properties, guid, compression
-        )
+        return await self._poster.post(payload, properties, guid, compression)
 
     def post_nowait(
         self,
@@ -230,6 +268,7 @@ class Queue:
         tags: Iterable[str] = (),
         guid: str | None = None,
         compression: Compression | None = None,
+        key: Key | None = None,
     ) -> PostFuture:
         """Post a message without waiting.
 
@@ -246,7 +285,9 @@ class Queue:
         if not self._driver.core.posts.has_room:
             self._core.counts.turned_away()
             raise self._driver.flow.full()
-        return self._poster.post(payload, tagged(properties, tags) if tags else properties, guid, compression)
+        if tags or key is not None:
+            properties = completed(properties, tags, key)
+        return self._poster.post(payload, properties, guid, compression)
 
     async def post_many(
         self,
@@ -270,6 +311,47 @@ class Queue:
         Cancelling it stops taking items; those already taken stay posted.
         """
         return await self._poster.post_many(items if rate is None else paced(items, rate))
+
+    async def request(
+        self,
+        payload: bytes | bytearray | memoryview,
+        *,
+        properties: Mapping[str, PropertyInput] | None = None,
+        timeout: float = 30.0,
+        reply_to: str | None = None,
+    ) -> Message:
+        """Post a message and wait for the reply to it, which a responder posts (:meth:`bmq.App.responder`).
+
+        Replies come to a queue of this session's own, ``replies.`` and a number in the same domain, opened
+        with the first request. Late replies and second ones are dropped. The responder learns from the
+        properties until when somebody waits.
+
+        Args:
+            payload: the request, 1 byte to 64 MiB.
+            properties: values by name.
+            timeout: seconds to wait for the reply, posting included. In the handler of a responder it is at
+                most what is left of the time of the request that is being handled.
+            reply_to: a queue in a priority domain that requesters share, instead; each has a subscription
+                there.
+
+        Returns:
+            The reply, confirmed.
+
+        Raises:
+            ResponderError: the responder has failed.
+            TimedOut: no reply came in time.
+            PostError, QueueClosed, SessionClosed, InvalidPayload, InvalidProperty: as for :meth:`post`.
+            OpenQueueError, RequestTimeout: the queue for replies could not be opened.
+            UsageError: the timeout is not above 0.
+
+        Cancelling it tells the responder, as far as it can be reached, that nobody waits any more.
+        """
+        session = self.session
+        if session._requests is None:
+            from bmq.client._requests import Requests
+
+            session._requests = Requests(session)
+        return await session._requests.request(self, bytes(payload), properties, timeout, reply_to)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until every post made so far has its outcome.
@@ -386,6 +468,42 @@ class Queue:
             strict=strict,
         )
         return subscription._consumer(self, self._options)
+
+    def group(
+        self,
+        key: str | None = None,
+        *,
+        buckets: int = 16,
+        member: str | None = None,
+        weight: float = 1.0,
+        selector: Selector = None,
+        **options: Unpack[GroupOptions],
+    ) -> Group:
+        """Make this session a member of the consumer group of the queue: it gets its share of the keys.
+
+        All messages of a key are in one bucket, and a bucket belongs to one member at a time, which gets them
+        in the order in which they were posted. Nothing is sent before ``async with``, ``await`` or receiving
+        makes it join. Leaving closes the queue. See :class:`bmq.groups.Group`, and the page *Groups* of the
+        documentation for what is promised when members come and go.
+
+        Args:
+            key: the name of an integer property, whose remainder is the bucket; None for the bucket that
+                ``post(..., key=...)`` sets.
+            buckets: how many buckets there are, 1 to 256: the same for all members. A broker evaluates up
+                to this many expressions a message.
+            member: the member's name, not used by two at once. One that comes back under its name gets the
+                buckets that it had. None makes a new one.
+            weight: this member's share beside the others', 0.01 to 100.
+            selector: what the group takes at all, as one expression: the same for all members.
+            options: see :class:`bmq.groups.GroupOptions`.
+
+        Raises:
+            UsageError: the queue was not opened for reading, or an argument is out of its range.
+            InvalidExpression: the key and the selector do not make a legal expression.
+        """
+        from bmq.groups import Group
+
+        return Group(self, key, buckets=buckets, member=member, weight=weight, selector=selector, **options)
 
     def _deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
         """Take in messages that have just arrived for an unknown subscription."""
@@ -508,7 +626,7 @@ class Queue:
 
     # life
 
-    async def close(self, timeout: float | None = None) -> None:
+    async def close(self, timeout: float | None = None, *, at_once: bool = False) -> None:
         """Close the queue in good order.
 
         Delivery stops; handlers in flight (inside ``async with message``, other than the one that calls this)
@@ -518,6 +636,9 @@ class Queue:
 
         Args:
             timeout: seconds for all of it; None for the session's ``close_timeout``.
+            at_once: have the broker end the subscriptions and take back what is unconfirmed in one step:
+                others get that before anything newer, where usually a few newer messages come first. What
+                arrives while handlers finish is given back too.
 
         Raises:
             RequestTimeout: the broker did not answer in time; the queue is closed all the same. Posts that
@@ -530,11 +651,11 @@ class Queue:
             if self._core.state is QueueState.CLOSED:
                 return
             seconds = self._driver.options.close_timeout if timeout is None else timeout
-            closing = self._close(self._connection.now() + seconds, asyncio.current_task())
+            closing = self._close(self._connection.now() + seconds, asyncio.current_task(), at_once)
             self._close_task = self._driver.keep(closing)
         await asyncio.shield(self._close_task)
 
-    async def _close(self, deadline: float, closer: asyncio.Task[object] | None) -> None:
+    async def _close(self, deadline: float, closer: asyncio.Task[object] | None, at_once: bool) -> None:
         self._shut(None)
         await drain([self], deadline, closer)
         handlers = self._handlers.busy(closer)
@@ -547,7 +668,7 @@ class Queue:
             )
             deadline = max(deadline, self._connection.now() + _FOR_THE_ANSWER)
         try:
-            await self._driver.close_queue(self._core, deadline)
+            await self._driver.close_queue(self._core, deadline, at_once=at_once)
         except QueueClosed:
             pass  # the session, or a failure, has closed it meanwhile
 

@@ -27,6 +27,7 @@ from bmq.client.queue import (
     left_over,
 )
 from bmq.client.stats import SessionStats, session_stats
+from bmq.conventions import waiting_queue
 from bmq.errors import QueueClosed, SessionClosed, UsageError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import SessionEvent
@@ -35,6 +36,7 @@ from bmq.wire.control import QueueFlags
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
+    from bmq.client._requests import Requests
     from bmq.subscriptions import Selector
 
 __all__ = ["CloseReport", "Session"]
@@ -90,6 +92,8 @@ class Session:
             addresses, options, credentials, ssl, server_hostname, on_event, host_health, hooks
         )
         self._close_task: asyncio.Task[CloseReport] | None = None
+        self._outputs: dict[str, asyncio.Task[Queue]] = {}
+        self._requests: Requests | None = None
 
     # life
 
@@ -199,6 +203,7 @@ class Session:
         default_subscription: bool | None = None,
         subscriptions: Iterable[Selector | Subscription] = (),
         compression: Compression | None = None,
+        waiting: str | None = None,
         timeout: float | None = None,
     ) -> Queue:
         """Open a queue.
@@ -229,6 +234,10 @@ class Session:
                 :attr:`Queue.subscriptions`, in this order.
             compression: how payloads posted to it are compressed, unless a post says otherwise; None for the
                 session's default.
+            waiting: the queue where what is posted with ``delay`` or ``not_before`` waits, opened with the
+                first such post; None for one in the same domain that is called like this one with
+                ``.delayed`` at the end. Its own URI where the consumers of this queue look at ``bmq_due``
+                themselves, as :class:`bmq.delays.DueMessages` does.
             timeout: seconds to wait; None for the session's ``open_timeout``.
 
         Raises:
@@ -256,6 +265,7 @@ class Session:
             raise UsageError(f"{uri} has subscriptions, which only a reader has: open it with read=True")
         if compression is not None:
             check_compression(compression)
+        waits_in = waiting_queue(parsed.canonical) if waiting is None else QueueUri.parse(waiting).canonical
         options = checked_options(max_unconfirmed_messages, max_unconfirmed_bytes, priority)
         flags = (QueueFlags.READ if read else QueueFlags(0)) | (QueueFlags.WRITE if write else QueueFlags(0))
         driver, connection = self._driver, self._driver.connection
@@ -274,6 +284,7 @@ class Session:
             subscriptions=subscriptions,
             suspends=suspends_on_bad_host_health,
             compression=compression,
+            waiting=waits_in,
             opened=opened,
             deadline=connection.now() + seconds,
         )
@@ -291,6 +302,31 @@ class Session:
             raise
         driver.health.opened(queue.uri)
         return queue
+
+    async def output(self, uri: str) -> Queue:
+        """Return a queue to post to: one that this session has open for writing, else it is opened now.
+
+        Calls for the same queue share it; it stays open until somebody or the session closes it.
+
+        Raises:
+            OpenQueueError: the broker refused.
+            RequestTimeout: the broker did not answer in time.
+            InvalidURI: the URI is not legal.
+            SessionClosed: the session is closed.
+
+        Cancelling it does not stop the opening: the next call for this queue waits for the same one.
+        """
+        key = QueueUri.parse(uri).canonical
+        opening = self._outputs.get(key)
+        if opening is not None and _usable(opening):
+            return await asyncio.shield(opening)
+        for queue in self.queues:
+            if queue.writable and queue._uri.canonical == key:
+                return queue
+        self._outputs = {each: task for each, task in self._outputs.items() if _usable(task)}
+        self._outputs[key] = opening = self._driver.keep(self.open_queue(key, write=True))
+        opening.add_done_callback(_seen)
+        return await asyncio.shield(opening)
 
     @property
     def queues(self) -> list[Queue]:
@@ -315,6 +351,11 @@ class Session:
     def state(self) -> SessionState:
         """The state it is in."""
         return self._driver.core.state
+
+    @property
+    def address(self) -> str:
+        """The broker's address that is connected, or is tried next: ``tcp://host:port``."""
+        return self._driver.address
 
     @property
     def interceptors(self) -> tuple[Interceptor, ...]:
@@ -343,3 +384,16 @@ class Session:
         """Return a snapshot of what the session holds and has done."""
         self._driver.confirming.finish()
         return session_stats(self._driver)
+
+
+def _usable(opening: asyncio.Task[Queue]) -> bool:
+    """Whether a queue is being opened, or open."""
+    if not opening.done():
+        return True
+    return not opening.cancelled() and opening.exception() is None and not opening.result().closed
+
+
+def _seen(opening: asyncio.Task[Queue]) -> None:
+    """Look at the error of an opening for which nobody waits any more."""
+    if not opening.cancelled():
+        opening.exception()

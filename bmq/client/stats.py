@@ -333,7 +333,7 @@ def session_stats(driver: Driver) -> SessionStats:
     """Return a snapshot of a session."""
     connection, posts = driver.connection, driver.core.posts
     repeated, revived = driver.core.repeated
-    waiting = [queue._waiting for queue in driver.queues.values()]
+    waiting = [queue._in_line for queue in driver.queues.values()]
     return SessionStats(
         state=driver.core.state,
         queues=len(driver.open_queues),

@@ -7,6 +7,7 @@ from bmq.subscriptions._builder import Filter, Operand, P
 from bmq.subscriptions._diagnostics import ErrorKind, point_at
 from bmq.subscriptions._domains import AppOutcome, Finding, check_domain, explain_domain
 from bmq.subscriptions._doubts import Doubt
+from bmq.subscriptions._equalities import Equalities
 from bmq.subscriptions._evaluator import EvaluationFailure, Evaluator, Lookup, lookup
 from bmq.subscriptions._expression import Evaluation, Expression
 from bmq.subscriptions._filters import (
@@ -42,6 +43,7 @@ __all__ = [
     "Complement",
     "Decision",
     "Doubt",
+    "Equalities",
     "ErrorKind",
     "Evaluation",
     "EvaluationFailure",

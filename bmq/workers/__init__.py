@@ -8,7 +8,9 @@ from bmq.workers._batches import PartlyFailed
 from bmq.workers._clock import Clock, LoopClock
 from bmq.workers._consume import AckPolicy, consume
 from bmq.workers._failure import DeadLetter, Failure, GiveUp
+from bmq.workers._letters import original_of
 from bmq.workers._outcomes import Reject, RetryAfter
+from bmq.workers._responder import Respond, Responder
 from bmq.workers._retry import Backoff, ExponentialDecay, NoRetry, RetryPolicy
 from bmq.workers._status import Statuses, SubscriberState, SubscriberStatus, status
 from bmq.workers._sweeper import Sweeper, SweeperStats
@@ -26,6 +28,8 @@ __all__ = [
     "NoRetry",
     "PartlyFailed",
     "Reject",
+    "Respond",
+    "Responder",
     "RetryAfter",
     "RetryPolicy",
     "Statuses",
@@ -34,5 +38,6 @@ __all__ = [
     "Sweeper",
     "SweeperStats",
     "consume",
+    "original_of",
     "status",
 ]

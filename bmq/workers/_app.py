@@ -12,6 +12,8 @@ from types import SimpleNamespace, TracebackType
 from typing import Any, TypeVar, Unpack
 
 from bmq._signals import on_signals
+from bmq.admin.client import Admin
+from bmq.admin.client import connect as ask
 from bmq.client.connect import connect
 from bmq.client.consumer import Consumer, Subscription
 from bmq.client.health import Health
@@ -19,7 +21,9 @@ from bmq.client.options import ConnectOptions
 from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.codecs import Codec
-from bmq.errors import StateError, UsageError
+from bmq.conventions import CANCEL, waiting_queue
+from bmq.delays import Mover
+from bmq.errors import Error, StateError, UsageError
 from bmq.subscriptions import Expression, Selector, subscriptions_for
 from bmq.wire.uri import QueueUri
 from bmq.workers._batches import Batches, BatchHandler, batch_shape, check_batches, feed_batches
@@ -35,8 +39,10 @@ from bmq.workers._consume import (
     settled,
 )
 from bmq.workers._failure import DeadLetter, Failure
+from bmq.workers._later import check_durable, is_durable
 from bmq.workers._probe import Metrics, Probe, address_of
-from bmq.workers._retry import RetryPolicy
+from bmq.workers._responder import Respond, Responder
+from bmq.workers._retry import NoRetry, RetryPolicy
 from bmq.workers._status import Statuses, status
 from bmq.workers._sweeper import Sweeper
 from bmq.workers._typed import AnyHandler, OnUndecodable, adapted
@@ -48,6 +54,7 @@ logger = logging.getLogger("bmq.workers")
 H = TypeVar("H", bound=AnyHandler)
 B = TypeVar("B", bound=BatchHandler)
 F = TypeVar("F", bound=Callable[[], object])
+R = TypeVar("R", bound=Respond)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +125,11 @@ class App:
         self._clock = clock
         self._registered: list[_Registration] = []
         self._sweepers: list[Sweeper] = []
+        self._waiting: dict[QueueUri, dict[str, Any]] = {}
+        self._movers: list[Mover] = []
         self._session: Session | None = None
         self._closing = AsyncExitStack()
         self._ending = AsyncExitStack()
-        self._outputs: dict[str, asyncio.Future[Queue]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._consumers: list[Consumer] = []
         self._starting: asyncio.Task[Any] | None = None
@@ -209,7 +217,9 @@ class App:
             if shape is not None:
                 shape.check(subscription)
             check_handling(function, concurrency, ack, policy, timeout, self._grace)
-            check_taking(shape, key, rate)
+            check_taking(shape, key, rate, policy)
+            if is_durable(policy):
+                self._waiting.setdefault(QueueUri.parse(waiting_queue(uri.canonical)), {})
             self._registered.append(_Registration(uri, function, policy, wanted, how, handler))
             return handler
 
@@ -316,6 +326,10 @@ class App:
         policy = policy_of(retry, AckPolicy.ON_SUCCESS)
         uri = _checked(queue, subscription, policy)
         check_batches(max_messages, max_wait, max_unconfirmed_messages)
+        if is_durable(policy):
+            raise UsageError(
+                "a batch is tried again here: durable retries are for handlers of single messages"
+            )
         if max_unconfirmed_messages is None:
             max_unconfirmed_messages = max(1000, (concurrency + 1) * max_messages)
         wanted = Subscription(
@@ -338,7 +352,7 @@ class App:
             if shape is not None:
                 shape.check(subscription)
             check_handling(handler, concurrency, AckPolicy.ON_SUCCESS, policy, timeout, self._grace)
-            check_taking(shape, None, rate)
+            check_taking(shape, None, rate, policy)
             batches = Batches(max_messages, max_wait, shape)
             self._registered.append(_Registration(uri, handler, policy, wanted, how, handler, batches))
             return handler
@@ -392,6 +406,92 @@ class App:
         if self._running:
             raise StateError("the app is running; register its handlers before")
 
+    def responder(
+        self,
+        queue: str,
+        *,
+        subscription: str | None = None,
+        concurrency: int = 1,
+        max_unconfirmed_messages: int | None = None,
+        max_unconfirmed_bytes: int | None = None,
+        on_error: OnError | None = None,
+    ) -> Callable[[R], R]:
+        """Register the decorated function as what answers the requests of a queue; it is returned as it is.
+
+        See :class:`bmq.workers.Responder`. An error is the answer, and is not tried again. Cancellations have
+        a subscription of their own, so that they reach a responder at work.
+
+        Args:
+            queue: the queue's URI.
+            subscription: an expression; None for all requests.
+            concurrency: how many requests are handled at once.
+            max_unconfirmed_messages: how many requests the responder may hold.
+            max_unconfirmed_bytes: how many bytes of them.
+            on_error: called when a request cannot be taken apart; an error of the function is not one.
+
+        Raises:
+            UsageError: arguments are out of range, or the function is not async.
+            InvalidURI, InvalidExpression: the queue or the subscription is not legal.
+            StateError: the app is running.
+        """
+        only = f"!exists({CANCEL})"
+        selector = f"{only} && ({subscription})" if subscription else only
+
+        def register(function: R) -> R:
+            responder = Responder(function)
+            self.consumer(
+                queue,
+                subscription=selector,
+                concurrency=concurrency,
+                max_unconfirmed_messages=max_unconfirmed_messages,
+                max_unconfirmed_bytes=max_unconfirmed_bytes,
+                retry=NoRetry("discard"),
+                on_error=on_error,
+            )(responder)
+            self.consumer(queue, subscription=f"exists({CANCEL})", retry=NoRetry("discard"))(responder)
+            return function
+
+        return register
+
+    def mover(
+        self,
+        queue: str,
+        *,
+        longest: float | None = None,
+        lookahead: float = 30.0,
+        max_held: int = 10_000,
+        max_held_bytes: int = 64 * 1024 * 1024,
+    ) -> None:
+        """Pass on what waits in a queue, when it is due, while the app runs; see :class:`bmq.delays.Mover`.
+
+        Any number of apps may do so for one queue: they share the work. The broker is asked every minute
+        whether the queue can keep what waits; what is wrong is logged.
+
+        Args:
+            queue: the URI of the waiting queue, ``bmq://DOMAIN/NAME.delayed`` unless the producers say
+                otherwise.
+            longest: seconds that messages may have to wait, to be compared with what the broker keeps.
+            lookahead: seconds before it is due that a message is taken from the broker and held here.
+            max_held: how many messages are held.
+            max_held_bytes: how many bytes of them.
+
+        Raises:
+            InvalidURI: the queue is not legal.
+            UsageError: it is moved already.
+            StateError: the app is running.
+        """
+        uri = QueueUri.parse(queue)
+        if self._running:
+            raise StateError("the app is running; say what it moves before")
+        if self._waiting.get(uri):
+            raise UsageError(f"{uri} has its mover already")
+        self._waiting[uri] = {
+            "longest": longest,
+            "lookahead": lookahead,
+            "max_held": max_held,
+            "max_held_bytes": max_held_bytes,
+        }
+
     @property
     def session(self) -> Session:
         """The session, while the app runs.
@@ -424,12 +524,7 @@ class App:
 
         Cancelling it does not stop the opening: the next call for this queue waits for the same one.
         """
-        key = QueueUri.parse(uri).canonical
-        session = self.session
-        opening = self._outputs.get(key)
-        if opening is None or _failed(opening):
-            opening = self._outputs[key] = asyncio.ensure_future(session.open_queue(uri, write=True))
-        return await asyncio.shield(opening)
+        return await self.session.output(uri)
 
     def status(self) -> Statuses:
         """Say how the subscribers of the handlers are doing, in the order of their registration.
@@ -554,7 +649,7 @@ class App:
         """
         if self._running:
             raise StateError("the app is running already")
-        if not self._registered and not self._sweepers:
+        if not self._registered and not self._sweepers and not self._waiting:
             raise StateError("nothing to do: register a handler with @app.consumer(...)")
         self._running, self._stopping = True, False
         try:
@@ -572,11 +667,8 @@ class App:
             self._running = False
 
     def _forget(self) -> None:
-        """Hand out no more queues; those being opened are given up."""
+        """Hand out no more queues."""
         self._session, self._tasks, self._by_handler = None, [], {}
-        for opening in self._outputs.values():
-            opening.cancel()
-        self._outputs = {}
 
     async def _start(self) -> tuple[list[tuple[_Registration, Consumer, Queue | None]], Session | None]:
         """Connect and open the queues; return nothing when told to stop meanwhile.
@@ -607,6 +699,7 @@ class App:
 
     async def _open_queues(self, session: Session) -> list[tuple[_Registration, Consumer, Queue | None]]:
         """Open each queue once, with all its subscriptions; return what each handler needs."""
+        await self._open_waiting_queues(session)
         wanted = [
             each.retry.then.queue for each in self._registered if isinstance(each.retry.then, DeadLetter)
         ]
@@ -624,10 +717,6 @@ class App:
                 subscriptions=[each.subscription for each in self._registered if each.uri == uri],
             )
             consumers[uri] = iter(queue.subscriptions)
-            if write:
-                output: asyncio.Future[Queue] = asyncio.get_running_loop().create_future()
-                output.set_result(queue)
-                self._outputs[uri.canonical] = output
         found: list[tuple[_Registration, Consumer, Queue | None]] = []
         for each in self._registered:
             then, dead_letters = each.retry.then, None
@@ -650,6 +739,22 @@ class App:
         else:
             await feed_batches(consumer, each.handler, each.batches, **how)
 
+    async def _open_waiting_queues(self, session: Session) -> None:
+        """Make the movers."""
+        self._movers = []
+        if not self._waiting:
+            return
+        admin: Admin | None = None
+        same = ("credentials", "ssl", "server_hostname")
+        how: dict[str, Any] = {name: value for name, value in self._options.items() if name in same}
+        try:
+            admin = await self._closing.enter_async_context(ask(self._broker, **how))
+        except Error as error:
+            logger.info("what waits cannot be checked: %s", error)
+        for uri, options in self._waiting.items():
+            queue = await session.open_queue(str(uri), read=True, default_subscription=False)
+            self._movers.append(Mover(queue, admin=admin, **options))
+
     async def _work(
         self, fed: list[tuple[_Registration, Consumer, Queue | None]], sweeping: Session | None
     ) -> None:
@@ -668,7 +773,8 @@ class App:
 
         for task in feeding:
             task.add_done_callback(end_sweeping)
-        tasks = self._tasks = feeding + sweepers
+        movers = [asyncio.create_task(mover.run(), name="mover") for mover in self._movers]
+        tasks = self._tasks = feeding + sweepers + movers
         if self._begun is not None and not self._begun.done():
             self._begun.set_result(None)
         cancelled = False
@@ -696,6 +802,7 @@ def _checked(queue: str, subscription: Selector, policy: RetryPolicy) -> QueueUr
         UsageError: dead letters would come back to the queue, or cannot be posted.
     """
     uri = QueueUri.parse(queue)
+    check_durable(policy, uri)
     subscriptions_for(Expression(subscription) if isinstance(subscription, str) and subscription else None)
     if isinstance(policy.then, DeadLetter):
         dead_letters = QueueUri.parse(policy.then.uri)
@@ -720,7 +827,3 @@ async def _called(function: Callable[[], object]) -> None:
     result = function()
     if inspect.isawaitable(result):
         await result
-
-
-def _failed(opening: asyncio.Future[Any]) -> bool:
-    return opening.done() and (opening.cancelled() or opening.exception() is not None)

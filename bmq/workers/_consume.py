@@ -27,6 +27,7 @@ from bmq.workers._clock import Clock, LoopClock
 from bmq.workers._failure import DeadLetter, Failure, GiveUp
 from bmq.workers._handlers import Handler, Invoker, is_async, name_of
 from bmq.workers._lanes import Lanes
+from bmq.workers._later import Later, attempts_so_far, check_durable, is_durable
 from bmq.workers._left import Left
 from bmq.workers._outcomes import Reject, RetryAfter
 from bmq.workers._retry import DEFAULT_RETRY, NoRetry, RetryPolicy
@@ -153,7 +154,7 @@ async def consume(
     if shape is not None:
         shape.check(subscription if isinstance(source, Queue) else source.selector)
     check_handling(handler, concurrency, ack, retry, timeout, grace)
-    check_taking(shape, key, rate)
+    check_taking(shape, key, rate, retry)
     if isinstance(source, Queue):
         consumer = source.subscribe(
             subscription,
@@ -162,7 +163,9 @@ async def consume(
             max_unconfirmed_bytes=max_unconfirmed_bytes,
             discard_unmatched=discard_unmatched,
         )
+        check_durable(retry, QueueUri.parse(source.uri))
     else:
+        check_durable(retry, QueueUri.parse(source.queue.uri))
         given = (subscription, priority, max_unconfirmed_messages, max_unconfirmed_bytes)
         if any(each is not None for each in given) or discard_unmatched:
             raise UsageError(
@@ -279,7 +282,7 @@ def check_handling(
         )
 
 
-def check_taking(shape: Shape[Any] | None, key: Key | None, rate: float | None) -> None:
+def check_taking(shape: Shape[Any] | None, key: Key | None, rate: float | None, retry: RetryPolicy) -> None:
     """Check what says in which order, and how fast, messages are taken.
 
     Raises:
@@ -292,6 +295,11 @@ def check_taking(shape: Shape[Any] | None, key: Key | None, rate: float | None) 
             shape.check(f"exists({key})")
     elif key is not None and not callable(key):
         raise UsageError(f"key is the name of a property, or a function of the message, not {key!r}")
+    if key is not None and is_durable(retry):
+        raise UsageError(
+            "a durable retry lets later messages overtake the one that has failed, also those of its key: "
+            "leave out key, or durable"
+        )
     if rate is not None:
         Pace(rate)
 
@@ -375,6 +383,7 @@ class Workers:
         self._pace = pace
         self._stopping = False
         self._left = Left(consumer, invoke.name, clock)
+        self._later = Later(consumer.queue) if is_durable(retry) else None
         self._held: dict[asyncio.Task[None], Message] = {}
         # Workers that wait before the next attempt. They are not waited for in the end: the message is
         # delivered again, and another consumer can make that attempt.
@@ -471,7 +480,7 @@ class Workers:
                 return
 
     async def _handle(self, message: Message, task: asyncio.Task[None]) -> None:
-        work = Work(message, self._clock.time())
+        work = self._new(message, self._clock.time())
         try:
             while (delay := await self._try(work, task)) is not None:
                 await self._rest(delay)
@@ -504,11 +513,19 @@ class Workers:
             progress.given_up += 1
             progress.failed_last = True
             await self._give_up(failure)
+        elif self._later is not None and await self._later.put_off(failure):
+            return None  # it comes back by itself
         elif not work.failing:
             work.failing = True
             progress.failing += 1
         work.attempt += not isinstance(error, RetryAfter)
         return delay
+
+    def _new(self, message: Message, began: float) -> Work:
+        work = Work(message, began)
+        if self._later is not None:
+            work.attempt = attempts_so_far(message) + 1
+        return work
 
     def _not_failing(self, work: Work) -> None:
         """Note that a message is not tried again."""
@@ -674,7 +691,7 @@ class _LaneWorkers(Workers):
                 if guid in self._guids:
                     continue
                 self._left.forget(message)
-            work = Work(message, 0.0)
+            work = self._new(message, 0.0)
             work.number = placed = placed + 1
             try:
                 key = self._key(message)

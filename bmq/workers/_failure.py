@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Final, Literal, TypeAlias
 from bmq._backoff import backoff
 from bmq.client.message import Message
 from bmq.client.queue import Queue
+from bmq.conventions import ATTEMPTS, DUE, ERROR, ORIGIN, derived_guid
 from bmq.errors import PostError, ProtocolError, UsageError
 from bmq.wire.constants import MAX_PROPERTIES, PropertyType
 from bmq.wire.properties import PropertyInput, Typed, encode_properties
@@ -50,7 +50,8 @@ class DeadLetter:
     Payload and properties are posted to ``queue``, with these properties besides, and the message is
     confirmed once the broker has acknowledged that: ``deadletter.attempts`` (INT32) is how often it was
     tried, ``deadletter.error`` (STRING) the type and text of the last error, 1,000 characters at most,
-    ``deadletter.guid`` (STRING) the message's GUID, ``deadletter.queue`` (STRING) its queue's URI, with
+    ``deadletter.guid`` (STRING) the message's GUID, for one that came back by durable retries the one it
+    had at first, ``deadletter.queue`` (STRING) its queue's URI, with
     ``?id=`` if it had one.
 
     The GUID of what is posted follows from the last two, so that doing it again within the broker's
@@ -91,8 +92,7 @@ class DeadLetter:
         Cancelling it leaves open whether the message is there.
         """
         message = failure.message
-        origin = f"{message.guid} {message.queue_uri} dead letter"
-        guid = hashlib.blake2b(origin.encode(), digest_size=16).hexdigest().upper()
+        guid = derived_guid(message.guid, message.queue_uri, "dead letter")
         data, properties = _letter(failure)
         for attempt in count(1):
             try:
@@ -114,6 +114,8 @@ def _letter(failure: Failure) -> tuple[bytes, dict[str, PropertyInput]]:
     message, added = failure.message, provenance(failure)
     try:
         data, properties = message.data, message.properties.typed()
+        for name in (ATTEMPTS, DUE, ERROR, ORIGIN):  # what came with its retries says nothing any more
+            properties.pop(name, None)
     except ProtocolError as error:
         return message.raw, {**added, "deadletter.raw": str(error)}
     if not data:
@@ -153,10 +155,19 @@ def _with_the_rest_in_one(
 
 def provenance(failure: Failure) -> dict[str, PropertyInput]:
     """Where a dead letter comes from and why, as properties."""
-    text = f"{type(failure.error).__name__}: {failure.error}"[:_MAX_ERROR_TEXT]
+    try:
+        origin = failure.message.properties.get(ORIGIN)
+    except ProtocolError:
+        origin = None
     return {
         "deadletter.attempts": Typed(PropertyType.INT32, failure.attempt),
-        "deadletter.error": text.encode("utf-8", "replace").decode(),
-        "deadletter.guid": failure.message.guid,
+        "deadletter.error": error_text(failure.error),
+        "deadletter.guid": origin if isinstance(origin, str) else failure.message.guid,
         "deadletter.queue": failure.message.queue_uri,
     }
+
+
+def error_text(error: BaseException) -> str:
+    """Return type and text of an error, 1,000 characters at most, as a property can hold them."""
+    text = f"{type(error).__name__}: {error}"[:_MAX_ERROR_TEXT]
+    return text.encode("utf-8", "replace").decode()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from bmq.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from bmq.client.health import Health
 
@@ -70,7 +70,7 @@ class Probe:
         self.uri: str | None = None
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator[None]:
+    async def serving(self) -> AsyncGenerator[None]:
         """Answer inside the block.
 
         Raises:

@@ -78,6 +78,10 @@ class Backoff:
             :class:`ExponentialDecay`: the domain's ``messageTtl``. None for no such limit.
         no_retry: what can never succeed: exceptions after which the message is given up at once. A type,
             several of them, or a function that takes the exception.
+        durable: post the message to the waiting queue of its queue (see :attr:`bmq.Queue.waiting`) and
+            confirm it, instead of holding it here: the pause survives the worker, other messages go on, and
+            any worker may make the next attempt. The order of messages is given up. A mover has to pass it
+            on, which an :class:`bmq.App` with such a policy brings.
 
     Raises:
         UsageError: a number is out of its range, ``then`` or ``no_retry`` is none of these.
@@ -90,6 +94,7 @@ class Backoff:
     cap: float = 3600.0
     give_up_after: float | None = None
     no_retry: NoRetryOn = ()
+    durable: bool = False
 
     def __post_init__(self) -> None:
         if self.every < 0 or self.retries < 0:

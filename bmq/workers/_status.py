@@ -103,6 +103,7 @@ class SubscriberStatus:
         handler: the name of its handler; "" for a consumer that no worker feeds from.
         state: in one word.
         waiting: messages that have arrived and that nobody has looked at yet.
+        unconfirmed: messages that have arrived and are not confirmed, those that wait included.
         limit: how many messages it may have unconfirmed.
         handling: messages that its handler has now, or that wait for their next attempt.
         failing: those of ``handling`` that have failed before.
@@ -117,6 +118,7 @@ class SubscriberStatus:
     handler: str
     state: SubscriberState
     waiting: int
+    unconfirmed: int
     limit: int
     handling: int = 0
     failing: int = 0
@@ -144,12 +146,29 @@ class Statuses(tuple[SubscriberStatus, ...]):
         )
 
 
-_HEAD = ("subscriber", "subscription", "status", "waiting", "failing", "left", "handled", "given up")
+_HEAD = (
+    "subscriber",
+    "subscription",
+    "status",
+    "waiting",
+    "unconfirmed",
+    "failing",
+    "left",
+    "handled",
+    "given up",
+)
 _TEXTS = 3
 
 
 def _row(status: SubscriberStatus) -> tuple[str, ...]:
-    numbers = (status.waiting, status.failing, status.left, status.handled, status.given_up)
+    numbers = (
+        status.waiting,
+        status.unconfirmed,
+        status.failing,
+        status.left,
+        status.handled,
+        status.given_up,
+    )
     name = status.handler or status.queue
     return (name, status.subscription or "(everything)", status.state.value, *map(str, numbers))
 
@@ -161,7 +180,7 @@ def status(*consumers: Consumer) -> Statuses:
 
         print(bmq.workers.status(*queue.subscriptions))
 
-    Of a consumer that is not fed from, it is known how much waits for the application, not whether it fails.
+    Of a consumer that is not fed from, it is known how much is unconfirmed, not whether anything fails.
     """
     return Statuses(_status(each, _workers.get(each)) for each in consumers)
 
@@ -180,6 +199,7 @@ def _status(consumer: Consumer, worker: Worker | None) -> SubscriberStatus:
         handler=progress.handler,
         state=state,
         waiting=consumer.buffered,
+        unconfirmed=consumer.stats().unconfirmed,
         limit=consumer.options.max_unconfirmed_messages,
         handling=progress.handling,
         failing=progress.failing,
@@ -193,7 +213,7 @@ def _status(consumer: Consumer, worker: Worker | None) -> SubscriberStatus:
 def _working(consumer: Consumer, worker: Worker | None) -> SubscriberState:
     """The state while there is a connection."""
     if worker is None:
-        full = consumer.buffered >= consumer.options.max_unconfirmed_messages > 0
+        full = consumer.stats().unconfirmed >= consumer.options.max_unconfirmed_messages > 0
         return SubscriberState.BLOCKED if full else SubscriberState.ACTIVE
     progress = worker.progress
     if worker.full or progress.failing >= progress.workers:

@@ -19,6 +19,7 @@ import pytest
 
 import bmq
 from tests.cli.conftest import Aside, Bmq
+from tests.conformance.conftest import HasUri
 
 FANOUT = "bmq.test.mem.fanout"
 
@@ -377,3 +378,24 @@ async def test_credentials_without_a_secret_on_the_command_line(tmp_path: Path) 
                 returned, _, err = await ended(started)
                 assert returned == status, err
                 assert "sesame" not in err
+
+
+# ---- mover
+
+
+async def test_mover(bmq_broker: HasUri, bmq_queue_uri: str) -> None:
+    waiting = bmq_queue_uri + ".delayed"
+    async with bmq.connect(bmq_broker.uri) as session:
+        queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
+        async with process("mover", waiting, "--broker", bmq_broker.uri, "--longest", "1e9") as mover:
+            await queue.post(b"later", delay=0.5)
+            assert (await queue.receive(60)).data == b"later"
+            mover.send_signal(signal.SIGTERM)
+            status, out, err = await ended(mover)
+    assert (status, out) == (143, "")
+    assert "messageTtl" in err
+    assert err.endswith("1 message passed on\n")
+
+
+def test_mover_without_a_broker(offline: Bmq, unused_tcp_port: int) -> None:
+    assert offline("mover", "bmq://d/q.delayed", "--broker", f"tcp://127.0.0.1:{unused_tcp_port}").status == 3

@@ -19,6 +19,7 @@ def is_recent(when: datetime) -> bool:
 
 async def test_a_session_is_ready_while_it_is_connected(peer: Peer) -> None:
     session = await bmq.connect(peer.uri)
+    assert session.address == peer.uri
     health = session.health()
     assert (health.ready, health.degraded, health.troubles, str(health)) == (True, False, (), "ready")
     assert is_recent(health.since)

@@ -62,6 +62,8 @@ async def test_messages_of_one_who_has_left_take_their_places_in_the_line(peer: 
             )
         await eventually(lambda: anything.buffered == 12)
         assert b"".join([(await anything.receive(5)).data for _ in range(12)]) == b"012345012345"
+        assert anything.stats().received == queue.stats().received == 12
+        assert anything.stats().unconfirmed == queue.stats().unconfirmed == 12
 
 
 async def test_what_a_drain_passes_on_takes_its_place_too(peer: Peer) -> None:
@@ -77,6 +79,8 @@ async def test_what_a_drain_passes_on_takes_its_place_too(peer: Peer) -> None:
             )
         )
         assert b"".join([(await consumer.receive(5)).data for _ in range(3)]) == b"012"
+        assert consumer.stats().received == queue.stats().received == 3
+        assert consumer.stats().unconfirmed == queue.stats().unconfirmed == 3
 
 
 async def test_who_receives_is_told_that_the_broker_refused_and_may_try_again(peer: Peer) -> None:
@@ -98,11 +102,12 @@ def test_the_public_names_of_a_queue_and_a_consumer() -> None:
 
     receiving = {"receive", "receive_nowait", "receive_many", "batches"}
     assert public(bmq.Consumer) == receiving | {
-        *("buffered", "close", "closed", "configure", "expressions", "open", "options", "selector")
+        *("buffered", "close", "closed", "configure", "expressions", "open", "options", "selector"),
+        "stats",
     }
     assert public(bmq.Queue) == receiving | {
         *("close", "closed", "configure", "confirm", "flush", "post", "post_many", "post_nowait", "readable"),
-        *("state", "subscribe", "subscriptions", "unacked", "unclaimed", "uri", "writable"),
+        *("state", "stats", "subscribe", "subscriptions", "unacked", "unclaimed", "uri", "writable"),
     }
 
 

@@ -157,6 +157,20 @@ async def test_a_closed_queue_still_counts_in_the_session(broker: bmq.broker.Bro
         assert again.stats().posted == 1
 
 
+async def test_both_sides_count_the_same(broker: bmq.broker.Broker) -> None:
+    async with bmq.connect(broker.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        await queue.post_many([b"12345"] * 20)
+        for _ in range(20):
+            (await queue.receive(timeout=10)).confirm()
+        theirs = broker.queues[URI]
+        await eventually(lambda: theirs.confirmed == 20)
+        mine, found = queue.stats(), theirs.stats()
+        assert (found.posted, found.posted_bytes) == (mine.posted, mine.posted_bytes) == (20, 100)
+        assert (found.pushed, found.pushed_bytes) == (mine.received, mine.received_bytes) == (20, 100)
+        assert (found.acknowledged, found.confirmed) == (mine.acknowledged, mine.confirmed) == (20, 20)
+
+
 async def test_every_consumer_counts_its_own(broker: bmq.broker.Broker) -> None:
     async with bmq.connect(broker.uri) as session:
         queue = await session.open_queue(URI, read=True, write=True)

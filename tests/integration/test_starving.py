@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.steps import TIMEOUT, Connect
+import bmq
+from tests.integration.steps import TIMEOUT, Connect, take
+from tests.waiting import eventually
 
 COUNT = 30_000
 #: Enough properties for a broker to be busy with, posted in one go from another process.
@@ -49,3 +51,43 @@ async def test_a_subscription_with_room_gets_all_of_a_burst(
         received.update(message.guid for message in batch)
     _, said = await posting.communicate()
     assert posting.returncode == 0, said.decode()
+
+
+async def test_filters_get_all_of_their_messages_once_one_that_left_is_back(
+    bmq_connect: Connect, bmq_queue_uri: str
+) -> None:
+    """One leaves under load with messages unconfirmed, and the other stands still until it is back. A real
+    broker keeps some of the other's messages even then, until its subscriptions are repeated."""
+    count = 3000
+    writer = await (await bmq_connect()).open_queue(bmq_queue_uri, write=True)
+
+    async def open_filter(text: str, window: int) -> bmq.Consumer:
+        session = await bmq_connect(repeat_subscriptions_after=0.5)
+        queue = await session.open_queue(
+            bmq_queue_uri, read=True, max_unconfirmed_messages=window, subscriptions=[text]
+        )
+        return queue.subscriptions[0]
+
+    async def receive(consumer: bmq.Consumer, numbers: set[int]) -> None:
+        async for message in consumer:
+            numbers.add(int(message.data))
+            message.confirm()
+
+    staying: set[int] = set()
+    reading = asyncio.create_task(receive(await open_filter("x >= 1", 1000), staying))
+    leaving = await open_filter("x == 0", 50)
+    first, rest = range(900), range(900, count)
+    await writer.post_many([bmq.PutMessage(b"%d" % n, {"x": n % 3}) for n in first])
+    await take(leaving, 50)
+    await leaving.queue.close()
+    for at in range(rest.start, rest.stop, 50):
+        report = await writer.post_many([bmq.PutMessage(b"%d" % n, {"x": n % 3}) for n in range(at, at + 50)])
+        report.raise_for_failures()
+    assert len(staying) < 2000  # the others stand still
+    back: set[int] = set()
+    returning = asyncio.create_task(receive(await open_filter("x == 0", 1000), back))
+    await eventually(lambda: len(back) + len(staying) == count, timeout=60)
+    assert back == set(range(0, count, 3))
+    for task in (reading, returning):
+        task.cancel()
+    await asyncio.wait([reading, returning])

@@ -133,8 +133,12 @@ async def test_a_consumer_without_a_worker_is_blocked_when_nobody_looks(stage: S
     await post(stage.queue, *numbered(3))
     async with stage.queue.subscribe(max_unconfirmed_messages=2) as consumer:
         assert (await until(stage.queue, is_(SubscriberState.BLOCKED))).waiting == 2
-        for _ in range(3):
-            (await consumer.receive(TIMEOUT)).confirm()
+        held = [await consumer.receive(TIMEOUT) for _ in range(2)]
+        found = only(stage.queue)
+        assert (found.state, found.waiting, found.unconfirmed) == (SubscriberState.BLOCKED, 0, 2)
+        for message in held:
+            message.confirm()
+        (await consumer.receive(TIMEOUT)).confirm()
         found = only(stage.queue)
         assert (found.state, found.handler, found.waiting) == (SubscriberState.ACTIVE, "", 0)
     (closed,) = status(consumer)
@@ -173,10 +177,10 @@ async def test_an_app_prints_a_table(broker_uri: str, stage: Stage) -> None:
     (await stage.queue.post_many(items)).raise_for_failures()
     await eventually(lambda: app.status()[1].handled == 2 and app.status()[0].waiting == 2, timeout=TIMEOUT)
     assert str(app.status()).splitlines() == [
-        "subscriber  subscription  status   waiting  failing  left  handled  given up",
-        "----------  ------------  -------  -------  -------  ----  -------  --------",
-        "bill        x == 1        blocked        2        1     0        0         0",
-        "ship        x == 2        active         0        0     0        2         0",
+        "subscriber  subscription  status   waiting  unconfirmed  failing  left  handled  given up",
+        "----------  ------------  -------  -------  -----------  -------  ----  -------  --------",
+        "bill        x == 1        blocked        2            3        1     0        0         0",
+        "ship        x == 2        active         0            0        0     0        2         0",
     ]
     app.stop()
     await running

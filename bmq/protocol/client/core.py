@@ -412,13 +412,15 @@ class ClientCore(Machine):
         """
         queue.configure(subscriptions, Operation(token, deadline))
 
-    def close_queue(self, queue: QueueCore, token: Any, now: float, deadline: float) -> None:
-        """Close a queue; ``Completed(token)`` follows.
+    def close_queue(
+        self, queue: QueueCore, token: Any, now: float, deadline: float, *, at_once: bool = False
+    ) -> None:
+        """Close a queue, see :meth:`QueueCore.close`; ``Completed(token)`` follows.
 
         Raises:
             QueueClosed: it is closing or closed already.
         """
-        queue.close(Operation(token, deadline), now)
+        queue.close(Operation(token, deadline), now, at_once=at_once)
 
     def host_health(self, healthy: bool) -> None:
         """Tell what the host health monitor says: queues that want it are suspended, or resume."""

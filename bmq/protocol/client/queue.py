@@ -247,7 +247,7 @@ class QueueInput(Enum):
     CONFIGURE = "subscriptions changed"
     RESUME = "posts of all queues are sent again"
     CLOSE = "close a reader"
-    CLOSE_PLAIN = "close a writer"
+    CLOSE_PLAIN = "close a writer, or at once"
     CHANNEL_UP = "negotiated"
     CHANNEL_DOWN = "connection gone"
     STOP = "the session ends"
@@ -553,8 +553,12 @@ class QueueCore(Machine):
     def _close_input(self) -> QueueInput:
         return _I.CLOSE if self.readable else _I.CLOSE_PLAIN
 
-    def close(self, operation: Operation, now: float) -> None:
+    def close(self, operation: Operation, now: float, *, at_once: bool = False) -> None:
         """Begin to be closed.
+
+        A reader first asks for nothing more, and is then closed. In between the broker gives new messages to
+        others, and only then what was delivered here, which is older. ``at_once`` leaves the first step out,
+        if nothing else is under way: the broker gives what was delivered here to others before anything new.
 
         Raises:
             QueueClosed: it is closing or closed already.
@@ -562,7 +566,8 @@ class QueueCore(Machine):
         if not self._can_close:
             raise QueueClosed(f"queue {self.uri} is {self.state.value}")
         self._closing = self._watch(operation)
-        self.fire(self._close_input, now)
+        plain = at_once and self.state is QueueState.OPEN
+        self.fire(_I.CLOSE_PLAIN if plain else self._close_input, now)
 
     def admit(self, count: int) -> bool:
         """Count posts; return whether they are to be written at once, rather than when it is reopened.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import blazingmq
+import google_crc32c
 import pytest
 from blazingmq import AckStatus, PropertyType, QueueOptions, session_events
 
+import bmq
+from bmq.groups import key_bucket
 from tests.integration.official.conftest import BrokerThread, Client
 
 Connect = Callable[..., Client]
@@ -269,3 +273,35 @@ def test_messages_sent_twice_are_seen_twice(broker: BrokerThread, connect: Conne
     broker.call(lambda it: it.faults.duplicate_pushes(1))
     client.post(uri, b"m", b"n")
     assert client.payloads(3) == [b"m", b"m", b"n"]
+
+
+def test_posting_into_a_group_with_a_bucket_by_hand(
+    connect: Connect, new_uri: NewUri, broker: BrokerThread
+) -> None:
+    """The bucket of a key is a CRC-32C without its highest bit: any language has that."""
+    uri, producer = new_uri(PRIORITY), connect()
+    producer.session.open_queue(uri, write=True)
+    keys = [f"order-{number}" for number in range(40)]
+    for key in keys:
+        bucket = google_crc32c.value(key.encode()) & 0x7FFFFFFF
+        producer.post(
+            uri,
+            key.encode(),
+            properties={"bmq_bucket": bucket},
+            property_type_overrides={"bmq_bucket": PropertyType.INT32},
+        )
+    assert producer.statuses(40) == [AckStatus.SUCCESS] * 40
+
+    async def consume() -> dict[str, int | None]:
+        async with (
+            bmq.connect(broker.uri) as session,
+            (await session.open_queue(uri, read=True)).group() as group,
+        ):
+            found: dict[str, int | None] = {}
+            for _ in keys:
+                message = await group.receive(timeout=10)
+                found[message.data.decode()] = group.bucket_of(message)
+                message.confirm()
+            return found
+
+    assert asyncio.run(consume()) == {key: key_bucket(key) % 16 for key in keys}

@@ -1,0 +1,82 @@
+"""What it costs to be seen: the same work with nothing switched on, and with more and more that watches.
+
+    python benchmarks/observed.py [--rounds 9] [--count 100000] [--before DIR] [--output NAME]
+
+Measures with the broker that ``BMQ_BROKER_URI`` names, else with an embedded broker in a process of its own,
+and compares CPU time of the client's process a message: what else a machine does changes that least. Every
+measurement is a fresh process; each round makes all of them, and the ratios are taken within a round.
+
+``--before`` names a checkout of an older version, which is measured too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from harness import Job, Series, broker, fresh_queue, machine, ratio
+from rich.console import Console
+from rich.table import Table
+
+#: The ways to be seen, see ``clients/ours.py``; all are compared with the first.
+WAYS = {
+    "": "nothing switched on",
+    "interceptors": "five interceptors that do nothing",
+}
+BEFORE = "before"
+CASES = {"post_many": "consume_batches", "post_nowait": "consume"}
+
+
+def measure(uri: str, count: int, rounds: int, ways: dict[str, str], before: str) -> dict[str, Series]:
+    """Measure every case in every way, once a round; by ``case way``."""
+    series = {
+        f"{case} {way}": Series(f"{case} {way}") for pair in CASES.items() for case in pair for way in ways
+    }
+    for number in range(rounds):
+        order = list(ways)
+        order = order[number % len(order) :] + order[: number % len(order)]
+        for post, consume in CASES.items():
+            for way in order:
+                # What one posts the next one consumes.
+                job = fresh_queue(Job("ours", post, count))
+                for case in (post, consume):
+                    old = way == BEFORE
+                    one = replace(job, case=case, observed="" if old else way, package=before if old else "")
+                    series[f"{case} {way}"].results.append(one.run(uri))
+    return series
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--before", default="", metavar="DIR")
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    ways = {**WAYS, **({BEFORE: "an older version"} if arguments.before else {})}
+    with broker() as (uri, _):
+        series = measure(uri, arguments.count, arguments.rounds, ways, arguments.before)
+    table = Table(title="CPU microseconds a message, and times the first line (least - greatest)")
+    table.add_column("what")
+    for case in (case for pair in CASES.items() for case in pair):
+        table.add_column(case, justify="right")
+    for way, what in ways.items():
+        cells: list[str] = []
+        for case in (case for pair in CASES.items() for case in pair):
+            ours, first = series[f"{case} {way}"], series[f"{case} "]
+            times, least, greatest = ratio(ours, first, "cpu_us")
+            cells.append(f"{ours.median('cpu_us'):.2f} ({times:.2f}, {least:.2f}-{greatest:.2f})")
+        table.add_row(what, *cells)
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    if arguments.output:
+        found = {name: each.results for name, each in series.items()}
+        arguments.output.with_suffix(".json").write_text(json.dumps({"machine": machine(), "runs": found}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""``bmq dead``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bmq.admin.words import number, several, size
+from bmq.cli.messages import BadInput, property_text, to_json
+from bmq.cli.output import emit, emit_json, note, out, printable, table
+from bmq.cli.status import ExitStatus
+from bmq.cli.target import BrokerTarget, verb
+
+if TYPE_CHECKING:
+    import bmq
+
+__all__ = ["command"]
+
+# So many are looked at, at most: they are held until it ends.
+_MOST = 100_000
+_MOST_BYTES = 2**30
+_BATCH = 1000
+
+
+@verb("dead")
+async def command(
+    target: BrokerTarget,
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue for dead letters.")],
+    guids: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[GUID]...", help="Of dead letters, as the list has them.", show_default=False
+        ),
+    ] = None,
+    back: Annotated[
+        bool, typer.Option("--back", help="Put them back into the queues they came from.")
+    ] = False,
+    every: Annotated[bool, typer.Option("--all", help="With --back: all of them.")] = False,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="QUEUE", help="Put them into this queue instead.")
+    ] = None,
+    idle: Annotated[
+        float, typer.Option("--idle", metavar="SECONDS", min=0, help="Nothing for so long is the end.")
+    ] = 1.0,
+    json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object a dead letter.")] = False,
+) -> int:
+    """List dead letters, look at some, or put them back.
+
+    Nothing is taken unless it is put back: then each is posted as it was before it died, and leaves this
+    queue once the broker has accepted it. While it runs, other consumers of the queue do not get what it
+    holds.
+
+    [bold]Examples[/]
+
+    $ bmq dead bmq://bmq.test.mem.priority/orders.dead
+    $ bmq dead bmq://bmq.test.mem.priority/orders.dead 4000000000003CA4F6B5B4C9F3B06D3F
+    $ bmq dead bmq://bmq.test.mem.priority/orders.dead 4000000000003CA4F6B5B4C9F3B06D3F --back
+    $ bmq dead bmq://bmq.test.mem.priority/orders.dead --all --back
+    """
+    wanted = [guid.upper() for guid in guids or ()]
+    if every and wanted:
+        raise BadInput("give GUIDs or --all, not both")
+    if (every or to) and not back:
+        raise BadInput("--all and --to say what to put back: --back")
+    if back and not (every or wanted):
+        raise BadInput("name the dead letters to put back, or --all")
+    async with target.connect() as session:
+        opened = await session.open_queue(
+            queue, read=True, max_unconfirmed_messages=_MOST, max_unconfirmed_bytes=_MOST_BYTES
+        )
+        letters = _letters(opened, idle, wanted)
+        if back:
+            return await _put_back(session, letters, to, wanted)
+        found = [letter async for letter in letters]
+        if json:
+            for letter in found:
+                emit_json(to_json(letter))
+        elif wanted:
+            for letter in found:
+                _show(letter)
+        else:
+            _list(found)
+    return _missing(wanted, [letter.guid for letter in found])
+
+
+async def _letters(queue: bmq.Queue, idle: float, wanted: list[str]) -> AsyncIterator[bmq.Message]:
+    """Iterate over what is in a queue: all of it, or what is wanted."""
+    missing = set(wanted)
+    while missing or not wanted:
+        try:
+            batch = await queue.receive_many(_BATCH, idle)
+        except TimeoutError:
+            return
+        for letter in batch:
+            if not wanted or letter.guid in missing:
+                missing.discard(letter.guid)
+                yield letter
+
+
+async def _put_back(
+    session: bmq.Session, letters: AsyncIterator[bmq.Message], to: str | None, wanted: list[str]
+) -> int:
+    """Post dead letters as they were, and confirm each that was accepted."""
+    import bmq
+    from bmq.workers import original_of
+
+    seen: list[str] = []
+    done = failed = 0
+    async for letter in letters:
+        seen.append(letter.guid)
+        try:
+            uri, original = original_of(letter, to)
+            output = await session.output(uri)
+            (await output.post_many([original])).raise_for_failures()
+        except (bmq.PostError, bmq.UsageError, bmq.ProtocolError, bmq.RequestError) as error:
+            if isinstance(error, bmq.SessionClosed):
+                raise
+            note(f"bmq dead: {letter.guid} stays: {error}")
+            failed += 1
+        else:
+            letter.confirm()
+            emit(f"{letter.guid}  {uri}")
+            done += 1
+    note(f"{several(done, 'dead letter')} put back" + (f", {number(failed)} not" if failed else ""))
+    return ExitStatus.FAILED if failed else _missing(wanted, seen)
+
+
+def _missing(wanted: list[str], found: list[str]) -> int:
+    missing = [guid for guid in wanted if guid not in found]
+    for guid in missing:
+        note(f"bmq dead: there is no {guid}")
+    return ExitStatus.FAILED if missing else ExitStatus.OK
+
+
+def _list(letters: list[bmq.Message]) -> None:
+    rows = [
+        (
+            letter.guid,
+            _text(letter, "deadletter.queue"),
+            _text(letter, "deadletter.attempts"),
+            _text(letter, "deadletter.error"),
+            size(len(letter.raw)),
+        )
+        for letter in letters
+    ]
+    if rows:
+        out().print(table(["GUID", "came from", "attempts>", "error", "size>"], rows))
+    note(several(len(rows), "dead letter"))
+
+
+def _text(letter: bmq.Message, name: str) -> str:
+    import bmq
+
+    try:
+        return printable(str(letter.properties.get(name, "")))
+    except bmq.ProtocolError:
+        return "?"
+
+
+def _show(letter: bmq.Message) -> None:
+    """Print one dead letter whole."""
+    emit(f"GUID        {letter.guid}")
+    for name in ("queue", "guid", "attempts", "error", "properties", "raw"):
+        if text := _text(letter, f"deadletter.{name}"):
+            emit(f"{name:<11} {text}")
+    own = {n: v for n, v in letter.properties.items() if not n.startswith("deadletter.")}
+    if own:
+        emit(f"has         {property_text(own)}")
+    emit("")
+    sys.stdout.flush()
+    emit(printable_lines(letter.data))
+
+
+def printable_lines(data: bytes) -> str:
+    """Return a payload as text that cannot do anything to a terminal; its lines stay lines."""
+    text = data.decode("utf-8", "backslashreplace")
+    return "\n".join(printable(line) for line in text.split("\n"))

@@ -1,0 +1,82 @@
+"""``bmq mover``."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Annotated
+
+import typer
+
+from bmq.admin.words import several
+from bmq.cli.output import note
+from bmq.cli.target import BrokerTarget, verb
+
+__all__ = ["command"]
+
+
+@verb("mover")
+async def command(
+    target: BrokerTarget,
+    queues: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="QUEUE...", help="Where messages wait: bmq://DOMAIN/NAME.delayed", show_default=False
+        ),
+    ],
+    longest: Annotated[
+        float | None,
+        typer.Option(
+            "--longest", metavar="SECONDS", min=0, help="Warn when the broker keeps nothing for so long."
+        ),
+    ] = None,
+    lookahead: Annotated[
+        float,
+        typer.Option(
+            "--lookahead",
+            metavar="SECONDS",
+            min=0.5,
+            help="How long before it is due a message is taken from the broker and held.",
+        ),
+    ] = 30.0,
+    max_held: Annotated[
+        int, typer.Option("--max-held", min=1, help="How many messages of a queue are held at most.")
+    ] = 10_000,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no summary.")] = False,
+) -> None:
+    """Pass delayed messages on when they are due, until interrupted.
+
+    Any number of them may run for one queue: they share the work, and go on when one dies. What is wrong with
+    a queue is printed: messages that expire before they are due, a quota that is nearly used up.
+
+    [bold]Examples[/]
+
+    $ bmq mover bmq://bmq.test.mem.priority/orders.delayed
+    $ bmq mover bmq://bmq.test.mem.priority/orders.delayed --longest 86400
+    """
+    from bmq.delays import Mover
+
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(target.connect())
+        admin = await stack.enter_async_context(target.admin())
+        movers: list[Mover] = []
+        for uri in queues:
+            queue = await session.open_queue(uri, read=True, default_subscription=False)
+            movers.append(
+                Mover(
+                    queue,
+                    admin=admin,
+                    longest=longest,
+                    lookahead=lookahead,
+                    tick=min(0.5, lookahead),
+                    max_held=max_held,
+                )
+            )
+        try:
+            async with asyncio.TaskGroup() as group:
+                for mover in movers:
+                    group.create_task(mover.run())
+        finally:
+            if not quiet:
+                moved = sum(mover.moved for mover in movers)
+                note(f"{several(moved, 'message')} passed on")

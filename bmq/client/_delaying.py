@@ -1,0 +1,60 @@
+"""Posts that are due later: what is posted instead, and where."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import datetime
+
+from bmq.conventions import DESTINATION, DUE
+from bmq.errors import UsageError
+from bmq.wire.constants import PropertyType
+from bmq.wire.properties import PropertyInput, Typed
+
+__all__ = ["delayed"]
+
+
+def delayed(
+    properties: Mapping[str, PropertyInput] | None,
+    delay: float | None,
+    not_before: datetime | float | None,
+    destination: str | None,
+) -> dict[str, PropertyInput]:
+    """Return the properties of a message that waits.
+
+    Args:
+        properties: the message's own.
+        delay: seconds from now.
+        not_before: when it is due, instead.
+        destination: the queue it is passed on to; None when it stays where it is.
+
+    Raises:
+        UsageError: the time is given twice, or is none.
+    """
+    if delay is not None and not_before is not None:
+        raise UsageError("a message is due after a delay, or not before a time: give one of the two")
+    if delay is not None:
+        if not 0 <= delay < _FOREVER:
+            raise UsageError(f"delay is a number of seconds that is not negative, not {delay!r}")
+        due = time.time() + delay
+    elif isinstance(not_before, datetime):
+        if not_before.tzinfo is None:
+            raise UsageError(
+                f"not_before={not_before!r} does not say in which time zone: datetime.now(UTC) + ..., or "
+                "seconds since 1970"
+            )
+        due = not_before.timestamp()
+    else:
+        assert not_before is not None
+        if not 0 <= not_before < _FOREVER:
+            raise UsageError(f"not_before is a datetime or seconds since 1970, not {not_before!r}")
+        due = not_before
+    # Rounded up: never early.
+    added: dict[str, PropertyInput] = {DUE: Typed(PropertyType.INT64, -int(-due * 1000 // 1))}
+    if destination is not None:
+        added[DESTINATION] = destination
+    return {**(properties or {}), **added}
+
+
+# The year 5138: whoever gives more has given milliseconds.
+_FOREVER = 1e11

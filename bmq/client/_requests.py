@@ -1,0 +1,144 @@
+"""Requests: a message that is answered by another one."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from bmq.client._deadline import within
+from bmq.conventions import CANCEL, DEADLINE, ERROR, REPLY_TO, REQUEST, REQUESTER
+from bmq.errors import Error, ProtocolError, ResponderError, SessionClosed, TimedOut, UsageError
+from bmq.wire.constants import PropertyType
+from bmq.wire.properties import PropertyInput, Typed
+from bmq.wire.uri import QueueUri
+
+if TYPE_CHECKING:
+    from bmq.client.message import Message
+    from bmq.client.queue import Queue
+    from bmq.client.session import Session
+
+__all__ = ["Requests", "deadline"]
+
+#: Until when the caller of what runs now waits, in seconds since 1970: a responder sets it, and the requests
+#: it makes do not wait longer.
+deadline: ContextVar[float | None] = ContextVar("bmq_deadline", default=None)
+
+
+class Requests:
+    """The requests of one session that wait for a reply, and its reply queues.
+
+    Args:
+        session: whose requests these are.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._id = secrets.token_hex(8)
+        self._waiting: dict[str, asyncio.Future[Message]] = {}
+        self._inboxes: dict[str, asyncio.Task[None]] = {}
+        self._readers: list[asyncio.Task[None]] = []
+
+    async def request(
+        self,
+        queue: Queue,
+        data: bytes,
+        properties: Mapping[str, PropertyInput] | None,
+        timeout: float,
+        reply_to: str | None,
+    ) -> Message:
+        """Post a request and wait for its reply; see :meth:`bmq.Queue.request`."""
+        if not timeout > 0:
+            raise UsageError(f"a request has a timeout of more than 0 seconds, not {timeout!r}")
+        until = time.time() + timeout
+        if (outer := deadline.get()) is not None and outer < until:
+            until, timeout = outer, outer - time.time()
+            if timeout <= 0:
+                raise TimedOut("whoever asked for this does not wait any more: the deadline has passed")
+        guid = secrets.token_hex(16).upper()
+        reply = self._waiting[guid] = asyncio.get_running_loop().create_future()
+        posted = False
+        try:
+            async with within(timeout, f"a request to {queue.uri} was not answered"):
+                inbox = await self._inbox(queue, reply_to)
+                added: dict[str, PropertyInput] = {
+                    REPLY_TO: inbox,
+                    REQUESTER: self._id,
+                    DEADLINE: Typed(PropertyType.INT64, int(until * 1000)),
+                }
+                posted = True
+                await queue.post(data, properties={**(properties or {}), **added}, guid=guid)
+                message = await reply
+        except asyncio.CancelledError:
+            if posted:
+                self._cancel(queue, guid)
+            raise
+        finally:
+            del self._waiting[guid]
+            reply.cancel()
+        if (error := message.properties.get(ERROR)) is not None:
+            kind, _, reason = str(error).partition(": ")
+            raise ResponderError(
+                f"request {guid} to {queue.uri} has failed: {error}", kind=kind, reason=reason, guid=guid
+            )
+        return message
+
+    def _cancel(self, queue: Queue, guid: str) -> None:
+        """Tell whoever handles a request that nobody waits for it, if that is possible now."""
+        try:
+            future = queue.post_nowait(b"cancel", properties={CANCEL: guid})
+        except Error:
+            return  # the deadline tells it, too
+        future.add_done_callback(_seen)
+
+    async def _inbox(self, queue: Queue, shared: str | None) -> str:
+        """Return the reply queue's URI, opened when it is first used."""
+        if shared is None:
+            domain = QueueUri.parse(queue.uri).canonical.rpartition("/")[0]
+            uri, selector = f"{domain}/replies.{self._id}", ""
+        else:
+            uri, selector = QueueUri.parse(shared).canonical, f'{REQUESTER} == "{self._id}"'
+        opening = self._inboxes.get(uri)
+        if opening is None or (opening.done() and (opening.cancelled() or opening.exception() is not None)):
+            self._inboxes[uri] = opening = asyncio.create_task(self._open(uri, selector))
+            opening.add_done_callback(_seen)
+        await asyncio.shield(opening)
+        return uri
+
+    async def _open(self, uri: str, selector: str) -> None:
+        queue = await self._session.open_queue(
+            uri, read=True, default_subscription=False, subscriptions=[selector]
+        )
+        reader = asyncio.create_task(self._read(uri, queue), name=f"replies of {uri}")
+        self._readers.append(reader)
+
+    async def _read(self, uri: str, queue: Queue) -> None:
+        """Give each reply to whoever waits for it; late and second ones are dropped."""
+        (consumer,) = queue.subscriptions
+        error: Error = SessionClosed(f"{uri}, where replies are expected, was closed")
+        try:
+            async for message in consumer:
+                message.confirm()
+                try:
+                    request = message.properties.get(REQUEST)
+                    waiting = self._waiting.get(request) if isinstance(request, str) else None
+                except ProtocolError:
+                    continue
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(message)
+        except Error as failure:
+            error = failure
+        finally:
+            self._inboxes.pop(uri, None)
+            for waiting in self._waiting.values():
+                if not waiting.done():
+                    waiting.set_exception(error)
+
+
+def _seen(done: asyncio.Future[Any]) -> None:
+    """Look at an error that nobody waits for."""
+    if not done.cancelled():
+        done.exception()

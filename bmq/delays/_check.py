@@ -1,0 +1,109 @@
+"""Whether a waiting queue can keep what waits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+
+from bmq.admin.client import Admin
+from bmq.errors import AdminError, Error
+
+__all__ = ["check", "watch"]
+
+logger = logging.getLogger("bmq.delays")
+
+# From this part of a limit on, it is mentioned.
+_NEARLY = 0.8
+
+
+async def check(admin: Admin, uri: str, *, longest: float | None = None) -> list[str]:
+    """Ask the broker whether a waiting queue can keep what waits in it.
+
+    Args:
+        admin: asks the broker.
+        uri: the waiting queue.
+        longest: seconds that messages may have to wait, if that is known.
+
+    Returns:
+        What is wrong, for people: messages that are deleted before they are due, because the domain's
+        ``messageTtl`` is shorter; a queue or a domain that will soon accept nothing more; a domain that is
+        not a priority domain. Nothing if all is well.
+
+    Raises:
+        AdminError: the broker does not tell.
+        ConnectionFailed, RequestTimeout: it did not answer.
+
+    Cancelling it changes nothing.
+    """
+    queue = admin.queue(uri)
+    domain = await admin.domain(queue.domain)
+    problems: list[str] = []
+    if domain.mode and domain.mode != "priority":
+        problems.append(
+            f"{queue.domain} is a {domain.mode} domain: messages wait in a queue of a priority domain, which "
+            "open_queue(waiting=...) can name"
+        )
+        return problems
+    ttl = domain.configuration.get("messageTtl")
+    if isinstance(ttl, int) and longest is not None and ttl < longest:
+        problems.append(
+            f"the broker deletes what has waited for {ttl} s (messageTtl of {queue.domain}): messages that "
+            f"wait up to {longest:g} s are lost"
+        )
+    try:
+        page = await queue.messages(0, 1)
+    except AdminError:
+        return problems  # nobody has had the queue open yet
+    if page.messages and isinstance(ttl, int) and ttl > 0:
+        age = (datetime.now(UTC) - page.messages[0].arrival).total_seconds()
+        if age >= _NEARLY * ttl:
+            problems.append(
+                f"the oldest message has waited for {age:.0f} s, and is deleted after {ttl} s (messageTtl of "
+                f"{queue.domain}), due or not"
+            )
+    limits = domain.configuration.get("storage", {}).get("queueLimits", {})
+    usage = domain.usage
+    held = next((each for each in domain.queues if each.uri == queue.uri), None)
+    for what, there, limit in (
+        (f"{queue.uri} has {{}} of {{}} messages", page.total, limits.get("messages")),
+        (f"{queue.uri} has {{}} of {{}} bytes", held.bytes if held else 0, limits.get("bytes")),
+        (f"{queue.domain} has {{}} of {{}} messages", usage.messages, usage.message_limit),
+        (f"{queue.domain} has {{}} of {{}} bytes", usage.bytes, usage.byte_limit),
+    ):
+        if isinstance(limit, int) and limit > 0 and there >= _NEARLY * limit:
+            problems.append(f"{what.format(f'{there:,}', f'{limit:,}')}: beyond that, posts are refused")
+    return problems
+
+
+async def watch(admin: Admin, uri: str, *, longest: float | None = None, every: float = 60.0) -> None:
+    """Ask again and again, and log what is wrong, each problem when it begins.
+
+    Args:
+        admin: as for :func:`check`, like all that follows.
+        uri: the waiting queue.
+        longest: seconds.
+        every: seconds between two questions.
+
+    A broker that does not tell is mentioned once, at INFO. It ends by being cancelled.
+    """
+    known: set[str] = set()
+    while True:
+        try:
+            problems = await check(admin, uri, longest=longest)
+        except Error as error:
+            if "" not in known:
+                logger.info("what waits in %s cannot be checked: %s", uri, error)
+            known.add("")
+        else:
+            kinds = {_kind(problem) for problem in problems}
+            for problem in problems:
+                if _kind(problem) not in known:
+                    logger.warning("%s: %s", uri, problem)
+            known = kinds
+        await asyncio.sleep(every)
+
+
+def _kind(problem: str) -> str:
+    """Return a problem without its numbers, which change."""
+    return "".join(c for c in problem if not c.isdigit() and c not in ".,")

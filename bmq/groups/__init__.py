@@ -1,0 +1,32 @@
+"""Consumer groups with order by key, without a coordinator.
+
+Made by :meth:`bmq.Queue.group`::
+
+    async with queue.group(key="CustomerId", buckets=16) as group:
+        async for message in group:
+            async with message:
+                ...
+
+Every member subscribes to every bucket, with a priority drawn from its name and the bucket: the broker gives
+each bucket to the highest, and to the next one when that leaves or dies. It stands on the public names of the
+client alone.
+"""
+
+from bmq.groups._events import Full, Gained, GroupEvent, Lost, Reason
+from bmq.groups._group import Group, GroupOptions
+from bmq.groups._ranking import owners, priority_of
+from bmq.wire.keys import Key, key_bucket
+
+__all__ = [
+    "Full",
+    "Gained",
+    "Group",
+    "GroupEvent",
+    "GroupOptions",
+    "Key",
+    "Lost",
+    "Reason",
+    "key_bucket",
+    "owners",
+    "priority_of",
+]

@@ -1,0 +1,348 @@
+"""Spans and metrics of messages, made where the client calls interceptors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry import context as contexts
+from opentelemetry import metrics, trace
+from opentelemetry.context import Context
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TracerProvider,
+)
+
+from bmq._version import __version__
+from bmq.client.interceptors import Interceptor
+from bmq.otel import names
+from bmq.otel.codecs import Codec, TextCodec
+from bmq.wire.constants import MAX_PROPERTIES
+from bmq.wire.uri import QueueUri
+
+if TYPE_CHECKING:
+    from bmq.client.consumer import Consumer
+    from bmq.client.interceptors import Handling, Post, PostOutcome
+    from bmq.client.message import Message
+    from bmq.client.queue import Queue
+    from bmq.errors import PostError
+
+__all__ = ["OpenTelemetry"]
+
+_KINDS = {
+    "post": SpanKind.PRODUCER,
+    "receive": SpanKind.CLIENT,
+    "process": SpanKind.CONSUMER,
+    "confirm": SpanKind.CLIENT,
+}
+#: The context of the message that a task took last, and the one that was current before.
+_attached: ContextVar[tuple[Context, Context] | None] = ContextVar("bmq.otel", default=None)
+_QUEUES_CACHED = 1024
+
+
+@lru_cache(_QUEUES_CACHED)
+def _describe(operation: str, uri: str) -> tuple[str, dict[str, str | int]]:
+    """Return what spans of an operation on a queue are called, and the attributes they begin with."""
+    queue = QueueUri.parse(uri)
+    attributes: dict[str, str | int] = {
+        names.SYSTEM: names.BLAZINGMQ,
+        names.OPERATION_NAME: operation,
+        names.OPERATION_TYPE: names.OPERATIONS[operation],
+        names.DESTINATION_NAME: queue.canonical,
+    }
+    if queue.app_id:
+        attributes[names.CONSUMER_GROUP_NAME] = queue.app_id
+    return f"{operation} {queue.canonical}", attributes
+
+
+class _Posting:
+    """What :meth:`OpenTelemetry.on_post` leaves to ``on_ack``."""
+
+    __slots__ = ("began", "span")
+
+    def __init__(self, span: Span, began: float) -> None:
+        self.span = span
+        self.began = began
+
+
+class _Delivery:
+    """Messages that the application took together.
+
+    Attributes:
+        context: the parent of what is done with them.
+        links: the posts they come from.
+        arrived: when, in nanoseconds since the epoch.
+        left: how many are not confirmed.
+    """
+
+    __slots__ = ("arrived", "context", "left", "links")
+
+    def __init__(self, context: Context, links: list[Link], arrived: int, count: int) -> None:
+        self.context = context
+        self.links = links
+        self.arrived = arrived
+        self.left = count
+
+
+class OpenTelemetry(Interceptor):
+    """Makes spans and metrics of what a session does, by OpenTelemetry's conventions for messaging.
+
+    Given to ``bmq.connect(..., interceptors=[...])`` or ``bmq.App(interceptors=[...])``. What is done with
+    spans and metrics is for the SDK that the program has set up; without one, hardly anything is done.
+
+    Spans, each named after the operation and the queue:
+
+    - ``post`` (PRODUCER): from a post to the broker's answer. ``post_many`` has one for up to 500 messages.
+      Its context travels with the messages. A message that has a context in its properties keeps it, and the
+      span has a link to it.
+    - ``receive`` (CLIENT): from the arrival of a message, or of the first of a batch, until the application
+      takes it. Links to the posts; a single message taken outside of any other span continues its trace.
+    - ``process`` (CONSUMER): one attempt of a handler, inside ``receive``.
+    - ``confirm`` (CLIENT): from the arrival to the confirmation, that of the last one of a batch; inside
+      ``receive``. What is never confirmed has none.
+
+    Args:
+        tracer_provider: makes the spans; None for the one of the process.
+        meter_provider: counts; None for the one of the process.
+        codecs: how contexts travel: all write, and the first that finds one reads. By default a
+            :class:`TextCodec`.
+        attach: the context of a message is current in the task that took it, until it is confirmed there or
+            the task takes another one: what is posted or logged meanwhile belongs to its trace.
+    """
+
+    def __init__(
+        self,
+        *,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        codecs: Iterable[Codec] | None = None,
+        attach: bool = True,
+    ) -> None:
+        self._tracer = trace.get_tracer("bmq", __version__, tracer_provider, names.SCHEMA_URL)
+        meter = metrics.get_meter("bmq", __version__, meter_provider, names.SCHEMA_URL)
+        self._durations = meter.create_histogram(
+            names.OPERATION_DURATION,
+            names.SECONDS,
+            "Duration of posting until the answer, of waiting until taken, and of holding until confirmed.",
+            explicit_bucket_boundaries_advisory=names.BUCKETS,
+        )
+        self._processing = meter.create_histogram(
+            names.PROCESS_DURATION,
+            names.SECONDS,
+            "Duration of the attempts of handlers.",
+            explicit_bucket_boundaries_advisory=names.BUCKETS,
+        )
+        self._sent = meter.create_counter(names.SENT_MESSAGES, names.MESSAGES, "Messages that were posted.")
+        self._consumed = meter.create_counter(
+            names.CONSUMED_MESSAGES, names.MESSAGES, "Messages that the application took."
+        )
+        self._codecs = (TextCodec(),) if codecs is None else tuple(codecs)
+        self._attach = attach
+
+    # posting
+
+    def on_post(self, queue: Queue, posts: Sequence[Post]) -> Any:
+        """Begin a span, and send its context along."""
+        name, attributes = _describe("post", queue.uri)
+        current = contexts.get_current()
+        own = {id(post): origin for post in posts if (origin := self._origin(post.properties)) is not None}
+        origins = {(origin.trace_id, origin.span_id): origin for origin in own.values()}
+        links = [Link(origin) for origin in origins.values()]
+        span = self._tracer.start_span(name, current, _KINDS["post"], attributes, links)
+        if span.is_recording():
+            if len(posts) == 1:
+                span.set_attribute(names.MESSAGE_ID, posts[0].guid)
+                span.set_attribute(names.BODY_SIZE, len(posts[0].data))
+            else:
+                span.set_attribute(names.BATCH_MESSAGE_COUNT, len(posts))
+        context = trace.set_span_in_context(span, current)
+        added: dict[str, Any] = {}
+        for codec in self._codecs:
+            codec.inject(context, added)
+        for post in posts:
+            # A message with all the properties it may have goes without.
+            if id(post) not in own and len(post.properties) + len(added) <= MAX_PROPERTIES:
+                post.properties.update(added)
+        return _Posting(span, time.perf_counter())
+
+    def on_ack(self, context: _Posting, outcome: PostOutcome) -> None:
+        """End the span."""
+        span, seconds = context.span, time.perf_counter() - context.began
+        _, attributes = _describe("post", outcome.queue.uri)
+        errors = [failure.error for failure in outcome.failures]
+        reason = _reason(errors[0]) if errors else None
+        if reason is None and outcome.error is not None:
+            reason = type(outcome.error).__name__
+        if reason is not None:
+            span.set_attribute(names.ERROR_TYPE, reason)
+            span.set_status(Status(StatusCode.ERROR, str(errors[0] if errors else outcome.error)))
+        span.end()
+        self._durations.record(seconds, _failed(attributes, reason))
+        if outcome.acknowledged:
+            self._sent.add(outcome.acknowledged, attributes)
+        for error in errors:
+            self._sent.add(1, _failed(attributes, _reason(error)))
+
+    # receiving
+
+    def on_receive(self, consumer: Consumer, messages: Sequence[Message]) -> None:
+        """Make a span, and the context in which the messages are looked at."""
+        name, attributes = _describe("receive", consumer.queue.uri)
+        age = messages[0].age
+        arrived = time.time_ns() - int(age * 1e9)
+        current = contexts.get_current()
+        before = _before(current)
+        if len(messages) == 1:
+            parent, links = self._continued(before, messages[0])
+        else:
+            parent, links = before, self._links(messages)
+        span = self._tracer.start_span(name, parent, _KINDS["receive"], attributes, links, start_time=arrived)
+        if span.is_recording():
+            _tell(span, consumer, messages)
+        span.end()
+        # What follows is inside a span that has ended: nobody can add to it.
+        inside = trace.set_span_in_context(NonRecordingSpan(span.get_span_context()), parent)
+        delivery = _Delivery(inside, links, arrived, len(messages))
+        for message in messages:
+            message.state[self] = delivery
+        if self._attach:
+            _attached.set((inside, before))
+            contexts.attach(inside)
+        self._durations.record(age, attributes)
+        self._consumed.add(len(messages), attributes)
+
+    def on_confirm(self, consumer: Consumer, messages: Sequence[Message]) -> None:
+        """Make a span when all messages that were taken together are confirmed."""
+        for message in messages:
+            delivery: _Delivery | None = message.state.get(self)
+            if delivery is None:
+                continue
+            delivery.left -= 1
+            if not delivery.left:
+                self._confirmed(consumer, message, delivery)
+
+    def _confirmed(self, consumer: Consumer, message: Message, delivery: _Delivery) -> None:
+        name, attributes = _describe("confirm", consumer.queue.uri)
+        span = self._tracer.start_span(
+            name, delivery.context, _KINDS["confirm"], attributes, delivery.links, start_time=delivery.arrived
+        )
+        if span.is_recording() and len(delivery.links) == 1:
+            span.set_attribute(names.MESSAGE_ID, message.guid)
+        span.end()
+        self._durations.record(max(0.0, (time.time_ns() - delivery.arrived) / 1e9), attributes)
+        current = contexts.get_current()
+        if current is delivery.context:
+            contexts.attach(_before(current))
+
+    # handling
+
+    @contextmanager
+    def around_handle(self, handling: Handling) -> Generator[None]:
+        """Make a span for an attempt of a handler."""
+        messages = handling.messages
+        consumer = messages[0].subscription
+        name, attributes = _describe("process", consumer.queue.uri)
+        deliveries = {message.state.get(self) for message in messages}
+        delivery: _Delivery | None = deliveries.pop() if len(deliveries) == 1 else None
+        context = delivery.context if delivery is not None else contexts.get_current()
+        links = delivery.links if delivery is not None else self._links(messages)
+        more: dict[str, str | int] = {names.FUNCTION_NAME: handling.handler, names.ATTEMPT: handling.attempt}
+        span = self._tracer.start_span(name, context, _KINDS["process"], {**attributes, **more}, links)
+        if span.is_recording():
+            _tell(span, consumer, messages)
+        token = contexts.attach(trace.set_span_in_context(span, context))
+        began = time.perf_counter()
+        reason: str | None = None
+        try:
+            yield
+        except BaseException as error:
+            reason = type(error).__qualname__
+            span.set_attribute(names.ERROR_TYPE, reason)
+            span.record_exception(error)
+            span.set_status(Status(StatusCode.ERROR, f"{reason}: {error}"))
+            raise
+        finally:
+            contexts.detach(token)
+            span.end()
+            self._processing.record(time.perf_counter() - began, _failed(attributes, reason))
+
+    # where messages come from
+
+    def _extracted(self, context: Context, properties: Mapping[str, Any]) -> Context | None:
+        """Return ``context`` with the span that a message comes from; None if it does not say."""
+        current = trace.get_current_span(context)
+        for codec in self._codecs if properties else ():
+            found = codec.extract(context, properties)
+            if trace.get_current_span(found) is not current:
+                return found
+        return None
+
+    def _origin(self, properties: Mapping[str, Any]) -> SpanContext | None:
+        """Return the context of the span that a message comes from; None if it does not say."""
+        found = self._extracted(Context(), properties)
+        return None if found is None else trace.get_current_span(found).get_span_context()
+
+    def _continued(self, before: Context, message: Message) -> tuple[Context, list[Link]]:
+        """Return the parent and the links for what is done with one message."""
+        found = self._extracted(before, message.properties)
+        if found is None:
+            return before, []
+        links = [Link(trace.get_current_span(found).get_span_context(), {names.MESSAGE_ID: message.guid})]
+        # As the conventions ask, what happens inside of another span stays there.
+        inside = trace.get_current_span(before).get_span_context().is_valid
+        return before if inside else found, links
+
+    def _links(self, messages: Sequence[Message]) -> list[Link]:
+        """Return one link for each post that messages come from; those of one post have one."""
+        found: dict[tuple[int, int], tuple[SpanContext, list[Message]]] = {}
+        for message in messages:
+            span = self._origin(message.properties)
+            if span is not None:
+                found.setdefault((span.trace_id, span.span_id), (span, []))[1].append(message)
+        return [
+            Link(
+                span,
+                {names.MESSAGE_ID: own[0].guid} if len(own) == 1 else {names.BATCH_MESSAGE_COUNT: len(own)},
+            )
+            for span, own in found.values()
+        ]
+
+
+def _before(current: Context) -> Context:
+    """Return the current context without the message that the task took before."""
+    attached = _attached.get()
+    return attached[1] if attached is not None and attached[0] is current else current
+
+
+def _tell(span: Span, consumer: Consumer, messages: Sequence[Message]) -> None:
+    """Add what is known of messages that were received."""
+    if len(messages) == 1:
+        (message,) = messages
+        span.set_attribute(names.MESSAGE_ID, message.guid)
+        span.set_attribute(names.BODY_SIZE, len(message.data))
+        if message.redelivered:
+            span.set_attribute(names.REDELIVERED, True)
+    else:
+        span.set_attribute(names.BATCH_MESSAGE_COUNT, len(messages))
+    expressions = consumer.expressions
+    if len(expressions) == 1 and expressions[0]:
+        span.set_attribute(names.SUBSCRIPTION_NAME, expressions[0])
+
+
+def _reason(error: PostError) -> str:
+    return error.status.name
+
+
+def _failed(attributes: dict[str, str | int], reason: str | None) -> dict[str, str | int]:
+    return attributes if reason is None else {**attributes, names.ERROR_TYPE: reason}

@@ -1,0 +1,44 @@
+"""The names that OpenTelemetry's conventions give to spans, attributes and metrics, as of version 1.44.
+
+The conventions for messaging are still in development: what changes there is changed here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__: list[str] = []
+
+SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
+
+# Attributes.
+SYSTEM: Final = "messaging.system"
+OPERATION_NAME: Final = "messaging.operation.name"
+OPERATION_TYPE: Final = "messaging.operation.type"
+DESTINATION_NAME: Final = "messaging.destination.name"
+SUBSCRIPTION_NAME: Final = "messaging.destination.subscription.name"
+CONSUMER_GROUP_NAME: Final = "messaging.consumer.group.name"
+MESSAGE_ID: Final = "messaging.message.id"
+BODY_SIZE: Final = "messaging.message.body.size"
+BATCH_MESSAGE_COUNT: Final = "messaging.batch.message_count"
+ERROR_TYPE: Final = "error.type"
+FUNCTION_NAME: Final = "code.function.name"
+
+# Attributes of our own, as the conventions ask: in the system's namespace.
+REDELIVERED: Final = "messaging.blazingmq.message.redelivered"
+ATTEMPT: Final = "messaging.blazingmq.handler.attempt"
+
+# Values.
+BLAZINGMQ: Final = "blazingmq"
+#: What an operation is called here, and its type in the conventions.
+OPERATIONS: Final = {"post": "send", "receive": "receive", "process": "process", "confirm": "settle"}
+
+# Metrics.
+OPERATION_DURATION: Final = "messaging.client.operation.duration"
+SENT_MESSAGES: Final = "messaging.client.sent.messages"
+CONSUMED_MESSAGES: Final = "messaging.client.consumed.messages"
+PROCESS_DURATION: Final = "messaging.process.duration"
+SECONDS: Final = "s"
+MESSAGES: Final = "{message}"
+#: The bounds that the conventions advise for durations.
+BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)

@@ -1,0 +1,80 @@
+"""What a dead letter was before it died."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any, cast
+
+from bmq.client.message import Message, PutMessage
+from bmq.conventions import derived_guid
+from bmq.errors import UsageError
+from bmq.wire.constants import MAX_PROPERTIES, PropertyType
+from bmq.wire.properties import PropertyInput, Typed, encode_properties
+
+__all__ = ["original_of"]
+
+_PREFIX = "deadletter."
+
+
+def original_of(letter: Message, queue: str | None = None) -> tuple[str, PutMessage]:
+    """Return what a dead letter was: where it is put back, and what is posted there.
+
+    Payload and properties are those of the original. The GUID follows from that of the dead letter, so that
+    putting one back twice within the broker's deduplication window stores it once. ::
+
+        uri, original = bmq.workers.original_of(letter)
+        (await (await session.output(uri)).post_many([original])).raise_for_failures()
+        letter.confirm()
+
+    Args:
+        letter: a message that a :class:`bmq.DeadLetter` has put aside.
+        queue: where to, instead of the queue that it came from.
+
+    Raises:
+        UsageError: the message is no dead letter, or cannot be posted as it was.
+        ProtocolError: it cannot be taken apart.
+    """
+    properties = letter.properties
+    origin = properties.get("deadletter.queue")
+    if not isinstance(origin, str):
+        raise UsageError(f"message {letter.guid} is no dead letter: it has no deadletter.queue")
+    if "deadletter.raw" in properties:
+        raise UsageError(
+            f"dead letter {letter.guid} is of a message that could not be taken apart, and cannot be posted "
+            f"as it was: {properties['deadletter.raw']}"
+        )
+    if queue is None and "?id=" in origin:
+        raise UsageError(
+            f"dead letter {letter.guid} is of one application, {origin}: put back, it would reach all of "
+            "them; name a queue for it"
+        )
+    uri = queue if queue is not None else origin
+    restored = {n: v for n, v in properties.typed().items() if not n.startswith(_PREFIX)}
+    for name, value in _rest(properties.get("deadletter.properties")):
+        if len(restored) < MAX_PROPERTIES and _legal(name, value):
+            restored[name] = value
+    return uri, PutMessage(letter.data, restored or None, derived_guid(letter.guid, uri, "back"))
+
+
+def _rest(text: object) -> list[tuple[str, PropertyInput]]:
+    """The properties that could not be posted with the dead letter."""
+    if not isinstance(text, str):
+        return []
+    found: list[tuple[str, PropertyInput]] = []
+    try:
+        for name, kind, value in cast("list[Any]", json.loads(text)):
+            number = PropertyType[kind]
+            raw = number in (PropertyType.CHAR, PropertyType.BINARY)
+            found.append((str(name), Typed(number, base64.b64decode(value) if raw else value)))
+    except (ValueError, KeyError, TypeError):
+        return []  # somebody else's
+    return found
+
+
+def _legal(name: str, value: PropertyInput) -> bool:
+    try:
+        encode_properties({name: value}, new=True)
+    except UsageError:
+        return False
+    return True

@@ -1,0 +1,93 @@
+"""Dead letters on the command line: list, look, put back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+import bmq
+from tests.cli.conftest import Aside, Bmq
+
+NewUri = Callable[..., str]
+
+
+@pytest.fixture
+def letters(aside: Aside, bmq_new_queue_uri: NewUri) -> tuple[str, str]:
+    """Two messages that died: their queue, and where they are now."""
+    uri, dead = bmq_new_queue_uri(), bmq_new_queue_uri()
+
+    async def die() -> None:
+        queue = await aside.session.open_queue(uri, read=True, write=True, default_subscription=False)
+        letters = await aside.session.open_queue(dead, write=True)
+        await queue.post(b"one\nline two", properties={f"p{n}": n for n in range(254)})
+        await queue.post(b"\xfftwo", properties={"CustomerId": bmq.Typed(bmq.PropertyType.SHORT, 7)})
+        died = asyncio.Event()
+
+        async def fail(message: bmq.Message) -> None:
+            if b"two" in message.data and not message.data.startswith(b"one"):
+                asyncio.get_running_loop().call_later(0.2, died.set)
+            raise ValueError("no \x1b[31m address")
+
+        retry = bmq.NoRetry(bmq.DeadLetter(letters))
+        task = asyncio.create_task(bmq.consume(queue, fail, retry=retry))
+        await asyncio.wait_for(died.wait(), 30)
+        task.cancel()
+        await asyncio.wait([task])
+        await letters.flush()
+        await queue.close()
+        await letters.close()
+
+    aside.do(die())
+    return uri, dead
+
+
+def test_list_and_look(run: Bmq, letters: tuple[str, str]) -> None:
+    uri, dead = letters
+    ran = run("dead", dead)
+    assert ran.status == 0
+    assert ran.out.count(uri) == 2
+    assert ran.out.count("ValueError: no \\x1b[31m address") == 2
+    assert "2 dead letters" in ran.err
+    one, two = (letter["guid"] for letter in run("dead", dead, "--json").json)
+    ran = run("dead", dead, two)
+    assert "has         CustomerId=7" in ran.out
+    assert ran.out.endswith("\\xfftwo\n")
+    assert run("dead", dead, one.lower()).out.endswith("one\nline two\n")
+    assert run("dead", dead, "0" * 32).status == 1
+
+
+def test_one_is_put_back_and_then_all(run: Bmq, letters: tuple[str, str]) -> None:
+    uri, dead = letters
+    one, two = (letter["guid"] for letter in run("dead", dead, "--json").json)
+    assert run("dead", dead, two, "--back").lines == [f"{two}  {uri}"]
+    (back,) = run("tail", uri, "--json").json
+    assert (back["properties"], back["types"]) == ({"CustomerId": 7}, {"CustomerId": "short"})
+    assert [letter["guid"] for letter in run("dead", dead, "--json").json] == [one]
+    ran = run("dead", dead, "--all", "--back")
+    assert "1 dead letter put back" in ran.err
+    restored = run("tail", uri, "--json").json[-1]
+    assert restored["properties"] == {f"p{n}": n for n in range(254)}
+    assert restored["data"] == "one\nline two"
+    assert run("dead", dead).out == ""
+
+
+def test_what_cannot_be_put_back_stays(run: Bmq, bmq_new_queue_uri: NewUri) -> None:
+    dead, other = bmq_new_queue_uri(), bmq_new_queue_uri()
+    run("post", dead, "alive")
+    run("post", dead, "x", "-p", f"deadletter.queue={bmq_new_queue_uri('bmq.test.mem.fanout')}?id=foo")
+    ran = run("dead", dead, "--all", "--back")
+    assert ran.status == 1
+    assert "is no dead letter" in ran.err
+    assert "would reach all of them" in ran.err
+    ran = run("dead", dead, "--all", "--back", "--to", other)
+    assert "1 dead letter put back, 1 not" in ran.err
+    assert run("tail", other, "--fields", "data").lines == ["x"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--back"], ["--all"], ["A" * 32, "--all", "--back"], ["--to", "bmq://d/q"]]
+)
+def test_asked_wrongly(offline: Bmq, wrong: list[str]) -> None:
+    assert offline("dead", "bmq://d/q", *wrong).status == 2

@@ -1,0 +1,347 @@
+"""Delayed messages: on time, never early, once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import bmq
+import bmq.admin
+from bmq.conventions import derived_guid, waiting_queue
+from bmq.delays import DueMessages, Mover, check
+from bmq.testing import FaultProxy
+from tests.conformance.conftest import HasUri
+from tests.waiting import eventually
+
+Connect = Callable[..., Awaitable[bmq.Session]]
+NewUri = Callable[..., str]
+SMALL = "bmq.test.small.priority"
+
+
+class Clock:
+    """The time of day, which a test may let pass faster."""
+
+    ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead
+
+
+async def opened(session: bmq.Session, uri: str) -> bmq.Queue:
+    return await session.open_queue(waiting_queue(uri), read=True, default_subscription=False)
+
+
+@asynccontextmanager
+async def moving(session: bmq.Session, uri: str, **options: Any) -> AsyncIterator[Mover]:
+    """A mover for what waits for a queue, while the block runs."""
+    mover = Mover(await opened(session, uri), **options)
+    async with running(mover):
+        yield mover
+
+
+@asynccontextmanager
+async def running(mover: Mover) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(mover.run())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()
+
+
+@pytest.fixture
+async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
+    return await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
+
+
+async def test_on_time_and_as_it_was_posted(bmq_session: bmq.Session, queue: bmq.Queue) -> None:
+    properties = {
+        "CustomerId": bmq.Typed(bmq.PropertyType.SHORT, 7),
+        "raw": b"\0\xff",
+        "OrderType": "EXPRESS",
+    }
+    async with moving(bmq_session, queue.uri) as mover:
+        before = time.time()
+        ack = await queue.post(b"later", properties=properties, tags=["eu"], delay=0.7)
+        message = await queue.receive(timeout=10)
+        late = time.time() - before - 0.7
+    assert 0 <= late < 1.0
+    assert message.data == b"later"
+    assert message.property_types["CustomerId"] is bmq.PropertyType.SHORT
+    assert message.tags == {"eu"}
+    due = message.properties["bmq_due"]
+    assert isinstance(due, int)
+    assert set(message.properties) == {"CustomerId", "raw", "OrderType", "t.eu", "bmq_due"}
+    assert before + 0.7 <= due / 1000 < before + 0.7 + late + 0.002
+    assert ack.queue_uri == waiting_queue(queue.uri)
+    assert message.guid == derived_guid(ack.guid, queue.uri, f"due {due}")
+    message.confirm()
+    assert mover.moved == 1
+
+
+async def test_in_the_order_of_their_times(bmq_session: bmq.Session, queue: bmq.Queue) -> None:
+    async with moving(bmq_session, queue.uri):
+        now = datetime.now(UTC)
+        await queue.post(b"0", not_before=time.time() - 60)
+        for number in (3, 1, 2):
+            await queue.post(b"%d" % number, not_before=now + timedelta(seconds=2 + 0.2 * number))
+        assert [(await queue.receive(timeout=10)).data for _ in range(4)] == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"delay": -1}, "negative"),
+        ({"delay": float("nan")}, "negative"),
+        ({"delay": 1, "not_before": 1}, "one of the two"),
+        ({"not_before": datetime(2030, 1, 1)}, "time zone"),
+        ({"not_before": time.time() * 1000}, "seconds since 1970"),
+    ],
+)
+async def test_times_that_are_none(queue: bmq.Queue, wrong: dict[str, Any], why: str) -> None:
+    with pytest.raises(bmq.UsageError, match=why):
+        await queue.post(b"x", **wrong)
+
+
+async def test_what_is_due_later_waits_in_the_broker(
+    bmq_session: bmq.Session, bmq_connect: Connect, queue: bmq.Queue
+) -> None:
+    """A mover takes what is due soon; the horizon moves on with time."""
+    clock = Clock()
+    for hours in range(6):
+        await queue.post(b"%d" % hours, delay=3600 * hours + 1800)
+    async with moving(await bmq_connect(), queue.uri, clock=clock) as mover:
+        clock.ahead = 1790
+        await queue.post(b"now", delay=0.1)
+        assert (await queue.receive(timeout=10)).data == b"now"
+        for hours in range(6):
+            clock.ahead = 3600 * hours + 1800
+            assert (await queue.receive(timeout=10)).data == b"%d" % hours
+            assert mover.held <= 1
+    assert queue.receive_nowait() is None
+
+
+async def test_several_movers_share_the_work(
+    bmq_connect: Connect, bmq_session: bmq.Session, queue: bmq.Queue
+) -> None:
+    clock = Clock()
+    clock.ahead = 15 - time.time() % 15 + 5  # far from where horizons move
+    async with (
+        moving(await bmq_connect(), queue.uri, clock=clock) as one,
+        moving(await bmq_connect(), queue.uri, clock=clock) as two,
+    ):
+        async with asyncio.TaskGroup() as group:
+            for number in range(300):
+                group.create_task(queue.post(b"%d" % number, delay=clock.ahead + number / 1000))
+        found = [(await queue.receive(timeout=10)).data for _ in range(300)]
+        await queue.post(b"end", delay=0)
+        assert (await queue.receive(timeout=10)).data == b"end"
+    assert sorted(found, key=int) == [b"%d" % number for number in range(300)]
+    assert min(one.moved, two.moved) > 50
+    assert one.moved + two.moved == 301
+
+
+async def test_a_mover_that_dies_before_it_confirms(
+    bmq_broker: HasUri, bmq_session: bmq.Session, queue: bmq.Queue
+) -> None:
+    """What it has posted is posted again by the next one, and the broker keeps one."""
+    for number in range(5):
+        await queue.post(b"%d" % number, delay=0.1)
+    async with FaultProxy(bmq_broker.uri) as proxy:
+        dying = await bmq.connect(proxy.uri, reconnect=False)
+        mover = Mover(await opened(dying, queue.uri), grace=0)
+        async with running(mover):
+            first = [await queue.receive(timeout=10)]
+            # Acknowledgements do not arrive any more, so it confirms nothing of the rest.
+            proxy.stall()
+            await proxy.close()
+            await dying.close(timeout=0)
+    async with moving(bmq_session, queue.uri):
+        await queue.post(b"end", delay=0.5)
+        found = [message.data for message in first]
+        while found[-1] != b"end":
+            found.append((await queue.receive(timeout=10)).data)
+    assert sorted(found) == [b"0", b"1", b"2", b"3", b"4", b"end"]
+
+
+async def test_moved_twice_is_stored_once(
+    bmq_session: bmq.Session, bmq_connect: Connect, queue: bmq.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        await queue.post(b"%d" % number, delay=0.1)
+    first = await bmq_connect()
+    with monkeypatch.context() as forgetful:
+        forgetful.setattr(bmq.Message, "confirm", lambda self: None)
+        async with moving(first, queue.uri) as mover:
+            batch = [await queue.receive(timeout=10) for _ in range(5)]
+            await eventually(lambda: mover.moved == 5, 20)
+    await first.close()
+    for message in batch:
+        message.confirm()
+    async with moving(bmq_session, queue.uri) as mover:
+        await queue.post(b"end", delay=0.5)
+        assert (await queue.receive(timeout=10)).data == b"end"
+        await eventually(lambda: mover.moved == 6, 20)
+
+
+async def test_more_than_a_mover_may_hold(bmq_session: bmq.Session, queue: bmq.Queue) -> None:
+    """What is due late does not keep from its time what is due soon."""
+    async with moving(bmq_session, queue.uri, max_held=10, tick=0.2) as mover:
+        for _ in range(100):
+            await queue.post(b"late", delay=25)
+        before = time.time()
+        for number in range(10):
+            await queue.post(b"%d" % number, delay=1 + number / 10)
+        for number in range(10):
+            message = await queue.receive(timeout=10)
+            assert message.data == b"%d" % number
+            assert 0 <= time.time() - before - 1 - number / 10 < 1.0
+            message.confirm()
+        assert mover.held <= 20
+
+
+async def test_a_destination_that_is_full(
+    bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, queue: bmq.Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its messages are kept, others are passed on; they follow when there is room."""
+    small = await bmq_session.open_queue(
+        bmq_new_queue_uri(SMALL), read=True, write=True, waiting=waiting_queue(queue.uri)
+    )
+    full = (await small.post_many([b"full"] * 20)).acknowledged
+    assert full < 20
+    async with moving(bmq_session, queue.uri):
+        await small.post(b"kept", delay=0.1)
+        await eventually(lambda: "could not be passed on" in caplog.text, 20)
+        await queue.post(b"other", delay=0)
+        assert (await queue.receive(timeout=10)).data == b"other"
+        for _ in range(full):
+            (await small.receive(timeout=10)).confirm()
+        assert (await small.receive(timeout=10)).data == b"kept"
+
+
+async def test_without_a_destination(
+    bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, queue: bmq.Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The name of the waiting queue says it; where it does not, messages stay, and the log says so."""
+    due = {"bmq_due": round(time.time() * 1000)}
+    async with moving(bmq_session, queue.uri):
+        by_hand = await bmq_session.output(waiting_queue(queue.uri))
+        await by_hand.post(b"by its name", properties=due)
+        await by_hand.post(b"undated")
+        assert {(await queue.receive(timeout=10)).data for _ in range(2)} == {b"by its name", b"undated"}
+    other = await bmq_session.open_queue(
+        bmq_new_queue_uri(), read=True, write=True, default_subscription=False
+    )
+    with caplog.at_level(logging.ERROR, "bmq.delays"):
+        async with running(Mover(other)):
+            await other.post(b"x", properties=due)
+            await other.post(b"y", properties={**due, "bmq_destination": other.uri})
+            await other.post(b"z", properties={**due, "bmq_destination": queue.uri})
+            assert (await queue.receive(timeout=10)).data == b"z"
+    assert "it has no bmq_destination" in caplog.text
+    assert "is the queue where it waits" in caplog.text
+
+
+async def test_consumers_that_look_at_the_time_themselves(
+    bmq_session: bmq.Session, bmq_connect: Connect, bmq_queue_uri: str
+) -> None:
+    """No second queue, no mover: a filter on ``bmq_due``."""
+    queue = await bmq_session.open_queue(bmq_queue_uri, write=True, waiting=bmq_queue_uri)
+    reader = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True, default_subscription=False)
+    async with DueMessages(reader) as messages:
+        before = time.time()
+        await queue.post(b"late", delay=1.0)
+        await queue.post(b"soon", delay=0.5)
+        await queue.post(b"now")
+        found: list[tuple[bytes, float]] = []
+        async for message in messages:
+            found.append((message.data, time.time() - before))
+            message.confirm()
+            if len(found) == 3:
+                break
+    assert [data for data, _ in found] == [b"now", b"soon", b"late"]
+    assert found[1][1] >= 0.5
+    assert found[2][1] >= 1.0
+
+
+async def test_who_lags_behind_gets_no_more(
+    bmq_session: bmq.Session, bmq_connect: Connect, bmq_queue_uri: str
+) -> None:
+    queue = await bmq_session.open_queue(bmq_queue_uri, write=True, waiting=bmq_queue_uri)
+    await queue.post_many([b"x"] * 500)
+    reader = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True, default_subscription=False)
+    async with DueMessages(reader, max_held=20, tick=0.05, lookahead=0.1) as messages:
+        for _ in range(20):
+            await messages.batch(1)
+            await asyncio.sleep(0.05)
+            assert messages.held <= 40
+        got = 20
+        while got < 500:
+            for message in await messages.batch():
+                message.confirm()
+                got += 1
+
+
+async def test_what_is_wrong_with_a_queue_is_told(
+    bmq_broker: HasUri, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+) -> None:
+    async with bmq.admin.connect(bmq_broker.uri) as admin:
+        good = bmq_new_queue_uri()
+        await bmq_session.open_queue(good, write=True)
+        assert await check(admin, good, longest=10) == []
+        (problem,) = await check(admin, good, longest=10_000_000)
+        assert "10000000" in problem or "1e+07" in problem
+        assert "messageTtl" in problem
+        small = await bmq_session.open_queue(bmq_new_queue_uri(SMALL), write=True)
+        await small.post_many([b"x"] * 8)
+        assert any("8 of 10 messages" in problem for problem in await check(admin, small.uri))
+        (problem,) = await check(admin, bmq_new_queue_uri("bmq.test.mem.fanout"))
+        assert "priority domain" in problem
+        short = await bmq_session.open_queue(bmq_new_queue_uri("bmq.test.ttl.priority"), write=True)
+        await short.post(b"x")
+        async with asyncio.timeout(20):
+            while not (problems := await check(admin, short.uri)):
+                pass
+        assert "is deleted after 2 s" in problems[0]
+
+
+async def test_an_app_moves_and_handles(bmq_broker: HasUri, bmq_queue_uri: str) -> None:
+    app = bmq.App(bmq_broker.uri)
+    found: list[tuple[bytes, float]] = []
+
+    @app.consumer(bmq_queue_uri)
+    async def handle(message: bmq.Message) -> None:
+        found.append((message.data, time.time()))
+        if message.data == b"first":
+            await (await app.queue(bmq_queue_uri)).post(b"second", delay=0.5)
+        else:
+            app.stop()
+
+    app.mover(waiting_queue(bmq_queue_uri))
+    async with asyncio.timeout(30), bmq.connect(bmq_broker.uri) as session:
+        await (await session.output(bmq_queue_uri)).post(b"first")
+        await app.run()
+    assert [data for data, _ in found] == [b"first", b"second"]
+    assert found[1][1] - found[0][1] >= 0.5
+
+
+def test_an_app_moves_a_queue_once() -> None:
+    app = bmq.App()
+    app.mover("bmq://bmq.test.mem.priority/q.delayed")
+    with pytest.raises(bmq.UsageError, match="has its mover"):
+        app.mover("bmq://bmq.test.mem.priority/q.delayed")
+
+
+def test_the_guid_is_documented() -> None:
+    """As computed by hand: b2sum -l 128, for services in other languages."""
+    guid = derived_guid("4000000000003CA4F6B5B4C9F3B06D3F", "bmq://d/orders", "due 1795328751032")
+    assert guid == "12964574B8B3BAD3E937B3BD4F2320A3"

@@ -1,0 +1,169 @@
+"""What consumer groups build on: who gets which bucket, and in which order when members come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+import bmq
+from bmq.groups import key_bucket, owners, priority_of
+from bmq.wire.control.messages import Subscription
+from tests.conformance.raw import Connect, Raw, subscription
+
+Sessions = Callable[..., Awaitable[bmq.Session]]
+BUCKETS = 16
+
+
+def buckets(member: str, first_id: int = 1, messages: int = 100_000) -> list[Subscription]:
+    """The subscriptions of a member that is written by hand."""
+    return [
+        subscription(
+            first_id + bucket,
+            f"bmq_bucket % {BUCKETS} == {bucket}",
+            priority=priority_of(member, bucket),
+            messages=messages,
+        )
+        for bucket in range(BUCKETS)
+    ]
+
+
+@pytest.fixture
+async def writer(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
+    return await bmq_session.open_queue(bmq_queue_uri, write=True)
+
+
+@pytest.fixture
+async def open_reader(bmq_connect: Sessions, bmq_queue_uri: str) -> Callable[[], Awaitable[bmq.Queue]]:
+    async def open_reader() -> bmq.Queue:
+        return await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
+
+    return open_reader
+
+
+async def post(queue: bmq.Queue, numbers: range) -> None:
+    report = await queue.post_many(bmq.PutMessage(b"%d" % number, {"k": number}) for number in numbers)
+    report.raise_for_failures()
+
+
+async def take(group: bmq.groups.Group, count: int) -> list[int]:
+    taken: list[int] = []
+    for _ in range(count):
+        message = await group.receive(timeout=10)
+        taken.append(int(message.data))
+        message.confirm()
+    return taken
+
+
+def in_order(numbers: list[int]) -> bool:
+    """Whether the numbers of each bucket ascend."""
+    of = {bucket: [n for n in numbers if n % BUCKETS == bucket] for bucket in range(BUCKETS)}
+    return all(each == sorted(each) for each in of.values())
+
+
+EDGES = [0, 1, -1, 15, 16, -16, -17, 2**31, -(2**31), 2**63 - 1, -(2**63), -(2**63) + 3, -(2**63) + 16]
+
+
+async def test_the_remainder_has_the_sign_of_the_number(
+    writer: bmq.Queue, open_reader: Callable[[], Awaitable[bmq.Queue]]
+) -> None:
+    """`k % 16 == -5` matches -5, and `k % 16 == 11` does not: as in C. `(k - 11) % 16 == 0` matches both."""
+    queue = await open_reader()
+    for number in (-5, 11):
+        await writer.post(b"%d" % number, properties={"k": number})
+    async with queue.subscribe("k % 16 == -5") as consumer:
+        message = await consumer.receive(timeout=10)
+        assert message.data == b"-5"
+        await consumer.configure("(k - 11) % 16 == 0")
+        assert (await consumer.receive(timeout=10)).data == b"11"
+
+
+async def test_every_number_has_a_bucket(
+    writer: bmq.Queue, open_reader: Callable[[], Awaitable[bmq.Queue]]
+) -> None:
+    async with (await open_reader()).group("k") as group:
+        for number in EDGES:
+            await writer.post(b"%d" % number, properties={"k": number})
+        for _ in EDGES:
+            message = await group.receive(timeout=10)
+            assert group.bucket_of(message) == int(message.data) % 16
+            message.confirm()
+
+
+async def test_each_bucket_goes_to_the_highest(
+    writer: bmq.Queue, open_reader: Callable[[], Awaitable[bmq.Queue]]
+) -> None:
+    groups = [(await open_reader()).group("k", member=name) for name in ("a", "b", "c")]
+    for group in groups:
+        await group.open()
+    await post(writer, range(320))
+    owner = owners(["a", "b", "c"])
+    for group in groups:
+        expected = [number for number in range(320) if owner[number % 16] == group.member]
+        taken = await take(group, len(expected))
+        assert sorted(taken) == expected
+        assert in_order(taken)
+
+
+async def test_one_that_leaves_gives_back_what_it_has_before_anything_new(
+    writer: bmq.Queue, open_reader: Callable[[], Awaitable[bmq.Queue]]
+) -> None:
+    first = (await open_reader()).group("k", member="a")
+    await first.open()
+    await post(writer, range(1000))
+    taken = await take(first, 100)
+    second = (await open_reader()).group("k", member="b")
+    await second.open()
+    moved = {bucket for bucket, owner in owners(["a", "b"]).items() if owner == "b"}
+    await post(writer, range(1000, 1500))
+    await first.close()
+    await post(writer, range(1500, 2000))
+    rest = await take(second, 1900)
+    assert sorted(taken + rest) == list(range(2000))
+    # The buckets that stayed with the first until it left are in order. Those that moved when the second came
+    # went on there at once: what the first had of them comes after.
+    assert in_order([number for number in rest if number % 16 not in moved])
+
+
+async def test_one_that_dies_gives_back_what_it_has_before_anything_new(
+    client: Connect, writer: bmq.Queue, open_reader: Callable[[], Awaitable[bmq.Queue]], bmq_queue_uri: str
+) -> None:
+    raw: Raw = await client()
+    await raw.open(bmq_queue_uri, write=False)
+    await raw.configure(0, *buckets("x"))
+    keys = {key_bucket(f"key-{number}") % BUCKETS: f"key-{number}" for number in range(200)}
+    assert len(keys) == BUCKETS
+
+    async def post_keyed(numbers: range) -> None:
+        for number in numbers:
+            await writer.post(b"%d" % number, key=keys[number % BUCKETS])
+
+    await post_keyed(range(100))
+    for _ in range(100):
+        await raw.push()
+    second = (await open_reader()).group(member="y")
+    joining = second.open()
+    await raw.close()  # nothing was confirmed
+    await joining
+    await post_keyed(range(100, 200))
+    taken = await take(second, 200)
+    assert sorted(taken) == list(range(200))
+    assert in_order(taken)
+
+
+async def test_a_member_that_comes_gets_its_share_from_then_on(
+    writer: bmq.Queue, open_reader: Callable[[], Awaitable[bmq.Queue]]
+) -> None:
+    first = (await open_reader()).group("k", member="a")
+    await first.open()
+    await post(writer, range(160))
+    second = (await open_reader()).group("k", member="b")
+    await second.open()
+    await post(writer, range(160, 320))
+    owner = owners(["a", "b"])
+    of_second = [number for number in range(160, 320) if owner[number % 16] == "b"]
+    assert sorted(await take(second, len(of_second))) == of_second
+    of_first = [n for n in range(320) if n < 160 or owner[n % 16] == "a"]
+    taken = await take(first, len(of_first))
+    assert sorted(taken) == of_first
+    assert in_order(taken)

@@ -1,0 +1,93 @@
+"""The official client takes part in what `bmq` adds, by the properties that the conventions name."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import bmq
+from bmq.conventions import waiting_queue
+from bmq.delays import Mover
+from tests.integration.official.conftest import TIMEOUT, BrokerThread, Client
+from tests.waiting import eventually
+
+Connect = Callable[..., Client]
+NewUri = Callable[[str], str]
+
+PRIORITY = "bmq.test.mem.priority"
+
+
+def test_delayed_messages_from_and_to_it(broker: BrokerThread, connect: Connect, new_uri: NewUri) -> None:
+    uri, official = new_uri(PRIORITY), connect()
+    official.session.open_queue(uri, read=True)
+    official.session.open_queue(waiting_queue(uri), write=True)
+    due = round(time.time() * 1000) + 500
+    by_hand = {"bmq_due": due, "bmq_destination": uri, "CustomerId": 7}
+    official.post(waiting_queue(uri), b"by hand", properties=by_hand)
+
+    async def move() -> None:
+        async with asyncio.timeout(TIMEOUT), bmq.connect(broker.uri) as session:
+            queue = await session.open_queue(uri, write=True)
+            await queue.post(b"ours", properties={"CustomerId": 8}, delay=0.2)
+            waiting = await session.open_queue(waiting_queue(uri), read=True, default_subscription=False)
+            mover = Mover(waiting)
+            moving = asyncio.create_task(mover.run())
+            await eventually(lambda: mover.moved == 2, TIMEOUT)
+            assert time.time() * 1000 >= due
+            moving.cancel()
+
+    asyncio.run(move())
+    theirs, ours = sorted(official.take(2), key=lambda message: message.data)
+    assert (theirs.data, ours.data) == (b"by hand", b"ours")
+    assert theirs.properties == {"bmq_due": due, "CustomerId": 7}
+    assert ours.properties["CustomerId"] == 8
+
+
+def test_it_answers_requests_by_hand(broker: BrokerThread, connect: Connect, new_uri: NewUri) -> None:
+    uri, official = new_uri(PRIORITY), connect()
+    official.session.open_queue(uri, read=True)
+
+    async def ask() -> list[bytes]:
+        async with bmq.connect(broker.uri) as session:
+            queue = await session.open_queue(uri, write=True)
+            asked = [asyncio.create_task(queue.request(data, timeout=TIMEOUT)) for data in (b"a", b"b")]
+            return [reply.data for reply in await asyncio.gather(*asked)]
+
+    with ThreadPoolExecutor() as pool:
+        asking = pool.submit(asyncio.run, ask())
+        requests = official.take(2)
+        (reply_to,) = {str(request.properties["bmq_reply_to"]) for request in requests}
+        official.session.open_queue(reply_to, write=True)
+        for request in requests:
+            answer = {"bmq_request": request.guid.hex().upper()}
+            official.post(reply_to, request.data.upper(), properties=answer)
+        assert asking.result(TIMEOUT) == [b"A", b"B"]
+
+
+def test_it_asks_by_hand(broker: BrokerThread, connect: Connect, new_uri: NewUri) -> None:
+    uri, replies, official = new_uri(PRIORITY), new_uri(PRIORITY), connect()
+    official.session.open_queue(uri, write=True)
+    official.session.open_queue(replies, read=True)
+    app = bmq.App(broker.uri)
+
+    @app.responder(uri)
+    async def upper(message: bmq.Message) -> bytes:
+        if not message.data.isalpha():
+            raise ValueError("no letters")
+        return message.data.upper()
+
+    async def serve() -> None:
+        serving = asyncio.create_task(app.run(signals=False))
+        both = await asyncio.to_thread(official.take, 2)
+        app.stop()
+        await serving
+        good, bad = sorted(both, key=lambda reply: "bmq_error" in reply.properties)
+        assert good.data == b"A"
+        assert bad.properties["bmq_error"] == "ValueError: no letters"
+        assert len(str(good.properties["bmq_request"])) == 32
+
+    for data in (b"a", b"1"):
+        official.post(uri, data, properties={"bmq_reply_to": replies})
+    asyncio.run(serve())

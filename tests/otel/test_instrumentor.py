@@ -1,0 +1,88 @@
+"""Programs that do not know of it are instrumented."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bmq.otel import OpenTelemetry
+from bmq.otel.instrumentor import BmqInstrumentor
+from bmq.testing import BackgroundBroker
+from tests.integration.steps import TIMEOUT
+from tests.otel.conftest import Service
+
+URI = "bmq://bmq.test.mem.priority/q"
+PROGRAM = f"""
+import os, bmq
+
+async def main():
+    async with bmq.connect(os.environ["BROKER"]) as session:
+        queue = await session.open_queue({URI!r}, read=True, write=True)
+        await queue.post(b"x")
+        async with await queue.receive():
+            pass
+
+bmq.run(main())
+"""
+
+
+@pytest.fixture
+def instrumentor() -> Iterator[BmqInstrumentor]:
+    instrumentor = BmqInstrumentor()
+    yield instrumentor
+    if instrumentor.is_instrumented_by_opentelemetry:
+        instrumentor.uninstrument()
+
+
+async def test_sessions_made_meanwhile_are_instrumented(
+    instrumentor: BmqInstrumentor, service: Callable[..., Service], bmq_connect: Any, bmq_queue_uri: str
+) -> None:
+    before, seen = await bmq_connect(), service()
+    instrumentor.instrument(tracer_provider=seen.provider, meter_provider=seen.meters, attach=False)
+    session = await bmq_connect()
+    instrumentor.uninstrument()
+    assert (before.interceptors, (await bmq_connect()).interceptors) == ((), ())
+    (interceptor,) = session.interceptors
+    assert isinstance(interceptor, OpenTelemetry)
+    queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
+    await queue.post(b"x")
+    async with await queue.receive(timeout=TIMEOUT):
+        pass
+    assert [span.name.split()[0] for span in seen.spans()] == ["post", "receive", "confirm"]
+
+
+def test_the_entry_point_names_it() -> None:
+    found = entry_points(group="opentelemetry_instrumentor", name="bmq")
+    assert {point.load() for point in found} == {BmqInstrumentor}
+
+
+def test_opentelemetry_instrument(tmp_path: Path) -> None:
+    """The command runs a program unchanged; the SDK prints what it exports."""
+    program = tmp_path / "service.py"
+    program.write_text(PROGRAM)
+    command = Path(sys.executable).parent / "opentelemetry-instrument"
+    exporters = ["--traces_exporter=console", "--metrics_exporter=none", "--logs_exporter=none"]
+    with BackgroundBroker() as broker:
+        done = subprocess.run(
+            [str(command), *exporters, sys.executable, str(program)],
+            env=os.environ | {"BROKER": broker.uri},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+    decoder, text, spans = json.JSONDecoder(), done.stdout.strip(), []
+    while text:
+        span, end = decoder.raw_decode(text)
+        spans.append(span)
+        text = text[end:].lstrip()
+    assert [span["name"] for span in spans] == [f"{each} {URI}" for each in ("post", "receive", "confirm")]
+    assert len({span["context"]["trace_id"] for span in spans}) == 1

@@ -1,0 +1,61 @@
+"""The bucket of a key, as services in other languages compute it."""
+
+from __future__ import annotations
+
+import pytest
+
+from bmq.errors import InvalidArgument
+from bmq.wire.keys import Key, key_bucket
+
+#: The check value of CRC-32C is that of "123456789"; RFC 3720 has that of 32 zero bytes. Both without the
+#: highest bit.
+VECTORS: list[tuple[Key, int]] = [
+    ("123456789", 0xE3069283 & 0x7FFFFFFF),
+    (b"123456789", 0xE3069283 & 0x7FFFFFFF),
+    (123456789, 0xE3069283 & 0x7FFFFFFF),
+    (bytes(32), 0x8A9136AA & 0x7FFFFFFF),
+    (b"\xff" * 32, 0x62A8AB43),
+    ("", 0),
+]
+
+
+def crc32c(data: bytes) -> int:
+    """The checksum bit by bit, as its definition has it."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+@pytest.mark.parametrize(("key", "bucket"), VECTORS)
+def test_known_values(key: Key, bucket: int) -> None:
+    assert key_bucket(key) == bucket
+
+
+@pytest.mark.parametrize("text", ["a", "order-17", "Größe", "日本", "-5"])
+def test_text_is_utf_8(text: str) -> None:
+    assert key_bucket(text) == crc32c(text.encode("utf-8")) & 0x7FFFFFFF
+    assert key_bucket(text.encode("utf-8")) == key_bucket(text)
+
+
+def test_an_integer_is_its_digits() -> None:
+    assert key_bucket(-5) == key_bucket("-5")
+    assert key_bucket(2**70) == key_bucket(str(2**70))
+
+
+@pytest.mark.parametrize("key", [1.0, True, None, "\ud800", ["a"]])
+def test_anything_else_is_refused(key: Key) -> None:
+    with pytest.raises(InvalidArgument, match="key"):
+        key_bucket(key)
+
+
+@pytest.mark.parametrize("kind", ["customer-%d", "%d", "user%d@example.com", "%08x"])
+def test_keys_are_spread_evenly(kind: str) -> None:
+    """No bucket of 16 has twice its share of 10,000 usual keys."""
+    counts = [0] * 16
+    for number in range(10_000):
+        counts[key_bucket(kind % number) % 16] += 1
+    assert max(counts) < 1250
+    assert min(counts) > 312

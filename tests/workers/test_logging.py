@@ -1,0 +1,57 @@
+"""What workers log: what it is about, and no more than anybody reads."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+import bmq
+from tests.workers.conftest import FakeClock
+from tests.workers.stage import Stage, consuming, numbered, post
+
+
+def failures(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.name == "bmq.workers"]
+
+
+async def test_a_failure_says_which_message_it_is_about(
+    stage: Stage, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(message: bmq.Message) -> None:
+        await stage.handle(message)
+        raise OSError("no")
+
+    await post(stage.queue, b"1")
+    async with consuming(stage.queue, handle, retry=bmq.Backoff(every=1, retries=1), clock=clock) as task:
+        first = await stage.seen.get()
+        await stage.seen.get()
+        await stage.queue.close()
+        await task
+    again, last = failures(caplog)
+    assert [again.levelname, last.levelname] == ["WARNING", "ERROR"]
+    for record, attempt in ((again, 1), (last, 2)):
+        assert record.guid == first.guid  # type: ignore[attr-defined]
+        assert record.queue == stage.queue.uri  # type: ignore[attr-defined]
+        assert record.attempt == attempt  # type: ignore[attr-defined]
+
+
+async def test_a_flood_of_failures_is_not_logged(
+    stage: Stage, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(message: bmq.Message) -> None:
+        await stage.handle(message)
+        if message.data == b"last":
+            clock.now += 10
+        raise ValueError("never")
+
+    await post(stage.queue, *numbered(100), b"last")
+    async with consuming(stage.queue, handle, retry=bmq.NoRetry(then="discard"), clock=clock) as task:
+        await stage.next(101)
+        await stage.queue.close()
+        await task
+    records = failures(caplog)
+    assert len(records) == 21
+    assert records[19].getMessage().endswith(" (more like it are left out for 10 s)")
+    assert records[20].getMessage().endswith(" (80 records like it were left out before)")
+    assert "left out" not in "".join(record.getMessage() for record in records[:19])

@@ -1,0 +1,222 @@
+"""What an app answers over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+import bmq
+from tests.fakes.broker import Peer
+from tests.waiting import eventually
+
+Fresh = Callable[..., str]
+URI = "bmq://bmq.test.mem.priority/q"
+
+
+async def ask(uri: str, request: str) -> tuple[int, dict[str, str], str]:
+    """Send a request; return status, headers and body of the answer."""
+    host, port = uri.removeprefix("http://").rsplit(":", 1)
+    reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    try:
+        writer.write(request.encode())
+        async with asyncio.timeout(10):
+            answer = (await reader.read()).decode()
+    finally:
+        writer.close()
+    head, _, body = answer.partition("\r\n\r\n")
+    first, *lines = head.split("\r\n")
+    assert first.startswith("HTTP/1.1 ")
+    return int(first.split(" ")[1]), dict(line.split(": ", 1) for line in lines), body
+
+
+async def get(app: bmq.App, path: str) -> tuple[int, dict[str, str], str]:
+    assert app.health_uri is not None
+    return await ask(app.health_uri, f"GET {path} HTTP/1.1\r\nHost: me\r\n\r\n")
+
+
+@asynccontextmanager
+async def running(broker: str, uri: str, **options: Any) -> AsyncIterator[bmq.App]:
+    app = bmq.App(broker, health="127.0.0.1:0", **options)
+    app.consumer(uri)(handle)
+    task = asyncio.create_task(app.run(signals=False))
+    try:
+        await eventually(lambda: app.health_uri is not None or task.done())
+        yield app
+    finally:
+        app.stop()
+        await asyncio.wait([task])
+    await task
+    assert app.health_uri is None
+
+
+async def handle(message: bmq.Message) -> None:
+    pass
+
+
+async def ready(app: bmq.App) -> dict[str, Any]:
+    async with asyncio.timeout(10):
+        while (answer := await get(app, "/readyz"))[0] != 200:
+            pass
+    answered: dict[str, Any] = json.loads(answer[2])
+    return answered
+
+
+async def test_an_app_says_that_it_is_alive_and_ready(broker_uri: str, fresh: Fresh) -> None:
+    async with running(broker_uri, fresh()) as app:
+        status, headers, body = await get(app, "/livez?verbose")
+        assert (status, body) == (200, "alive\n")
+        assert headers["Content-Length"] == "6"
+        assert headers["Connection"] == "close"
+        said = await ready(app)
+        assert (said["ready"], said["degraded"], said["troubles"]) == (True, False, [])
+        assert said["since"].endswith("+00:00")
+
+
+async def test_an_app_without_a_connection_is_alive_and_not_ready() -> None:
+    async with Peer() as peer, running(peer.uri, URI) as app:
+        await ready(app)
+        peer.hold.add("clientIdentity")
+        peer.cut()
+        await eventually(lambda: not app.session.health().ready)
+        status, headers, body = await get(app, "/readyz")
+        said = json.loads(body)
+        assert (status, said["ready"], headers["Content-Type"]) == (503, False, "application/json")
+        assert said["troubles"][0]["what"].startswith("the connection was lost: ")
+        assert said["troubles"][0]["since"] == said["since"]
+        assert (await get(app, "/livez"))[0] == 200
+        peer.answer("clientIdentity")
+        await ready(app)
+
+
+async def test_an_app_is_not_ready_before_it_is_connected() -> None:
+    async with Peer() as peer:
+        peer.hold.add("clientIdentity")
+        async with running(peer.uri, URI) as app:
+            status, _, body = await get(app, "/readyz")
+            said = json.loads(body)
+            assert (status, said["troubles"]) == (503, [{"what": "the app is starting or stopping"}])
+            assert (await get(app, "/livez"))[0] == 200
+
+
+async def test_an_app_that_stops_is_not_ready_while_a_handler_finishes(broker_uri: str, fresh: Fresh) -> None:
+    uri, began, go = fresh(), asyncio.Event(), asyncio.Event()
+    app = bmq.App(broker_uri, health="127.0.0.1:0")
+
+    @app.consumer(uri)
+    async def slow(message: bmq.Message) -> None:
+        began.set()
+        await go.wait()
+
+    async with bmq.connect(broker_uri) as session:
+        await (await session.open_queue(uri, write=True)).post(b"1")
+    task = asyncio.create_task(app.run(signals=False))
+    await began.wait()
+    await ready(app)
+    app.stop()
+    assert (await get(app, "/readyz"))[0] == 503
+    assert (await get(app, "/livez"))[0] == 200
+    go.set()
+    await task
+
+
+async def test_a_loop_that_hangs_does_not_answer(broker_uri: str, fresh: Fresh) -> None:
+    async with running(broker_uri, fresh()) as app:
+        assert app.health_uri is not None
+        port = app.health_uri.rsplit(":", 1)[1]
+        # The loop is held up by a program that asks and waits.
+        code = f"import urllib.request\nurllib.request.urlopen('http://127.0.0.1:{port}/livez', timeout=1)\n"
+        hanging = subprocess.run(  # noqa: ASYNC221 - that is the point
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+        )
+        assert "TimeoutError" in hanging.stderr
+        assert (await get(app, "/livez"))[0] == 200
+
+
+async def test_metrics_are_what_a_function_returns(
+    broker_uri: str, fresh: Fresh, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers: list[Any] = ["posted 1\n", b"posted 2\n"]
+
+    def metrics() -> str | bytes:
+        answer: str | bytes = answers.pop(0)
+        return answer
+
+    async with running(broker_uri, fresh(), metrics=metrics) as app:
+        status, headers, body = await get(app, "/metrics")
+        assert (status, body) == (200, "posted 1\n")
+        assert headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        assert (await get(app, "/metrics"))[2] == "posted 2\n"
+        assert (await get(app, "/metrics"))[0] == 500  # it has failed, and the app goes on
+        assert (await get(app, "/livez"))[0] == 200
+    (failure,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert failure.exc_info is not None
+
+
+async def test_without_one_a_sentence_says_what_is_missing(broker_uri: str, fresh: Fresh) -> None:
+    async with running(broker_uri, fresh()) as app:
+        status, _, body = await get(app, "/metrics")
+        assert (status, body) == (
+            404,
+            "there are no metrics: App(..., metrics=...) takes a function that returns them\n",
+        )
+
+
+async def test_other_requests_are_answered_too(broker_uri: str, fresh: Fresh) -> None:
+    async with running(broker_uri, fresh()) as app:
+        assert app.health_uri is not None
+        status, _, body = await get(app, "/")
+        assert (status, body) == (404, "there are /livez, /readyz and /metrics\n")
+        head = await ask(app.health_uri, "HEAD /livez HTTP/1.0\r\n\r\n")
+        assert (head[0], head[1]["Content-Length"], head[2]) == (200, "6", "")
+        refused = await ask(app.health_uri, "POST /livez HTTP/1.1\r\n\r\n")
+        assert (refused[0], refused[1]["Allow"]) == (405, "GET, HEAD")
+        assert (await ask(app.health_uri, "hello\r\n\r\n"))[0] == 400
+
+
+async def test_a_request_without_end_harms_nobody(broker_uri: str, fresh: Fresh) -> None:
+    async with running(broker_uri, fresh()) as app:
+        assert app.health_uri is not None
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(app.health_uri.rsplit(":", 1)[1]))
+        writer.write(b"GET /livez HTTP/1.1\r\n" + b"x: y\r\n" * 10_000)
+        async with asyncio.timeout(10):
+            try:
+                assert await reader.read() == b""
+            except ConnectionResetError:
+                pass
+        writer.close()
+        idle = await asyncio.open_connection("127.0.0.1", int(app.health_uri.rsplit(":", 1)[1]))
+        assert (await get(app, "/livez"))[0] == 200
+    async with asyncio.timeout(10):
+        assert await idle[0].read() == b""  # it does not outlive the app
+    idle[1].close()
+
+
+@pytest.mark.parametrize("address", ["8080", "localhost", ":8080", "localhost:x", "localhost:70000"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(bmq.UsageError, match=r"health is HOST:PORT, such as 127\.0\.0\.1:8080"):
+        bmq.App(health=address)
+
+
+def test_metrics_need_an_address() -> None:
+    with pytest.raises(bmq.UsageError, match="which is not given"):
+        bmq.App(metrics=lambda: "")
+
+
+async def test_ipv6(broker_uri: str, fresh: Fresh) -> None:
+    app = bmq.App(broker_uri, health="[::1]:0")
+    app.consumer(fresh())(handle)
+    task = asyncio.create_task(app.run(signals=False))
+    await eventually(lambda: app.health_uri is not None)
+    assert app.health_uri is not None
+    assert app.health_uri.startswith("http://[::1]:")
+    assert (await get(app, "/livez"))[0] == 200
+    app.stop()
+    await task
