@@ -250,11 +250,13 @@ class Consumer:
         pushes = [message._push for message in messages if not message.confirmed]
         # In front of all that has a number of its own, and of what was put back before.
         first = min([0, *(number for number, _ in self._numbered())]) - len(pushes)
-        numbered = [(first + index, push) for index, push in enumerate(pushes)]
+        numbered: list[Numbered] = [(first + index, push) for index, push in enumerate(pushes)]
         if self._closed or self not in self._subscriptions:
+            self._counts.hold(-len(pushes))
             self._subscriptions.give_back(numbered)
-        elif numbered:
-            self._merge(numbered)
+        elif pushes:
+            size = self._merge(numbered, (self._connection.now(), self.queue._driver.received.losses))
+            self._count(len(pushes), size)
 
     # life
 
