@@ -11,6 +11,7 @@ from bmq._version import __version__
 if TYPE_CHECKING:
     from bmq import admin as admin
     from bmq import broker as broker
+    from bmq import codecs as codecs
     from bmq import delays as delays
     from bmq import errors, events
     from bmq import groups as groups
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from bmq.client.queue import Queue
     from bmq.client.session import CloseReport, Session
     from bmq.client.stats import ConsumerStats, Histogram, QueueStats, SessionStats
+    from bmq.client.typed import TypedConsumer, TypedMessage, TypedQueue
+    from bmq.codecs import CloudEvent, Codec, Property
     from bmq.errors import (
         AckStatus,
         AdminError,
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
         StateError,
         StatusCategory,
         TimedOut,
+        Undecodable,
         UsageError,
     )
     from bmq.protocol.client.core import SessionState
@@ -70,6 +74,7 @@ if TYPE_CHECKING:
         DeadLetter,
         ExponentialDecay,
         NoRetry,
+        PartlyFailed,
         Reject,
         RetryAfter,
         consume,
@@ -86,7 +91,9 @@ __all__ = [
     "BufferFull",
     "CloseQueueError",
     "CloseReport",
+    "CloudEvent",
     "CmqTags",
+    "Codec",
     "Compression",
     "ConfigureQueueError",
     "ConnectionFailed",
@@ -116,11 +123,13 @@ __all__ = [
     "NoRetry",
     "OpenQueueError",
     "P",
+    "PartlyFailed",
     "Post",
     "PostError",
     "PostOutcome",
     "PostReport",
     "Properties",
+    "Property",
     "PropertyType",
     "ProtocolError",
     "PutMessage",
@@ -148,6 +157,10 @@ __all__ = [
     "Trace",
     "Trouble",
     "Typed",
+    "TypedConsumer",
+    "TypedMessage",
+    "TypedQueue",
+    "Undecodable",
     "UsageError",
     "__version__",
     "connect",
@@ -171,6 +184,8 @@ _NAMES = {
     "bmq.client._retry": ["exponential_backoff"],
     "bmq.client.session": ["CloseReport", "Session"],
     "bmq.client.stats": ["ConsumerStats", "Histogram", "QueueStats", "SessionStats"],
+    "bmq.client.typed": ["TypedConsumer", "TypedMessage", "TypedQueue"],
+    "bmq.codecs": ["CloudEvent", "Codec", "Property"],
     "bmq.errors": [
         "AckStatus",
         "AdminError",
@@ -198,6 +213,7 @@ _NAMES = {
         "StateError",
         "StatusCategory",
         "TimedOut",
+        "Undecodable",
         "UsageError",
     ],
     "bmq.protocol.client.core": ["SessionState"],
@@ -213,6 +229,7 @@ _NAMES = {
         "DeadLetter",
         "ExponentialDecay",
         "NoRetry",
+        "PartlyFailed",
         "Reject",
         "RetryAfter",
         "consume",
@@ -222,6 +239,7 @@ _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names
 _MODULES = (
     "admin",
     "broker",
+    "codecs",
     "delays",
     "errors",
     "events",

@@ -16,6 +16,7 @@ __all__ = [
     "ATTEMPTS",
     "BUCKET",
     "CANCEL",
+    "CONTENT_TYPE",
     "DEADLINE",
     "DESTINATION",
     "DUE",
@@ -43,6 +44,10 @@ BUCKET: Final = "bmq_bucket"
 
 POSTED: Final = "bmq_posted"
 """INT64: when a message was first posted, in milliseconds since 1970 (UTC)."""
+
+CONTENT_TYPE: Final = "bmq_content_type"
+"""STRING: what the payload is, as a media type such as ``application/json``."""
+
 DUE: Final = "bmq_due"
 """INT64: when a delayed message is due, in milliseconds since 1970 (UTC)."""
 

@@ -14,6 +14,7 @@
     │       └── QueueClosed
     ├── BufferFull                  the unacknowledged window is full (retryable)
     ├── ProtocolError               the peer sent something the protocol does not allow
+    ├── Undecodable                 a payload is no value of the type that was expected
     ├── ConnectionFailed            no connection, or lost for good (retryable)
     │   ├── NegotiationError        the broker refused the session
     │   └── AuthenticationError     the broker refused the credentials
@@ -62,6 +63,7 @@ __all__ = [
     "StateError",
     "StatusCategory",
     "TimedOut",
+    "Undecodable",
     "UsageError",
 ]
 
@@ -210,6 +212,21 @@ def _rebuild_protocol_error(
     cls: type[ProtocolError], message: str, field: str, offset: int | None, within: str
 ) -> ProtocolError:
     return cls(message, field=field, offset=offset, within=within)
+
+
+class Undecodable(Error, ValueError):
+    """A message's payload is no value of the type that was expected.
+
+    Attributes:
+        content_type: what the message says its payload is; "" when it says nothing.
+    """
+
+    def __init__(self, message: str, *, content_type: str = "") -> None:
+        super().__init__(message)
+        self.content_type = content_type
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), self.args, dict(self.__dict__))
 
 
 class ConnectionFailed(Error, OSError):

@@ -44,6 +44,12 @@ def first_column(printed: str) -> dict[str, str]:
     return {line[1]: line[2] for line in cells if len(line) > 3}
 
 
+def test_programs() -> None:
+    rows = first_column(run("programs.py", "--messages", "100", "--rounds", "1"))
+    for name in ("post_many, values", "async for, values", "consume, concurrency=64, key"):
+        assert float(rows[name].replace(",", "")) > 0
+
+
 def test_what_it_costs_to_be_seen(tmp_path: Path) -> None:
     output = tmp_path / "observed"
     printed = run("observed.py", "--rounds", "1", "--count", "200", "--output", str(output))

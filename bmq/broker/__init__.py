@@ -6,6 +6,7 @@
 from bmq.broker._clock import Clock, ManualClock
 from bmq.broker._consumer_filter import ConsumerFilter, FilteredConsumer, TagConsumerFilter
 from bmq.broker._domain_config import AppSubscription, DomainConfig, InvalidDomain, Limits, Mode
+from bmq.broker._posted import PostedMessage
 from bmq.broker._server import Broker
 from bmq.protocol.broker.settings import Authentication
 
@@ -21,5 +22,6 @@ __all__ = [
     "Limits",
     "ManualClock",
     "Mode",
+    "PostedMessage",
     "TagConsumerFilter",
 ]

@@ -170,7 +170,8 @@ class Faults:
     def attach(self) -> None:
         """Apply the faults of posts and opens to the broker's node."""
         node = self._broker._node
-        node.intercept_post = self._intercept_post if self._nacks[0].left != 0 else None
+        wanted = self._nacks[0].left != 0 or self._broker._posts is not None
+        node.intercept_post = self._intercept_post if wanted else None
         node.intercept_open = self._intercept_open if self._opens[0].left != 0 else None
 
     def admit(self, _identity: ClientIdentity) -> Status | None:
@@ -229,4 +230,6 @@ class Faults:
                 handle.output.ack(status, correlation_id, guid, handle.q_id)
             else:
                 rest.append(put)
+        if self._broker._posts is not None:
+            self._broker._posts.add(handle.queue.uri, rest)
         return rest

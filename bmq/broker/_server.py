@@ -24,6 +24,7 @@ from bmq.broker._domain_config import DomainConfig, Redirect, parse_domain
 from bmq.broker._faults import Faults
 from bmq.broker._listener import Listener
 from bmq.broker._node import Node
+from bmq.broker._posted import PostedMessage, Posts, told
 from bmq.broker._views import QueuesView
 from bmq.errors import InvalidArgument, StateError
 from bmq.protocol.broker.session import BrokerSession
@@ -32,6 +33,8 @@ from bmq.protocol.deadlines import Deadlines
 from bmq.wire.control.messages import ClientIdentity, Status
 from bmq.wire.guid import GuidGenerator, client_id_from
 from bmq.wire.printable import printable
+from bmq.wire.properties import PropertyInput
+from bmq.wire.uri import QueueUri
 
 __all__ = ["Broker"]
 
@@ -77,6 +80,7 @@ class Broker:
         max_queues_per_connection: how many queues one connection may have open; each appId counts as one.
         max_subscriptions: how many subscriptions one consumer may have.
         max_listed: how many messages one admin command LIST may show.
+        posts_kept: how many of the last posts are kept for :meth:`posted` and :meth:`assert_posted`.
 
     Attributes:
         host: the address it listens on.
@@ -111,6 +115,7 @@ class Broker:
         max_queues_per_connection: int = 20_000,
         max_subscriptions: int = 1_000,
         max_listed: int = 10_000,
+        posts_kept: int = 0,
     ) -> None:
         if not 0 <= port <= _LAST_PORT:
             raise InvalidArgument(f"a port is 0 to {_LAST_PORT}, not {port}")
@@ -146,7 +151,10 @@ class Broker:
             listed=max_listed,
         )
         self._node = self._new_node()
+        self._posts = Posts(posts_kept) if posts_kept else None
+        self._changes: set[asyncio.Future[None]] = set()
         self.faults = Faults(self)
+        self.faults.attach()
         self._connections: set[BrokerConnection] = set()
         # Those that are not established yet: with TLS that takes a while.
         self._arriving: set[BrokerConnection] = set()
@@ -199,6 +207,95 @@ class Broker:
     def queues(self) -> QueuesView:
         """What the queues store, by URI."""
         return QueuesView(self._node)
+
+    # ---- what tests ask
+
+    def posted(self, uri: str) -> list[PostedMessage]:
+        """Return what was posted to a queue and not refused, oldest first, also what was confirmed since.
+
+        Raises:
+            StateError: the broker keeps no posts: ``Broker(posts_kept=...)``.
+            InvalidURI: the URI is not legal.
+        """
+        if self._posts is None:
+            raise StateError("the broker keeps no posts: Broker(posts_kept=1000), as bmq_broker does")
+        return self._posts.to(QueueUri.parse(uri).canonical)
+
+    def assert_posted(
+        self,
+        uri: str,
+        *,
+        count: int | None = None,
+        payload: bytes | None = None,
+        properties: Mapping[str, PropertyInput] | None = None,
+    ) -> list[PostedMessage]:
+        """Fail unless such messages were posted to a queue; the failure shows what was posted.
+
+        Args:
+            uri: the queue's URI.
+            count: how many; None for at least one.
+            payload: their payload; None for any.
+            properties: properties they have, besides others.
+
+        Returns:
+            The messages, oldest first.
+
+        Raises:
+            AssertionError: there are none, or another number of them.
+            StateError: the broker keeps no posts.
+            InvalidURI: the URI is not legal.
+        """
+        posted = self.posted(uri)
+        found = [each for each in posted if each.has(payload, properties or {})]
+        if len(found) == count or (count is None and found):
+            return found
+        wanted = f"{count} messages" if count is not None else "a message"
+        if payload is not None:
+            wanted += f" {payload!r}"
+        if properties:
+            wanted += f" with {dict(properties)}"
+        assert self._posts is not None
+        others = ", ".join(self._posts.queues()) or "none"
+        raise AssertionError(
+            f"expected {wanted} in {uri}, found {len(found)} of the {len(posted)} that were posted:\n"
+            f"{told(posted)}\n(queues with posts: {others})"
+        )
+
+    async def drained(self, uri: str, timeout: float = 10.0) -> None:
+        """Wait until every message of a queue has been confirmed, by all of its applications.
+
+        Args:
+            uri: the queue's URI.
+            timeout: seconds to wait.
+
+        Raises:
+            AssertionError: there are messages left, or no such queue; it says which.
+            InvalidURI: the URI is not legal.
+
+        Cancelling it changes nothing.
+        """
+        name = QueueUri.parse(uri).canonical
+        try:
+            async with asyncio.timeout(timeout):
+                while name not in self._node.queues or len(self.queues[name]):
+                    change = asyncio.get_running_loop().create_future()
+                    self._changes.add(change)
+                    try:
+                        await change
+                    finally:
+                        self._changes.discard(change)
+        except TimeoutError:
+            if name not in self._node.queues:
+                known = ", ".join(self.queues) or "none"
+                raise AssertionError(f"no queue {name} after {timeout:g} s; there are: {known}") from None
+            left = self.queues[name]
+            messages = [
+                PostedMessage(name, each.guid, each.payload, each.properties) for each in left.messages
+            ]
+            raise AssertionError(
+                f"{name} has {len(left)} messages left after {timeout:g} s, {left.unconfirmed} of them "
+                f"delivered and unconfirmed:\n{told(messages)}"
+            ) from None
 
     # ---- life
 
@@ -418,6 +515,10 @@ class Broker:
 
     def _set_timer(self) -> None:
         """Set the timer to the earliest deadline; to be called whenever that may have changed."""
+        if self._changes:
+            for change in self._changes:
+                if not change.done():
+                    change.set_result(None)
         deadline = self._next_deadline() if self.running else None
         if deadline == self._wake_at or isinstance(self.clock, ManualClock):
             return

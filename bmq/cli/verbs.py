@@ -25,5 +25,6 @@ VERBS: dict[str, tuple[str, str]] = {
     "decode": ("bmq.cli.decode", "Take apart recorded bytes, field by field."),
     "record": ("bmq.cli.record", "Write down what a client and a broker say to each other."),
     "replay": ("bmq.cli.replay", "Play one half of a recorded conversation."),
+    "run": ("bmq.cli.run", "Run an app of workers, until a signal."),
     "broker": ("bmq.cli.broker", "Run the embedded broker, for development and tests."),
 }

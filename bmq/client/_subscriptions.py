@@ -48,6 +48,8 @@ class Subscriptions:
         self._driver = driver
         # Those that have begun, in that order.
         self._consumers: dict[Consumer, None] = {}
+        # Those that have begun and are paused.
+        self._paused: set[Consumer] = set()
         self.unclaimed: list[Numbered] = []
         self._mention: asyncio.TimerHandle | None = None
 
@@ -79,6 +81,7 @@ class Subscriptions:
         self._queue._check_open()
         if consumer.closed:
             raise QueueClosed(f"{consumer!r} is closed; subscribe again")
+        self._paused.discard(consumer)
         self._consumers[consumer] = None
         try:
             asked = self._ask()
@@ -102,6 +105,16 @@ class Subscriptions:
         """Remove a consumer; see :meth:`bmq.Consumer.close`."""
         self._driver.connection.check_loop()
         consumer._shut(None)
+        self._paused.discard(consumer)
+        await self._remove(consumer)
+
+    async def pause(self, consumer: Consumer) -> None:
+        """Take a consumer's subscription back for a time; see :meth:`bmq.Consumer.pause`."""
+        self._driver.connection.check_loop()
+        self._paused.add(consumer)
+        await self._remove(consumer)
+
+    async def _remove(self, consumer: Consumer) -> None:
         if consumer not in self._consumers:
             return
         del self._consumers[consumer]
@@ -164,6 +177,10 @@ class Subscriptions:
         """Take in messages that have just arrived for a consumer that has left, or for an unknown one."""
         self._queue._counts.arrived(messages, size_of(messages))
         self._place(list(numbered(messages, places)))
+
+    def give_back(self, messages: list[Numbered]) -> None:
+        """Take in messages that a consumer, which has left, had taken and not handled."""
+        self._place(messages)
 
     def _place(self, messages: list[Numbered]) -> None:
         """Hand messages to consumers that want them, where they belong in their lines; keep the others.
@@ -250,8 +267,8 @@ class Subscriptions:
         self._mention_unclaimed(False)
 
     def consumers(self) -> list[Consumer]:
-        """Those that have begun and not left."""
-        return list(self._consumers)
+        """Those that have begun and not left, the paused ones too."""
+        return [*self._consumers, *self._paused]
 
 
 def _seen(repeating: asyncio.Future[None]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
 from types import TracebackType
@@ -23,7 +23,7 @@ from bmq.client._definition import (
 )
 from bmq.client.message import Message, MessageBatch
 from bmq.client.stats import ConsumerStats, consumer_stats
-from bmq.errors import Error, QueueClosed
+from bmq.errors import Error, QueueClosed, UsageError
 from bmq.protocol.client.queue import SubscriptionOptions
 from bmq.wire.push import DATA, Push
 
@@ -120,6 +120,8 @@ class Consumer:
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._closed = False
         self._error: Error | None = None
+        # While it is paused: what receivers wait for.
+        self._resumed: asyncio.Future[None] | None = None
 
     # what it is
 
@@ -158,6 +160,11 @@ class Consumer:
         """How many messages wait for the application, and their size."""
         return len(self._messages), self._counted_bytes - self._taken_bytes
 
+    @property
+    def paused(self) -> bool:
+        """Whether :meth:`pause` was called, and :meth:`resume` was not since."""
+        return self._resumed is not None
+
     def __repr__(self) -> str:
         what = " | ".join(filter(None, self.expressions)) or "everything"
         return f"<bmq.Consumer of {what!r} on {self.queue.uri}, {len(self._messages)} waiting>"
@@ -167,9 +174,15 @@ class Consumer:
     def __aiter__(self) -> AsyncIterator[Message]:
         return _Messages(self)
 
-    def batches(self, max_messages: int = 1000) -> AsyncIterator[MessageBatch]:
-        """Iterate over batches: whatever has arrived, up to ``max_messages`` at a time."""
-        return _Batches(self, max_messages)
+    def batches(self, max_messages: int = 1000, max_wait: float = 0.0) -> AsyncIterator[MessageBatch]:
+        """Iterate over batches: whatever has arrived, up to ``max_messages`` at a time.
+
+        Args:
+            max_messages: how many to return at most.
+            max_wait: seconds to wait for that many, from when the first one was there. It is not waited for
+                more than the limits let the broker deliver.
+        """
+        return _Batches(self, max_messages, max_wait)
 
     async def receive(self, timeout: float | None = None) -> Message:
         """Wait for the next message.
@@ -220,17 +233,68 @@ class Consumer:
         self._connection.check_loop()
         if self._messages:
             return self._pop()
-        if self not in self._subscriptions and not self._closed and not self.queue.closed:
+        if self not in self._subscriptions and not (self._closed or self.paused or self.queue.closed):
             self._start()
         return None
 
+    def put_back(self, messages: Iterable[Message]) -> None:
+        """Give back messages that were taken and not handled: they are received again, in front of others.
+
+        If the consumer is closed or paused they go to the queue's other consumers that want them, as what
+        waited unseen does. Confirmed messages are left out.
+
+        Args:
+            messages: messages of this consumer, in the order of their delivery.
+        """
+        self._connection.check_loop()
+        pushes = [message._push for message in messages if not message.confirmed]
+        # In front of all that has a number of its own, and of what was put back before.
+        first = min([0, *(number for number, _ in self._numbered())]) - len(pushes)
+        numbered: list[Numbered] = [(first + index, push) for index, push in enumerate(pushes)]
+        if self._closed or self not in self._subscriptions:
+            self._counts.hold(-len(pushes))
+            self._subscriptions.give_back(numbered)
+        elif pushes:
+            size = self._merge(numbered, (self._connection.now(), self.queue._driver.received.losses))
+            self._count(len(pushes), size)
+
     # life
+
+    async def pause(self) -> None:
+        """Take the subscription back for a time; who receives waits until :meth:`resume`.
+
+        The broker delivers to other consumers meanwhile, also in other processes. Messages that wait unseen
+        go where :meth:`close` lets them go; those that no consumer here wants wait for this one.
+
+        Raises:
+            QueueClosed: the consumer is closed.
+            RequestTimeout: no answer in time; the subscription is taken back in the background.
+
+        Idempotent. Cancelling it leaves the consumer paused.
+        """
+        self._raise_if_closed()
+        if self._resumed is None:
+            self._resumed = asyncio.get_running_loop().create_future()
+            await self._subscriptions.pause(self)
+
+    async def resume(self) -> None:
+        """Go on after :meth:`pause`: tell the broker of the subscription again.
+
+        Raises:
+            ConfigureQueueError: the broker refused.
+            QueueClosed: the consumer is closed.
+            RequestTimeout: no answer in time; the next who receives asks again.
+
+        Cancelling it leaves the consumer resumed; the next who receives tells the broker.
+        """
+        self._raise_if_closed()
+        await self.open()
 
     async def open(self) -> Consumer:
         """Tell the broker about this subscription; ``async with`` and ``await`` do the same.
 
         Messages of this queue that no consumer wanted so far (see :attr:`bmq.Queue.unclaimed`) and that match
-        come first.
+        come first. A consumer that is paused goes on.
 
         Raises:
             ConfigureQueueError: the broker refused; the other subscriptions stand as before.
@@ -239,6 +303,7 @@ class Consumer:
 
         Cancelling it takes the subscription back.
         """
+        self._go_on()
         while self not in self._subscriptions or self._opening is not None:
             opening = self._start()
             try:
@@ -418,6 +483,14 @@ class Consumer:
             self._closed = True
             self._error = error
             self._wake(len(self._waiters))
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Be paused no longer."""
+        if self._resumed is not None:
+            resumed, self._resumed = self._resumed, None
+            if not resumed.done():
+                resumed.set_result(None)
 
     # how messages are taken out
 
@@ -500,6 +573,9 @@ class Consumer:
 
         Cancelling it does not stop the activation: others may wait for that, or the same caller again.
         """
+        if self._resumed is not None:
+            await asyncio.shield(self._resumed)
+            return
         if self not in self._subscriptions or self._opening is not None:
             opening = self._start()
             await asyncio.wait((opening,))
@@ -556,19 +632,42 @@ class _Messages:
 class _Batches:
     """One loop over batches of a consumer."""
 
-    __slots__ = ("_consumer", "_limit")
+    __slots__ = ("_consumer", "_limit", "_max_wait")
 
-    def __init__(self, consumer: Consumer, limit: int) -> None:
+    def __init__(self, consumer: Consumer, limit: int, max_wait: float) -> None:
         consumer._connection.check_loop()
+        if limit < 1 or max_wait < 0:
+            raise UsageError(
+                f"a batch has 1 message or more, and waits 0 seconds or more: max_messages={limit}, "
+                f"max_wait={max_wait}"
+            )
         self._consumer = consumer
         self._limit = limit
+        self._max_wait = max_wait
 
     def __aiter__(self) -> AsyncIterator[MessageBatch]:
         return self
 
     async def __anext__(self) -> MessageBatch:
         consumer = self._consumer
-        while not consumer._messages:
-            consumer._stop_if_closed()
-            await consumer._arrival()
+        while True:
+            while not consumer._messages:
+                consumer._stop_if_closed()
+                await consumer._arrival()
+            if self._max_wait:
+                await self._fill()
+                if not consumer._messages:
+                    continue  # somebody else has taken them
+            break
         return consumer._pop_many(self._limit)
+
+    async def _fill(self) -> None:
+        """Wait until a batch is full, its time is over, or somebody else has taken everything."""
+        consumer = self._consumer
+        wanted = min(self._limit, consumer.options.max_unconfirmed_messages)
+        try:
+            async with asyncio.timeout(self._max_wait):
+                while 0 < len(consumer._messages) < wanted and not consumer.closed:
+                    await consumer._arrival()
+        except TimeoutError:
+            pass

@@ -8,8 +8,9 @@ from asyncio import get_running_loop
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+from bmq._pace import paced
 from bmq.client._counting import Arrival, ReceiveCounts, size_of
 from bmq.client._deadline import within
 from bmq.client._definition import Definition, Places, changed_options
@@ -32,10 +33,14 @@ from bmq.wire.uri import QueueUri
 if TYPE_CHECKING:
     from bmq.client._driver import Driver
     from bmq.client.session import Session
+    from bmq.client.typed import TypedQueue
+    from bmq.codecs import Codec
     from bmq.groups import Group, GroupOptions
     from bmq.subscriptions import Selector
 
 __all__ = ["DEFAULT_MAX_UNCONFIRMED_BYTES", "DEFAULT_MAX_UNCONFIRMED_MESSAGES", "Queue"]
+
+T = TypeVar("T")
 
 logger = logging.getLogger("bmq.client")
 
@@ -287,11 +292,14 @@ class Queue:
     async def post_many(
         self,
         items: Iterable[bytes | PutMessage] | AsyncIterable[bytes | PutMessage],
+        *,
+        rate: float | None = None,
     ) -> PostReport:
         """Post many messages, batched and with backpressure, and wait for every outcome.
 
         Args:
             items: payloads or :class:`bmq.PutMessage`, from an iterable or an async iterable.
+            rate: how many a second to post at most; None for as many as there is room for.
 
         Returns:
             What became of them; ``report.raise_for_failures()`` raises the first failure.
@@ -302,7 +310,7 @@ class Queue:
 
         Cancelling it stops taking items; those already taken stay posted.
         """
-        return await self._poster.post_many(items)
+        return await self._poster.post_many(items if rate is None else paced(items, rate))
 
     async def request(
         self,
@@ -381,9 +389,9 @@ class Queue:
         """Wait for messages of the default subscription; see :meth:`bmq.Consumer.receive_many`."""
         return await self._default_consumer().receive_many(max_messages, timeout)
 
-    def batches(self, max_messages: int = 1000) -> AsyncIterator[MessageBatch]:
+    def batches(self, max_messages: int = 1000, max_wait: float = 0.0) -> AsyncIterator[MessageBatch]:
         """Iterate over batches of the default subscription; see :meth:`bmq.Consumer.batches`."""
-        return self._default_consumer().batches(max_messages)
+        return self._default_consumer().batches(max_messages, max_wait)
 
     def _default_consumer(self) -> Consumer:
         if not self._core.readable:
@@ -394,6 +402,25 @@ class Queue:
                 "that queue.subscribe(...) makes, or leave default_subscription out"
             )
         return self._default
+
+    # values instead of bytes
+
+    def typed(self, of: type[T], *, codec: str | Codec[Any] = "application/json") -> TypedQueue[T]:
+        """Return this queue for values of a type: what posts and receives them instead of bytes.
+
+        Args:
+            of: the type: a dataclass, a typed dictionary, ``dict``, ``list[...]``, a struct of msgspec, a
+                model of pydantic, or :class:`bmq.CloudEvent` of one of these.
+            codec: what encodes values, and decodes messages that do not say what they are: a content type
+                (``application/json``, ``application/msgpack``, or one of :func:`bmq.codecs.register`), or a
+                :class:`bmq.Codec`.
+
+        Raises:
+            UsageError: no codec can do this type, or a field marked with :class:`bmq.Property` cannot be one.
+        """
+        from bmq.client.typed import TypedQueue
+
+        return TypedQueue(self, of, codec)
 
     # subscriptions
 

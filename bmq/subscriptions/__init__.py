@@ -22,6 +22,7 @@ from bmq.subscriptions._filters import (
     tag,
 )
 from bmq.subscriptions._parser import parse
+from bmq.subscriptions._property_types import check_property_types
 from bmq.subscriptions._routing import Decision, Route, RoutingTable, Step
 from bmq.subscriptions._syntax import MAX_LENGTH, MAX_OPERATORS
 from bmq.subscriptions._tags import (
@@ -60,6 +61,7 @@ __all__ = [
     "Step",
     "TagFilter",
     "check_domain",
+    "check_property_types",
     "complement",
     "explain_domain",
     "lookup",

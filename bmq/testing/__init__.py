@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from bmq.testing._app import TestApp
     from bmq.testing._background import BackgroundBroker
     from bmq.testing._faults import FAULTS, Fault, FaultKind, plan_faults, random_faults, replay_faults
     from bmq.testing._names import fresh_queue_uri
@@ -24,6 +25,7 @@ __all__ = [
     "FaultProxy",
     "ProxiedConnection",
     "Side",
+    "TestApp",
     "fresh_queue_uri",
     "plan_faults",
     "random_faults",
@@ -37,6 +39,7 @@ _MODULES = {
     "FaultProxy": "_proxy",
     "ProxiedConnection": "_proxy",
     "Side": "_proxy",
+    "TestApp": "_app",
     "fresh_queue_uri": "_names",
 }
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _VARIABLE = "BMQ_BROKER_URI"
 _DOMAIN = "bmq.test.mem.priority"
+_POSTS_KEPT = 10_000
 
 
 def _async_fixture(function: Callable[..., Any]) -> Any:
@@ -107,7 +108,8 @@ async def bmq_broker(
         return
     from bmq.broker import Broker
 
-    async with Broker(**bmq_broker_options) as broker:
+    options: dict[str, Any] = {"posts_kept": _POSTS_KEPT, **bmq_broker_options}
+    async with Broker(**options) as broker:
         yield broker
 
 

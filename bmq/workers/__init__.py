@@ -4,6 +4,7 @@
 """
 
 from bmq.workers._app import App
+from bmq.workers._batches import PartlyFailed
 from bmq.workers._clock import Clock, LoopClock
 from bmq.workers._consume import AckPolicy, consume
 from bmq.workers._failure import DeadLetter, Failure, GiveUp
@@ -25,6 +26,7 @@ __all__ = [
     "GiveUp",
     "LoopClock",
     "NoRetry",
+    "PartlyFailed",
     "Reject",
     "Respond",
     "Responder",

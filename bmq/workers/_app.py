@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass
+from types import SimpleNamespace, TracebackType
 from typing import Any, TypeVar, Unpack
 
 from bmq._signals import on_signals
@@ -18,37 +20,52 @@ from bmq.client.health import Health
 from bmq.client.options import ConnectOptions
 from bmq.client.queue import Queue
 from bmq.client.session import Session
+from bmq.codecs import Codec
 from bmq.conventions import CANCEL, waiting_queue
 from bmq.delays import Mover
 from bmq.errors import Error, StateError, UsageError
 from bmq.subscriptions import Expression, Selector, subscriptions_for
 from bmq.wire.uri import QueueUri
+from bmq.workers._batches import Batches, BatchHandler, batch_shape, check_batches, feed_batches
 from bmq.workers._clock import Clock
-from bmq.workers._consume import AckPolicy, OnError, check_handling, feed, policy_of, settled
-from bmq.workers._failure import DeadLetter
-from bmq.workers._handlers import Handler
+from bmq.workers._consume import (
+    AckPolicy,
+    Key,
+    OnError,
+    check_handling,
+    check_taking,
+    feed,
+    policy_of,
+    settled,
+)
+from bmq.workers._failure import DeadLetter, Failure
 from bmq.workers._later import check_durable, is_durable
 from bmq.workers._probe import Metrics, Probe, address_of
 from bmq.workers._responder import Respond, Responder
 from bmq.workers._retry import NoRetry, RetryPolicy
 from bmq.workers._status import Statuses, status
 from bmq.workers._sweeper import Sweeper
+from bmq.workers._typed import AnyHandler, OnUndecodable, adapted
 
 __all__ = ["App"]
 
 logger = logging.getLogger("bmq.workers")
 
-H = TypeVar("H", bound=Handler)
+H = TypeVar("H", bound=AnyHandler)
+B = TypeVar("B", bound=BatchHandler)
+F = TypeVar("F", bound=Callable[[], object])
 R = TypeVar("R", bound=Respond)
 
 
 @dataclass(frozen=True, slots=True)
 class _Registration:
     uri: QueueUri
-    handler: Handler
+    handler: Callable[..., Any]
     retry: RetryPolicy
     subscription: Subscription
     how: dict[str, Any]
+    function: object
+    batches: Batches | None = None
 
 
 class App:
@@ -77,7 +94,11 @@ class App:
             ``/readyz`` how :meth:`bmq.Session.health` is (503 if not ready), ``/metrics`` what ``metrics``
             returns. Port 0 is any free one; see :attr:`health_uri`.
         metrics: returns metrics in Prometheus' text format, called for each request, in the event loop.
-        options: anything else that :func:`bmq.connect` takes.
+        options: anything else that :func:`bmq.connect` takes: ``retry_first_connect=True`` for one that waits
+            for its broker when it starts, say.
+
+    Attributes:
+        state: a place for what handlers share: set it in a function of :meth:`on_startup`.
 
     Raises:
         UsageError: ``health`` is no address, or there are ``metrics`` without it.
@@ -108,11 +129,21 @@ class App:
         self._movers: list[Mover] = []
         self._session: Session | None = None
         self._closing = AsyncExitStack()
+        self._ending = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._consumers: list[Consumer] = []
         self._starting: asyncio.Task[Any] | None = None
         self._running = False
         self._stopping = False
+        self.state = SimpleNamespace()
+        self._before: list[Callable[[], object]] = []
+        self._after: list[Callable[[], object]] = []
+        self._by_handler: dict[object, Consumer] = {}
+        # While it runs in the background of ``async with``.
+        self._background: asyncio.Task[None] | None = None
+        self._begun: asyncio.Future[None] | None = None
+        # Told of every attempt that did not succeed, besides the hooks: for tests.
+        self._watch: Callable[[Failure], None] | None = None
 
     def consumer(
         self,
@@ -124,9 +155,13 @@ class App:
         max_unconfirmed_bytes: int | None = None,
         discard_unmatched: bool = False,
         concurrency: int = 1,
+        key: Key | None = None,
         ack: AckPolicy = AckPolicy.ON_SUCCESS,
         retry: RetryPolicy | None = None,
         timeout: float | None = None,
+        rate: float | None = None,
+        codec: str | Codec[Any] | None = None,
+        undecodable: OnUndecodable | None = None,
         on_error: OnError | None = None,
     ) -> Callable[[H], H]:
         """Register the decorated function as a handler; it is returned as it is.
@@ -143,22 +178,23 @@ class App:
             max_unconfirmed_bytes: how many bytes of them.
             discard_unmatched: confirm unseen what does not match.
             concurrency: how many messages are handled at once.
+            key: what must not overtake each other: the name of a property, or a function of the message.
             ack: when a message is confirmed.
             retry: what happens to a message whose handler fails; None as for :func:`bmq.consume`.
             timeout: seconds a handler may take for one attempt.
+            rate: how many messages a second it takes at most.
+            codec: decodes messages that do not say what they are, for a handler of values.
+            undecodable: called with what has no such value, instead of the handler.
             on_error: called for every attempt that did not succeed, instead of the app's.
 
         Raises:
             UsageError: arguments that contradict each other or are out of range.
-            InvalidURI, InvalidExpression: the queue or the subscription is not legal.
+            InvalidURI, InvalidExpression: the queue or the subscription is not legal, or the subscription
+                does not fit the type of the values.
             StateError: the app is running.
         """
-        uri = QueueUri.parse(queue)
-        subscriptions_for(
-            Expression(subscription) if isinstance(subscription, str) and subscription else None
-        )
         policy = policy_of(retry, ack)
-        check_durable(policy, uri)
+        uri = _checked(queue, subscription, policy)
         wanted = Subscription(
             subscription,
             priority=priority,
@@ -168,26 +204,23 @@ class App:
         )
         how: dict[str, Any] = {
             "concurrency": concurrency,
+            "key": key,
+            "rate": rate,
             "ack": ack,
             "timeout": timeout,
             "on_error": on_error or self._on_error,
         }
-        if isinstance(policy.then, DeadLetter):
-            dead_letters = QueueUri.parse(policy.then.uri)
-            if dead_letters.app_id:
-                raise UsageError(
-                    f"dead letters are posted to a queue, not to an application of it: {dead_letters}"
-                )
-            if dead_letters.canonical == uri.canonical:
-                raise UsageError(f"dead letters of {uri} would come back to it; name another queue for them")
 
         def register(handler: H) -> H:
-            if self._running:
-                raise StateError("the app is running; register its handlers before")
-            check_handling(handler, concurrency, ack, policy, timeout, self._grace)
+            self._check_not_running()
+            function, shape = adapted(handler, codec, undecodable)
+            if shape is not None:
+                shape.check(subscription)
+            check_handling(function, concurrency, ack, policy, timeout, self._grace)
+            check_taking(shape, key, rate, policy)
             if is_durable(policy):
                 self._waiting.setdefault(QueueUri.parse(waiting_queue(uri.canonical)), {})
-            self._registered.append(_Registration(uri, handler, policy, wanted, how))
+            self._registered.append(_Registration(uri, function, policy, wanted, how, handler))
             return handler
 
         return register
@@ -234,6 +267,144 @@ class App:
         )
         self._sweepers.append(sweeper)
         return sweeper
+
+    def batch_consumer(
+        self,
+        queue: str,
+        *,
+        max_messages: int = 500,
+        max_wait: float = 0.2,
+        subscription: Selector = None,
+        priority: int | None = None,
+        max_unconfirmed_messages: int | None = None,
+        max_unconfirmed_bytes: int | None = None,
+        discard_unmatched: bool = False,
+        concurrency: int = 1,
+        retry: RetryPolicy | None = None,
+        timeout: float | None = None,
+        rate: float | None = None,
+        codec: str | Codec[Any] | None = None,
+        on_error: OnError | None = None,
+    ) -> Callable[[B], B]:
+        """Register the decorated function as a handler of batches; it is returned as it is.
+
+        It takes a list of messages; or one of values, as its annotation says, and a second one of their
+        messages if it wants that::
+
+            @app.batch_consumer("bmq://bmq.test.mem.priority/orders")
+            async def load(orders: list[Order], messages: list[bmq.Message]) -> None:
+                ...
+
+        When it returns, all are confirmed. When it raises, all have failed, or those that a
+        :class:`bmq.PartlyFailed` names: they are tried again together, or given up one by one, as the retry
+        policy says. What is no value is given up at once, and not in the list.
+
+        Args:
+            queue: the queue's URI.
+            max_messages: how many messages there are in a batch at most.
+            max_wait: seconds to wait for that many, from when the first one was there.
+            subscription: what to receive; None for everything. This and all that follows as for
+                :meth:`consumer`.
+            priority: of the subscription.
+            max_unconfirmed_messages: how many messages the handler may hold; None for as many as make
+                ``concurrency`` batches and one that waits, 1,000 at least.
+            max_unconfirmed_bytes: how many bytes of them.
+            discard_unmatched: confirm unseen what does not match.
+            concurrency: how many batches are handled at once.
+            retry: what happens to messages that have failed.
+            timeout: seconds a handler may take for a batch.
+            rate: how many messages a second it takes at most.
+            codec: decodes messages that do not say what they are, for a handler of values.
+            on_error: called for every message of an attempt that did not succeed, instead of the app's.
+
+        Raises:
+            UsageError: arguments that contradict each other or are out of range.
+            InvalidURI, InvalidExpression: the queue or the subscription is not legal, or the subscription
+                does not fit the type of the values.
+            StateError: the app is running.
+        """
+        policy = policy_of(retry, AckPolicy.ON_SUCCESS)
+        uri = _checked(queue, subscription, policy)
+        check_batches(max_messages, max_wait, max_unconfirmed_messages)
+        if is_durable(policy):
+            raise UsageError(
+                "a batch is tried again here: durable retries are for handlers of single messages"
+            )
+        if max_unconfirmed_messages is None:
+            max_unconfirmed_messages = max(1000, (concurrency + 1) * max_messages)
+        wanted = Subscription(
+            subscription,
+            priority=priority,
+            max_unconfirmed_messages=max_unconfirmed_messages,
+            max_unconfirmed_bytes=max_unconfirmed_bytes,
+            discard_unmatched=discard_unmatched,
+        )
+        how: dict[str, Any] = {
+            "concurrency": concurrency,
+            "timeout": timeout,
+            "rate": rate,
+            "on_error": on_error or self._on_error,
+        }
+
+        def register(handler: B) -> B:
+            self._check_not_running()
+            shape = batch_shape(handler, codec)
+            if shape is not None:
+                shape.check(subscription)
+            check_handling(handler, concurrency, AckPolicy.ON_SUCCESS, policy, timeout, self._grace)
+            check_taking(shape, None, rate, policy)
+            batches = Batches(max_messages, max_wait, shape)
+            self._registered.append(_Registration(uri, handler, policy, wanted, how, handler, batches))
+            return handler
+
+        return register
+
+    def on_startup(self, function: F) -> F:
+        """Register a function that is called when the app starts; it is returned as it is.
+
+        It takes no arguments, and may be ``async def``. It is called when the app has connected and opened
+        its queues, before any handler; several one after another. What it raises ends the app.
+
+        Raises:
+            StateError: the app is running.
+        """
+        self._check_not_running()
+        self._before.append(function)
+        return function
+
+    def on_shutdown(self, function: F) -> F:
+        """Register a function that is called when the app ends; it is returned as it is.
+
+        It takes no arguments, and may be ``async def``. It is called when no handler is at work any more and
+        the session is still open, the one registered last first; also when a startup function has failed.
+
+        Raises:
+            StateError: the app is running.
+        """
+        self._check_not_running()
+        self._after.append(function)
+        return function
+
+    def _try_out(self, broker: str, clock: Clock, watch: Callable[[Failure], None]) -> dict[str, Any]:
+        """Run elsewhere from now on, as a test says; return the attributes that undo it."""
+        changed: dict[str, Any] = {
+            "_broker": broker,
+            "_clock": clock,
+            "_watch": watch,
+            "_options": {
+                name: value
+                for name, value in self._options.items()
+                if name not in ("credentials", "ssl", "server_hostname")
+            },
+            "state": SimpleNamespace(**vars(self.state)),
+        }
+        before = {name: getattr(self, name) for name in changed}
+        vars(self).update(changed)
+        return before
+
+    def _check_not_running(self) -> None:
+        if self._running:
+            raise StateError("the app is running; register its handlers before")
 
     def responder(
         self,
@@ -362,6 +533,88 @@ class App:
         """
         return status(*self._consumers)
 
+    async def pause(self, handler: object = None) -> None:
+        """Take no more messages, until :meth:`resume`; handlers at work go on.
+
+        The broker delivers to other consumers meanwhile; see :meth:`bmq.Consumer.pause`.
+
+        Args:
+            handler: the function that was registered; None for all.
+
+        Raises:
+            StateError: the app is not running, or has no such handler.
+            RequestTimeout: the broker did not answer in time.
+
+        Cancelling it leaves some paused.
+        """
+        for consumer in self._consumers_of(handler):
+            await consumer.pause()
+
+    async def resume(self, handler: object = None) -> None:
+        """Go on after :meth:`pause`.
+
+        Args:
+            handler: the function that was registered; None for all.
+
+        Raises:
+            StateError: the app is not running, or has no such handler.
+            ConfigureQueueError, RequestTimeout: the broker refused, or did not answer in time.
+
+        Cancelling it leaves some paused.
+        """
+        for consumer in self._consumers_of(handler):
+            await consumer.resume()
+
+    def _consumers_of(self, handler: object) -> list[Consumer]:
+        if not self._by_handler:
+            raise StateError("the app has consumers only while it runs: await app.run()")
+        if handler is None:
+            return list(self._by_handler.values())
+        if handler not in self._by_handler:
+            raise StateError(f"{handler!r} is no handler of this app")
+        return [self._by_handler[handler]]
+
+    async def __aenter__(self) -> App:
+        """Run the app in the background, inside another program; return once its handlers are at work.
+
+        Raises:
+            StateError: the app is running already, or nothing is registered.
+            ConnectionFailed, OpenQueueError, ConfigureQueueError: as :meth:`run`.
+
+        Cancelling it ends the app.
+        """
+        if self._running:
+            raise StateError("the app is running already")
+        self._begun = asyncio.get_running_loop().create_future()
+        running = self._background = asyncio.create_task(self.run(signals=False), name="bmq app")
+        try:
+            await asyncio.wait({running, self._begun}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self.stop()
+            await settled([running], None)
+            raise
+        if running.done():
+            await running
+            raise StateError("the app was stopped while it started")
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        """End the app as :meth:`stop` does, and wait for it.
+
+        Raises:
+            Error: a queue or the session has failed meanwhile.
+        """
+        running, self._background = self._background, None
+        assert running is not None
+        self.stop()
+        undisturbed = await settled([running], None)
+        if not running.cancelled():
+            running.result()
+        if not undisturbed:
+            raise asyncio.CancelledError
+
     def stop(self) -> None:
         """Begin to end: take no more messages, and let handlers at work finish within ``grace`` seconds.
 
@@ -403,9 +656,10 @@ class App:
                 async with AsyncExitStack() as self._closing:
                     if self._probe is not None:
                         await self._closing.enter_async_context(self._probe.serving())
-                    started = await self._start()
-                    if not self._stopping:
-                        await self._work(*started)
+                    async with AsyncExitStack() as self._ending:
+                        started = await self._start()
+                        if not self._stopping:
+                            await self._work(*started)
                     self._forget()
         finally:
             self._forget()
@@ -413,7 +667,7 @@ class App:
 
     def _forget(self) -> None:
         """Hand out no more queues."""
-        self._session, self._tasks = None, []
+        self._session, self._tasks, self._by_handler = None, [], {}
 
     async def _start(self) -> tuple[list[tuple[_Registration, Consumer, Queue | None]], Session | None]:
         """Connect and open the queues; return nothing when told to stop meanwhile.
@@ -425,9 +679,15 @@ class App:
         try:
             self._session = await self._closing.enter_async_context(connect(self._broker, **self._options))
             fed = await self._open_queues(self._session)
-            if not self._sweepers:
-                return fed, None
-            return fed, await self._closing.enter_async_context(connect(self._broker, **self._options))
+            sweeping = None
+            if self._sweepers:
+                connecting = connect(self._broker, **self._options)
+                sweeping = await self._closing.enter_async_context(connecting)
+            for after in self._after:
+                self._ending.push_async_callback(_called, after)
+            for before in self._before:
+                await _called(before)
+            return fed, sweeping
         except asyncio.CancelledError:
             if not self._stopping or task.cancelling() > 1:  # cancelled by others, too
                 raise
@@ -461,9 +721,22 @@ class App:
             then, dead_letters = each.retry.then, None
             if isinstance(then, DeadLetter):
                 dead_letters = await self.queue(then.queue) if isinstance(then.queue, str) else then.queue
-            found.append((each, next(consumers[each.uri]), dead_letters))
+            consumer = next(consumers[each.uri])
+            self._by_handler[each.function] = consumer
+            found.append((each, consumer, dead_letters))
         self._consumers = [consumer for _, consumer, _ in found]
         return found
+
+    async def _feed(self, each: _Registration, consumer: Consumer, dead_letters: Queue | None) -> None:
+        """Call one handler until it is told to stop."""
+        how: dict[str, Any] = each.how | {"dead_letters": dead_letters, "retry": each.retry}
+        how |= {"grace": self._grace, "clock": self._clock}
+        if self._watch is not None:
+            how["on_error"] = _both(self._watch, how["on_error"])
+        if each.batches is None:
+            await feed(consumer, each.handler, close=True, **how)
+        else:
+            await feed_batches(consumer, each.handler, each.batches, **how)
 
     async def _open_waiting_queues(self, session: Session) -> None:
         """Make the movers."""
@@ -485,22 +758,7 @@ class App:
         self, fed: list[tuple[_Registration, Consumer, Queue | None]], sweeping: Session | None
     ) -> None:
         """Run every handler until all are done, or one has failed; and the sweepers beside them."""
-        feeding = [
-            asyncio.create_task(
-                feed(
-                    consumer,
-                    each.handler,
-                    close=True,
-                    dead_letters=dead_letters,
-                    retry=each.retry,
-                    grace=self._grace,
-                    clock=self._clock,
-                    **each.how,
-                ),
-                name=f"consume {each.uri}",
-            )
-            for each, consumer, dead_letters in fed
-        ]
+        feeding = [asyncio.create_task(self._feed(*each), name=f"consume {each[0].uri}") for each in fed]
         sweepers = [
             asyncio.create_task(sweeper.run(sweeping), name=f"sweep {sweeper.queue}")
             for sweeper in self._sweepers
@@ -516,6 +774,8 @@ class App:
             task.add_done_callback(end_sweeping)
         movers = [asyncio.create_task(mover.run(), name="mover") for mover in self._movers]
         tasks = self._tasks = feeding + sweepers + movers
+        if self._begun is not None and not self._begun.done():
+            self._begun.set_result(None)
         cancelled = False
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -531,3 +791,38 @@ class App:
             logger.error("a second handler ended too: %s", error)
         if failures:
             raise failures[0]
+
+
+def _checked(queue: str, subscription: Selector, policy: RetryPolicy) -> QueueUri:
+    """Return the URI of a queue to consume, after checking what goes with it.
+
+    Raises:
+        InvalidURI, InvalidExpression: the queue or the subscription is not legal.
+        UsageError: dead letters would come back to the queue, or cannot be posted.
+    """
+    uri = QueueUri.parse(queue)
+    check_durable(policy, uri)
+    subscriptions_for(Expression(subscription) if isinstance(subscription, str) and subscription else None)
+    if isinstance(policy.then, DeadLetter):
+        dead_letters = QueueUri.parse(policy.then.uri)
+        if dead_letters.app_id:
+            raise UsageError(
+                f"dead letters are posted to a queue, not to an application of it: {dead_letters}"
+            )
+        if dead_letters.canonical == uri.canonical:
+            raise UsageError(f"dead letters of {uri} would come back to it; name another queue for them")
+    return uri
+
+
+def _both(watch: Callable[[Failure], None], hook: OnError | None) -> OnError:
+    def tell(failure: Failure) -> Awaitable[None] | None:
+        watch(failure)
+        return hook(failure) if hook is not None else None
+
+    return tell
+
+
+async def _called(function: Callable[[], object]) -> None:
+    result = function()
+    if inspect.isawaitable(result):
+        await result

@@ -6,36 +6,60 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from enum import Enum
+from operator import attrgetter
 from typing import Any, TypeAlias
 
+from bmq._pace import Pace
 from bmq._signals import on_signals
 from bmq.client.consumer import Consumer
 from bmq.client.interceptors import Handling
 from bmq.client.message import Message
 from bmq.client.queue import Queue
+from bmq.codecs import Codec, Shape
 from bmq.conventions import post_time
-from bmq.errors import Error, ProtocolError, StateError, UsageError
+from bmq.errors import Error, ProtocolError, StateError, Undecodable, UsageError
 from bmq.subscriptions import Selector
 from bmq.wire.uri import QueueUri
 from bmq.workers._clock import Clock, LoopClock
 from bmq.workers._failure import DeadLetter, Failure, GiveUp
 from bmq.workers._handlers import Handler, Invoker, is_async, name_of
+from bmq.workers._lanes import Lanes
 from bmq.workers._later import Later, attempts_so_far, check_durable, is_durable
 from bmq.workers._left import Left
 from bmq.workers._outcomes import Reject, RetryAfter
 from bmq.workers._retry import DEFAULT_RETRY, NoRetry, RetryPolicy
 from bmq.workers._status import Progress, tell
 from bmq.workers._throttle import Throttle
+from bmq.workers._typed import AnyHandler, OnUndecodable, adapted
 
-__all__ = ["AckPolicy", "OnError", "check_handling", "consume", "feed", "policy_of", "settled"]
+__all__ = [
+    "AckPolicy",
+    "Key",
+    "OnError",
+    "Work",
+    "Workers",
+    "check_handling",
+    "check_taking",
+    "consume",
+    "feed",
+    "open_dead_letters",
+    "policy_of",
+    "settled",
+]
 
 logger = logging.getLogger("bmq.workers")
 
 #: Called with every attempt that did not succeed; it may be async.
 OnError: TypeAlias = Callable[[Failure], Awaitable[None] | None]
 
+#: What messages are kept in order by: the name of a property, or a function of the message.
+Key: TypeAlias = str | Callable[[Message], Hashable]
+
+# So many messages are put into lanes before the event loop may do something else.
+_PLACED_AT_ONCE = 500
 # Seconds to tell the broker to stop delivering, however short the grace is.
 _CLOSING_AT_LEAST = 1.0
 
@@ -56,7 +80,7 @@ class AckPolicy(Enum):
 
 async def consume(
     source: Queue | Consumer,
-    handler: Handler,
+    handler: AnyHandler,
     *,
     subscription: Selector = None,
     priority: int | None = None,
@@ -64,9 +88,13 @@ async def consume(
     max_unconfirmed_bytes: int | None = None,
     discard_unmatched: bool = False,
     concurrency: int = 1,
+    key: Key | None = None,
     ack: AckPolicy = AckPolicy.ON_SUCCESS,
     retry: RetryPolicy | None = None,
     timeout: float | None = None,
+    rate: float | None = None,
+    codec: str | Codec[Any] | None = None,
+    undecodable: OnUndecodable | None = None,
     grace: float = 30.0,
     on_error: OnError | None = None,
     clock: Clock | None = None,
@@ -79,8 +107,10 @@ async def consume(
 
     Args:
         source: an open queue, on which it makes a consumer of its own; or a consumer, which it leaves open.
-        handler: takes the :class:`bmq.Message`. An ``async def`` runs in the event loop, any other function
-            in a thread; there are at most ``concurrency`` of these.
+        handler: takes the :class:`bmq.Message`; or, when its first parameter is annotated with another type,
+            the value that the message has (see :meth:`bmq.Queue.typed`), and as a second one, if it has
+            that, the message. An ``async def`` runs in the event loop, any other function in a thread; there
+            are at most ``concurrency`` of these.
         subscription: what to receive, as for :meth:`bmq.Queue.subscribe`; None for everything.
         priority: of the subscription; None for the queue's.
         max_unconfirmed_messages: how many messages it may hold, those that wait for a handler included; None
@@ -89,6 +119,9 @@ async def consume(
         discard_unmatched: as for :meth:`bmq.Queue.subscribe`.
         concurrency: how many messages are handled at once. 1 handles them in the order of their delivery;
             with more, they overtake each other.
+        key: what must not overtake each other: the name of a property, or a function of the message. Messages
+            of one key are handled one after another, in the order of their delivery, also when one is tried
+            again; different keys side by side. Those without the property have one key together.
         ack: when a message is confirmed.
         retry: what happens to a message whose handler fails. None tries it four times more, after 1, 2, 4 and
             8 seconds, but not after errors that the same message would bring about again (ValueError,
@@ -96,6 +129,12 @@ async def consume(
             in the queue, unconfirmed, and the next one is handled.
         timeout: seconds a handler may take for one attempt; None for no limit. A thread cannot be stopped:
             its attempt has failed then, but the thread is not free before it is done.
+        rate: how many messages a second it takes at most; None for as many as there are.
+        codec: for a handler of values: what decodes messages that do not say what they are, a content type or
+            a :class:`bmq.Codec`; None for JSON.
+        undecodable: called with a message that has no such value, and the :class:`bmq.Undecodable`, instead
+            of the handler. None gives the message up at once, as ``retry.then`` says: such a message is never
+            tried again.
         grace: seconds to let handlers finish; after that, or when it is cancelled again, they are cancelled.
         on_error: called with a :class:`Failure` for every attempt that did not succeed.
         clock: what measures the pauses between attempts.
@@ -104,14 +143,18 @@ async def consume(
 
     Raises:
         UsageError: arguments that contradict each other or are out of range.
-        InvalidExpression: the subscription is not legal.
+        InvalidExpression: the subscription is not legal, or does not fit the type of the values.
         ConfigureQueueError: the broker refused the subscription.
         Error: the queue or the session has failed.
 
     A message is confirmed only as ``ack`` and ``retry`` say; never because its handler was cancelled.
     """
     retry = policy_of(retry, ack)
+    handler, shape = adapted(handler, codec, undecodable)
+    if shape is not None:
+        shape.check(subscription if isinstance(source, Queue) else source.selector)
     check_handling(handler, concurrency, ack, retry, timeout, grace)
+    check_taking(shape, key, rate, retry)
     if isinstance(source, Queue):
         consumer = source.subscribe(
             subscription,
@@ -135,10 +178,12 @@ async def consume(
         handler,
         close=consumer is not source,
         concurrency=concurrency,
+        key=key,
         ack=ack,
         retry=retry,
-        dead_letters=_open_dead_letters(source, retry),
+        dead_letters=open_dead_letters(source, retry),
         timeout=timeout,
+        rate=rate,
         grace=grace,
         on_error=on_error,
         clock=clock,
@@ -181,10 +226,12 @@ async def feed(
     *,
     close: bool,
     concurrency: int,
+    key: Key | None,
     ack: AckPolicy,
     retry: RetryPolicy,
     dead_letters: Queue | None,
     timeout: float | None,
+    rate: float | None,
     grace: float,
     on_error: OnError | None,
     clock: Clock | None,
@@ -196,14 +243,16 @@ async def feed(
     invoke = Invoker(handler, timeout, concurrency)
     try:
         await consumer.open()
-        workers = _Workers(consumer, invoke, ack, retry, dead_letters, on_error, clock or LoopClock())
+        pace = None if rate is None else Pace(rate)
+        how = (consumer, invoke, ack, retry, dead_letters, on_error, clock or LoopClock(), pace)
+        workers = Workers(*how) if key is None else _LaneWorkers(*how, key=_key_function(key))
         await workers.run(concurrency, grace, close=close)
     finally:
         invoke.close()
 
 
 def check_handling(
-    handler: Handler,
+    handler: Callable[..., object],
     concurrency: int,
     ack: AckPolicy,
     retry: RetryPolicy,
@@ -215,8 +264,6 @@ def check_handling(
     Raises:
         UsageError: they do not.
     """
-    if not callable(handler):
-        raise UsageError(f"a handler is a function that takes a message, not {handler!r}")
     if concurrency < 1:
         raise UsageError(f"concurrency is 1 or more, not {concurrency}")
     if timeout is not None and timeout <= 0:
@@ -235,7 +282,36 @@ def check_handling(
         )
 
 
-def _open_dead_letters(source: Queue | Consumer, retry: RetryPolicy) -> Queue | None:
+def check_taking(shape: Shape[Any] | None, key: Key | None, rate: float | None, retry: RetryPolicy) -> None:
+    """Check what says in which order, and how fast, messages are taken.
+
+    Raises:
+        UsageError: it cannot be done like that.
+    """
+    if isinstance(key, str):
+        if not key:
+            raise UsageError("key is the name of a property, or a function of the message; it is empty")
+        if shape is not None:
+            shape.check(f"exists({key})")
+    elif key is not None and not callable(key):
+        raise UsageError(f"key is the name of a property, or a function of the message, not {key!r}")
+    if key is not None and is_durable(retry):
+        raise UsageError(
+            "a durable retry lets later messages overtake the one that has failed, also those of its key: "
+            "leave out key, or durable"
+        )
+    if rate is not None:
+        Pace(rate)
+
+
+def _key_function(key: Key) -> Callable[[Message], Hashable]:
+    """Return the function that says which lane a message belongs to."""
+    if not isinstance(key, str):
+        return key
+    return lambda message: message.properties.get(key)
+
+
+def open_dead_letters(source: Queue | Consumer, retry: RetryPolicy) -> Queue | None:
     """Return the open queue for dead letters, if there is to be one."""
     then = retry.then
     if not isinstance(then, DeadLetter):
@@ -253,7 +329,30 @@ def _open_dead_letters(source: Queue | Consumer, retry: RetryPolicy) -> Queue | 
     return then.queue
 
 
-class _Workers:
+class Work:
+    """What is known of a message that is being handled.
+
+    Attributes:
+        message: the message.
+        began: when a worker took it.
+        attempt: which attempt is the next.
+        error: why no handler can be called with it.
+        failing: whether an attempt has failed, and another one is made.
+        number: its place in the order of delivery.
+    """
+
+    __slots__ = ("attempt", "began", "error", "failing", "message", "number")
+
+    def __init__(self, message: Message, began: float) -> None:
+        self.message = message
+        self.began = began
+        self.attempt = 1
+        self.error: Exception | None = None
+        self.failing = False
+        self.number = 0
+
+
+class Workers:
     """Tasks that take messages from one consumer, one at a time each.
 
     Attributes:
@@ -269,6 +368,7 @@ class _Workers:
         dead_letters: Queue | None,
         on_error: OnError | None,
         clock: Clock,
+        pace: Pace | None,
     ) -> None:
         self._consumer = consumer
         self._invoke = invoke
@@ -280,6 +380,7 @@ class _Workers:
         self._throttle = Throttle(logger, clock)
         session = consumer.queue.session
         self._around = session.around_handle if session.interceptors else None
+        self._pace = pace
         self._stopping = False
         self._left = Left(consumer, invoke.name, clock)
         self._later = Later(consumer.queue) if is_durable(retry) else None
@@ -303,10 +404,7 @@ class _Workers:
         """Work until cancelled or until there is nothing more to come."""
         self.progress.workers = concurrency
         tell(self._consumer, self)
-        tasks = [
-            asyncio.create_task(self._work(), name=f"{self._invoke.name} worker {number}")
-            for number in range(1, concurrency + 1)
-        ]
+        tasks = self._begin(concurrency)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -319,12 +417,20 @@ class _Workers:
         if lost:
             raise StateError(f"a worker task of {self._invoke.name} was cancelled by somebody else")
 
+    def _begin(self, concurrency: int) -> list[asyncio.Task[None]]:
+        """Start the tasks."""
+        return [
+            asyncio.create_task(self._work(), name=f"{self._invoke.name} worker {number}")
+            for number in range(1, concurrency + 1)
+        ]
+
     async def _drain(self, tasks: list[asyncio.Task[None]], grace: float, *, close: bool) -> None:
         """Take nothing more, let the handlers at work finish within ``grace`` seconds, then cancel them."""
         self._stopping = True
         for task in tasks:
             if task not in self._held or task in self._resting:
                 task.cancel()
+        self._hand_back()
         now = asyncio.get_running_loop().time
         deadline = now() + grace
         closing = asyncio.create_task(self._consumer.close()) if close else None
@@ -341,6 +447,18 @@ class _Workers:
         if interrupted:
             raise asyncio.CancelledError
 
+    def _hand_back(self) -> None:
+        """Give back what was taken and no handler has seen: nothing here."""
+
+    async def _paced(self, message: Message) -> None:
+        """Wait until the rate allows one more message; cancelling it gives the message back."""
+        if self._pace is not None:
+            try:
+                await self._pace.wait()
+            except asyncio.CancelledError:
+                self._consumer.put_back((message,))
+                raise
+
     async def _work(self) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -350,6 +468,7 @@ class _Workers:
                 if any(message.guid == other.guid for other in held.values()):
                     continue  # delivered again after a reconnect; the worker that has it will confirm it
                 self._left.forget(message)
+            await self._paced(message)
             held[task] = message
             self.progress.handling += 1
             try:
@@ -361,58 +480,62 @@ class _Workers:
                 return
 
     async def _handle(self, message: Message, task: asyncio.Task[None]) -> None:
-        attempt = 1 if self._later is None else attempts_so_far(message) + 1
-        began = self._clock.time()
+        work = self._new(message, self._clock.time())
+        try:
+            while (delay := await self._try(work, task)) is not None:
+                await self._rest(delay)
+        finally:
+            self._not_failing(work)
+
+    async def _try(self, work: Work, task: asyncio.Task[None]) -> float | None:
+        """Make one attempt; return the seconds until the next one, None when the message is done with."""
+        message, progress = work.message, self.progress
         if self._ack is AckPolicy.ON_RECEIPT:
             message.confirm()
-        error = await self._attempt(message, attempt, task)
-        if error is not None and not await self._try_again(message, task, attempt, error, began):
-            return
-        self.progress.handled += 1
-        self.progress.failed_last = False
-        if self._ack is AckPolicy.ON_SUCCESS:
-            message.confirm()
-        elif not message.confirmed:
-            self._left.wait_for(message)
+        error = work.error or await self._attempt(message, work.attempt, task)
+        if error is None:
+            progress.handled += 1
+            progress.failed_last = False
+            if self._ack is AckPolicy.ON_SUCCESS:
+                message.confirm()
+            elif not message.confirmed:
+                self._left.wait_for(message)
+            return None
+        if not work.failing:
+            work.began -= _age(message, self._clock.time() - work.began)
+        progress.attempts_failed += 1
+        delay = self._pause_after(error, work.attempt, work.began)
+        if message.confirmed:
+            delay = None  # it was confirmed meanwhile
+        failure = Failure(message, error, work.attempt, delay, self._invoke.name)
+        await self._report(failure)
+        if delay is None:
+            progress.given_up += 1
+            progress.failed_last = True
+            await self._give_up(failure)
+        elif self._later is not None and await self._later.put_off(failure):
+            return None  # it comes back by itself
+        elif not work.failing:
+            work.failing = True
+            progress.failing += 1
+        work.attempt += not isinstance(error, RetryAfter)
+        return delay
 
-    async def _try_again(
-        self, message: Message, task: asyncio.Task[None], attempt: int, first: BaseException, began: float
-    ) -> bool:
-        """Go on after a failed attempt, until one succeeds (True), or the message is given up or put off."""
-        progress = self.progress
-        began -= _age(message, self._clock.time() - began)
-        error, failing = first, False
-        try:
-            while True:
-                progress.attempts_failed += 1
-                delay = self._pause_after(error, attempt, began)
-                if message.confirmed:
-                    delay = None  # it was confirmed meanwhile
-                failure = Failure(message, error, attempt, delay, self._invoke.name)
-                await self._report(failure)
-                if delay is None:
-                    progress.given_up += 1
-                    progress.failed_last = True
-                    await self._give_up(failure)
-                    return False
-                if self._later is not None and await self._later.put_off(failure):
-                    return False
-                if not failing:
-                    failing = True
-                    progress.failing += 1
-                await self._rest(delay)
-                attempt += not isinstance(error, RetryAfter)
-                again = await self._attempt(message, attempt, task)
-                if again is None:
-                    return True
-                error = again
-        finally:
-            progress.failing -= failing
+    def _new(self, message: Message, began: float) -> Work:
+        work = Work(message, began)
+        if self._later is not None:
+            work.attempt = attempts_so_far(message) + 1
+        return work
+
+    def _not_failing(self, work: Work) -> None:
+        """Note that a message is not tried again."""
+        self.progress.failing -= work.failing
+        work.failing = False
 
     def _pause_after(self, error: BaseException, attempt: int, began: float) -> float | None:
         if isinstance(error, RetryAfter):
             return error.seconds
-        if isinstance(error, Reject):
+        if isinstance(error, Reject | Undecodable):
             return None
         return self._retry.delay(attempt, self._clock.time() - began, error)
 
@@ -486,7 +609,7 @@ class _Workers:
         error, message = failure.error, failure.message
         what = f"{type(error).__name__}: {error}"
         where = (failure.handler, message.guid, message.queue_uri, failure.attempt)
-        about = {"queue": message.queue_uri, "guid": message.guid, "attempt": failure.attempt}
+        about = _about(failure)
         log = self._throttle.log
         if isinstance(error, RetryAfter) and failure.retry_in is not None:
             text = "%s puts off message %s of %s, attempt %d; again in %g s: %s"
@@ -500,18 +623,22 @@ class _Workers:
         else:
             text = "%s failed on message %s of %s, attempt %d; %s"
             log(logging.ERROR, text, *where, self._outcome(failure), exc_info=error, extra=about)
+        await self._tell(failure)
+
+    async def _tell(self, failure: Failure) -> None:
+        """Call the hook."""
         if self._on_error is not None:
             try:
                 result = self._on_error(failure)
                 if inspect.isawaitable(result):
                     await result
             except Exception:
-                log(
+                self._throttle.log(
                     logging.ERROR,
                     "on_error itself failed, on message %s",
-                    message.guid,
+                    failure.message.guid,
                     exc_info=True,
-                    extra=about,
+                    extra=_about(failure),
                 )
 
     def _outcome(self, failure: Failure) -> str:
@@ -521,6 +648,12 @@ class _Workers:
         return f"to be put aside in {then.uri}" if isinstance(then, DeadLetter) else _OUTCOMES[then]
 
 
+def _about(failure: Failure) -> dict[str, object]:
+    """What a log record has besides its text."""
+    message = failure.message
+    return {"queue": message.queue_uri, "guid": message.guid, "attempt": failure.attempt}
+
+
 def _age(message: Message, spent: float) -> float:
     """How old a message was, in seconds, when ``spent`` seconds less had passed; 0 if it does not say."""
     try:
@@ -528,6 +661,104 @@ def _age(message: Message, spent: float) -> float:
     except ProtocolError:
         return 0.0
     return 0.0 if posted is None else max(0.0, time.time() - posted - spent)
+
+
+class _LaneWorkers(Workers):
+    """The same, with messages of one key one after another.
+
+    One task puts messages into lanes, the others take the first of a lane. A message that is to be tried
+    again keeps its lane, and no task, until it is time.
+    """
+
+    def __init__(self, *arguments: Any, key: Callable[[Message], Hashable]) -> None:
+        super().__init__(*arguments)
+        self._key = key
+        self._lanes: Lanes[Work] = Lanes()
+        # What is in lanes: a message that is delivered again after a reconnect keeps its place.
+        self._guids: set[str] = set()
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._waiting: set[asyncio.Task[None]] = set()
+
+    def _begin(self, concurrency: int) -> list[asyncio.Task[None]]:
+        placing = asyncio.create_task(self._place(), name=f"{self._invoke.name} lanes")
+        return [placing, *super()._begin(concurrency)]
+
+    async def _place(self) -> None:
+        placed = 0
+        async for message in self._consumer:
+            guid = message.guid
+            if message.redelivered:
+                if guid in self._guids:
+                    continue
+                self._left.forget(message)
+            work = self._new(message, 0.0)
+            work.number = placed = placed + 1
+            try:
+                key = self._key(message)
+                hash(key)
+            except Exception as error:
+                work.error, key = error, work  # an attempt that has failed, in a lane of its own
+            self._guids.add(guid)
+            self._lanes.add(key, work)
+            self._wake()
+            if not placed % _PLACED_AT_ONCE:
+                await asyncio.sleep(0)
+
+    def _wake(self) -> None:
+        """Let one more task work, if there is something for it."""
+        while self._lanes.ready and self._idle:
+            waiter = self._idle.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    async def _work(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        while True:
+            if self._pace is not None and self._lanes.ready:
+                await self._pace.wait()
+            if not self._lanes.ready:
+                waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._idle.append(waiter)
+                await waiter
+                continue
+            key, work = self._lanes.take()
+            work.began = work.began or self._clock.time()
+            self._held[task] = work.message
+            self.progress.handling += 1
+            try:
+                delay = await self._try(work, task)
+            finally:
+                self.progress.handling -= 1
+                del self._held[task]
+            if self._stopping:
+                if delay is not None:
+                    self._consumer.put_back((work.message,))
+                return
+            if delay is None:
+                self._not_failing(work)
+                self._guids.discard(work.message.guid)
+                self._lanes.done(key)
+            else:
+                resting = asyncio.create_task(self._rest_lane(key, delay))
+                self._waiting.add(resting)
+                resting.add_done_callback(self._waiting.discard)
+
+    async def _rest_lane(self, key: Hashable, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+        self._lanes.again(key)
+        self._wake()
+
+    def _hand_back(self) -> None:
+        for resting in self._waiting:
+            resting.cancel()
+        at_work = set(self._held.values())
+        left = [work for work in self._lanes.clear() if work.message not in at_work]
+        left.sort(key=attrgetter("number"))
+        for work in left:
+            self._not_failing(work)
+        self._consumer.put_back(work.message for work in left)
 
 
 _OUTCOMES: dict[str, str] = {

@@ -18,12 +18,12 @@ __all__ = ["Handler", "Invoker", "is_async", "name_of"]
 Handler: TypeAlias = Callable[[Message], object]
 
 
-def is_async(handler: Handler) -> bool:
+def is_async(handler: Callable[..., object]) -> bool:
     """Whether a handler is a coroutine function, or an object that is called like one."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 
-def name_of(handler: Handler) -> str:
+def name_of(handler: Callable[..., object]) -> str:
     """What to call a handler in a log."""
     name: str = getattr(handler, "__qualname__", "") or repr(handler)
     return name.rpartition("<locals>.")[2]
@@ -36,15 +36,15 @@ class Invoker:
         name: the handler's.
     """
 
-    def __init__(self, handler: Handler, timeout: float | None, concurrency: int) -> None:
+    def __init__(self, handler: Callable[[Any], object], timeout: float | None, concurrency: int) -> None:
         self.name = name_of(handler)
-        self._handler: Callable[[Message], Any] = handler
+        self._handler: Callable[[Any], Any] = handler
         self._timeout = timeout
         # Threads of its own: the loop's default ones are few, and shared with the rest of the program.
         self._threads = None if is_async(handler) else ThreadPoolExecutor(concurrency, self.name)
 
-    async def __call__(self, message: Message) -> None:
-        """Handle a message.
+    async def __call__(self, message: Any) -> None:
+        """Handle a message, or a batch.
 
         Raises:
             TimeoutError: the deadline has passed.
@@ -67,7 +67,7 @@ class Invoker:
         if deadline.expired():
             raise TimeoutError(f"the handler was not done within its deadline of {timeout:g} s")
 
-    async def _in_thread(self, message: Message) -> None:
+    async def _in_thread(self, message: Any) -> None:
         assert self._threads is not None
         loop = asyncio.get_running_loop()
         context = contextvars.copy_context()

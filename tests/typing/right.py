@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import ModuleType
-from typing import assert_type
+from typing import Annotated, assert_type
 
 import bmq
 from bmq import events
 from bmq.testing import BackgroundBroker, FaultProxy
 
 
-async def use() -> None:
+async def use(received: bmq.Message) -> None:
     modules: list[ModuleType] = [
         bmq.broker,
         bmq.errors,
@@ -43,6 +44,22 @@ async def use() -> None:
                 assert_type(consumer, bmq.Consumer)
             async for event in session.events():
                 assert_type(event, events.SessionEvent)
+            orders = queue.typed(Order)
+            assert_type(orders, bmq.TypedQueue[Order])
+            assert_type(await orders.post(Order(1)), bmq.Ack)
+            assert_type((await orders.receive()).value, Order)
+            async for order in orders:
+                assert_type(order, bmq.TypedMessage[Order])
+                assert_type(order.value.number, int)
+            async with orders.subscribe("number == 1") as first:
+                assert_type((await first.receive()).value, Order)
+            rows = queue.typed(list[Order], codec="application/msgpack")
+            assert_type((await rows.receive()).value, list[Order])
+            placed = queue.typed(bmq.CloudEvent[Order])
+            assert_type((await placed.receive()).value.data, Order)
+            reversed_text = queue.typed(str, codec=Reversed())
+            assert_type((await reversed_text.receive()).value, str)
+            await bmq.consume(queue, take, undecodable=cannot)
         session = await bmq.connect(broker.uri)
         assert_type(session, bmq.Session)
     app = bmq.App(broker.uri, grace=3, process_name="worker", on_event=print)
@@ -52,3 +69,32 @@ async def use() -> None:
         assert_type(proxy.uri, str)
     with BackgroundBroker() as background:
         assert_type(background.uri, str)
+
+    @app.consumer("bmq://d.e/q")
+    async def handle(order: Order, message: bmq.Message) -> None:
+        assert_type(order.number, int)
+
+    await handle(Order(1), received)  # a plain function still, with its own types
+    app.consumer("bmq://d.e/q", codec=Reversed(), undecodable=cannot)(take)
+
+
+@dataclass
+class Order:
+    number: Annotated[int, bmq.Property]
+    express: Annotated[bool, bmq.Property("Express")] = False
+
+
+class Reversed:
+    content_type = "text/x-reversed"
+
+    def encode(self, value: str) -> bytes:
+        return value[::-1].encode()
+
+    def decode(self, data: bytes) -> str:
+        return data.decode()[::-1]
+
+
+async def take(order: Order) -> None: ...
+
+
+async def cannot(message: bmq.Message, error: bmq.Undecodable) -> None: ...

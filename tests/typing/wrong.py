@@ -6,7 +6,7 @@ import bmq
 from bmq.testing import BackgroundBroker
 
 
-async def misuse(queue: bmq.Queue, session: bmq.Session) -> None:
+async def misuse(queue: bmq.Queue, session: bmq.Session, app: bmq.App) -> None:
     bmq.connect("tcp://h", max_unackd=3)  # wrong
     bmq.connect("tcp://h", connect_timeout="x")  # wrong
     bmq.connect("tcp://h", compression="zlib")  # wrong
@@ -23,3 +23,26 @@ async def misuse(queue: bmq.Queue, session: bmq.Session) -> None:
     await queue.post(b"x", properties=["a"])  # wrong
     queue.subscribe(5)  # wrong
     queue.subscribe("x == 1", prioriti=1)  # wrong
+    texts = queue.typed(dict[str, int])
+    await texts.post(["a"])  # wrong
+    await texts.post({"a": "b"})  # wrong
+    (await texts.receive()).value["a"].upper()  # wrong
+    queue.typed(str, codec=Backwards())  # wrong
+
+    @app.consumer("bmq://d.e/q")  # wrong
+    async def handle(order: dict[str, int], number: int) -> None: ...
+
+    app.consumer("bmq://d.e/q", undecodable=no_error)  # wrong
+
+
+async def no_error(message: bmq.Message) -> None: ...
+
+
+class Backwards:
+    content_type = "text/x-backwards"
+
+    def encode(self, value: str) -> str:
+        return value[::-1]
+
+    def decode(self, data: bytes) -> str:
+        return data.decode()

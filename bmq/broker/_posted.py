@@ -1,0 +1,89 @@
+"""What was posted to an embedded broker, and what tests say of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from bmq.wire.constants import PutFlags
+from bmq.wire.guid import guid_to_text
+from bmq.wire.message import split_application_data
+from bmq.wire.properties import Properties, PropertyInput, Typed
+from bmq.wire.put import Put
+
+__all__ = ["PostedMessage", "Posts", "told"]
+
+_SHOWN: Final = 10
+_SHOWN_BYTES: Final = 60
+
+
+@dataclass(frozen=True)
+class PostedMessage:
+    """A message as it was posted.
+
+    Attributes:
+        queue_uri: the queue's URI.
+        guid: its GUID, 32 upper-case hexadecimal digits.
+        payload: its payload, decompressed.
+        properties: its properties.
+    """
+
+    queue_uri: str
+    guid: str
+    payload: bytes
+    properties: Properties
+
+    def __str__(self) -> str:
+        shown = self.payload[:_SHOWN_BYTES]
+        more = "..." if len(self.payload) > len(shown) else ""
+        return f"{self.guid} {shown!r}{more} {dict(self.properties)}"
+
+    def has(self, payload: bytes | None, properties: Mapping[str, PropertyInput]) -> bool:
+        """Whether it has this payload, if one is given, and these properties, and maybe others."""
+        if payload is not None and self.payload != payload:
+            return False
+        return all(
+            name in self.properties
+            and self.properties[name] == (value.value if isinstance(value, Typed) else value)
+            for name, value in properties.items()
+        )
+
+
+class Posts:
+    """The last posts of a broker.
+
+    Args:
+        limit: how many are kept.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._kept: deque[PostedMessage] = deque(maxlen=limit)
+
+    def add(self, queue_uri: str, puts: Iterable[Put]) -> None:
+        """Keep messages of a PUT event."""
+        for flags, _, guid, schema_id, compression, _, size, data in puts:
+            properties, payload = split_application_data(
+                data[:size],
+                has_properties=bool(flags & PutFlags.MESSAGE_PROPERTIES),
+                schema_id=schema_id,
+                compression=compression,
+            )
+            self._kept.append(PostedMessage(queue_uri, guid_to_text(guid), payload, properties))
+
+    def to(self, queue_uri: str) -> list[PostedMessage]:
+        """Return those of one queue, oldest first; one that was posted again is there once."""
+        return list({each.guid: each for each in self._kept if each.queue_uri == queue_uri}.values())
+
+    def queues(self) -> list[str]:
+        """Return the queues that there were posts to."""
+        return list(dict.fromkeys(each.queue_uri for each in self._kept))
+
+
+def told(messages: list[PostedMessage]) -> str:
+    """Say what some messages are, a line each, for the text of a failure."""
+    lines = [f"    {each}" for each in messages[:_SHOWN]]
+    if len(messages) > _SHOWN:
+        lines.append(f"    ... and {len(messages) - _SHOWN} more")
+    return "\n".join(lines) or "    nothing"

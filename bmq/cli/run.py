@@ -1,0 +1,147 @@
+"""``bmq run``."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+import bmq
+from bmq.cli.messages import BadInput
+from bmq.cli.output import note
+from bmq.cli.status import ExitStatus
+from bmq.cli.target import offline
+
+__all__ = ["changes", "command", "find_app"]
+
+# Seconds between two looks at the files.
+_LOOK_EVERY: Final = 0.3
+_LEVELS: Final = ("debug", "info", "warning", "error")
+_SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
+
+
+@offline("run")
+async def command(
+    target: Annotated[str, typer.Argument(metavar="MODULE[:APP]", help="Where the bmq.App is.")],
+    directory: Annotated[
+        Path, typer.Option("--dir", "-d", metavar="DIR", help="Where modules are looked for first.")
+    ] = Path(),
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Start anew when a Python file in DIR changes; for development.")
+    ] = False,
+    log_level: Annotated[
+        str, typer.Option("--log-level", metavar="LEVEL", help=f"One of {', '.join(_LEVELS)}.")
+    ] = "info",
+) -> int | None:
+    """Run an app, until SIGTERM or Ctrl-C.
+
+    APP is a bmq.App, or a function without arguments that returns one; "app" if it is left out. At the first
+    signal handlers at work may finish, at the second they are cancelled.
+
+    The exit status is 0 after an orderly end, 2 when there is no such app, 3 without a broker, 4 when the
+    broker refuses, 1 when the app fails otherwise.
+
+    [bold]Examples[/]
+
+    $ bmq run shop.orders
+
+    $ bmq run shop.orders:app --reload --log-level debug
+    """
+    if log_level not in _LEVELS:
+        raise BadInput(f"--log-level is one of {', '.join(_LEVELS)}, not {log_level!r}")
+    if reload:
+        return await _supervise(target, directory, log_level)
+    logging.getLogger().setLevel(log_level.upper())
+    app = find_app(target, directory)
+    note(f"bmq run: {target}, until Ctrl-C")
+    try:
+        await app.run()
+    except bmq.Error:
+        raise
+    except Exception:
+        logging.getLogger("bmq").exception("the app has failed")
+        return ExitStatus.FAILED
+    return None
+
+
+def find_app(target: str, directory: Path) -> bmq.App:
+    """Import a module and return the app in it.
+
+    Raises:
+        BadInput: there is no such module, or no such app in it.
+    """
+    name, _, attribute = target.partition(":")
+    sys.path.insert(0, str(directory.resolve()))
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise BadInput(f"cannot import {name}: {error}; looked in {directory.resolve()} first") from None
+    app = getattr(module, attribute or "app", None)
+    if app is not None and not isinstance(app, bmq.App) and callable(app):
+        app = app()
+    if not isinstance(app, bmq.App):
+        there = [each for each, value in vars(module).items() if isinstance(value, bmq.App)]
+        hint = f"; there is {', '.join(f'{name}:{each}' for each in there)}" if there else ""
+        raise BadInput(f"{name} has no bmq.App called {attribute or 'app'!r}{hint}")
+    return app
+
+
+async def _supervise(target: str, directory: Path, log_level: str) -> int:
+    """Run the app in a process of its own, and in a new one after every change."""
+    arguments = ["-m", "bmq", "run", target, "--dir", str(directory), "--log-level", log_level]
+    changed = changes(directory)
+    change = asyncio.ensure_future(anext(changed))
+    while True:
+        # A session of its own: Ctrl-C is for this process, which then tells the app once.
+        process = await asyncio.create_subprocess_exec(sys.executable, *arguments, start_new_session=True)
+        ended = asyncio.ensure_future(process.wait())
+        try:
+            await asyncio.wait({ended, change}, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                if not ended.result():
+                    return ExitStatus.OK
+                note(f"bmq run: ended with status {ended.result()}; waiting for a change")
+                await asyncio.wait({change})
+        finally:
+            if not ended.done():
+                process.send_signal(signal.SIGTERM)
+                await asyncio.shield(ended)
+            if not change.done():
+                change.cancel()
+        note(f"bmq run: {change.result()} has changed, starting anew")
+        change = asyncio.ensure_future(anext(changed))
+
+
+async def changes(directory: Path) -> AsyncIterator[Path]:
+    """Yield a Python file below a directory each time that one is new, gone or written to."""
+    before = await asyncio.to_thread(_files, directory)
+    while True:
+        await asyncio.sleep(_LOOK_EVERY)
+        now = await asyncio.to_thread(_files, directory)
+        different = [path for path in {**before, **now} if before.get(path) != now.get(path)]
+        before = now
+        if different:
+            yield different[0]
+
+
+def _files(directory: Path) -> dict[Path, int]:
+    """Return when each Python file was written to last."""
+    found: dict[Path, int] = {}
+    for folder, folders, names in os.walk(directory):
+        folders[:] = [each for each in folders if each not in _SKIPPED and not each.startswith(".")]
+        for name in names:
+            if name.endswith(".py"):
+                path = Path(folder, name)
+                try:
+                    found[path] = path.stat().st_mtime_ns
+                except OSError:
+                    pass  # gone meanwhile
+    return found

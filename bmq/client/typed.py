@@ -1,0 +1,270 @@
+"""Queues, consumers and messages of values instead of bytes; made by :meth:`bmq.Queue.typed`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from bmq.client._posting import PostFuture
+from bmq.client.consumer import Consumer
+from bmq.client.message import Ack, Message, PostReport, PutMessage
+from bmq.client.queue import Queue
+from bmq.codecs import Codec, Shape
+from bmq.wire.constants import Compression
+from bmq.wire.properties import PropertyInput
+
+if TYPE_CHECKING:
+    from bmq.subscriptions import Selector
+
+__all__ = ["TypedConsumer", "TypedMessage", "TypedQueue"]
+
+T = TypeVar("T")
+
+
+class TypedMessage(Message, Generic[T]):
+    """A message with a value. Made by :class:`TypedQueue` and :class:`TypedConsumer`.
+
+    It is a :class:`bmq.Message` in every other respect. Nothing is decoded before :attr:`value` is read.
+    """
+
+    __slots__ = ("_shape", "_value")
+
+    _value: T
+
+    def __init__(self, message: Message, shape: Shape[T]) -> None:
+        super().__init__(message._consumer, message._push, message._arrival)
+        self._shape: Shape[T] | None = shape
+
+    @property
+    def value(self) -> T:
+        """The value, decoded when it is read first.
+
+        Raises:
+            Undecodable: the payload is no such value.
+        """
+        if self._shape is not None:
+            self._value = self._shape.decode(self)
+            self._shape = None
+        return self._value
+
+
+class TypedQueue(Generic[T]):
+    """A queue for values of one type. Made by :meth:`bmq.Queue.typed`.
+
+    ::
+
+        orders = queue.typed(Order)
+        await orders.post(Order(customer=1234, address="1 Main Street"))
+        async for message in orders:
+            ship(message.value)
+            message.confirm()
+
+    It has no state of its own: closing, configuring and everything else is the queue's.
+
+    Attributes:
+        queue: the queue itself.
+    """
+
+    def __init__(self, queue: Queue, of: type[T], codec: str | Codec[Any]) -> None:
+        self.queue = queue
+        self._shape = Shape(of, codec)
+
+    @property
+    def uri(self) -> str:
+        """The queue's URI."""
+        return self.queue.uri
+
+    def __repr__(self) -> str:
+        return f"<bmq.TypedQueue of {self._shape.name}, {self.uri}>"
+
+    # posting
+
+    async def post(
+        self,
+        value: T,
+        *,
+        properties: Mapping[str, PropertyInput] | None = None,
+        tags: Iterable[str] = (),
+        guid: str | None = None,
+        compression: Compression | None = None,
+        timeout: float | None = None,
+    ) -> Ack:
+        """Post a value and wait for its acknowledgement, as :meth:`bmq.Queue.post` does.
+
+        Args:
+            value: what to post.
+            properties: properties besides those that its fields are; of two with one name this one is posted.
+            tags: as for :meth:`bmq.Queue.post`, like all that follows.
+            guid: the GUID to use instead of a generated one.
+            compression: how the payload is compressed.
+            timeout: seconds to wait for the outcome.
+
+        Raises:
+            InvalidPayload: the value is of another type, or cannot be encoded; nothing was posted.
+            PostError, InvalidProperty, QueueClosed, SessionClosed, TimedOut: as :meth:`bmq.Queue.post`.
+
+        Cancelling it does what it does there.
+        """
+        data, own = self._encoded(value, properties)
+        return await self.queue.post(
+            data, properties=own, tags=tags, guid=guid, compression=compression, timeout=timeout
+        )
+
+    def post_nowait(
+        self,
+        value: T,
+        *,
+        properties: Mapping[str, PropertyInput] | None = None,
+        tags: Iterable[str] = (),
+        guid: str | None = None,
+        compression: Compression | None = None,
+    ) -> PostFuture:
+        """Post a value without waiting, as :meth:`bmq.Queue.post_nowait` does.
+
+        Raises:
+            InvalidPayload: the value is of another type, or cannot be encoded; nothing was posted.
+            BufferFull, InvalidProperty, QueueClosed, SessionClosed: as there.
+        """
+        data, own = self._encoded(value, properties)
+        return self.queue.post_nowait(data, properties=own, tags=tags, guid=guid, compression=compression)
+
+    async def post_many(
+        self, values: Iterable[T] | AsyncIterable[T], *, rate: float | None = None
+    ) -> PostReport:
+        """Post many values, batched and with backpressure, as :meth:`bmq.Queue.post_many` does.
+
+        Args:
+            values: what to post, from an iterable or an async iterable.
+            rate: how many a second to post at most.
+
+        Raises:
+            InvalidPayload: a value is of another type, or cannot be encoded; those before it are posted.
+            InvalidProperty, QueueClosed, SessionClosed: as there.
+
+        Cancelling it does what it does there.
+        """
+        if isinstance(values, AsyncIterable):
+            return await self.queue.post_many(self._messages_as_they_come(values), rate=rate)
+        return await self.queue.post_many(self._messages(values), rate=rate)
+
+    def _encoded(
+        self, value: T, properties: Mapping[str, PropertyInput] | None
+    ) -> tuple[bytes, dict[str, PropertyInput]]:
+        data, own = self._shape.encode(value)
+        if properties:
+            own |= properties
+        return data, own
+
+    def _messages(self, values: Iterable[T]) -> Iterator[PutMessage]:
+        encode = self._shape.encode
+        for value in values:
+            data, properties = encode(value)
+            yield PutMessage(data, properties)
+
+    async def _messages_as_they_come(self, values: AsyncIterable[T]) -> AsyncIterator[PutMessage]:
+        async for value in values:
+            data, properties = self._shape.encode(value)
+            yield PutMessage(data, properties)
+
+    # receiving
+
+    def __aiter__(self) -> AsyncIterator[TypedMessage[T]]:
+        return _Values(self.queue.__aiter__(), self._shape)
+
+    async def receive(self, timeout: float | None = None) -> TypedMessage[T]:
+        """Wait for the next message, as :meth:`bmq.Queue.receive` does."""
+        return TypedMessage(await self.queue.receive(timeout), self._shape)
+
+    def subscribe(
+        self,
+        selector: Selector = None,
+        *,
+        priority: int | None = None,
+        max_unconfirmed_messages: int | None = None,
+        max_unconfirmed_bytes: int | None = None,
+        discard_unmatched: bool = False,
+    ) -> TypedConsumer[T]:
+        """Make a consumer for the messages that match, as :meth:`bmq.Queue.subscribe` does.
+
+        A filter is checked against the type: it may ask for the properties that fields of the type are, and
+        compare them with values of their type. A type without such fields fits every filter.
+
+        Args:
+            selector: what to receive; this and all that follows as for :meth:`bmq.Queue.subscribe`.
+            priority: the highest matching priority gets a message.
+            max_unconfirmed_messages: how many delivered messages may be unconfirmed.
+            max_unconfirmed_bytes: how many bytes of them.
+            discard_unmatched: confirm unseen whatever does not match.
+
+        Raises:
+            InvalidExpression: the filter is not legal, or does not fit the type.
+            UsageError: the queue was not opened for reading, or a limit is out of its range.
+        """
+        self._shape.check(selector)
+        consumer = self.queue.subscribe(
+            selector,
+            priority=priority,
+            max_unconfirmed_messages=max_unconfirmed_messages,
+            max_unconfirmed_bytes=max_unconfirmed_bytes,
+            discard_unmatched=discard_unmatched,
+        )
+        return TypedConsumer(consumer, self._shape)
+
+
+class TypedConsumer(Generic[T]):
+    """A consumer of values. Made by :meth:`TypedQueue.subscribe`; ``async with`` (or ``await``) activates it.
+
+    Attributes:
+        consumer: the consumer itself.
+    """
+
+    def __init__(self, consumer: Consumer, shape: Shape[T]) -> None:
+        self.consumer = consumer
+        self._shape = shape
+
+    def __aiter__(self) -> AsyncIterator[TypedMessage[T]]:
+        return _Values(self.consumer.__aiter__(), self._shape)
+
+    async def receive(self, timeout: float | None = None) -> TypedMessage[T]:
+        """Wait for the next message, as :meth:`bmq.Consumer.receive` does."""
+        return TypedMessage(await self.consumer.receive(timeout), self._shape)
+
+    async def open(self) -> TypedConsumer[T]:
+        """Tell the broker about the subscription, as :meth:`bmq.Consumer.open` does."""
+        await self.consumer.open()
+        return self
+
+    async def close(self) -> None:
+        """Take the subscription back, as :meth:`bmq.Consumer.close` does."""
+        await self.consumer.close()
+
+    def __await__(self) -> Generator[object, None, TypedConsumer[T]]:
+        return self.open().__await__()
+
+    async def __aenter__(self) -> TypedConsumer[T]:
+        return await self.open()
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<bmq.TypedConsumer of {self._shape.name}, {self.consumer!r}>"
+
+
+class _Values(Generic[T]):
+    """One loop over messages, each with its value."""
+
+    __slots__ = ("_messages", "_shape")
+
+    def __init__(self, messages: AsyncIterator[Message], shape: Shape[T]) -> None:
+        self._messages = messages
+        self._shape = shape
+
+    def __aiter__(self) -> AsyncIterator[TypedMessage[T]]:
+        return self
+
+    async def __anext__(self) -> TypedMessage[T]:
+        return TypedMessage(await self._messages.__anext__(), self._shape)

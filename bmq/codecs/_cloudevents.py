@@ -1,0 +1,113 @@
+"""CloudEvents in binary mode: the attributes are properties, the payload is the event's data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, Generic, TypeVar
+from uuid import uuid4
+
+from bmq.errors import InvalidArgument
+from bmq.wire.properties import Properties, PropertyInput, PropertyValue
+
+__all__ = ["ATTRIBUTES", "CloudEvent", "attributes_of", "event_of"]
+
+T = TypeVar("T")
+
+PREFIX: Final = "ce_"
+_REQUIRED: Final = ("id", "source", "type")
+_OPTIONAL: Final = ("subject", "dataschema")
+_OWN: Final = frozenset({"specversion", "time", "datacontenttype", "data", *_REQUIRED, *_OPTIONAL})
+
+#: The properties that are no extensions; all of them STRING.
+ATTRIBUTES: Final = tuple(f"{PREFIX}{name}" for name in ("specversion", *_REQUIRED, *_OPTIONAL, "time"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloudEvent(Generic[T]):
+    """An event as CloudEvents 1.0 has it, with data of a type.
+
+    In a message every attribute is a property called ``ce_`` and its name, so that subscriptions select by
+    it, but for ``datacontenttype``, which is ``bmq_content_type``; the payload is the data. ::
+
+        events = queue.typed(bmq.CloudEvent[Order])
+        await events.post(bmq.CloudEvent(type="order.placed", source="/shop", data=order))
+
+    Attributes:
+        data: what it tells.
+        type: what kind of event it is.
+        source: where it happened: a URI, or a part of one.
+        id: which one it is, among those of its source.
+        subject: what it is about, within its source.
+        time: when it happened; one without a time zone is taken to be UTC.
+        dataschema: the URI of the data's schema.
+        extensions: other attributes: bool, int, str or bytes by name, of lower-case letters and digits.
+
+    Raises:
+        InvalidArgument: an attribute has an illegal name, or one that is needed is empty.
+    """
+
+    data: T
+    type: str
+    source: str
+    id: str = field(default_factory=lambda: str(uuid4()))
+    subject: str | None = None
+    time: datetime | None = None
+    dataschema: str | None = None
+    extensions: Mapping[str, PropertyValue] = field(default_factory=dict[str, PropertyValue])
+
+    def __post_init__(self) -> None:
+        for name in _REQUIRED:
+            if not getattr(self, name):
+                raise InvalidArgument(f"an event has a {name}, which cannot be empty")
+        for name in self.extensions:
+            legal = name.isascii() and name.isalnum() and name == name.lower()
+            if not legal or name in _OWN:
+                raise InvalidArgument(
+                    f"an extension's name is of lower-case letters and digits, and no attribute's: {name!r}"
+                )
+
+
+def attributes_of(event: CloudEvent[Any]) -> dict[str, PropertyInput]:
+    """Return an event's attributes as properties."""
+    properties: dict[str, PropertyInput] = {f"{PREFIX}specversion": "1.0"}
+    for name in (*_REQUIRED, *_OPTIONAL):
+        value = getattr(event, name)
+        if value is not None:
+            properties[PREFIX + name] = value
+    if event.time is not None:
+        time = event.time if event.time.tzinfo else event.time.replace(tzinfo=UTC)
+        properties[f"{PREFIX}time"] = time.isoformat()
+    for name, extension in event.extensions.items():
+        properties[PREFIX + name] = extension
+    return properties
+
+
+def event_of(data: T, properties: Properties) -> CloudEvent[T]:
+    """Return the event that a message has.
+
+    Raises:
+        ValueError: it has none, or one that is not legal.
+    """
+    version = properties.get(f"{PREFIX}specversion")
+    if version is None:
+        raise ValueError("it is no CloudEvent: it has no ce_specversion")
+    if version != "1.0":
+        raise ValueError(f"it is a CloudEvent of version {version!r}; 1.0 is known here")
+    attributes: dict[str, Any] = {}
+    extensions: dict[str, PropertyValue] = {}
+    for name, value in properties.items():
+        if not name.startswith(PREFIX):
+            continue
+        name = name.removeprefix(PREFIX)
+        if name not in _OWN:
+            extensions[name] = value
+        elif name != "specversion":
+            if not isinstance(value, str):
+                raise ValueError(f"ce_{name} is no text")
+            attributes[name] = datetime.fromisoformat(value) if name == "time" else value
+    missing = [name for name in _REQUIRED if not attributes.get(name)]
+    if missing:
+        raise ValueError(f"the event has no {', '.join(missing)}")
+    return CloudEvent(data=data, extensions=extensions, **attributes)

@@ -1,0 +1,178 @@
+"""Which fields of a type are properties too."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from operator import attrgetter, itemgetter
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NewType,
+    NotRequired,
+    Required,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
+
+from bmq.conventions import PREFIX
+from bmq.errors import UsageError
+from bmq.wire.constants import PropertyType
+from bmq.wire.properties import PropertyInput, Typed, encode_properties
+
+__all__ = ["Field", "Property", "fields_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """Marks a field of a type as a property of its messages: subscriptions can select on it.
+
+    ::
+
+        @dataclass
+        class Order:
+            customer: Annotated[int, bmq.Property("CustomerId")]
+            express: Annotated[bool, bmq.Property]
+            address: str
+
+    The field stays in the payload too. None is no property. ``bmq.Property`` alone takes the field's name.
+
+    Attributes:
+        name: the property's name; None for the field's.
+        type: the property's type; None for BOOL, INT64, STRING or BINARY, as the field has it.
+    """
+
+    name: str | None = None
+    type: PropertyType | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field that is a property.
+
+    Attributes:
+        name: the property's name.
+        kind: what it is in Python: bool, int, str or bytes.
+        get: takes it from a value; None when the value has none.
+    """
+
+    name: str
+    kind: type
+    get: Callable[[Any], PropertyInput | None]
+
+
+def fields_of(of: Any) -> list[Field]:
+    """Return the fields of a type that are properties.
+
+    Raises:
+        UsageError: a field cannot be a property.
+    """
+    if not _has_fields(of):
+        return []
+    try:
+        hints = get_type_hints(of, include_extras=True)
+    except NameError as error:
+        raise UsageError(
+            f"{of.__qualname__}: {error}; its annotations have to be names of its module"
+        ) from None
+    reader: Callable[[str], Callable[[Any], Any]] = itemgetter if is_typeddict(of) else attrgetter
+    fields: list[Field] = []
+    for name, hint in hints.items():
+        if get_origin(hint) in (Required, NotRequired):
+            (hint,) = get_args(hint)
+        mark = _mark(hint)
+        if mark is not None:
+            where = f"{of.__qualname__}.{name}"
+            kind = _kind(hint, where)
+            made = Field(mark.name or name, kind, _getter(reader(name), mark.type, is_typeddict(of)))
+            _check_name(made, mark.type, where)
+            fields.append(made)
+    names = [field.name for field in fields]
+    if len(set(names)) < len(names):
+        raise UsageError(f"{of.__qualname__} has two fields for one property: {', '.join(names)}")
+    return fields
+
+
+def _has_fields(of: Any) -> bool:
+    return inspect.isclass(of) and (
+        dataclasses.is_dataclass(of)
+        or is_typeddict(of)
+        or hasattr(of, "__struct_fields__")
+        or hasattr(of, "__pydantic_core_schema__")
+    )
+
+
+def _mark(hint: Any) -> Property | None:
+    if get_origin(hint) is not Annotated:
+        return None
+    for each in get_args(hint)[1:]:
+        if each is Property:
+            return Property()
+        if isinstance(each, Property):
+            return each
+    return None
+
+
+def _kind(hint: Any, where: str) -> type:
+    kinds = set(_kinds(hint)) - {type(None)}
+    if len(kinds) != 1 or not kinds <= {bool, int, str, bytes}:
+        raise UsageError(
+            f"{where} cannot be a property: that is bool, int, str, bytes, or an enumeration of one of "
+            f"these, not {hint}"
+        )
+    kind: type = kinds.pop()
+    return kind
+
+
+def _kinds(hint: Any) -> Iterator[Any]:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if isinstance(hint, NewType):
+        yield from _kinds(hint.__supertype__)
+    elif origin is Annotated:
+        yield from _kinds(arguments[0])
+    elif origin in (Union, types.UnionType):
+        for each in arguments:
+            yield from _kinds(each)
+    elif origin is Literal:
+        for each in arguments:
+            yield type(each)
+    elif isinstance(hint, type) and issubclass(hint, enum.Enum):
+        for member in hint:
+            yield type(member.value)
+    else:
+        yield hint
+
+
+def _getter(
+    get: Callable[[Any], Any], wanted: PropertyType | None, may_be_missing: bool
+) -> Callable[[Any], PropertyInput | None]:
+    def read(value: Any) -> PropertyInput | None:
+        try:
+            found = get(value)
+        except KeyError:
+            if may_be_missing:
+                return None
+            raise
+        if isinstance(found, enum.Enum):
+            found = found.value
+        return found if wanted is None or found is None else Typed(wanted, found)
+
+    return read
+
+
+def _check_name(field: Field, wanted: PropertyType | None, where: str) -> None:
+    sample = field.kind(1) if field.kind is not bytes else b"1"
+    if field.name.startswith(PREFIX):
+        raise UsageError(f"{where}: names that begin with {PREFIX} are reserved")
+    try:
+        encode_properties({field.name: sample if wanted is None else Typed(wanted, sample)}, new=True)
+    except UsageError as error:
+        raise UsageError(f"{where} cannot be a property: {error}") from None

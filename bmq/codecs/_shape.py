@@ -1,0 +1,151 @@
+"""All that is known of the messages of one type."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Generic, Protocol, TypeVar, cast, get_args, get_origin
+
+from bmq.codecs._cloudevents import ATTRIBUTES, CloudEvent, attributes_of, event_of
+from bmq.codecs._codec import JSON, Codec, codec_for, plain
+from bmq.codecs._fields import fields_of
+from bmq.conventions import CONTENT_TYPE
+from bmq.errors import InvalidPayload, ProtocolError, Undecodable, UsageError
+from bmq.subscriptions import Selector, check_property_types
+from bmq.wire.properties import Properties, PropertyInput
+
+__all__ = ["Received", "Shape"]
+
+T = TypeVar("T")
+
+
+class Received(Protocol):
+    """What is decoded: a :class:`bmq.Message`, for instance."""
+
+    @property
+    def data(self) -> bytes:
+        """The payload."""
+        ...
+
+    @property
+    def properties(self) -> Properties:
+        """The properties."""
+        ...
+
+
+# Another content type than the usual one is looked up once; strangers cannot make us keep more of them.
+_KEPT: Final = 16
+
+
+class Shape(Generic[T]):
+    """How values of one type become messages, and messages values.
+
+    Args:
+        of: the type.
+        codec: what encodes the values, and decodes messages that do not say what they are: a content type
+            that a codec is registered for, or the codec.
+
+    Raises:
+        UsageError: no codec can do it, or a field that is marked as a property cannot be one.
+
+    Attributes:
+        of: the type.
+        name: its name, for errors.
+        codec: what encodes its values.
+    """
+
+    def __init__(self, of: type[T], codec: str | Codec[Any] = JSON) -> None:
+        self.of = of
+        self._event = (get_origin(of) or of) is CloudEvent
+        body: Any = of
+        if self._event:
+            body = (*get_args(of), Any)[0]
+        elif body in (bytes, bytearray, memoryview):
+            raise UsageError("bytes are posted and received as they are: they need no type")
+        self._body = body
+        name: str = getattr(body, "__qualname__", None) or str(body)
+        self.name = f"CloudEvent[{name}]" if self._event else name
+        self.codec: Codec[Any] = codec_for(body, codec) if isinstance(codec, str) else codec
+        self._content_type = self.codec.content_type
+        self._fields = [(field.name, field.get) for field in fields_of(body)]
+        self._kinds: dict[str, type] = {field.name: field.kind for field in fields_of(body)}
+        if self._event:
+            self._kinds |= dict.fromkeys(ATTRIBUTES, str)
+        self._codecs: dict[Any, Codec[Any]] = {None: self.codec, self._content_type: self.codec}
+        self._expected = CloudEvent if self._event else body if isinstance(body, type) else None
+        if self._expected is not None and not _can_be_checked(self._expected):
+            self._expected = None
+
+    def encode(self, value: T) -> tuple[bytes, dict[str, PropertyInput]]:
+        """Return payload and properties of a value.
+
+        Raises:
+            InvalidPayload: it is of another type, or the codec cannot encode it.
+        """
+        if self._expected is not None and not isinstance(value, self._expected):
+            raise InvalidPayload(f"a value here is {self.name}, not {type(value).__name__}")
+        properties: dict[str, PropertyInput] = {CONTENT_TYPE: self._content_type}
+        body: Any = value
+        if self._event:
+            event = cast("CloudEvent[Any]", value)
+            properties |= attributes_of(event)
+            body = event.data
+        for name, get in self._fields:
+            found = get(body)
+            if found is not None:
+                properties[name] = found
+        try:
+            return self.codec.encode(body), properties
+        except Exception as error:
+            raise InvalidPayload(f"{self.name} cannot be encoded as {self._content_type}: {error}") from error
+
+    def decode(self, message: Received) -> T:
+        """Return the value of a message.
+
+        Raises:
+            Undecodable: it is no such value, or no codec is known for what it says it is.
+        """
+        content_type: Any = ""
+        try:
+            properties = message.properties
+            content_type = properties.get(CONTENT_TYPE)
+            codec = self._codecs.get(content_type) or self._codec_for(content_type)
+            value: Any = codec.decode(message.data)
+            if self._event:
+                value = event_of(value, properties)
+        except ProtocolError as error:
+            raise Undecodable(f"the message is malformed: {error}") from error
+        except Exception as error:
+            said = content_type if isinstance(content_type, str) else ""
+            what = said or f"{self._content_type}, by default"
+            raise Undecodable(f"no {self.name} ({what}): {error}", content_type=said) from error
+        return cast("T", value)
+
+    def _codec_for(self, content_type: object) -> Codec[Any]:
+        if not isinstance(content_type, str):
+            raise ValueError(f"{CONTENT_TYPE} is {content_type!r}, which is no text")  # noqa: TRY004
+        if plain(content_type) == plain(self._content_type):
+            codec = self.codec
+        else:
+            codec = codec_for(self._body, content_type)
+        if len(self._codecs) < _KEPT:
+            self._codecs[content_type] = codec
+        return codec
+
+    def check(self, selector: Selector) -> None:
+        """Check that a filter asks for properties of this type, and compares them with values of their type.
+
+        A type without properties fits every filter.
+
+        Raises:
+            InvalidExpression: it does not.
+        """
+        if self._kinds:
+            # A CloudEvent may have extensions that nobody has declared.
+            check_property_types(selector, self._kinds, self.name, others=("ce_",) if self._event else ())
+
+
+def _can_be_checked(of: type) -> bool:
+    try:
+        isinstance(None, of)
+    except TypeError:  # a typed dictionary, for instance
+        return False
+    return True

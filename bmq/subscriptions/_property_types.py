@@ -1,0 +1,121 @@
+"""Whether a filter fits what is known of the properties: which there are, and of which type."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Final
+
+from bmq.conventions import PREFIX
+from bmq.errors import InvalidExpression
+from bmq.subscriptions._diagnostics import ErrorKind, point_at
+from bmq.subscriptions._filters import Selector, TagFilter, subscriptions_for
+from bmq.subscriptions._syntax import Binary, Boolean, Exists, Integer, Negate, Node, Not, Property
+from bmq.subscriptions._tags import TAG_PREFIX
+
+__all__ = ["check_property_types"]
+
+# Names that any message may have: conventions, tags, and what is added to dead letters.
+_OTHERS: Final = (PREFIX, TAG_PREFIX, "deadletter.")
+
+
+def check_property_types(
+    selector: Selector, kinds: Mapping[str, type], of: str = "a message", others: tuple[str, ...] = ()
+) -> None:
+    """Check that a filter asks for properties that there are, and compares them with values of their type.
+
+    Tag filters fit everything; so do names that begin with ``bmq_`` or ``deadletter.``, and those of tags.
+
+    Args:
+        selector: as for :meth:`bmq.Queue.subscribe`.
+        kinds: bool, int, str or bytes, by the name of the property.
+        of: what has these properties, for the error.
+        others: beginnings of names of other properties that there may be.
+
+    Raises:
+        InvalidExpression: it would match no message, or fail on all; or it is not legal.
+    """
+    if selector is None or isinstance(selector, TagFilter) or (isinstance(selector, str) and not selector):
+        return
+    for expression in subscriptions_for(selector):
+        if expression is not None and expression.ast is not None:
+            _Check(str(expression), of, kinds, _OTHERS + others).kind(expression.ast)
+
+
+_WORDS: Final = {bool: "a boolean", int: "an integer", str: "a string", bytes: "binary"}
+
+
+class _Check:
+    """Finds what kind of value each part of an expression has."""
+
+    def __init__(self, text: str, of: str, kinds: Mapping[str, type], others: tuple[str, ...]) -> None:
+        self._others = others
+        self._text = text
+        self._of = of
+        self._kinds = kinds
+
+    def kind(self, node: Node) -> type | None:
+        """Return the kind of a part; None where it cannot be known.
+
+        Raises:
+            InvalidExpression: a part does not fit another.
+        """
+        if isinstance(node, Property):
+            return self._property(node.name, node.offset)
+        if isinstance(node, Exists):
+            self._property(node.name, node.offset)
+            return bool
+        if isinstance(node, Boolean):
+            return bool
+        if isinstance(node, Integer):
+            return int
+        if isinstance(node, Not):
+            self._expect(bool, node.operand, "!")
+            return bool
+        if isinstance(node, Negate):
+            self._expect(int, node.operand, "-")
+            return int
+        if isinstance(node, Binary):
+            return self._binary(node)
+        return str
+
+    def _property(self, name: str, offset: int) -> type | None:
+        kind = self._kinds.get(name)
+        if kind is bytes:
+            raise self._error(f"{name} of {self._of} is binary, which no expression can read", offset)
+        if kind is None and not name.startswith(self._others):
+            near = difflib.get_close_matches(name, self._kinds, 1)
+            hint = f": did you mean {near[0]}?" if near else f"; it has {', '.join(self._kinds)}"
+            raise self._error(f"{self._of} has no property {name}{hint}", offset)
+        return kind
+
+    def _expect(self, wanted: type, node: Node, operator: str) -> None:
+        kind = self.kind(node)
+        if kind not in (wanted, None):
+            raise self._error(f"`{operator}` takes {_WORDS[wanted]}, and this is {_WORDS[kind]}", node.offset)
+
+    def _binary(self, node: Binary) -> type:
+        operator = node.operator
+        if operator in ("&&", "||"):
+            self._expect(bool, node.left, operator)
+            self._expect(bool, node.right, operator)
+            return bool
+        if operator in ("+", "-", "*", "/", "%"):
+            self._expect(int, node.left, operator)
+            self._expect(int, node.right, operator)
+            return int
+        left, right = self.kind(node.left), self.kind(node.right)
+        if left is not None and right is not None and left is not right:
+            raise self._error(
+                f"`{operator}` compares {_WORDS[left]} with {_WORDS[right]}: no message would match",
+                node.offset,
+            )
+        return bool
+
+    def _error(self, message: str, offset: int) -> InvalidExpression:
+        return InvalidExpression(
+            f"{message}\n{point_at(self._text, offset)}",
+            expression=self._text,
+            offset=offset,
+            code=ErrorKind.TYPE.name,
+        )

@@ -1,0 +1,302 @@
+"""A function that handles messages by the batch."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, get_args, get_origin
+
+from bmq._pace import Pace
+from bmq.client.consumer import Consumer
+from bmq.client.interceptors import Handling
+from bmq.client.message import Message
+from bmq.client.queue import Queue
+from bmq.codecs import Codec, Shape
+from bmq.errors import Undecodable, UsageError
+from bmq.workers._clock import Clock, LoopClock
+from bmq.workers._consume import AckPolicy, OnError, Workers
+from bmq.workers._failure import Failure
+from bmq.workers._handlers import Invoker, is_async, name_of
+from bmq.workers._outcomes import RetryAfter
+from bmq.workers._retry import RetryPolicy
+from bmq.workers._typed import wanted_by
+
+__all__ = ["BatchHandler", "Batches", "PartlyFailed", "batch_shape", "check_batches", "feed_batches"]
+
+#: A function of a list of messages, of a list of values, or of both.
+BatchHandler: TypeAlias = Callable[[Any], object] | Callable[[Any, Any], object]
+
+
+class PartlyFailed(Exception):
+    """Raised by a handler of batches: some of it could not be handled, the rest is done.
+
+    The rest is confirmed. What has failed is tried again, as a batch of its own, or given up: as the retry
+    policy says of its error. ::
+
+        @app.batch_consumer("bmq://bmq.test.mem.priority/orders")
+        async def load(orders: list[Order]) -> None:
+            failed = {index: error for index, error in await insert(orders)}
+            if failed:
+                raise bmq.PartlyFailed(failed)
+
+    Not a :class:`bmq.Error`: a handler that catches those lets it pass.
+
+    Args:
+        failed: what went wrong, by the index in the list that the handler was given.
+    """
+
+    def __init__(self, failed: Mapping[int, BaseException]) -> None:
+        super().__init__(dict(failed))
+        self.failed = dict(failed)
+
+    def __str__(self) -> str:
+        kinds = sorted({type(error).__name__ for error in self.failed.values()})
+        return f"{len(self.failed)} of a batch: {', '.join(kinds)}"
+
+
+def batch_shape(handler: Callable[..., object], codec: str | Codec[Any] | None) -> Shape[Any] | None:
+    """Return what is known of the values that a handler of batches takes; None when it takes messages.
+
+    Raises:
+        UsageError: it takes something else, or its values cannot be decoded.
+    """
+    if not callable(handler):
+        raise UsageError(f"a handler of batches is a function that takes a list, not {handler!r}")
+    wanted = wanted_by(handler)
+    if not 1 <= len(wanted) <= 2 or not all(_is_list(each) for each in wanted):
+        raise UsageError(
+            f"{name_of(handler)} handles batches: it takes a list of messages, or a list of values and, if "
+            "it wants that, one of messages, as in (orders: list[Order], messages: list[bmq.Message])"
+        )
+    of = (*get_args(wanted[0]), Message)[0]
+    if of is not Message:
+        return Shape(of, codec or "application/json")
+    if codec is not None or len(wanted) == 2:
+        raise UsageError(
+            f"{name_of(handler)} takes messages as they are: it takes one list, and codec is for values"
+        )
+    return None
+
+
+def _is_list(annotation: Any) -> bool:
+    if annotation is inspect.Parameter.empty:
+        return True
+    return (get_origin(annotation) or annotation) in (list, Sequence)
+
+
+def check_batches(max_messages: int, max_wait: float, max_unconfirmed_messages: int | None) -> None:
+    """Check the bounds of batches.
+
+    Raises:
+        UsageError: they are out of range, or a batch could never be full.
+    """
+    if max_messages < 1 or max_wait < 0:
+        raise UsageError(
+            f"a batch has 1 message or more, and waits 0 seconds or more: max_messages={max_messages}, "
+            f"max_wait={max_wait}"
+        )
+    if max_unconfirmed_messages is not None and max_unconfirmed_messages < max_messages:
+        raise UsageError(
+            f"a batch of {max_messages} is never full where {max_unconfirmed_messages} messages may be "
+            "unconfirmed: max_unconfirmed_messages is max_messages or more"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """How messages are handled by the batch.
+
+    Attributes:
+        max_messages: how many there are in one at most.
+        max_wait: seconds to wait for that many.
+        shape: what is known of their values; None when the handler takes messages.
+    """
+
+    max_messages: int
+    max_wait: float
+    shape: Shape[Any] | None
+
+
+async def feed_batches(
+    consumer: Consumer,
+    handler: Callable[..., Any],
+    batches: Batches,
+    *,
+    concurrency: int,
+    retry: RetryPolicy,
+    dead_letters: Queue | None,
+    timeout: float | None,
+    rate: float | None,
+    grace: float,
+    on_error: OnError | None,
+    clock: Clock | None,
+) -> None:
+    """Call a function with batches of a consumer's messages, and close the consumer in the end."""
+    both = batches.shape is not None and len(wanted_by(handler)) == 2
+    invoke = Invoker(_of_both(handler) if both else handler, timeout, concurrency)
+    pace = None if rate is None else Pace(rate)
+    try:
+        await consumer.open()
+        how = (invoke, AckPolicy.ON_SUCCESS, retry, dead_letters, on_error, clock or LoopClock(), pace)
+        await _BatchWorkers(consumer, *how, batches=batches, both=both).run(concurrency, grace, close=True)
+    finally:
+        invoke.close()
+
+
+def _of_both(handler: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Return a function of a pair that calls one of two arguments."""
+
+    def call(lists: tuple[Any, Any]) -> Any:
+        return handler(*lists)
+
+    async def awaited(lists: tuple[Any, Any]) -> None:
+        await handler(*lists)
+
+    result = awaited if is_async(handler) else call
+    result.__qualname__ = name_of(handler)
+    return result
+
+
+class _BatchWorkers(Workers):
+    """Tasks that take batches from one consumer, one at a time each."""
+
+    def __init__(self, *arguments: Any, batches: Batches, both: bool) -> None:
+        super().__init__(*arguments)
+        self._batches = batches
+        self._both = both
+        self._guids: set[str] = set()
+
+    async def _work(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        async for batch in self._consumer.batches(self._batches.max_messages, self._batches.max_wait):
+            messages: list[Message] = []
+            for message in batch:
+                if message.redelivered:
+                    if message.guid in self._guids:
+                        continue  # delivered again after a reconnect; the batch that has it will confirm it
+                    self._left.forget(message)
+                messages.append(message)
+            if not messages:
+                continue
+            if self._pace is not None:
+                try:
+                    await self._pace.wait(len(messages))
+                except asyncio.CancelledError:
+                    self._consumer.put_back(messages)
+                    raise
+            guids = {message.guid for message in messages}
+            self._guids |= guids
+            self._held[task] = messages[0]
+            self.progress.handling += len(messages)
+            try:
+                await self._handle_batch(messages, task)
+            finally:
+                self.progress.handling -= len(messages)
+                del self._held[task]
+                self._guids -= guids
+            if self._stopping:
+                return
+
+    async def _handle_batch(self, messages: list[Message], task: asyncio.Task[None]) -> None:
+        began, attempt = self._clock.time(), 1
+        values: dict[Message, Any] = {}
+        unreadable: dict[Message, BaseException] = {}
+        for message in messages:
+            try:
+                values[message] = self._batches.shape.decode(message) if self._batches.shape else message
+            except Undecodable as error:
+                unreadable[message] = error
+        await self._failed(unreadable, len(messages), attempt, began)
+        while values:
+            todo = list(values)
+            errors = await self._attempt_batch(values, attempt, task)
+            self._consumer.queue.confirm(*(message for message in todo if message not in errors))
+            self.progress.handled += len(todo) - len(errors)
+            if not errors:
+                self.progress.failed_last = False
+            rests = await self._failed(errors, len(todo), attempt, began)
+            values = {message: values[message] for message in rests}
+            attempt += any(not isinstance(error, RetryAfter) for error in errors.values())
+            if rests:
+                self.progress.failing += len(rests)
+                try:
+                    await self._rest(max(rests.values()))
+                finally:
+                    self.progress.failing -= len(rests)
+
+    async def _attempt_batch(
+        self, values: dict[Message, Any], attempt: int, task: asyncio.Task[None]
+    ) -> dict[Message, BaseException]:
+        """Call the handler; return what could not be handled, and why."""
+        messages = list(values)
+        found = list(values.values())
+        try:
+            argument = (found, messages) if self._both else found
+            if self._around is None:
+                await self._invoke(argument)
+            else:
+                with self._around(Handling(tuple(messages), self._invoke.name, attempt)):
+                    await self._invoke(argument)
+        except asyncio.CancelledError as error:
+            if task.cancelling():
+                raise
+            return dict.fromkeys(messages, error)
+        except PartlyFailed as partly:
+            wrong = [index for index in partly.failed if not 0 <= index < len(messages)]
+            if not wrong:
+                return {messages[index]: error for index, error in partly.failed.items()}
+            return dict.fromkeys(
+                messages,
+                UsageError(f"PartlyFailed names {wrong}, and the batch has {len(messages)} messages"),
+            )
+        except Exception as error:
+            return dict.fromkeys(messages, error)
+        if task.cancelling():
+            raise asyncio.CancelledError  # the handler has suppressed its cancellation
+        return {}
+
+    async def _failed(
+        self, errors: dict[Message, BaseException], size: int, attempt: int, began: float
+    ) -> dict[Message, float]:
+        """Tell of failures, give up what is not tried again; return when to try the others."""
+        rests: dict[Message, float] = {}
+        together: dict[int, list[Failure]] = {}
+        for message, error in errors.items():
+            delay = None if message.confirmed else self._pause_after(error, attempt, began)
+            self.progress.attempts_failed += 1
+            failure = Failure(message, error, attempt, delay, self._invoke.name)
+            together.setdefault(id(error), []).append(failure)
+            if delay is not None:
+                rests[message] = delay
+        for failures in together.values():
+            if len(failures) == 1:
+                await self._report(failures[0])
+                continue
+            self._log(failures, size)
+            for failure in failures:
+                await self._tell(failure)
+        for failures in together.values():
+            for failure in failures:
+                if failure.retry_in is None:
+                    self.progress.given_up += 1
+                    self.progress.failed_last = True
+                    await self._give_up(failure)
+        return rests
+
+    def _log(self, failures: list[Failure], size: int) -> None:
+        """One record for all that failed together."""
+        first = failures[0]
+        again = first.retry_in is not None
+        self._throttle.log(
+            logging.WARNING if again else logging.ERROR,
+            "%s failed on %d messages of a batch of %d of %s, attempt %d; %s: %s",
+            *(first.handler, len(failures), size, first.message.queue_uri, first.attempt),
+            f"again in {first.retry_in:g} s" if again else self._outcome(first),
+            f"{type(first.error).__name__}: {first.error}",
+            exc_info=None if again else first.error,
+            extra={"queue": first.message.queue_uri, "attempt": first.attempt},
+        )

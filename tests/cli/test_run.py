@@ -1,0 +1,117 @@
+"""bmq run: an app from a module, signals, exit statuses, and anew when a file changes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bmq.testing import BackgroundBroker
+
+APP = """
+import bmq
+
+app = bmq.App({uri!r})
+
+@app.on_startup
+def begin():
+    print("begun", flush=True)
+
+@app.on_shutdown
+def end():
+    print("ended", flush=True)
+
+@app.consumer("bmq://bmq.test.mem.priority/orders")
+async def handle(message):
+    pass
+
+def make():
+    return app
+"""
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[str]:
+    with BackgroundBroker() as broker:
+        yield broker.uri
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-W", "error", "-m", "bmq", "run", "--dir", str(folder), *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    environment = {name: value for name, value in os.environ.items() if name != "BMQ_BROKER_URI"}
+    return subprocess.Popen(command, text=True, env=environment, **pipes)  # type: ignore[call-overload,no-any-return]
+
+
+def run(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    with start(folder, *arguments) as process:
+        output, errors = process.communicate(timeout=60)
+    return process.returncode, output, errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("target", ["shop", "shop:app", "shop:make"])
+def test_it_runs_until_a_signal(tmp_path: Path, broker: str, number: signal.Signals, target: str) -> None:
+    (tmp_path / "shop.py").write_text(APP.format(uri=broker))
+    with start(tmp_path, target) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=60)
+    assert (process.returncode, output) == (0, "ended\n"), errors
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("shoop", "cannot import shoop: No module named 'shoop'"),
+        ("shop:ap", "shop has no bmq.App called 'ap'; there is shop:app"),
+        ("shop:bmq", "shop has no bmq.App called 'bmq'"),
+    ],
+)
+def test_an_app_that_is_not_there(tmp_path: Path, broker: str, target: str, why: str) -> None:
+    (tmp_path / "shop.py").write_text(APP.format(uri=broker))
+    status, output, errors = run(tmp_path, target)
+    assert (status, output) == (2, "")
+    assert errors.startswith(f"bmq run: {why}")
+    assert len(errors.splitlines()) == 1
+
+
+def test_statuses(tmp_path: Path, broker: str) -> None:
+    (tmp_path / "away.py").write_text(APP.format(uri="tcp://127.0.0.1:1"))
+    status, _, errors = run(tmp_path, "away")
+    assert status == 3
+    assert "could not connect to tcp://127.0.0.1:1" in errors
+    (tmp_path / "refused.py").write_text(APP.format(uri=broker).replace("bmq.test.mem.priority", "no.domain"))
+    assert run(tmp_path, "refused")[0] == 4
+    (tmp_path / "broken.py").write_text(APP.format(uri=broker).replace('print("begun", flush=True)', "1 / 0"))
+    status, output, errors = run(tmp_path, "broken")
+    assert (status, output) == (1, "ended\n")
+    assert "ZeroDivisionError" in errors
+    assert run(tmp_path, "broken", "--log-level", "loud")[0] == 2
+
+
+def test_it_starts_anew_when_a_file_changes(tmp_path: Path, broker: str) -> None:
+    module = tmp_path / "shop.py"
+    module.write_text(APP.format(uri=broker))
+    with start(tmp_path, "shop", "--reload") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        module.write_text("no Python")
+        assert process.stdout.readline() == "ended\n"
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "waiting for a change" in line:
+                break
+        module.write_text(APP.format(uri=broker).replace('"begun"', '"begun again"'))
+        assert process.stdout.readline() == "begun again\n"
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    assert output == "ended\n"
+    assert process.returncode == 130, errors

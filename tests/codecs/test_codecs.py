@@ -1,0 +1,406 @@
+"""Values become payloads and properties, and values again; what does not fit is said."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+import pytest
+
+import bmq
+from bmq.codecs import Shape, codec_for, register
+from tests.codecs.kinds import (
+    ORDER,
+    Address,
+    Everything,
+    Grade,
+    Order,
+    OrderDict,
+    OrderModel,
+    OrderStruct,
+)
+
+
+class Received:
+    """A message as a codec sees it."""
+
+    def __init__(self, data: bytes, properties: dict[str, Any] | None = None) -> None:
+        self.data = data
+        self.properties: Any = properties or {}
+
+
+def through(shape: Shape[Any], value: Any) -> Any:
+    return shape.decode(Received(*shape.encode(value)))
+
+
+NOTED = Order(7, False, Address("x", 2), note="n")
+INT32_SEVEN = bmq.Typed(bmq.PropertyType.INT32, 7)
+
+
+# ---- there and back
+
+
+@pytest.mark.parametrize(
+    ("of", "value", "properties"),
+    [
+        (Order, ORDER, {"CustomerId": 7, "express": True, "grade": "gold"}),
+        (Order, NOTED, {"CustomerId": 7, "express": False, "grade": "tin", "note": "n"}),
+        (OrderStruct, OrderStruct(7, "n"), {"CustomerId": 7}),
+        (OrderModel, OrderModel(customer=7, remark="n"), {"CustomerId": INT32_SEVEN}),
+        (OrderDict, {"customer": 7}, {"CustomerId": 7}),
+        (OrderDict, {"customer": 7, "note": "n"}, {"CustomerId": 7, "note": "n"}),
+        (dict, {"a": [1, None, "x"]}, {}),
+        (list[Order], [ORDER, ORDER], {}),
+        (dict[str, int], {"a": 1}, {}),
+        (str, "text", {}),
+    ],
+    ids=str,
+)
+def test_a_value_comes_back_and_its_marked_fields_are_properties(
+    of: Any, value: Any, properties: dict[str, Any]
+) -> None:
+    shape = Shape(of)
+    data, own = shape.encode(value)
+    assert own == {"bmq_content_type": "application/json"} | properties
+    json.loads(data)
+    assert shape.decode(Received(data, own)) == value
+    assert shape.decode(Received(data)) == value, "what says nothing is decoded by the default"
+
+
+def test_json_is_what_anybody_would_write() -> None:
+    assert json.loads(Shape(Order).encode(ORDER)[0]) == {
+        "customer": 7, "express": True, "address": {"street": "Main Street", "number": 1},
+        "grade": "gold", "note": None,
+    }  # fmt: skip
+    assert json.loads(Shape(OrderModel).encode(OrderModel(customer=1, remark="r"))[0])["remark"] == "r"
+
+
+def test_json_gives_back_every_kind_of_field() -> None:
+    inner = Everything(
+        datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+        date(2026, 1, 2),
+        time(3, 4),
+        UUID(int=5),
+        2.0,
+        (1, "x"),
+        (),
+    )
+    outer = Everything(
+        inner.at, inner.day, inner.clock, inner.id, 0.5, (2, "y"), (1, 2), inner, {"a": [1]}, "M", "s", [{}]
+    )
+    assert through(Shape(Everything), outer) == outer
+
+
+@pytest.mark.parametrize("of", [Order, OrderStruct, dict[str, int]], ids=str)
+def test_messagepack_of_what_msgspec_knows(of: Any) -> None:
+    value = {Order: ORDER, OrderStruct: OrderStruct(7)}.get(of, {"a": 1})
+    shape = Shape(of, "application/msgpack")
+    data, properties = shape.encode(value)
+    assert properties["bmq_content_type"] == "application/msgpack"
+    assert msgspec.msgpack.decode(data) == msgspec.to_builtins(value)
+    assert shape.decode(Received(data, properties)) == value
+
+
+def test_a_message_says_what_it_is_whatever_the_queue_s_default() -> None:
+    json_text, properties = Shape(OrderStruct).encode(OrderStruct(7))
+    packed = Shape(OrderStruct, "application/msgpack")
+    assert packed.decode(Received(json_text, properties)) == OrderStruct(7)
+    said = {"bmq_content_type": "Application/JSON; charset=utf-8"}
+    assert packed.decode(Received(json_text, said)) == OrderStruct(7)
+
+
+# ---- codecs of one's own
+
+
+class Reversed:
+    content_type = "text/x-reversed"
+
+    def __init__(self, of: type) -> None:
+        assert of is str
+
+    def encode(self, value: str) -> bytes:
+        return value[::-1].encode()
+
+    def decode(self, data: bytes) -> str:
+        return data.decode()[::-1]
+
+
+@pytest.fixture
+def reversed_text() -> Iterator[None]:
+    register("text/x-reversed", Reversed)
+    yield
+    from bmq.codecs import _codec
+
+    del _codec._made_by["text/x-reversed"]
+
+
+def test_a_codec_can_be_registered_or_given(reversed_text: None) -> None:
+    for codec in ("text/x-reversed", Reversed(str)):
+        data, properties = Shape(str, codec).encode("abc")
+        assert data == b"cba"
+        assert Shape(str).decode(Received(data, properties)) == "abc"
+
+
+def test_a_content_type_nobody_registered_names_those_that_are() -> None:
+    with pytest.raises(bmq.UsageError, match="no codec for 'text/nothing'; there are application/json, app"):
+        codec_for(str, "text/nothing")
+    for wrong in ("Text/X", "text", "text/x; charset=utf-8"):
+        with pytest.raises(bmq.InvalidArgument, match="media type in lower case"):
+            register(wrong, Reversed)
+
+
+# ---- what cannot be decoded
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"{", "EOF|unexpected end"),
+        (b"[]", "expected an object .Order., got an array"),
+        (b'{"customer": 7, "express": true}', "Order has no address"),
+        ({"customer": "7"}, "customer: expected an integer, got a string"),
+        ({"customer": True}, "customer: expected an integer, got a boolean"),
+        ({"address": {"street": None}}, "address.street: expected a string, got null"),
+        ({"grade": "lead"}, "grade: 'lead' is no Grade"),
+    ],
+)
+def test_what_does_not_fit_is_said_with_its_place(data: bytes | dict[str, Any], why: str) -> None:
+    if isinstance(data, dict):
+        data = json.dumps({"customer": 7, "express": True, "address": {"street": "x"}, **data}).encode()
+    with pytest.raises(bmq.Undecodable, match=why) as caught:
+        Shape(Order).decode(Received(data, {"bmq_content_type": "application/json"}))
+    assert caught.value.content_type == "application/json"
+    assert str(caught.value).startswith("no Order (application/json): ")
+
+
+def test_the_place_is_said_in_lists_and_in_what_is_nested() -> None:
+    with pytest.raises(bmq.Undecodable, match=r"\[1\].address.number: expected an integer, got a number"):
+        Shape(list[Order]).decode(
+            Received(b'[{"customer":1,"express":false,"address":{"street":"x"}},'
+                     b'{"customer":1,"express":false,"address":{"street":"x","number":1.5}}]')
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("of", [OrderStruct, OrderModel], ids=str)
+def test_libraries_say_themselves_what_does_not_fit(of: Any) -> None:
+    with pytest.raises(bmq.Undecodable, match="customer"):
+        Shape(of).decode(Received(b'{"customer": "seven"}'))
+
+
+def test_an_unknown_or_impossible_content_type_is_undecodable() -> None:
+    with pytest.raises(bmq.Undecodable, match="no codec for 'image/png'") as caught:
+        Shape(Order).decode(Received(b"", {"bmq_content_type": "image/png"}))
+    assert caught.value.content_type == "image/png"
+    with pytest.raises(bmq.Undecodable, match="bmq_content_type is 7, which is no text"):
+        Shape(Order).decode(Received(b"", {"bmq_content_type": 7}))
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.content_type) == (str(caught.value), "image/png")
+
+
+def test_a_check_of_the_type_itself_counts() -> None:
+    with pytest.raises(bmq.Undecodable, match="Positive: 0 is not positive"):
+        Shape(Positive).decode(Received(b'{"number": 0}'))
+
+
+@dataclass
+class Positive:
+    number: int
+
+    def __post_init__(self) -> None:
+        if self.number <= 0:
+            raise ValueError(f"{self.number} is not positive")
+
+
+# ---- what cannot be encoded
+
+
+def test_a_value_of_another_type_is_not_posted() -> None:
+    with pytest.raises(bmq.InvalidPayload, match="a value here is Order, not dict"):
+        Shape(Order).encode({"customer": 7})  # type: ignore[arg-type]
+    with pytest.raises(bmq.InvalidPayload, match="dict cannot be encoded as application/json"):
+        Shape(dict).encode({"x": object()})
+
+
+# ---- types that cannot be used are refused when the program starts
+
+
+@dataclass
+class WithFloat:
+    price: Annotated[float, bmq.Property]
+
+
+@dataclass
+class Twice:
+    a: Annotated[int, bmq.Property("x")]
+    b: Annotated[int, bmq.Property("x")]
+
+
+@dataclass
+class Mixed:
+    a: Annotated[int | str, bmq.Property]
+
+
+@dataclass
+class Reserved:
+    bmq_x: Annotated[int, bmq.Property]
+
+
+@dataclass
+class BadName:
+    a: Annotated[int, bmq.Property("_x")]
+
+
+@dataclass
+class Hidden:
+    _secret: int
+
+
+@dataclass
+class WithSet:
+    names: set[str]
+
+
+@dataclass
+class WithKeys:
+    names: dict[int, str]
+
+
+@pytest.mark.parametrize(
+    ("of", "why"),
+    [
+        (WithFloat, "WithFloat.price cannot be a property: that is bool, int, str, bytes"),
+        (Twice, "Twice has two fields for one property: x, x"),
+        (Mixed, "Mixed.a cannot be a property"),
+        (Reserved, "Reserved.bmq_x: names that begin with bmq_ are reserved"),
+        (BadName, "BadName.a cannot be a property: .*_x"),
+        (Hidden, "Hidden._secret: JSON leaves out names that begin with an underscore"),
+        (WithSet, r"JSON cannot give back set\[str\], in .*WithSet"),
+        (WithKeys, "the keys of JSON objects are strings"),
+        (complex, "JSON cannot give back <class 'complex'>"),
+        (bytes, "bytes are posted and received as they are"),
+    ],
+    ids=str,
+)
+def test_a_type_that_cannot_travel_is_refused(of: Any, why: str) -> None:
+    with pytest.raises(bmq.UsageError, match=why):
+        Shape(of)
+
+
+# ---- filters are checked against the type
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        None, "", "CustomerId == 7", "express", "!express", "express == true", 'grade == "gold"',
+        "exists(note)", "CustomerId + 1 > 7", bmq.P("CustomerId") == 7, bmq.P.express,
+        bmq.TagFilter(any_of=["x"]),
+        'bmq_content_type == "application/json"', bmq.Expression("CustomerId % 2 == 0"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_filters_that_fit(selector: Any) -> None:
+    Shape(Order).check(selector)
+
+
+@pytest.mark.parametrize(
+    ("selector", "why"),
+    [
+        ("CustomrId == 7", "Order has no property CustomrId: did you mean CustomerId?"),
+        ("colour == 7", "Order has no property colour; it has CustomerId, express, grade, note"),
+        ("exists(Colour)", "Order has no property Colour"),
+        ('CustomerId == "7"', "`==` compares an integer with a string: no message would match"),
+        ("express && CustomerId", "`&&` takes a boolean, and this is an integer"),
+        ("-grade == 1", "`-` takes an integer, and this is a string"),
+        ("!CustomerId", "`!` takes a boolean, and this is an integer"),
+        (bmq.P("grade") == 1, "compares a string with an integer"),
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore::bmq.ExpressionWarning")
+def test_filters_that_do_not_fit(selector: Any, why: str) -> None:
+    with pytest.raises(bmq.InvalidExpression) as caught:
+        Shape(Order).check(selector)
+    assert why in str(caught.value)
+    assert "^" in str(caught.value).splitlines()[-1], "a caret shows where"
+
+
+def test_a_binary_property_cannot_be_selected_on() -> None:
+    with pytest.raises(bmq.InvalidExpression, match="raw of WithBytes is binary"):
+        Shape(WithBytes, "application/msgpack").check("exists(raw)")
+
+
+@dataclass
+class WithBytes:
+    raw: Annotated[bytes, bmq.Property]
+
+
+def test_a_type_without_properties_takes_every_filter() -> None:
+    Shape(dict).check("whatever == 1")
+
+
+# ---- CloudEvents
+
+
+def test_a_cloud_event_travels_in_binary_mode() -> None:
+    shape = Shape(bmq.CloudEvent[Order])
+    event = bmq.CloudEvent(
+        data=ORDER, type="order.placed", source="/shop", id="1", subject="7",
+        time=datetime(2026, 1, 2, tzinfo=UTC), extensions={"partitionkey": "7", "retry": 2},
+    )  # fmt: skip
+    data, properties = shape.encode(event)
+    assert json.loads(data)["customer"] == 7
+    assert properties == {
+        "bmq_content_type": "application/json", "CustomerId": 7, "express": True, "grade": "gold",
+        "ce_specversion": "1.0", "ce_id": "1", "ce_source": "/shop", "ce_type": "order.placed",
+        "ce_subject": "7", "ce_time": "2026-01-02T00:00:00+00:00", "ce_partitionkey": "7", "ce_retry": 2,
+    }  # fmt: skip
+    assert shape.decode(Received(data, properties)) == event
+
+
+def test_a_cloud_event_has_an_id_of_its_own_and_what_it_needs() -> None:
+    one, two = (bmq.CloudEvent(data=1, type="t", source="s") for _ in range(2))
+    assert one.id != two.id
+    with pytest.raises(bmq.InvalidArgument, match="an event has a source"):
+        bmq.CloudEvent(data=1, type="t", source="")
+    for name in ("Upper", "with-dash", "id"):
+        with pytest.raises(bmq.InvalidArgument, match="an extension's name"):
+            bmq.CloudEvent(data=1, type="t", source="s", extensions={name: 1})
+
+
+@pytest.mark.parametrize(
+    ("properties", "why"),
+    [
+        ({}, "no ce_specversion"),
+        ({"ce_specversion": "0.3"}, "version '0.3'"),
+        ({"ce_specversion": "1.0", "ce_id": "1"}, "the event has no source, type"),
+        ({"ce_specversion": "1.0", "ce_id": 1}, "ce_id is no text"),
+        (
+            {"ce_specversion": "1.0", "ce_id": "1", "ce_source": "s", "ce_type": "t", "ce_time": "noon"},
+            "noon",
+        ),
+    ],
+)
+def test_what_is_no_cloud_event_is_undecodable(properties: dict[str, Any], why: str) -> None:
+    with pytest.raises(bmq.Undecodable, match=why):
+        Shape(bmq.CloudEvent[dict]).decode(Received(b"{}", properties))  # type: ignore[type-arg]
+
+
+def test_filters_on_cloud_events() -> None:
+    shape = Shape(bmq.CloudEvent[Order])
+    shape.check('ce_type == "order.placed" && CustomerId == 7')
+    shape.check('ce_partitionkey == "7"')
+    with pytest.raises(bmq.InvalidExpression, match="compares a string with an integer"):
+        shape.check("ce_type == 7")
+    with pytest.raises(bmq.InvalidExpression, match=r"CloudEvent\[Order\] has no property Customer"):
+        shape.check("Customer == 7")
+
+
+def test_grades_are_what_they_were() -> None:
+    assert through(Shape(Order), ORDER).grade is Grade.GOLD

@@ -1,0 +1,177 @@
+"""An app's life: what is called before and after, state, inside another program, posting to its own queue."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+import bmq
+from bmq.broker import Broker
+from tests.workers.stage import seen_by
+
+
+async def test_hooks_run_around_the_handlers_with_a_session(broker_uri: str, uri: str) -> None:
+    app = bmq.App(broker_uri)
+    told: list[str] = []
+
+    @app.on_startup
+    async def open_database() -> None:
+        told.append("open")
+        app.state.database = {"rows": 0}
+        await (await app.queue(uri)).post(b"x")
+
+    @app.on_startup
+    def second() -> None:
+        told.append("second")
+
+    @app.on_shutdown
+    async def close_database() -> None:
+        told.append(f"close {app.state.database} {app.session.state.name}")
+
+    @app.on_shutdown
+    def before_that() -> None:
+        told.append("before that")
+
+    @app.consumer(uri)
+    async def handle(message: bmq.Message) -> None:
+        app.state.database["rows"] += 1
+        told.append("handle")
+        app.stop()
+
+    await app.run(signals=False)
+    assert told == ["open", "second", "handle", "before that", "close {'rows': 1} STARTED"]
+
+
+async def test_a_startup_that_fails_ends_the_app_and_what_was_begun_is_ended(
+    broker_uri: str, uri: str
+) -> None:
+    app = bmq.App(broker_uri)
+    told: list[str] = []
+
+    @app.on_startup
+    def fail() -> None:
+        raise OSError("no database")
+
+    @app.on_shutdown
+    def end() -> None:
+        told.append("end")
+
+    @app.consumer(uri)
+    async def handle(message: bmq.Message) -> None:
+        told.append("handle")
+
+    with pytest.raises(OSError, match="no database"):
+        await app.run(signals=False)
+    assert told == ["end"]
+    with pytest.raises(OSError, match="no database"):
+        async with app:
+            told.append("body")
+    assert told == ["end", "end"]
+
+
+async def test_it_runs_inside_another_program(broker_uri: str, uri: str, session: bmq.Session) -> None:
+    app = bmq.App(broker_uri)
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    @app.consumer(uri)
+    async def handle(message: bmq.Message) -> None:
+        begun.set()
+        await end.wait()
+
+    for _ in range(2):  # it can be run again
+        begun.clear()
+        end.clear()
+        async with app as running:
+            assert running is app
+            with pytest.raises(bmq.StateError, match="running already"):
+                await app.run()
+            with pytest.raises(bmq.StateError, match="the app is running"):
+                app.on_startup(print)
+            await (await app.queue(uri)).post(b"1")
+            await begun.wait()
+            asyncio.get_running_loop().call_later(0.01, end.set)
+        assert await seen_by(session, uri) == [], "the handler at work was waited for"
+
+
+async def test_without_a_broker_it_says_so_when_it_is_entered(uri: str) -> None:
+    app = bmq.App("tcp://127.0.0.1:1")
+    app.consumer(uri)(print)
+    with pytest.raises(bmq.ConnectionFailed):
+        async with app:
+            raise AssertionError("not begun")
+
+
+async def test_a_failure_inside_is_told_at_the_end(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
+    async with Broker() as broker:
+        app = bmq.App(broker.uri, reconnect=False)
+
+        @app.consumer(uri)
+        async def handle(message: bmq.Message) -> None: ...
+
+        await app.__aenter__()
+        await broker.stop()
+        while app._running:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        with pytest.raises(bmq.Error):
+            await app.__aexit__(None, None, None)
+
+
+async def test_the_first_connection_is_retried_when_it_is_told_to(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+    attempts = 0
+
+    def delays() -> object:
+        nonlocal attempts
+        while True:
+            attempts += 1
+            yield 0.01
+
+    app = bmq.App(f"tcp://127.0.0.1:{port}", retry_first_connect=True, reconnect_delays=delays)  # type: ignore[arg-type]
+    app.consumer(uri)(print)
+    entering = asyncio.create_task(app.__aenter__())
+    while attempts < 3:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    async with Broker(port=port):
+        await asyncio.wait_for(entering, 30)
+        await app.__aexit__(None, None, None)
+
+
+async def test_a_handler_may_post_to_the_queue_it_is_fed_from(broker_uri: str, uri: str) -> None:
+    app = bmq.App(broker_uri)
+    seen: list[int] = []
+
+    @app.on_startup
+    async def begin() -> None:
+        await (await app.queue(uri)).post(b"0")
+
+    @app.consumer(uri)
+    async def handle(message: bmq.Message) -> None:
+        number = int(message.data)
+        seen.append(number)
+        if number == 3:
+            app.stop()
+        else:
+            await (await app.queue(uri)).post(b"%d" % (number + 1))
+
+    await app.run(signals=False)
+    assert seen == [0, 1, 2, 3]
+
+
+async def test_cancelling_while_it_is_entered_ends_it(uri: str) -> None:
+    app = bmq.App("tcp://127.0.0.1:1", retry_first_connect=True)
+    app.consumer(uri)(print)
+    entering = asyncio.create_task(app.__aenter__())
+    while not app._running:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    entering.cancel()
+    await asyncio.wait([entering])
+    assert entering.cancelled()
+    assert not app._running

@@ -1,0 +1,366 @@
+"""Batches: filled or timed out, confirmed together, failing in part; rate; pause and resume."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pytest
+
+import bmq
+from bmq.workers import Failure
+from tests.workers.conftest import FakeClock
+from tests.workers.stage import Stage, consuming, numbered, post, seen_by
+
+
+@dataclass
+class Order:
+    number: Annotated[int, bmq.Property]
+
+
+# ---- consumer.batches
+
+
+async def test_a_batch_waits_until_it_is_full(stage: Stage) -> None:
+    async with stage.queue.subscribe() as consumer:
+        batches = consumer.batches(max_messages=4, max_wait=60)
+        first = asyncio.ensure_future(anext(batches))
+        for number in range(5):
+            await stage.queue.post(b"%d" % number)
+        assert [message.data for message in await first] == numbered(4)
+
+
+async def test_a_batch_waits_no_longer_than_it_may(stage: Stage) -> None:
+    async with stage.queue.subscribe() as consumer:
+        await post(stage.queue, b"0", b"1")
+        began = time.monotonic()
+        batch = await anext(consumer.batches(max_messages=100, max_wait=0.05))
+        assert [message.data for message in batch] == [b"0", b"1"]
+        assert time.monotonic() - began >= 0.04
+
+
+async def test_a_batch_does_not_wait_for_what_the_limits_keep_away(stage: Stage) -> None:
+    async with stage.queue.subscribe(max_unconfirmed_messages=2) as consumer:
+        await post(stage.queue, *numbered(5))
+        batch = await asyncio.wait_for(anext(consumer.batches(max_messages=100, max_wait=600)), 10)
+        assert len(batch) == 2
+
+
+async def test_cancelling_loses_nothing_of_a_batch_that_fills(stage: Stage) -> None:
+    async with stage.queue.subscribe() as consumer:
+        waiting = asyncio.ensure_future(anext(consumer.batches(max_messages=3, max_wait=600)))
+        await post(stage.queue, b"0", b"1")
+        while consumer.buffered < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        await post(stage.queue, b"2")
+        assert [message.data for message in await anext(consumer.batches(3, 600))] == numbered(3)
+
+
+async def test_a_closed_consumer_gives_what_it_has_or_ends(stage: Stage) -> None:
+    async with stage.queue.subscribe() as consumer:
+        waiting = asyncio.ensure_future(anext(consumer.batches(max_messages=3, max_wait=600)))
+        await asyncio.sleep(0)
+    with pytest.raises(StopAsyncIteration):
+        await waiting
+
+
+async def test_impossible_bounds_are_refused(stage: Stage) -> None:
+    for bounds in ((0, 1.0), (1, -1.0)):
+        with pytest.raises(bmq.UsageError, match="a batch has 1 message or more"):
+            stage.queue.subscribe().batches(*bounds)
+
+
+# ---- handlers of batches
+
+
+class Service:
+    """An app with one handler of batches."""
+
+    def __init__(self, broker: str, uri: str, session: bmq.Session, clock: FakeClock) -> None:
+        self.app = bmq.App(broker, on_error=lambda failure: self.failures.append(failure), clock=clock)
+        self.uri = uri
+        self.session = session
+        self.seen: asyncio.Queue[Any] = asyncio.Queue()
+        self.failures: list[Failure] = []
+
+    async def post(self, *items: Any) -> None:
+        queue = await self.session.open_queue(self.uri, write=True)
+        await queue.post_many(items)
+        await queue.close()
+
+
+@pytest.fixture
+def service(broker_uri: str, uri: str, session: bmq.Session, clock: FakeClock) -> Service:
+    return Service(broker_uri, uri, session, clock)
+
+
+async def test_a_handler_gets_lists_and_all_is_confirmed(service: Service) -> None:
+    @service.app.batch_consumer(service.uri, max_messages=3, max_wait=0.05)
+    async def load(messages: list[bmq.Message]) -> None:
+        service.seen.put_nowait([message.data for message in messages])
+
+    await service.post(*numbered(7))
+    async with service.app:
+        assert [await service.seen.get() for _ in range(3)] == [numbered(7)[:3], numbered(7)[3:6], [b"6"]]
+    assert await seen_by(service.session, service.uri) == []
+
+
+async def test_values_in_a_thread_with_their_messages(service: Service) -> None:
+    loop = asyncio.get_running_loop()
+
+    @service.app.batch_consumer(service.uri, max_messages=2, subscription="number < 2")
+    def load(orders: list[Order], messages: list[bmq.Message]) -> None:
+        found = (orders, [message.properties["number"] for message in messages])
+        loop.call_soon_threadsafe(service.seen.put_nowait, found)
+
+    queue = await service.session.open_queue(service.uri, write=True)
+    await queue.typed(Order).post_many(Order(number) for number in range(3))
+    async with service.app:
+        assert await service.seen.get() == ([Order(0), Order(1)], [0, 1])
+    await queue.close()
+    assert len(await seen_by(service.session, service.uri)) == 1
+
+
+async def test_a_batch_that_failed_is_tried_again_as_a_whole(
+    service: Service, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    @service.app.batch_consumer(service.uri, max_messages=3, max_wait=5, retry=bmq.Backoff(every=7))
+    async def load(messages: list[bmq.Message]) -> None:
+        service.seen.put_nowait([message.data for message in messages])
+        if service.seen.qsize() == 1:
+            raise ConnectionError("away")
+
+    await service.post(*numbered(3))
+    caplog.set_level(logging.WARNING, "bmq.workers")
+    async with service.app:
+        while service.seen.qsize() < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    assert [service.seen.get_nowait() for _ in range(2)] == [numbered(3)] * 2
+    assert clock.slept == [7]
+    assert [(each.attempt, each.retry_in) for each in service.failures] == [(1, 7.0)] * 3
+    (record,) = caplog.records
+    assert "failed on 3 messages of a batch of 3" in record.getMessage()
+    assert "attempt 1; again in 7 s: ConnectionError: away" in record.getMessage()
+    assert await seen_by(service.session, service.uri) == []
+
+
+async def test_what_failed_in_part_is_tried_again_alone_and_given_up_one_by_one(
+    service: Service, clock: FakeClock
+) -> None:
+    dead = service.uri + ".dead"
+    policy = bmq.Backoff(every=1, retries=1, then=bmq.DeadLetter(dead))
+
+    @service.app.batch_consumer(service.uri, max_messages=4, max_wait=5, retry=policy)
+    async def load(orders: list[Order]) -> None:
+        numbers = [order.number for order in orders]
+        service.seen.put_nowait(numbers)
+        failed = {index: ValueError(f"no {number}") for index, number in enumerate(numbers) if number % 2}
+        if failed:
+            raise bmq.PartlyFailed(failed)
+
+    queue = await service.session.open_queue(service.uri, write=True)
+    letters = await service.session.open_queue(dead, read=True)
+    await queue.typed(Order).post_many(Order(number) for number in range(4))
+    async with service.app:
+        found = [await letters.receive(timeout=10) for _ in range(2)]
+    assert [service.seen.get_nowait() for _ in range(2)] == [[0, 1, 2, 3], [1, 3]]
+    assert [each.properties["deadletter.error"] for each in found] == ["ValueError: no 1", "ValueError: no 3"]
+    assert [each.properties["deadletter.attempts"] for each in found] == [2, 2]
+    await queue.close()
+    assert await seen_by(service.session, service.uri) == []
+
+
+async def test_what_is_no_value_is_put_aside_and_the_others_are_handled(service: Service) -> None:
+    dead = service.uri + ".dead"
+    policy = bmq.Backoff(every=1, then=bmq.DeadLetter(dead))
+
+    @service.app.batch_consumer(service.uri, max_messages=3, max_wait=5, retry=policy)
+    async def load(orders: list[Order]) -> None:
+        service.seen.put_nowait(orders)
+
+    letters = await service.session.open_queue(dead, read=True)
+    await service.post(b'{"number": 1}', b"no JSON", b'{"number": 2}')
+    async with service.app:
+        assert await service.seen.get() == [Order(1), Order(2)]
+        assert (await letters.receive(timeout=10)).data == b"no JSON"
+
+
+async def test_an_index_that_is_not_there_fails_the_whole_batch(service: Service) -> None:
+    @service.app.batch_consumer(service.uri, max_messages=1, retry=bmq.NoRetry("discard"))
+    async def load(messages: list[bmq.Message]) -> None:
+        raise bmq.PartlyFailed({5: ValueError("x")})
+
+    await service.post(b"0")
+    async with service.app:
+        while not service.failures:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    assert "PartlyFailed names [5], and the batch has 1 messages" in str(service.failures[0].error)
+
+
+def nothing() -> None: ...
+def one_value(order: Order) -> None: ...
+def messages_twice(one: list[bmq.Message], two: list[bmq.Message]) -> None: ...
+def of_messages(messages: list[bmq.Message]) -> None: ...
+def of_orders(orders: list[Order]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "options", "why"),
+    [
+        (nothing, {}, "nothing handles batches: it takes a list of messages"),
+        (one_value, {}, "one_value handles batches"),
+        (messages_twice, {}, "messages_twice takes messages as they are"),
+        (of_messages, {"codec": "application/json"}, "of_messages takes messages as they are"),
+        (of_orders, {"subscription": "numbr == 1"}, "Order has no property numbr"),
+        (
+            of_orders,
+            {"max_messages": 10, "max_unconfirmed_messages": 9},
+            "a batch of 10 is never full where 9",
+        ),
+        (of_orders, {"max_messages": 0}, "a batch has 1 message or more"),
+        (of_orders, {"rate": 0}, "rate is a number a second, above 0"),
+        (7, {}, "a handler of batches is a function"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_when_it_is_registered(handler: Any, options: Any, why: str) -> None:
+    with pytest.raises(bmq.UsageError, match=why):
+        bmq.App().batch_consumer("bmq://d.e/q", **options)(handler)
+
+
+async def test_a_batch_at_work_when_the_app_ends_is_finished_and_the_rest_goes_back(service: Service) -> None:
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    @service.app.batch_consumer(service.uri, max_messages=2, max_wait=5)
+    async def load(messages: list[bmq.Message]) -> None:
+        begun.set()
+        await end.wait()
+
+    await service.post(*numbered(4))
+    async with service.app:
+        await begun.wait()
+        service.app.stop()
+        end.set()
+    assert await seen_by(service.session, service.uri) == [b"2", b"3"]
+
+
+# ---- rate
+
+
+async def timed(work: Callable[[], Any]) -> float:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await work()
+    return loop.time() - began
+
+
+async def test_a_producer_posts_so_many_a_second(stage: Stage) -> None:
+    async def coming() -> AsyncIterator[bytes]:
+        for payload in numbered(20):
+            yield payload
+
+    for items in (numbered(20), coming()):
+        took = await timed(lambda items=items: stage.queue.post_many(items, rate=100))
+        assert took >= 0.17
+    assert await timed(lambda: stage.queue.post_many(numbered(20), rate=1e9)) < 5
+    with pytest.raises(bmq.UsageError, match="rate is a number a second, above 0, not -1"):
+        await stage.queue.post_many([b"x"], rate=-1)
+
+
+@pytest.mark.parametrize("key", [None, lambda message: message.data])
+async def test_a_consumer_takes_so_many_a_second(stage: Stage, key: Any) -> None:
+    async def work() -> None:
+        async with consuming(stage.queue, stage.handle, rate=100, key=key, concurrency=3):
+            await stage.next(20)
+
+    await post(stage.queue, *numbered(20))
+    assert await timed(work) >= 0.16
+
+
+async def test_what_waits_for_its_turn_is_given_back_in_the_end(stage: Stage) -> None:
+    await post(stage.queue, *numbered(3))
+    async with stage.queue.subscribe() as consumer:
+        async with consuming(consumer, stage.handle, rate=0.001):
+            assert await stage.next(1) == [b"0"]
+            while consumer.buffered > 1:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert [message.data for message in await consumer.receive_many(timeout=10)] == [b"1", b"2"]
+
+
+# ---- pause and resume
+
+
+async def test_a_paused_consumer_gets_nothing_and_goes_on_where_it_was(
+    stage: Stage, other_session: bmq.Session
+) -> None:
+    async with stage.queue.subscribe() as consumer:
+        await post(stage.queue, *numbered(2))
+        assert (await consumer.receive(timeout=10)).data == b"0"
+        await consumer.pause()
+        assert consumer.paused
+        assert consumer.receive_nowait() is None
+        waiting = asyncio.ensure_future(consumer.receive())
+        other = await other_session.open_queue(stage.queue.uri, read=True)
+        await post(stage.queue, b"2")
+        message = await other.receive(timeout=10)
+        assert message.data == b"2", "the broker delivers to others"
+        message.confirm()
+        await other.close()
+        assert not waiting.done()
+        await consumer.resume()
+        assert (await asyncio.wait_for(waiting, 10)).data == b"1", "what was delivered before"
+        await post(stage.queue, b"3")
+        assert (await consumer.receive(timeout=10)).data == b"3"
+
+
+async def test_who_waits_at_a_paused_consumer_ends_when_the_queue_is_closed(stage: Stage) -> None:
+    consumer = await stage.queue.subscribe()
+    await consumer.pause()
+    await consumer.pause()
+    waiting = asyncio.ensure_future(consumer.receive())
+    await asyncio.sleep(0)
+    await stage.queue.close()
+    with pytest.raises(bmq.QueueClosed):
+        await asyncio.wait_for(waiting, 10)
+    with pytest.raises(bmq.QueueClosed):
+        await consumer.resume()
+
+
+async def test_an_app_pauses_a_handler_and_goes_on(broker_uri: str, uri: str, session: bmq.Session) -> None:
+    app = bmq.App(broker_uri)
+    seen: asyncio.Queue[bytes] = asyncio.Queue()
+
+    @app.consumer(uri)
+    async def handle(message: bmq.Message) -> None:
+        seen.put_nowait(message.data)
+
+    with pytest.raises(bmq.StateError, match="only while it runs"):
+        await app.pause()
+    queue = await session.open_queue(uri, write=True)
+    async with app:
+        await queue.post(b"1")
+        assert await seen.get() == b"1"
+        await app.pause(handle)
+        await queue.post(b"2")
+        other = await session.open_queue(uri, read=True)
+        assert (await other.receive(timeout=10)).data == b"2"
+        await other.close()
+        await app.resume()
+        assert await seen.get() == b"2"
+        with pytest.raises(bmq.StateError, match="no handler of this app"):
+            await app.pause(lambda message: None)
+
+
+async def test_messages_put_back_come_first_and_in_order(stage: Stage) -> None:
+    async with stage.queue.subscribe() as consumer:
+        await post(stage.queue, *numbered(6))
+        taken = [await consumer.receive(timeout=10) for _ in range(4)]
+        taken[1].confirm()
+        consumer.put_back(taken[2:])
+        consumer.put_back(taken[:2])
+        assert [(await consumer.receive(timeout=10)).data for _ in range(5)] == [b"0", b"2", b"3", b"4", b"5"]

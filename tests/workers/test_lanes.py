@@ -1,0 +1,374 @@
+"""Lanes: messages of one key one after another, whatever happens; different keys side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+from collections import defaultdict
+from collections.abc import Hashable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+import bmq
+from bmq.testing import FaultProxy
+from bmq.workers._lanes import Lanes
+from tests.workers.conftest import FakeClock
+from tests.workers.stage import Stage, consuming, post, seen_by
+from tests.workers.test_typed import Order
+
+KEYS = [None, "a", "b", ("c", 1)]
+
+
+# ---- the lanes themselves
+
+
+class EveryWay(RuleBasedStateMachine):
+    """Lanes beside a list: an item is taken when it is the first of its key, and no other of it is taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lanes: Lanes[int] = Lanes()
+        self.model: list[tuple[Hashable, int]] = []
+        self.taken: dict[Hashable, int] = {}
+        self.added = 0
+
+    @rule(key=st.sampled_from(KEYS))
+    def add(self, key: Hashable) -> None:
+        self.added += 1
+        self.lanes.add(key, self.added)
+        self.model.append((key, self.added))
+
+    @precondition(lambda self: self.lanes.ready)
+    @rule()
+    def take(self) -> None:
+        key, item = self.lanes.take()
+        assert key not in self.taken
+        assert item == next(number for other, number in self.model if other == key)
+        self.taken[key] = item
+
+    @precondition(lambda self: self.taken)
+    @rule(data=st.data(), again=st.booleans())
+    def give_back(self, data: st.DataObject, again: bool) -> None:
+        key = data.draw(st.sampled_from(sorted(self.taken, key=str)))
+        item = self.taken.pop(key)
+        if again:
+            self.lanes.again(key)
+        else:
+            self.lanes.done(key)
+            self.model.remove((key, item))
+
+    @rule()
+    def clear(self) -> None:
+        assert sorted(self.lanes.clear()) == [number for _, number in self.model]
+        self.model.clear()
+        self.taken.clear()
+
+    @invariant()
+    def every_key_that_is_not_taken_is_ready_and_idle_ones_are_gone(self) -> None:
+        keys = {key for key, _ in self.model}
+        assert len(self.lanes) == len(keys)
+        assert self.lanes.ready == len(keys - set(self.taken))
+
+
+TestEveryWay = EveryWay.TestCase
+TestEveryWay.settings = settings(max_examples=50, stateful_step_count=30)
+
+
+@given(st.lists(st.integers(0, 3), max_size=60))
+def test_lanes_take_turns(keys: list[int]) -> None:
+    """However much one key has, another waits for one of its items at most."""
+    lanes: Lanes[int] = Lanes()
+    for number, key in enumerate(keys):
+        lanes.add(key, number)
+    turns: list[Hashable] = []
+    while lanes.ready:
+        key, _ = lanes.take()
+        turns.append(key)
+        lanes.done(key)
+    left = {key: keys.count(key) for key in keys}
+    since: dict[Hashable, int] = {}
+    for key in turns:
+        for other in left:
+            if other != key and left[other]:
+                since[other] = since.get(other, 0) + 1
+                assert since[other] <= len(left)
+        left[key] = left[key] - 1  # type: ignore[index]
+        since[key] = 0
+
+
+# ---- workers
+
+
+async def fill(stage: Stage, *keys: str | None) -> None:
+    """Post messages with these keys, numbered from 0."""
+    await stage.queue.post_many(
+        bmq.PutMessage(b"%d" % number, {} if key is None else {"key": key}) for number, key in enumerate(keys)
+    )
+
+
+class Record:
+    """A handler that notes what it does, and whether two messages of a key were ever at work together."""
+
+    def __init__(self, expected: int) -> None:
+        self.done: dict[Any, list[int]] = defaultdict(list)
+        self.at_work: set[Any] = set()
+        self.most = 0
+        self.left = expected
+        self.finished = asyncio.Event()
+
+    async def handle(self, message: bmq.Message) -> None:
+        key = message.properties.get("key")
+        assert key not in self.at_work, "two of one key"
+        self.at_work.add(key)
+        self.most = max(self.most, len(self.at_work))
+        try:
+            await self.attempt(message)
+        finally:
+            self.at_work.discard(key)
+        if int(message.data) not in self.done[key]:
+            self.left -= 1
+        self.done[key].append(int(message.data))
+        if not self.left:
+            self.finished.set()
+
+    async def attempt(self, message: bmq.Message) -> None:
+        await asyncio.sleep(0)
+
+
+async def test_one_key_in_order_and_different_keys_side_by_side(stage: Stage) -> None:
+    record = Record(40)
+    await fill(stage, *"abcd" * 10)
+    async with consuming(stage.queue, record.handle, concurrency=8, key="key"):
+        await asyncio.wait_for(record.finished.wait(), 30)
+    assert record.done == {key: list(range(start, 40, 4)) for start, key in enumerate("abcd")}
+    assert record.most == 4
+
+
+async def test_the_key_may_be_a_function_of_the_message(stage: Stage) -> None:
+    seen: list[bytes] = []
+    both = asyncio.Event()
+
+    async def handle(message: bmq.Message) -> None:
+        seen.append(message.data)
+        if message.data == b"0":
+            await both.wait()  # 2 and 4 are of its lane, and wait
+        if message.data == b"3":
+            both.set()
+
+    await post(stage.queue, *(b"%d" % number for number in range(5)))
+    async with consuming(stage.queue, handle, concurrency=2, key=lambda message: int(message.data) % 2):
+        await asyncio.wait_for(both.wait(), 30)
+        while len(seen) < 5:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert seen == [b"0", b"1", b"3", b"2", b"4"]
+
+
+async def test_messages_without_the_property_keep_their_order_too(stage: Stage) -> None:
+    record = Record(10)
+    await fill(stage, *[None] * 10)
+    async with consuming(stage.queue, record.handle, concurrency=8, key="key"):
+        await asyncio.wait_for(record.finished.wait(), 30)
+    assert record.done == {None: list(range(10))}
+
+
+async def test_a_retry_holds_its_own_key_and_no_worker(stage: Stage) -> None:
+    """With one worker for two keys: while a message of one rests, the other key goes on."""
+    resting, go_on = asyncio.Event(), asyncio.Event()
+    seen: list[tuple[int, int]] = []
+    attempts = defaultdict[int, int](int)
+
+    class Clock(FakeClock):
+        async def sleep(self, seconds: float) -> None:
+            resting.set()
+            await go_on.wait()
+
+    async def handle(message: bmq.Message) -> None:
+        number = int(message.data)
+        attempts[number] += 1
+        seen.append((number, attempts[number]))
+        if (number, attempts[number]) == (0, 1):
+            raise ConnectionError("away")
+        if number == 3:
+            await resting.wait()
+            go_on.set()
+
+    await fill(stage, "a", "a", "b", "b")
+    async with consuming(
+        stage.queue, handle, concurrency=1, key="key", retry=bmq.Backoff(every=5), clock=Clock()
+    ):
+        while len(seen) < 5:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    assert seen == [(0, 1), (2, 1), (3, 1), (0, 2), (1, 1)]
+
+
+async def test_a_key_that_has_most_of_the_messages_does_not_starve_others(stage: Stage) -> None:
+    order: list[Any] = []
+    finished = asyncio.Event()
+
+    async def handle(message: bmq.Message) -> None:
+        order.append(message.properties["key"])
+        await asyncio.sleep(0)
+        if len(order) == 104:
+            finished.set()
+
+    await fill(stage, *["hot"] * 100, "a", "b", "c", "d")
+    async with consuming(stage.queue, handle, concurrency=2, key="key", max_unconfirmed_messages=104):
+        await asyncio.wait_for(finished.wait(), 30)
+    assert {"a", "b", "c", "d"} <= set(order[:12]), order
+
+
+async def test_idle_keys_are_forgotten(stage: Stage) -> None:
+    before = {id(each) for each in gc.get_objects() if isinstance(each, Lanes)}
+    finished = Record(300)
+    await fill(stage, *(f"key {number}" for number in range(300)))
+    async with consuming(stage.queue, finished.handle, concurrency=4, key="key"):
+        await asyncio.wait_for(finished.finished.wait(), 30)
+        while finished.at_work:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        lanes = [each for each in gc.get_objects() if isinstance(each, Lanes) and id(each) not in before]
+        assert [len(each) for each in lanes] == [0]
+
+
+async def test_there_is_no_task_per_message(stage: Stage) -> None:
+    record = Record(200)
+    before = len(asyncio.all_tasks())
+    most = 0
+
+    async def handle(message: bmq.Message) -> None:
+        nonlocal most
+        most = max(most, len(asyncio.all_tasks()))
+        await record.handle(message)
+
+    await fill(stage, *(str(number % 50) for number in range(200)))
+    async with consuming(stage.queue, handle, concurrency=4, key="key"):
+        await asyncio.wait_for(record.finished.wait(), 30)
+    assert most < before + 10, "consume(), its workers, and one that puts messages into lanes; no more"
+
+
+@pytest.mark.parametrize("key", [lambda message: 1 / 0, lambda message: []], ids=["raises", "unhashable"])
+async def test_a_key_that_cannot_be_had_is_an_attempt_that_failed(
+    stage: Stage, other_session: bmq.Session, key: Any
+) -> None:
+    failures: asyncio.Queue[bmq.workers.Failure] = asyncio.Queue()
+    await post(stage.queue, b"x", b"y")
+    policy = bmq.NoRetry(then="discard")
+    async with consuming(
+        stage.queue, stage.handle, key=key, concurrency=2, retry=policy, on_error=failures.put_nowait
+    ):
+        found = {(await failures.get()).message.data for _ in range(2)}
+    assert found == {b"x", b"y"}
+    assert stage.seen.empty()
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == []
+
+
+async def test_what_no_handler_has_seen_is_given_back_in_order(stage: Stage) -> None:
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: bmq.Message) -> None:
+        begun.set()
+        await end.wait()
+
+    await fill(stage, *"aabbaabb")
+    async with stage.queue.subscribe() as consumer:
+        task = asyncio.create_task(bmq.consume(consumer, handle, concurrency=1, key="key"))
+        await begun.wait()
+        while consumer.buffered:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.sleep(0)
+        end.set()
+        await asyncio.wait([task])
+        assert [message.data for message in await consumer.receive_many(100, timeout=10)] == [
+            b"%d" % number for number in range(1, 8)
+        ]
+
+
+async def test_the_order_starts_anew_on_the_same_queue(stage: Stage) -> None:
+    """What one consume() gives back, the next one gets, before what came later."""
+    first = asyncio.Event()
+    seen: list[int] = []
+
+    async def slow(message: bmq.Message) -> None:
+        seen.append(int(message.data))
+        first.set()
+
+    await fill(stage, *"aaaa")
+    task = asyncio.create_task(bmq.consume(stage.queue, slow, concurrency=4, key="key"))
+    await first.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    await stage.queue.post(b"4", properties={"key": "a"})
+    record = Record(5 - len(seen))
+    async with consuming(stage.queue, record.handle, concurrency=4, key="key"):
+        await asyncio.wait_for(record.finished.wait(), 30)
+    assert seen + record.done["a"] == [0, 1, 2, 3, 4]
+
+
+def test_a_key_is_checked_when_the_handler_is_registered() -> None:
+    async def handle(order: Order) -> None: ...
+
+    for key, why in ((7, "not 7"), ("", "it is empty"), ("numbr", "did you mean number")):
+        with pytest.raises(bmq.UsageError, match=why):
+            bmq.App().consumer("bmq://d.e/q", key=key)(handle)  # type: ignore[arg-type]
+    bmq.App().consumer("bmq://d.e/q", key="number", concurrency=64)(handle)
+
+
+# ---- the property: order per key, whatever happens to attempts and to the connection
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_order_per_key_under_retries_redeliveries_and_reconnects(
+    broker_uri: str, uri: str, seed: int
+) -> None:
+    """Random keys, failures, durations and cuts: per key, first successes come in the order of posting."""
+    random_ = random.Random(seed)
+    count = 300
+    keys = [f"k{random_.randrange(1 + seed)}" for _ in range(count)]
+    failing = {number: random_.randrange(1, 4) for number in range(count) if random_.random() < 0.2}
+    cuts = sorted(random_.sample(range(20, count), 4))
+    attempts = defaultdict[int, int](int)
+
+    class Chaotic(Record):
+        async def attempt(self, message: bmq.Message) -> None:
+            number = int(message.data)
+            attempts[number] += 1
+            for _ in range(random_.randrange(4)):
+                await asyncio.sleep(0)
+            if cuts and count - self.left >= cuts[0]:
+                cuts.pop(0)
+                proxy.cut(reset=random_.random() < 0.5)
+                await asyncio.sleep(0)
+            if attempts[number] <= failing.get(number, 0):
+                raise ConnectionError("away")
+
+    record = Chaotic(count)
+    async with (
+        FaultProxy(broker_uri) as proxy,
+        bmq.connect(broker_uri) as producer,
+        bmq.connect(proxy.uri, reconnect_delays=lambda: iter([0.0] * 1000)) as session,
+    ):
+        posting = await producer.open_queue(uri, write=True)
+        await posting.post_many(
+            bmq.PutMessage(b"%d" % number, {"key": key}) for number, key in enumerate(keys)
+        )
+        queue = await session.open_queue(uri, read=True, default_subscription=False)
+        async with consuming(
+            queue,
+            record.handle,
+            concurrency=8,
+            key="key",
+            retry=bmq.Backoff(every=0, retries=9),
+            max_unconfirmed_messages=random_.choice([10, 50, 1000]),
+        ):
+            await asyncio.wait_for(record.finished.wait(), 60)
+        assert not cuts
+    for key, done in record.done.items():
+        expected = [number for number in range(count) if keys[number] == key]
+        assert list(dict.fromkeys(done)) == expected

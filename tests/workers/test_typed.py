@@ -1,0 +1,245 @@
+"""Handlers of values: what they are given, what becomes of what has no value, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pytest
+
+import bmq
+from tests.workers.conftest import FakeClock
+from tests.workers.stage import Stage, consuming, seen_by
+
+if TYPE_CHECKING:
+    from bmq import Message
+
+DEAD = "bmq://bmq.test.mem.priority/dead"
+
+
+@dataclass
+class Order:
+    number: Annotated[int, bmq.Property]
+    address: str = ""
+
+
+@pytest.fixture
+def seen() -> asyncio.Queue[Any]:
+    return asyncio.Queue()
+
+
+async def post(stage: Stage, *numbers: int) -> None:
+    await stage.queue.typed(Order).post_many(Order(number) for number in numbers)
+
+
+# ---- what a handler is given
+
+
+async def test_a_value(stage: Stage, seen: asyncio.Queue[Any]) -> None:
+    async def handle(order: Order) -> None:
+        seen.put_nowait(order)
+
+    await post(stage, 1)
+    async with consuming(stage.queue, handle):
+        assert await seen.get() == Order(1)
+
+
+async def test_a_value_and_its_message(stage: Stage, seen: asyncio.Queue[Any]) -> None:
+    async def handle(order: Order, message: bmq.Message) -> None:
+        seen.put_nowait((order, message.properties["number"]))
+
+    await post(stage, 1)
+    async with consuming(stage.queue, handle, subscription="number > 0"):
+        assert await seen.get() == (Order(1), 1)
+
+
+async def test_a_message_with_its_value(stage: Stage, seen: asyncio.Queue[Any]) -> None:
+    async def handle(message: bmq.TypedMessage[Order]) -> None:
+        seen.put_nowait((message.value, message.guid))
+
+    ack = await stage.queue.typed(Order).post(Order(1))
+    async with consuming(stage.queue, handle):
+        assert await seen.get() == (Order(1), ack.guid)
+
+
+async def test_in_a_thread(stage: Stage, seen: asyncio.Queue[Any]) -> None:
+    loop = asyncio.get_running_loop()
+
+    def handle(order: Order, message: bmq.Message) -> None:
+        loop.call_soon_threadsafe(seen.put_nowait, (order, message.data))
+
+    await post(stage, 1)
+    async with consuming(stage.queue, handle):
+        assert await seen.get() == (Order(1), b'{"number":1,"address":""}')
+
+
+async def test_a_method_a_partial_and_an_object_are_looked_into(
+    stage: Stage, seen: asyncio.Queue[Any]
+) -> None:
+    class Service:
+        async def handle(self, order: Order) -> None:
+            seen.put_nowait(("method", order))
+
+        async def __call__(self, order: Order, message: bmq.Message) -> None:
+            seen.put_nowait(("object", order))
+
+    async def named(name: str, order: Order) -> None:
+        seen.put_nowait((name, order))
+
+    for handler, name in (
+        (Service().handle, "method"),
+        (Service(), "object"),
+        (functools.partial(named, "partial"), "partial"),
+    ):
+        await post(stage, 1)
+        async with consuming(stage.queue, handler):
+            assert await seen.get() == (name, Order(1))
+
+
+async def test_a_handler_of_messages_may_import_the_name_for_type_checkers_alone(stage: Stage) -> None:
+    async def handle(message: Message) -> None:
+        await stage.handle(message)
+
+    await stage.queue.post(b"x")
+    async with consuming(stage.queue, handle):
+        assert await stage.next(1) == [b"x"]
+
+
+async def test_another_codec(stage: Stage, seen: asyncio.Queue[Any]) -> None:
+    async def handle(order: Order) -> None:
+        seen.put_nowait(order)
+
+    data, _ = bmq.codecs.Shape(Order, "application/msgpack").encode(Order(1))
+    await stage.queue.post(data)  # says nothing
+    async with consuming(stage.queue, handle, codec="application/msgpack"):
+        assert await seen.get() == Order(1)
+
+
+# ---- what has no value
+
+
+async def test_it_goes_to_the_dead_letters_with_the_reason_and_is_not_tried_again(
+    stage: Stage, session: bmq.Session, seen: asyncio.Queue[Any], clock: FakeClock
+) -> None:
+    async def handle(order: Order) -> None:
+        seen.put_nowait(order)
+
+    dead = await session.open_queue(stage.queue.uri + ".dead", read=True, write=True)
+    await stage.queue.post(b"no JSON", properties={"x": 1})
+    await post(stage, 1)
+    policy = bmq.Backoff(every=5, retries=9, then=bmq.DeadLetter(dead))
+    async with consuming(stage.queue, handle, retry=policy, clock=clock):
+        assert await seen.get() == Order(1)
+        letter = await dead.receive(timeout=10)
+    assert clock.slept == []
+    assert letter.data == b"no JSON"
+    assert str(letter.properties["deadletter.error"]).startswith(
+        "Undecodable: no Order (application/json, by d"
+    )
+    assert letter.properties["deadletter.attempts"] == 1
+    assert letter.properties["x"] == 1
+
+
+async def test_without_a_policy_it_stays_in_the_queue(
+    stage: Stage, other_session: bmq.Session, seen: asyncio.Queue[Any], clock: FakeClock
+) -> None:
+    async def handle(order: Order) -> None:
+        seen.put_nowait(order)
+
+    await stage.queue.post(b"no JSON")
+    await post(stage, 1)
+    async with consuming(stage.queue, handle, clock=clock):
+        assert await seen.get() == Order(1)
+    assert clock.slept == []
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == [b"no JSON"]
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_it_goes_to_a_handler_for_it(
+    stage: Stage, other_session: bmq.Session, seen: asyncio.Queue[Any], threaded: bool
+) -> None:
+    loop = asyncio.get_running_loop()
+
+    async def handle(order: Order) -> None:
+        raise AssertionError("never called")
+
+    async def undecodable(message: bmq.Message, error: bmq.Undecodable) -> None:
+        seen.put_nowait((message.data, error.content_type))
+
+    def handle_in_thread(order: Order) -> None:
+        raise AssertionError("never called")
+
+    def undecodable_in_thread(message: bmq.Message, error: bmq.Undecodable) -> None:
+        loop.call_soon_threadsafe(seen.put_nowait, (message.data, error.content_type))
+
+    await stage.queue.post(b"x", properties={"bmq_content_type": "image/png"})
+    pair = (handle_in_thread, undecodable_in_thread) if threaded else (handle, undecodable)
+    async with consuming(stage.queue, pair[0], undecodable=pair[1]):
+        assert await seen.get() == (b"x", "image/png")
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == [], "handled, so confirmed"
+
+
+# ---- an app, and what it refuses before it starts
+
+
+async def test_an_app_decodes(broker_uri: str, uri: str, seen: asyncio.Queue[Any]) -> None:
+    app = bmq.App(broker_uri)
+
+    @app.consumer(uri, subscription="number == 1")
+    async def handle(order: Order, message: bmq.Message) -> None:
+        seen.put_nowait(order)
+        app.stop()
+
+    async with bmq.connect(broker_uri) as session:
+        await (await session.open_queue(uri, write=True)).typed(Order).post_many([Order(2), Order(1)])
+    await app.run(signals=False)
+    assert seen.get_nowait() == Order(1)
+
+
+def test_a_filter_that_does_not_fit_is_refused_when_the_handler_is_registered() -> None:
+    async def handle(order: Order) -> None: ...
+
+    with pytest.raises(bmq.InvalidExpression, match=r"Order has no property numbr: did you mean number\?"):
+        bmq.App().consumer("bmq://d.e/q", subscription="numbr == 1")(handle)
+
+
+async def test_of_a_consumer_too(stage: Stage) -> None:
+    async def handle(order: Order) -> None: ...
+
+    with pytest.raises(bmq.InvalidExpression, match="compares an integer with a string"):
+        await bmq.consume(stage.queue.subscribe('number == "1"'), handle)
+
+
+async def nothing_said(value, message) -> None: ...  # type: ignore[no-untyped-def]
+async def three(order: Order, message: bmq.Message, more: int) -> None: ...
+async def wrong_second(order: Order, number: int) -> None: ...
+async def two_messages(one: bmq.Message, two: bmq.Message) -> None: ...
+async def of_bytes(data: bytes) -> None: ...
+async def unknown(order: Unknown) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+def in_a_thread(order: Order) -> None: ...
+async def of_messages(message: bmq.Message) -> None: ...
+async def say(message: bmq.Message, error: bmq.Undecodable) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "options", "why"),
+    [
+        (nothing_said, {}, "nothing_said takes two arguments, and its first does not say what it is"),
+        (three, {}, "three takes 3 arguments: a handler takes a message, a value, or a value and"),
+        (wrong_second, {}, "wrong_second takes 2 arguments"),
+        (two_messages, {}, "its first does not say what it is"),
+        (of_bytes, {}, "bytes are posted and received as they are"),
+        (unknown, {}, "unknown takes a value of a type that cannot be found: name 'Unknown' is not defined"),
+        (in_a_thread, {"undecodable": say}, "in_a_thread and say are not alike"),
+        (of_messages, {"undecodable": say}, "of_messages takes messages as they are"),
+        (of_messages, {"codec": "application/msgpack"}, "of_messages takes messages as they are"),
+        (7, {}, "a handler is a function that takes a message, not 7"),
+    ],
+)  # fmt: skip
+def test_a_handler_that_cannot_be_called_is_refused(handler: Any, options: Any, why: str) -> None:
+    with pytest.raises(bmq.UsageError, match=why):
+        bmq.App().consumer("bmq://d.e/q", **options)(handler)
