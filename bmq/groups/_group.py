@@ -13,9 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from bmq import events
-from bmq.client._deadline import within
 from bmq.client.message import Message
-from bmq.errors import QueueClosed, UsageError
+from bmq.errors import QueueClosed, TimedOut, UsageError
 from bmq.groups._events import Full, GroupEvent, Lost, Reason
 from bmq.groups._expressions import bucket_expression, keyless_expression
 from bmq.groups._lane import Hook, Lane
@@ -217,11 +216,18 @@ class Group:
         Cancelling it loses nothing: a message that is not returned stays in line.
         """
         message = self.receive_nowait()
-        if message is None:
-            async with within(timeout, f"no message of {self.queue.uri} arrived"):
+        if message is not None:
+            return message
+        deadline = asyncio.timeout(timeout)
+        try:
+            async with deadline:
                 while message is None:
                     await self._arrival()
                     message = self.receive_nowait()
+        except TimeoutError:
+            if not deadline.expired():
+                raise  # a hook raised it
+            raise TimedOut(f"no message of {self.queue.uri} arrived within {timeout:g} s") from None
         return message
 
     def receive_nowait(self) -> Message | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -136,7 +137,8 @@ class TestHandover:
     async def test_a_leaver_finishes_what_it_handles_and_the_rest_comes_in_order(
         self, writer: bmq.Queue, reader: bmq.Queue, another: bmq.Queue
     ) -> None:
-        first, second = reader.group("k", buckets=1, member="x"), another.group("k", buckets=1, member="x")
+        assert bmq.groups.owners(["a", "b"], 1) == {0: "a"}
+        first, second = reader.group("k", buckets=1, member="a"), another.group("k", buckets=1, member="b")
         async with first:
             await post(writer, *range(100))
             async with await first.receive(timeout=5):
@@ -148,6 +150,31 @@ class TestHandover:
         assert await take(second, 199) == list(range(1, 200))
         with pytest.raises(bmq.QueueClosed, match="has left the group"):
             await first.receive()
+        await second.close()
+
+    async def test_nothing_newer_comes_before_what_a_leaver_gives_back(
+        self, writer: bmq.Queue, reader: bmq.Queue, another: bmq.Queue
+    ) -> None:
+        first, second = reader.group("k", buckets=1, member="a"), another.group("k", buckets=1, member="b")
+        await first.open()
+        await second.open()
+        posted = 0
+        stop = asyncio.Event()
+
+        async def keep_posting() -> None:
+            nonlocal posted
+            while not stop.is_set():
+                await post(writer, posted)
+                posted += 1
+
+        posting = asyncio.create_task(keep_posting())
+        await eventually(lambda: posted > 50)
+        await first.close()
+        seen = posted
+        await eventually(lambda: posted > seen + 50)
+        stop.set()
+        await posting
+        assert await take(second, posted) == list(range(posted))
         await second.close()
 
     async def test_a_loop_ends_when_the_member_leaves(self, writer: bmq.Queue, reader: bmq.Queue) -> None:
@@ -315,6 +342,26 @@ class TestWindows:
             async with reader.group("k"):
                 pass
         assert not caplog.records
+
+
+class TestReceiving:
+    async def test_nothing_in_time(self, reader: bmq.Queue) -> None:
+        async with reader.group("k") as group:
+            with pytest.raises(bmq.TimedOut, match=r"arrived within 0\.01 s"):
+                await group.receive(timeout=0.01)
+
+    async def test_cancelled_it_loses_nothing(self, writer: bmq.Queue, reader: bmq.Queue) -> None:
+        async with reader.group("k") as group:
+            for number in range(20):
+                receiving = asyncio.create_task(group.receive())
+                await asyncio.sleep(0)
+                await post(writer, number)
+                receiving.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    message = await receiving
+                    assert int(message.data) == number
+                    continue
+                assert await take(group, 1) == [number]
 
 
 class TestMisuse:
