@@ -362,6 +362,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "errors": errors,
     "statuses": statuses,
     "api": api,
+    "api-codecs": lambda: _api_of(bmq.codecs),
     "api-workers": lambda: _api_of(bmq.workers),
     "api-delays": lambda: _api_of(bmq.delays),
     "api-groups": lambda: _api_of(bmq.groups),

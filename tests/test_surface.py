@@ -16,7 +16,7 @@ from bmq.testing import FaultProxy
 from tests.test_docs import generate as generate
 
 URI = "bmq://bmq.test.mem.priority/q"
-PARTS = (bmq, bmq.workers, bmq.delays, bmq.groups, bmq.broker, bmq.testing)
+PARTS = (bmq, bmq.codecs, bmq.workers, bmq.delays, bmq.groups, bmq.broker, bmq.testing)
 CLASSES = {
     name: value
     for part in PARTS

@@ -7,14 +7,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from bmq.client._posting import PostFuture
-from bmq.client.consumer import Consumer
 from bmq.client.message import Ack, Message, PostReport, PutMessage
-from bmq.client.queue import Queue
 from bmq.codecs import Codec, Shape
 from bmq.wire.constants import Compression
 from bmq.wire.properties import PropertyInput
 
 if TYPE_CHECKING:
+    from bmq.client.consumer import Consumer
+    from bmq.client.queue import Queue
     from bmq.subscriptions import Selector
 
 __all__ = ["TypedConsumer", "TypedMessage", "TypedQueue"]

@@ -5,8 +5,8 @@ payload, and :class:`Property` says which of its fields are also properties, for
 """
 
 from bmq.codecs._cloudevents import CloudEvent
-from bmq.codecs._codec import JSON, MSGPACK, Codec, codec_for, register
+from bmq.codecs._codec import Codec, codec_for, register
 from bmq.codecs._fields import Property
 from bmq.codecs._shape import Shape
 
-__all__ = ["JSON", "MSGPACK", "CloudEvent", "Codec", "Property", "Shape", "codec_for", "register"]
+__all__ = ["CloudEvent", "Codec", "Property", "Shape", "codec_for", "register"]

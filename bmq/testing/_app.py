@@ -12,7 +12,7 @@ from bmq.client.connect import connect
 from bmq.client.message import Ack
 from bmq.client.queue import Queue
 from bmq.client.session import Session
-from bmq.codecs import JSON, Codec, Shape
+from bmq.codecs import Codec, Shape
 from bmq.wire.properties import PropertyInput
 from bmq.wire.uri import QueueUri
 
@@ -79,7 +79,7 @@ class TestApp:
         value: Any,
         *,
         properties: Mapping[str, PropertyInput] | None = None,
-        codec: str | Codec[Any] = JSON,
+        codec: str | Codec[Any] = "application/json",
     ) -> Ack:
         """Post a message to a queue: bytes as they are, anything else as a typed value.
 

@@ -16,7 +16,6 @@ from bmq.events import Reconnected
 from bmq.testing import BackgroundBroker, FaultProxy, fresh_queue_uri
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "testing_your_service"
 
 #: Runs pytest as if pytest-asyncio were not installed.
 WITHOUT_ASYNCIO = """
@@ -257,9 +256,12 @@ def test_queue_names_are_legal_and_different(hint: str) -> None:
     assert str(bmq.QueueUri.parse(one)) == one
 
 
-def test_the_example_suite_passes_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["testing_your_service", "orders_worker", "batch_loader"])
+def test_the_example_suites_pass_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
-    for path in EXAMPLE.iterdir():
+    for path in (ROOT / "examples" / name).iterdir():
         if path.is_file():
             (tmp_path / path.name).write_text(path.read_text())
     run = subprocess.run(
