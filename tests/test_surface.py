@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 import bmq
+import bmq.otel
+import bmq.prometheus
 from bmq.testing import FaultProxy
 from tests.test_docs import generate as generate
 
 URI = "bmq://bmq.test.mem.priority/q"
-PARTS = (bmq, bmq.workers, bmq.delays, bmq.groups, bmq.broker, bmq.testing)
+PARTS = (bmq, bmq.workers, bmq.delays, bmq.groups, bmq.otel, bmq.prometheus, bmq.broker, bmq.testing)
 CLASSES = {
     name: value
     for part in PARTS
