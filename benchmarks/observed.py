@@ -25,6 +25,9 @@ from rich.table import Table
 WAYS = {
     "": "nothing switched on",
     "interceptor": "an interceptor that does nothing",
+    "otel": "OpenTelemetry, no SDK",
+    "otel sdk": "OpenTelemetry, SDK, sampling 1 %",
+    "otel sdk metrics": "the same, and metrics of the SDK",
 }
 BEFORE = "before"
 CASES = {"post_many": "consume_batches", "post_nowait": "consume"}

@@ -30,6 +30,8 @@ import bmq.admin
 import bmq.errors
 import bmq.events
 import bmq.groups
+import bmq.otel
+import bmq.prometheus
 from bmq.errors import AckStatus, StatusCategory
 from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.client.core import ClientCore
@@ -367,6 +369,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "api-delays": lambda: _api_of(bmq.delays),
     "api-groups": lambda: _api_of(bmq.groups),
     "api-broker": lambda: _api_of(bmq.broker),
+    "api-otel": lambda: _api_of(bmq.otel),
+    "api-prometheus": lambda: _api_of(bmq.prometheus),
     "api-testing": lambda: _api_of(bmq.testing),
     "admin": admin,
     "session-events": session_events,

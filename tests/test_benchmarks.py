@@ -57,7 +57,8 @@ def test_what_it_costs_to_be_seen(tmp_path: Path) -> None:
     runs = json.loads(output.with_suffix(".json").read_text())["runs"]
     for case in ("post_many", "post_nowait", "consume", "consume_batches"):
         assert runs[f"{case} "][0]["cpu_us"] > 0
-        assert runs[f"{case} interceptor"][0]["cpu_us"] > 0
+        for way in ("interceptor", "otel", "otel sdk", "otel sdk metrics"):
+            assert runs[f"{case} {way}"][0]["cpu_us"] > 0
 
 
 def test_faults() -> None:

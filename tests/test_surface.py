@@ -12,11 +12,23 @@ from typing import Any
 import pytest
 
 import bmq
+import bmq.otel
+import bmq.prometheus
 from bmq.testing import FaultProxy
 from tests.test_docs import generate as generate
 
 URI = "bmq://bmq.test.mem.priority/q"
-PARTS = (bmq, bmq.codecs, bmq.workers, bmq.delays, bmq.groups, bmq.broker, bmq.testing)
+PARTS = (
+    bmq,
+    bmq.broker,
+    bmq.codecs,
+    bmq.delays,
+    bmq.groups,
+    bmq.otel,
+    bmq.prometheus,
+    bmq.testing,
+    bmq.workers,
+)
 CLASSES = {
     name: value
     for part in PARTS

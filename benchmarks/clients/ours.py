@@ -174,6 +174,8 @@ def watching(how: str) -> dict[str, Any]:
     """What is given to ``bmq.connect`` so that the client is watched."""
     if not how:
         return {}
+    if how.startswith("otel"):
+        return telemetry(sdk="sdk" in how, metrics="metrics" in how)
     import bmq
 
     class Nothing(bmq.Interceptor):
@@ -183,6 +185,29 @@ def watching(how: str) -> dict[str, Any]:
         def on_confirm(self, consumer: Any, messages: Any) -> None: ...
 
     return {"interceptors": [Nothing()]}
+
+
+def telemetry(*, sdk: bool, metrics: bool) -> dict[str, Any]:
+    """OpenTelemetry; with its SDK one trace in a hundred is sampled, and exported to nowhere."""
+    from bmq.otel import OpenTelemetry
+
+    if not sdk:
+        return {"interceptors": [OpenTelemetry()]}
+    from opentelemetry.metrics import NoOpMeterProvider
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+    from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
+
+    class Nowhere(SpanExporter):
+        def export(self, spans: Any) -> SpanExportResult:
+            return SpanExportResult.SUCCESS
+
+    provider = TracerProvider(sampler=ParentBasedTraceIdRatio(0.01))
+    provider.add_span_processor(BatchSpanProcessor(Nowhere()))
+    meters = MeterProvider([InMemoryMetricReader()]) if metrics else NoOpMeterProvider()
+    return {"interceptors": [OpenTelemetry(tracer_provider=provider, meter_provider=meters)]}
 
 
 async def main(job: dict[str, Any]) -> dict[str, Any]:
