@@ -103,7 +103,7 @@ def test_the_public_names_of_a_queue_and_a_consumer() -> None:
     receiving = {"receive", "receive_nowait", "receive_many", "batches"}
     assert public(bmq.Consumer) == receiving | {
         *("buffered", "close", "closed", "configure", "expressions", "open", "options", "selector"),
-        "stats",
+        *("pause", "paused", "put_back", "resume", "stats"),
     }
     assert public(bmq.Queue) == receiving | {
         *("close", "closed", "configure", "confirm", "flush", "group", "post", "post_many", "post_nowait"),
@@ -114,6 +114,7 @@ def test_the_public_names_of_a_queue_and_a_consumer() -> None:
             "stats",
             "subscribe",
             "subscriptions",
+            "typed",
             "unacked",
             "unclaimed",
             "uri",

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import bmq
+from bmq.client._counting import Arrival
 from bmq.client._definition import Places, properties_of
 from bmq.wire.push import Push
 from tests.subscriptions.through_broker.scene import Scene
@@ -59,15 +60,15 @@ class Watched:
             priority=self.random.randrange(3),
             max_unconfirmed_messages=self.random.choice([1, 10, 100]),
         )
-        deliver: Callable[[list[Push], Places], None] = consumer._deliver
+        deliver: Callable[[list[Push], Places, Arrival], None] = consumer._deliver
 
-        def watching(messages: list[Push], places: Places) -> None:
+        def watching(messages: list[Push], places: Places, arrival: Arrival) -> None:
             if not consumer.closed:
                 for each in messages:
                     properties = properties_of(each, 1000)
                     if not any(expression.matches(properties) for expression in standing):
                         self.astray.append(f"{properties} arrived at {standing}")
-            deliver(messages, places)
+            deliver(messages, places, arrival)
 
         consumer._deliver = watching  # type: ignore[method-assign]
 
