@@ -99,7 +99,7 @@ class OpenTelemetry(Interceptor):
     """Makes spans and metrics of what a session does, by OpenTelemetry's conventions for messaging.
 
     Given to ``bmq.connect(..., interceptors=[...])`` or ``bmq.App(interceptors=[...])``. What is done with
-    spans and metrics is for the SDK that the program has set up; without one, hardly anything is done.
+    spans and metrics is for the SDK that the program has set up; without one nothing is exported.
 
     Spans, each named after the operation and the queue:
 
