@@ -1,12 +1,12 @@
 """Traces and metrics with OpenTelemetry. Needs the extra ``bmq[otel]``, and the SDK to export anything.
 
 :class:`OpenTelemetry` is an interceptor: ``bmq.connect(..., interceptors=[OpenTelemetry()])``. How contexts
-travel with messages is up to a :class:`Codec`.
+travel with messages is up to a :class:`ContextCodec`.
 """
 
 try:
     from bmq.otel._interceptor import OpenTelemetry
-    from bmq.otel.codecs import BinaryCodec, Codec, TextCodec
+    from bmq.otel.codecs import BinaryCodec, ContextCodec, TextCodec
 except ModuleNotFoundError as error:
     missing = str(error.name).partition(".")[0]
     if missing != "opentelemetry":
@@ -15,4 +15,4 @@ except ModuleNotFoundError as error:
         "bmq.otel needs opentelemetry-api, which is not installed: pip install 'bmq[otel]'", name=missing
     ) from error
 
-__all__ = ["BinaryCodec", "Codec", "OpenTelemetry", "TextCodec"]
+__all__ = ["BinaryCodec", "ContextCodec", "OpenTelemetry", "TextCodec"]

@@ -27,7 +27,7 @@ from opentelemetry.trace import (
 from bmq._version import __version__
 from bmq.client.interceptors import Interceptor
 from bmq.otel import names
-from bmq.otel.codecs import Codec, TextCodec
+from bmq.otel.codecs import ContextCodec, TextCodec
 from bmq.wire.constants import MAX_PROPERTIES
 from bmq.wire.uri import QueueUri
 
@@ -99,7 +99,7 @@ class OpenTelemetry(Interceptor):
     """Makes spans and metrics of what a session does, by OpenTelemetry's conventions for messaging.
 
     Given to ``bmq.connect(..., interceptors=[...])`` or ``bmq.App(interceptors=[...])``. What is done with
-    spans and metrics is for the SDK that the program has set up; without one, hardly anything is done.
+    spans and metrics is for the SDK that the program has set up; without one nothing is exported.
 
     Spans, each named after the operation and the queue:
 
@@ -126,7 +126,7 @@ class OpenTelemetry(Interceptor):
         *,
         tracer_provider: TracerProvider | None = None,
         meter_provider: MeterProvider | None = None,
-        codecs: Iterable[Codec] | None = None,
+        codecs: Iterable[ContextCodec] | None = None,
         attach: bool = True,
     ) -> None:
         self._tracer = trace.get_tracer("bmq", __version__, tracer_provider, names.SCHEMA_URL)
@@ -306,8 +306,15 @@ class OpenTelemetry(Interceptor):
     def _links(self, messages: Sequence[Message]) -> list[Link]:
         """Return one link for each post that messages come from; those of one post have one."""
         found: dict[tuple[int, int], tuple[SpanContext, list[Message]]] = {}
+        fields = [name for codec in self._codecs for name in codec.fields]
+        # Messages of one post agree: what they say is read once.
+        origins: dict[tuple[Any, ...], SpanContext | None] = {}
         for message in messages:
-            span = self._origin(message.properties)
+            properties = message.properties
+            said = tuple([properties.get(name) for name in fields])
+            if said not in origins:
+                origins[said] = self._origin(properties)
+            span = origins[said]
             if span is not None:
                 found.setdefault((span.trace_id, span.span_id), (span, []))[1].append(message)
         return [

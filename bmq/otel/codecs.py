@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from typing import Any, Protocol
 
 from opentelemetry import propagate, trace
@@ -12,11 +12,16 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext
 
 from bmq.wire.properties import PropertyInput, PropertyValue, Typed
 
-__all__ = ["BinaryCodec", "Codec", "TextCodec"]
+__all__ = ["BinaryCodec", "ContextCodec", "TextCodec"]
 
 
-class Codec(Protocol):
+class ContextCodec(Protocol):
     """Writes the context of a trace to a message's properties, and reads it."""
+
+    @property
+    def fields(self) -> Collection[str]:
+        """The names of the properties that it reads: messages that agree in them have the same context."""
+        ...
 
     def inject(self, context: Context, properties: MutableMapping[str, PropertyInput]) -> None:
         """Add properties to a message that is posted.
@@ -50,13 +55,18 @@ class TextCodec:
     def __init__(self, propagator: TextMapPropagator | None = None) -> None:
         self._propagator = propagator
 
+    @property
+    def fields(self) -> Collection[str]:
+        """The names that the propagator reads."""
+        return (self._propagator or propagate.get_global_textmap()).fields
+
     def inject(self, context: Context, properties: MutableMapping[str, PropertyInput]) -> None:
-        """Add what the propagator has to say; see :meth:`Codec.inject`."""
+        """Add what the propagator has to say; see :meth:`ContextCodec.inject`."""
         propagator = self._propagator or propagate.get_global_textmap()
         propagator.inject(properties, context, _SETTER)
 
     def extract(self, context: Context, properties: Mapping[str, Any]) -> Context:
-        """Read what the propagator knows; see :meth:`Codec.extract`."""
+        """Read what the propagator knows; see :meth:`ContextCodec.extract`."""
         propagator = self._propagator or propagate.get_global_textmap()
         return propagator.extract(properties, context, _GETTER)
 
@@ -84,14 +94,19 @@ class BinaryCodec:
         self._write = write
         self._name = name
 
+    @property
+    def fields(self) -> Collection[str]:
+        """The name of the property."""
+        return (self._name,)
+
     def inject(self, context: Context, properties: MutableMapping[str, PropertyInput]) -> None:
-        """Add the property, if it is to be written; see :meth:`Codec.inject`."""
+        """Add the property, if it is to be written; see :meth:`ContextCodec.inject`."""
         current = trace.get_current_span(context).get_span_context()
         if self._write is not None and current.is_valid:
             properties[self._name] = self._write(current)
 
     def extract(self, context: Context, properties: Mapping[str, Any]) -> Context:
-        """Read the property; see :meth:`Codec.extract`."""
+        """Read the property; see :meth:`ContextCodec.extract`."""
         value = properties.get(self._name)
         if isinstance(value, Typed):
             value = value.value
