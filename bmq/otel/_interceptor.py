@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from opentelemetry import context as contexts
 from opentelemetry import metrics, trace
@@ -52,7 +53,7 @@ _QUEUES_CACHED = 1024
 
 
 @lru_cache(_QUEUES_CACHED)
-def _describe(operation: str, uri: str) -> tuple[str, dict[str, str | int]]:
+def _describe(operation: str, uri: str, address: str) -> tuple[str, dict[str, str | int]]:
     """Return what spans of an operation on a queue are called, and the attributes they begin with."""
     queue = QueueUri.parse(uri)
     attributes: dict[str, str | int] = {
@@ -63,6 +64,10 @@ def _describe(operation: str, uri: str) -> tuple[str, dict[str, str | int]]:
     }
     if queue.app_id:
         attributes[names.CONSUMER_GROUP_NAME] = queue.app_id
+    broker = urlsplit(address)
+    if broker.hostname and broker.port:
+        attributes[names.SERVER_ADDRESS] = broker.hostname
+        attributes[names.SERVER_PORT] = broker.port
     return f"{operation} {queue.canonical}", attributes
 
 
@@ -154,7 +159,7 @@ class OpenTelemetry(Interceptor):
 
     def on_post(self, queue: Queue, posts: Sequence[Post]) -> Any:
         """Begin a span, and send its context along."""
-        name, attributes = _describe("post", queue.uri)
+        name, attributes = _describe("post", queue.uri, queue.session.address)
         current = contexts.get_current()
         own = {id(post): origin for post in posts if (origin := self._origin(post.properties)) is not None}
         origins = {(origin.trace_id, origin.span_id): origin for origin in own.values()}
@@ -179,7 +184,7 @@ class OpenTelemetry(Interceptor):
     def on_ack(self, context: _Posting, outcome: PostOutcome) -> None:
         """End the span."""
         span, seconds = context.span, time.perf_counter() - context.began
-        _, attributes = _describe("post", outcome.queue.uri)
+        _, attributes = _describe("post", outcome.queue.uri, outcome.queue.session.address)
         errors = [failure.error for failure in outcome.failures]
         reason = _reason(errors[0]) if errors else None
         if reason is None and outcome.error is not None:
@@ -198,7 +203,7 @@ class OpenTelemetry(Interceptor):
 
     def on_receive(self, consumer: Consumer, messages: Sequence[Message]) -> None:
         """Make a span, and the context in which the messages are looked at."""
-        name, attributes = _describe("receive", consumer.queue.uri)
+        name, attributes = _describe("receive", consumer.queue.uri, consumer.queue.session.address)
         age = messages[0].age
         arrived = time.time_ns() - int(age * 1e9)
         current = contexts.get_current()
@@ -233,7 +238,7 @@ class OpenTelemetry(Interceptor):
                 self._confirmed(consumer, message, delivery)
 
     def _confirmed(self, consumer: Consumer, message: Message, delivery: _Delivery) -> None:
-        name, attributes = _describe("confirm", consumer.queue.uri)
+        name, attributes = _describe("confirm", consumer.queue.uri, consumer.queue.session.address)
         span = self._tracer.start_span(
             name, delivery.context, _KINDS["confirm"], attributes, delivery.links, start_time=delivery.arrived
         )
@@ -252,7 +257,7 @@ class OpenTelemetry(Interceptor):
         """Make a span for an attempt of a handler."""
         messages = handling.messages
         consumer = messages[0].subscription
-        name, attributes = _describe("process", consumer.queue.uri)
+        name, attributes = _describe("process", consumer.queue.uri, consumer.queue.session.address)
         deliveries = {message.state.get(self) for message in messages}
         delivery: _Delivery | None = deliveries.pop() if len(deliveries) == 1 else None
         context = delivery.context if delivery is not None else contexts.get_current()

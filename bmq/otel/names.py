@@ -21,6 +21,8 @@ CONSUMER_GROUP_NAME: Final = "messaging.consumer.group.name"
 MESSAGE_ID: Final = "messaging.message.id"
 BODY_SIZE: Final = "messaging.message.body.size"
 BATCH_MESSAGE_COUNT: Final = "messaging.batch.message_count"
+SERVER_ADDRESS: Final = "server.address"
+SERVER_PORT: Final = "server.port"
 ERROR_TYPE: Final = "error.type"
 FUNCTION_NAME: Final = "code.function.name"
 
