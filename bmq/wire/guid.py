@@ -71,9 +71,12 @@ class GuidGenerator:
             return b""
         guids = bytearray(self.next(tick) * count)
         first = self._counter - 1 & _COUNTER_MASK
-        # What differs is the word at the beginning, and that counts up.
-        counters = ((first + each & _COUNTER_MASK) << _HIGH_TICK_BITS for each in range(count))
-        words = array("I", map(self._base.__or__, counters))
+        # What differs is the word at the beginning, and that counts up; the counter may begin anew.
+        step = 1 << _HIGH_TICK_BITS
+        whole = range(self._base, self._base + (_COUNTER_MASK + 1) * step, step)
+        words = array("I", whole[first : first + count])
+        while len(words) < count:
+            words.extend(whole[: count - len(words)])
         if sys.byteorder == "little":
             words.byteswap()
         raw = words.tobytes()

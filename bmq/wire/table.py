@@ -164,7 +164,7 @@ class TableEncoder:
                 f"column {value!r} is of type {kind}, and a payload is string or binary: cast it, or pack "
                 "several columns into one"
             )
-        found: dict[str, _Property] = {}
+        plain: list[_Property] = []
         nested: list[_Property] = []
         for name in properties:
             at = _find(schema, name)
@@ -175,12 +175,12 @@ class TableEncoder:
                     for i in range(kind.num_fields)
                 ]
             else:
-                found[name] = _property(name, kind, (at,))
-        for each in nested:  # a column of the same name wins
-            found.setdefault(each.name, each)
-        if len(found) > MAX_PROPERTIES:
-            raise InvalidProperty(f"{len(found)} properties; a message has at most {MAX_PROPERTIES}")
-        self._properties = list(found.values())
+                plain.append(_property(name, kind, (at,)))
+        # Several may have the same name: in each row the first that is not null counts.
+        self._properties = plain + nested
+        count = len({each.name for each in self._properties})
+        if count > MAX_PROPERTIES:
+            raise InvalidProperty(f"{count} properties; a message has at most {MAX_PROPERTIES}")
         if new:
             self._properties.sort(key=lambda each: each.raw)
 
@@ -226,7 +226,7 @@ class TableEncoder:
     def _slice(self, batch: RecordBatch, first: int) -> Slice:
         payload = _flattened(batch.column(self._value))
         self._check_payload(payload, first)
-        columns = [(each, _flattened(_pick(batch, each.at))) for each in self._properties]
+        columns = self._columns(batch)
         payload = pc.cast(payload, pa.binary()) if payload.type == pa.string() else payload
         size = int(_lengths(payload).sum())
         try:
@@ -241,6 +241,21 @@ class TableEncoder:
                 f"a message has at most {MAX_APPLICATION_DATA:,} (64 MiB)"
             )
         return Slice(first, messages, size, batch)
+
+    def _columns(self, batch: RecordBatch) -> list[tuple[_Property, ArrowArray]]:
+        """The values of each property; of those with one name at most one is not null in a row."""
+        columns: list[tuple[_Property, ArrowArray]] = []
+        taken: dict[str, ArrowArray] = {}
+        for each in self._properties:
+            values = _flattened(_pick(batch, each.at))
+            there = taken.get(each.name)
+            if there is None:
+                taken[each.name] = values.is_valid()
+            else:
+                taken[each.name] = pc.or_(there, values.is_valid())
+                values = pc.if_else(there, pa.scalar(None, values.type), values)
+            columns.append((each, values))
+        return columns
 
     def _check_payload(self, payload: ArrowArray, first: int) -> None:
         if payload.null_count:
@@ -386,13 +401,13 @@ def _by_pattern(
     schemas: list[tuple[str, ...]] = []
     order = np.argsort(pattern_of, kind="stable")
     bounds = np.searchsorted(pattern_of[order], np.arange(len(patterns) + 1))
-    place = {each.name: at for at, (each, _) in enumerate(nullable)}
+    place = {each.at: at for at, (each, _) in enumerate(nullable)}
     for number, pattern in enumerate(patterns):
         rows = pa.array(order[bounds[number] : bounds[number + 1]])
         there = [
             (each, array.take(rows))
             for each, array in columns
-            if each.name not in place or pattern >> place[each.name] & 1
+            if each.at not in place or pattern >> place[each.at] & 1
         ]
         parts.append(_join(payload.take(rows), there, new=new))
         schemas.append(tuple(sorted(each.name for each, _ in there)))

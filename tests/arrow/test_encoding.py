@@ -218,9 +218,13 @@ def test_the_longest_value_fits() -> None:
 
 def test_a_column_of_structs_is_a_property_a_field() -> None:
     struct = pa.array([{"a": 1, "b": "x"}, {"a": None, "b": "y"}, None])
-    batch = pa.record_batch({"value": ["1", "2", "3"], "more": struct, "b": ["own"] * 3})
-    (only,) = slices_of(batch, "more", "b")
-    expected = [{"a": 1, "b": "own"}, {"b": "own"}, {"b": "own"}]
+    other = pa.array([{"a": "no", "b": 0}, {"a": "yes", "b": 0}, {"a": None, "b": 5}])
+    batch = pa.record_batch(
+        {"value": ["1", "2", "3"], "more": struct, "other": other, "b": ["own", None, None]}
+    )
+    (only,) = slices_of(batch, "more", "b", "other")
+    # A column wins over a field of its name, the first struct over the second; null never wins.
+    expected: list[dict[str, Any]] = [{"a": 1, "b": "own"}, {"a": "yes", "b": "y"}, {"b": 5}]
     assert only.messages.rows() == [
         encode_properties(each, new=True) + payload
         for each, payload in zip(expected, [b"1", b"2", b"3"], strict=True)
