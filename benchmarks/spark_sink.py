@@ -145,37 +145,65 @@ SINKS: dict[str, Callable[[DataFrame, str, str, int], dict[str, Any]]] = {
 }
 
 
-def workers_cpu() -> float:
-    """The processor time of Spark's Python workers so far, in seconds."""
-    parents: dict[int, int] = {}
-    used: dict[int, int] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it has ended
-        parents[int(folder.name)] = int(fields[1])
-        used[int(folder.name)] = sum(map(int, fields[11:15]))  # its own, and that of children that have ended
-    total = 0
-    for process in used:
-        ancestors, at = [], process
-        while at in parents:
-            at = parents[at]
-            ancestors.append(at)
-        # This process starts the JVM; its children are the daemons of the workers.
-        if os.getpid() in ancestors[1:]:
-            total += used[process]
-    return total / os.sysconf("SC_CLK_TCK")
+class WorkersCpu:
+    """The processor time of Spark's Python workers, looked at all the time: some end with their job.
+
+    Attributes:
+        seconds: how much they have used since this was entered.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> WorkersCpu:
+        self._first = self._look()
+        self._last = dict(self._first)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._last |= self._look()
+        ticks = sum(used - self._first.get(process, 0) for process, used in self._last.items())
+        self.seconds = ticks / os.sysconf("SC_CLK_TCK")
+
+    def _run(self) -> None:
+        while not self._ended.wait(0.05):
+            self._last |= self._look()
+
+    def _look(self) -> dict[int, int]:
+        """The ticks of each worker."""
+        parents: dict[int, int] = {}
+        used: dict[int, int] = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it has ended
+            parents[int(folder.name)] = int(fields[1])
+            used[int(folder.name)] = int(fields[11]) + int(fields[12])
+        found: dict[int, int] = {}
+        for process, ticks in used.items():
+            at, above = process, 0
+            while at in parents and at != os.getpid():
+                at, above = parents[at], above + 1
+            # This process starts the JVM; what the JVM starts are workers, and what starts them.
+            if at == os.getpid() and above > 1:
+                found[process] = ticks
+        return found
 
 
 def measure(sink: Any, frame: DataFrame, uri: str, count: int) -> dict[str, Any]:
     job = fresh_queue(Job("raw", "drain", count))
-    before, started = workers_cpu(), time.perf_counter()
-    extra = sink(frame, uri, job.queue, count)
-    seconds = time.perf_counter() - started
-    cpu = workers_cpu() - before
+    with WorkersCpu() as cpu:
+        started = time.perf_counter()
+        extra = sink(frame, uri, job.queue, count)
+        seconds = time.perf_counter() - started
     job.run(uri)  # every row is there, or this fails; and the next measurement finds an empty broker
-    return {"rate": count / seconds, "seconds": seconds, "cpu_us": cpu / count * 1e6, **extra}
+    return {"rate": count / seconds, "seconds": seconds, "cpu_us": cpu.seconds / count * 1e6, **extra}
 
 
 def client_alone(uri: str, case: str, count: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ imported by those modules alone that work on columns.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ def _type_of(slot: StructItem) -> str:
     return f"V{slot.format[:-1]}" if letter == "s" else _TYPES[letter]
 
 
+@cache
 def _place(codec: StructureCodec, name: str) -> tuple[str, Field]:
     for slot in codec.slots:
         for field in slot.fields:
