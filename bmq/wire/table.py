@@ -71,6 +71,8 @@ _FIXED: dict[PropertyType, str] = {
     PropertyType.INT32: ">i4",
     PropertyType.INT64: ">i8",
 }
+#: For these the Python type does not say which property type is meant.
+_NARROW = {PropertyType.SHORT, PropertyType.INT32}
 #: More ways than this to have properties or not, for so many rows, cost more than going row by row.
 _ROWS_A_PATTERN = 32
 _MAX_NULLABLE = 62
@@ -705,7 +707,12 @@ class EncodedPosts:
                 schema_id=put.schema_id,
                 compression=put.compression,
             )
-            yield payload, properties.typed(), None if self._guids is None else put.guid
+            types = properties.types
+            values: dict[str, PropertyInput] = {
+                name: Typed(types[name], value) if types[name] in _NARROW else value
+                for name, value in properties.items()
+            }
+            yield payload, values, None if self._guids is None else put.guid
 
     def _schema_ids(self, number: Callable[[tuple[str, ...]], int]) -> Array:
         """The schema id of each message. The first that has a new one introduces it."""

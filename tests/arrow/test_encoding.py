@@ -100,9 +100,8 @@ def one_by_one(
         data, kind = join_application_data(payload, area, new=new, compression=compression, threshold=10)
         messages.append((guid, data, 3 if area else 1, schema_id, kind))
     pieces, _, _ = encode_puts(QUEUE_ID, messages)
-    return PutEvent(
-        b"".join(pieces), (), b"".join(encode_ack(0, 0, each, QUEUE_ID) for each in guids(len(rows)))
-    )
+    acks = b"".join(encode_ack(0, 0, each, QUEUE_ID) for each in guids(len(rows)))
+    return PutEvent(b"".join(pieces), (), acks, sum(len(data) for _, data, _, _, _ in messages))
 
 
 def as_columns(batch: Any, names: list[str], *, new: bool, compression: int = 0) -> PutEvent:
@@ -130,6 +129,7 @@ def test_columns_become_the_bytes_that_messages_become(
     read_event(found.event)
     assert found.event[8:] == expected.event
     assert found.acks == expected.acks
+    assert found.size == expected.size
     puts = decode_puts(found.event, 8)
     assert [found.event[:end] for end in found.ends][-1] == found.event
     assert len(found.ends) == len(puts)

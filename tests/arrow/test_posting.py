@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -64,6 +64,44 @@ async def test_every_row_is_a_message(broker: bmq.broker.Broker, make: Any) -> N
         (value, {"CustomerId": customer} | ({"OrderType": kind} if kind else {}))
         for value, customer, kind in zip(*ROWS.values(), strict=True)
     ]
+
+
+async def test_rows_are_counted_as_messages_are(broker: bmq.broker.Broker) -> None:
+    async with bmq.connect(broker.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        await queue.post_table(pa.table(ROWS), properties=PROPERTIES)
+        size = sum(len(m.raw) for m in await receive(queue, COUNT))
+        stats = queue.stats()
+    assert (stats.posted, stats.acknowledged, stats.unacked_messages) == (COUNT, COUNT, 0)
+    assert (stats.posted_bytes, stats.unacked_bytes) == (size, 0)
+    assert stats.ack_seconds.count == COUNT
+
+
+async def test_interceptors_see_every_row(broker: bmq.broker.Broker) -> None:
+    seen: list[tuple[bytes, dict[str, Any]]] = []
+
+    class Noting(bmq.Interceptor):
+        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.Post]) -> None:
+            seen.extend((post.data, dict(post.properties)) for post in posts)
+            for post in posts:
+                post.properties["trace"] = "1"
+
+    guids = [bytes([64, *bytes(13), *divmod(n, 256)]) for n in range(1, 1001)]
+    columns = {name: values[:1000] for name, values in ROWS.items()}
+    table = pa.table({**columns, "short": pa.array([3] * 1000, pa.int16()), "guid": guids})
+    async with bmq.connect(broker.uri, interceptors=[Noting()]) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        report = await queue.post_table(table, properties=[*PROPERTIES, "short"], guid="guid")
+        assert report.acknowledged == 1000
+        got = await receive(queue, 1000)
+    assert seen[1] == (
+        b"order 1",
+        {"CustomerId": 1, "OrderType": "EXPRESS", "short": bmq.Typed(bmq.PropertyType.SHORT, 3)},
+    )
+    assert seen[3] == (b"order 3", {"CustomerId": 3, "short": bmq.Typed(bmq.PropertyType.SHORT, 3)})
+    assert [m.guid for m in got] == [each.hex().upper() for each in guids]
+    assert {m.properties["trace"] for m in got} == {"1"}
+    assert got[0].property_types["short"] is bmq.PropertyType.SHORT
 
 
 async def test_brokers_select_rows_as_they_select_messages(broker: bmq.broker.Broker) -> None:

@@ -233,7 +233,9 @@ class Bench:
         ends = list(accumulate(map(len, puts), initial=HEADER_SIZE))
         event = pack_event_header(ends[-1], EventType.PUT) + b"".join(puts)
         acks = b"".join(encode_ack(0, 0, guid(n), queue.q_id) for n in numbers)
-        self.core.post_event(queue, PutEvent(event, ends[1:], acks, sum(len(b"%d" % n) for n in numbers)), numbers, self.now)
+        self.core.post_event(
+            queue, PutEvent(event, ends[1:], acks, sum(len(b"%d" % n) for n in numbers)), numbers, self.now
+        )
         self.pump()
 
     def confirm_many(self, queue: QueueCore, *numbers: int) -> None:
