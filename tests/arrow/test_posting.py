@@ -154,7 +154,7 @@ async def test_rows_are_taken_as_there_is_room(peer: Peer) -> None:
     async with bmq.connect(peer.uri, max_unacked_messages=1000) as session:
         queue = await session.open_queue(URI, write=True)
         posting = asyncio.ensure_future(queue.post_table(table))
-        await eventually(lambda: len(peer.connection.script.puts) == 1000)
+        await eventually(lambda: len(peer.connection.script.puts) == 1000, 60)
         assert taken <= 12
         peer.answer("PUT")
         assert (await posting).acknowledged == 5000
@@ -166,7 +166,7 @@ async def test_refused_rows_are_told_by_their_number(peer: Peer) -> None:
         queue = await session.open_queue(URI, write=True)
         table = pa.table({"value": [f"{n}" for n in range(10_000)]})
         posting = asyncio.ensure_future(queue.post_table(table))
-        await eventually(lambda: len(peer.connection.script.puts) == 10_000)
+        await eventually(lambda: len(peer.connection.script.puts) == 10_000, 60)
         puts = peer.connection.script.puts
         refused = [3, 4, 4095, 4096, 9999]
         for at, put in enumerate(puts):
@@ -188,7 +188,7 @@ async def test_a_lost_connection_loses_and_doubles_nothing(broker: bmq.broker.Br
         queue = await session.open_queue(URI, write=True)
         posting = asyncio.ensure_future(queue.post_table(table))
         for limit in (10_000, 60_000):
-            await eventually(lambda limit=limit: URI in broker.queues and len(broker.queues[URI]) > limit)
+            await eventually(lambda limit=limit: URI in broker.queues and len(broker.queues[URI]) > limit, 60)
             await broker.restart(graceful=False)
         assert (await posting).acknowledged == count
         assert session.stats().reconnects == 2
@@ -216,7 +216,7 @@ async def test_cancelling_it_takes_no_more_rows(peer: Peer) -> None:
         queue = await session.open_queue(URI, write=True)
         table = pa.table({"value": ["1"] * 20_000})
         posting = asyncio.ensure_future(queue.post_table(table))
-        await eventually(lambda: len(peer.connection.script.puts) >= 1000)
+        await eventually(lambda: len(peer.connection.script.puts) >= 1000, 60)
         posting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await posting
