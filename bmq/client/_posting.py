@@ -397,7 +397,7 @@ class ObservedPoster(Poster):
     async def post_encoded(self, slices: Iterable[EncodedPosts]) -> PostReport:
         """Post messages that are encoded already; see :meth:`bmq.Queue.post_encoded`."""
         return await self.post_many(
-            PutMessage(payload, properties, guid and guid_to_text(guid))
+            PutMessage(payload, properties, None if guid is None else guid_to_text(guid))
             for each in slices
             for payload, properties, guid in each.decoded()
         )
