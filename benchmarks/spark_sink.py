@@ -4,8 +4,10 @@
 
 One partition at a time, so one core of Python: ``format("bmq")`` (Arrow), ``foreachPartition`` with
 ``write_partition`` (rows), the same with the official client and every acknowledgement awaited, and this
-client alone, without Spark. Rows come from a cached DataFrame and have two properties; jobs of 10,000,
-100,000 and 1,000,000 rows show how it grows, and the resident memory of the worker whether it stays flat.
+client alone, without Spark, with ``post_many`` and ``post_table``. Rows come from a cached DataFrame and have
+two properties; jobs of 10,000, 100,000 and 1,000,000 rows show how it grows, and the resident memory of the
+worker whether it stays flat. The processor time of Python a row (of Spark's workers, or of the client) hardly
+depends on what else the machine does.
 Measures with the broker that ``BMQ_BROKER_URI`` names, else with an embedded broker in a process of its own.
 """
 
@@ -22,6 +24,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from harness import HERE, Job, broker, fresh_queue, machine
@@ -142,29 +145,83 @@ SINKS: dict[str, Callable[[DataFrame, str, str, int], dict[str, Any]]] = {
 }
 
 
+class WorkersCpu:
+    """The processor time of Spark's Python workers, looked at all the time: some end with their job.
+
+    Attributes:
+        seconds: how much they have used since this was entered.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> WorkersCpu:
+        self._first = self._look()
+        self._last = dict(self._first)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._last |= self._look()
+        ticks = sum(used - self._first.get(process, 0) for process, used in self._last.items())
+        self.seconds = ticks / os.sysconf("SC_CLK_TCK")
+
+    def _run(self) -> None:
+        while not self._ended.wait(0.05):
+            self._last |= self._look()
+
+    def _look(self) -> dict[int, int]:
+        """The ticks of each worker."""
+        parents: dict[int, int] = {}
+        used: dict[int, int] = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it has ended
+            parents[int(folder.name)] = int(fields[1])
+            used[int(folder.name)] = int(fields[11]) + int(fields[12])
+        found: dict[int, int] = {}
+        for process, ticks in used.items():
+            at, above = process, 0
+            while at in parents and at != os.getpid():
+                at, above = parents[at], above + 1
+            # This process starts the JVM; what the JVM starts are workers, and what starts them.
+            if at == os.getpid() and above > 1:
+                found[process] = ticks
+        return found
+
+
 def measure(sink: Any, frame: DataFrame, uri: str, count: int) -> dict[str, Any]:
     job = fresh_queue(Job("raw", "drain", count))
-    started = time.perf_counter()
-    extra = sink(frame, uri, job.queue, count)
-    seconds = time.perf_counter() - started
+    with WorkersCpu() as cpu:
+        started = time.perf_counter()
+        extra = sink(frame, uri, job.queue, count)
+        seconds = time.perf_counter() - started
     job.run(uri)  # every row is there, or this fails; and the next measurement finds an empty broker
-    return {"rate": count / seconds, "seconds": seconds, **extra}
+    return {"rate": count / seconds, "seconds": seconds, "cpu_us": cpu.seconds / count * 1e6, **extra}
 
 
-def client_alone(uri: str, count: int) -> dict[str, Any]:
-    job = fresh_queue(Job("ours", "post_many", count, size=PAYLOAD, properties=True))
+def client_alone(uri: str, case: str, count: int) -> dict[str, Any]:
+    job = fresh_queue(Job("ours", case, count, size=PAYLOAD, properties=True))
     result = job.run(uri)
-    replace(job, client="raw", case="drain").run(uri)
-    return {"rate": result["rate"]}
+    more = 1 if case == "post_table" else 0
+    replace(job, client="raw", case="drain", count=count + more).run(uri)
+    return {"rate": result["rate"], "cpu_us": result["cpu_us"]}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", help="how many rows a job has")
     parser.add_argument("--quick", action="store_true", help="no job of a million rows, one round")
     parser.add_argument("--rounds", type=int, default=3, help="each measurement is made so often")
     parser.add_argument("--output", help="write the numbers to NAME.json")
     options = parser.parse_args()
-    sizes = SIZES[:2] if options.quick else SIZES
+    sizes = options.sizes or (SIZES[:2] if options.quick else SIZES)
     rounds = 1 if options.quick else options.rounds
 
     console = Console()
@@ -181,8 +238,9 @@ def main() -> None:
                     results.setdefault(name, {}).setdefault(count, []).append(
                         measure(sink, frame, uri, count)
                     )
-                alone = client_alone(uri, count)
-                results.setdefault("this client, without Spark", {}).setdefault(count, []).append(alone)
+                for case in ("post_table", "post_many"):
+                    alone = client_alone(uri, case, count)
+                    results.setdefault(f"this client alone, {case}", {}).setdefault(count, []).append(alone)
             memory = measure(plain_sink_memory, frame, uri, count)
             results.setdefault("memory", {})[count] = [memory]
             frame.unpersist()
@@ -197,6 +255,8 @@ def main() -> None:
         if name != "memory":
             medians = [statistics.median(each["rate"] for each in by_count[count]) for count in sizes]
             table.add_row(name, *(f"{rate:,.0f}" for rate in medians))
+            costs = [statistics.median(each["cpu_us"] for each in by_count[count]) for count in sizes]
+            table.add_row("  us of Python a row", *(f"{cost:.1f}" for cost in costs))
     for when, text in (("early", "a tenth of the rows"), ("late", "all rows")):
         values = [results["memory"][count][0][when] / 2**20 for count in sizes]
         table.add_row(f"worker's memory after {text}, MiB", *(f"{value:,.0f}" for value in values))

@@ -53,6 +53,7 @@ SUITES: dict[str, Sequence[str]] = {
     "integration": ["tests/integration"],
     "workers": ["tests/workers"],
     "broker": ["tests/broker"],
+    "arrow": ["tests/arrow"],
     "spark": ["tests/spark"],
 }
 LEFT_OUT = {
@@ -65,9 +66,9 @@ LEFT_OUT = {
 
 #: What the bugs of each area are planted in, and the suites that should find them: its own comes first.
 AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
-    "wire": (["wire/**/*"], ["wire", "calls"]),
+    "wire": (["wire/**/*"], ["wire", "calls", "arrow"]),
     "subscriptions": (["subscriptions/*"], ["subscriptions"]),
-    "protocol": (["protocol/**/*"], ["protocol", "broker", "client", "calls"]),
+    "protocol": (["protocol/**/*"], ["protocol", "broker", "client", "calls", "arrow"]),
     "client": (["client/*"], ["client", "integration", "subscriptions", "calls"]),
     "workers": (["workers/*"], ["workers"]),
     "broker": (
@@ -81,9 +82,19 @@ AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "spark": (
         [
             f"spark/_{name}"
-            for name in ("columns", "guids", "ledger", "log", "options", "partition", "posting", "rows")
+            for name in (
+                "batches",
+                "columns",
+                "guids",
+                "ledger",
+                "log",
+                "options",
+                "partition",
+                "posting",
+                "rows",
+            )
         ],
-        ["spark"],
+        ["spark", "arrow"],
     ),
 }
 

@@ -43,6 +43,26 @@ async def post_many(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
     return meter.result(count)
 
 
+async def post_table(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
+    """The rows of ten thousand at a time, as Spark hands them over."""
+    import pyarrow as pa
+
+    count = job["count"]
+    columns: dict[str, Any] = {"value": [bytes(job["size"])] * 10_000}
+    if job["properties"]:
+        columns |= {name: [value] * 10_000 for name, value in PROPERTIES.items()}
+    batch = pa.record_batch(columns)
+    batches = (batch.slice(0, min(10_000, count - start)) for start in range(0, count, 10_000))
+    table = pa.RecordBatchReader.from_batches(batch.schema, batches)
+    names = [name for name in columns if name != "value"]
+    warm = pa.record_batch({"value": ["warm"]})
+    await queue.post_table(warm)  # what is imported is not measured
+    meter = Meter()
+    report = await queue.post_table(table, properties=names)
+    assert report.acknowledged == count, report
+    return meter.result(count)
+
+
 async def post_nowait(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
     """A future for every post; the window is what limits how many are under way."""
     payload, left = bytes(job["size"]), job["count"]
@@ -162,7 +182,7 @@ async def paced(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
 
 
 PRODUCERS: dict[str, Callable[[Any, dict[str, Any]], Awaitable[dict[str, Any]]]] = {
-    f.__name__: f for f in (post_many, post_nowait, post_tasks, ack_latency, push_latency, paced)
+    f.__name__: f for f in (post_many, post_table, post_nowait, post_tasks, ack_latency, push_latency, paced)
 }
 # Messages arrive as soon as the queue is open: time starts before that.
 CONSUMERS: dict[str, Callable[[Any, dict[str, Any], Meter], Awaitable[dict[str, Any]]]] = {

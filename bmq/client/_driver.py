@@ -278,6 +278,8 @@ class Driver:
         """Hand on what the core reports."""
         if isinstance(event, Acked):
             settle(event.outcomes)
+            for batch, count in event.accepted:
+                batch.accepted(count)
             self.flow.posts_left()
         elif isinstance(event, Pushed):
             self._deliver(event)

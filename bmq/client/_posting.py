@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +26,22 @@ from bmq.wire.put import Outgoing
 if TYPE_CHECKING:
     from bmq.client._driver import Driver
     from bmq.client.queue import Queue
+    from bmq.wire.table import EncodedPosts
 
-__all__ = ["ObservedPoster", "PostBatch", "PostFuture", "Poster", "completed", "post_error", "settle"]
+__all__ = [
+    "GuidsOf",
+    "ObservedPoster",
+    "PostBatch",
+    "PostFuture",
+    "Poster",
+    "completed",
+    "post_error",
+    "settle",
+]
 
 PostFuture = asyncio.Future[Ack]
+#: Makes GUIDs of what messages are: given the application data of some, it returns an array of 16 bytes each.
+GuidsOf = Callable[[list[bytes]], Any]
 
 _PLAIN = int(PutFlags.ACK_REQUESTED)
 _WITH_PROPERTIES = int(PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES)
@@ -190,6 +203,68 @@ class Poster:
                 break
             await asyncio.sleep(0)
 
+    async def post_encoded(self, slices: Iterable[EncodedPosts]) -> PostReport:
+        """Post messages that are encoded already; see :meth:`bmq.Queue.post_encoded`."""
+        batch = PostBatch()
+        report = batch.report
+        for each in slices:
+            while not self._flow.takes_posts:
+                await self._driver.room(self._core)
+            self._check()
+            now, tick = self._connection.clock()
+            driver, core, count = self._driver, self._core, len(each)
+            event = each.bind(core.q_id, driver.schema_ids.number, partial(driver.guids.next_many, tick))
+            self._connection.core.post_event(core, event, batch, now, report.posted)
+            report.posted += count
+            report.bytes += each.payload_bytes
+            batch.pending += count
+            self._connection.transmit_soon()
+            await asyncio.sleep(0)
+        await batch.wait()
+        return report
+
+    def encode_table(
+        self,
+        table: object,
+        value: str,
+        properties: Sequence[str],
+        guid: str | GuidsOf | None,
+        name_row: Callable[[int], str],
+    ) -> Iterator[EncodedPosts]:
+        """Encode the rows of a table; see :meth:`bmq.Queue.encode_table`."""
+        try:
+            from bmq.wire.table import EncodedPosts, TableEncoder, guids_in, stream_of
+        except ModuleNotFoundError as error:
+            if error.name not in ("numpy", "pyarrow"):
+                raise
+            raise ModuleNotFoundError(
+                f"tables need {error.name}, which is not installed: pip install 'bmq[arrow]'", name=error.name
+            ) from error
+        reader = stream_of(table)
+        new = self._driver.core.new_properties
+        encoder = TableEncoder(reader.schema, value, properties, new=new, name_row=name_row)
+        at = encoder.find(guid) if isinstance(guid, str) else 0
+        first = 0
+        for batch in reader:
+            for start, messages, payload_bytes, part in encoder.slices(batch, first):
+                rows = messages.rows()
+                guids: Any
+                if isinstance(guid, str):
+                    guids = guids_in(part.column(at), guid, start, name_row)
+                else:
+                    guids = guid(rows) if guid is not None else None
+                yield EncodedPosts.of(
+                    messages,
+                    rows,
+                    payload_bytes,
+                    guids=guids,
+                    new=new,
+                    compression=self._compression,
+                    level=self._level,
+                    threshold=self._threshold,
+                )
+            first += batch.num_rows
+
     async def _post_as_they_come(self, items: AsyncIterable[Any], batch: PostBatch) -> None:
         """Post each item as it comes, without waiting for the next, which may come late."""
         async for item in items:
@@ -282,7 +357,7 @@ class Poster:
 
 
 class ObservedPoster(Poster):
-    """Posts to a queue under the eyes of interceptors."""
+    """Posts to a queue under the eyes of interceptors, which see messages: tables are posted as these."""
 
     __slots__ = ("_hooks", "_queue")
 
@@ -318,6 +393,14 @@ class ObservedPoster(Poster):
             raise
         connection.transmit_soon()
         return future
+
+    async def post_encoded(self, slices: Iterable[EncodedPosts]) -> PostReport:
+        """Post messages that are encoded already; see :meth:`bmq.Queue.post_encoded`."""
+        return await self.post_many(
+            PutMessage(payload, properties, None if guid is None else guid_to_text(guid))
+            for each in slices
+            for payload, properties, guid in each.decoded()
+        )
 
     def _seen(
         self, data: bytes, properties: Mapping[str, PropertyInput] | None, guid: str | None, tick: int

@@ -8,17 +8,19 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 from bmq.errors import UsageError
-from bmq.spark._columns import BoundColumns, Columns, RowData, check_columns
+from bmq.spark._arrow import RecordBatch
+from bmq.spark._batches import RowColumns
+from bmq.spark._columns import Columns, check_columns
 from bmq.spark._options import parse_compression, parse_guid_mode
 from bmq.spark._portal import ConnectionSettings
-from bmq.spark._posting import SLICE_BYTES, SLICE_ROWS, Scope, SinkSettings, post_partition
+from bmq.spark._posting import SLICE_BYTES, SLICE_ROWS, Scope, SinkSettings, name_row, post_partition
 from bmq.spark._summary import PartitionReport, Summary
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
     from pyspark.sql.types import StructType
 
-__all__ = ["WritePartition", "row_slices", "task_scope", "write_partition"]
+__all__ = ["WritePartition", "row_batches", "task_scope", "write_partition"]
 
 
 class WritePartition:
@@ -55,8 +57,8 @@ class WritePartition:
         if first is None:
             return PartitionReport(partition=scope.partition, attempt=scope.attempt)
         names = _names(first)
-        columns = BoundColumns(settings.columns, names, self._types)
-        return post_partition(row_slices(first, rows, names, columns), columns, settings, scope)
+        columns = RowColumns(settings.columns, names, self._types, name_row)
+        return post_partition(row_batches(first, rows, names, columns), settings, scope)
 
 
 def _names(row: Any) -> list[str]:
@@ -70,19 +72,21 @@ def _names(row: Any) -> list[str]:
     return list(names)
 
 
-def row_slices(
-    first: Any, rows: Iterator[Any], names: Sequence[str], columns: BoundColumns
-) -> Iterator[tuple[int, RowData]]:
-    """Cut rows into slices of at most so many rows, and about so many bytes."""
+def row_batches(
+    first: Any, rows: Iterator[Any], names: Sequence[str], columns: RowColumns
+) -> Iterator[tuple[int, RecordBatch]]:
+    """Gather rows into batches of at most so many rows, and about so many bytes."""
     taken = [first]
     wanted, position = 100, 0
     while taken:
         if isinstance(first, dict):
             taken = [tuple(row[name] for name in names) for row in taken]
-        data = columns.convert(list(zip(*taken, strict=True)), position)
-        yield position, data
-        position += len(taken)
-        average = max(1, data.size // len(taken))
+        size = 0
+        for batch in columns.batches(taken, position):
+            yield position, batch
+            position += batch.num_rows
+            size += batch.nbytes
+        average = max(1, size // len(taken))
         wanted = max(1, min(SLICE_ROWS, SLICE_BYTES // average, 4 * wanted))
         taken = list(islice(rows, wanted))
 

@@ -1,7 +1,7 @@
 """A partition's rows to the broker: slices in flight, every acknowledgement awaited.
 
-The task's thread pulls rows and converts them; the loop of the portal posts. Only a few slices are between
-the two, so memory stays flat however large the partition is.
+The task's thread pulls batches of rows and encodes them, a slice at a time; the loop of the portal posts.
+Only a few slices are between the two, so memory stays flat however large the partition is.
 """
 
 from __future__ import annotations
@@ -10,25 +10,32 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from bmq._backoff import backoff
-from bmq.client.message import FailedPost, PostReport, PutMessage
+from bmq.client.message import FailedPost, PostReport
 from bmq.client.queue import Queue
 from bmq.errors import AckStatus, Error, PostError, RequestTimeout, UsageError
-from bmq.spark._columns import BoundColumns, Columns, RowData, check_queue
+from bmq.spark._arrow import RecordBatch, pa
+from bmq.spark._batches import spread_maps
+from bmq.spark._columns import Columns, check_queue
 from bmq.spark._guids import GuidMaker, GuidMode, guid_maker
 from bmq.spark._portal import ConnectionSettings, Lease, Portal, portal
 from bmq.spark._summary import PartitionReport
 
-__all__ = ["Scope", "SinkSettings", "post_partition"]
+if TYPE_CHECKING:
+    from bmq.wire.table import EncodedPosts
+
+__all__ = ["SLICE_BYTES", "SLICE_ROWS", "Scope", "SinkSettings", "name_row", "post_partition"]
 
 logger = logging.getLogger("bmq.spark")
 
-#: A slice has at most this many rows, and about this many bytes.
+#: Python rows are gathered up to this number, and about this many bytes.
 SLICE_ROWS = 1000
 SLICE_BYTES = 1024 * 1024
 _SLICES_IN_FLIGHT = 8
@@ -73,6 +80,11 @@ class SinkSettings:
             raise UsageError("guidMode=id needs an id column")
 
 
+def name_row(position: int) -> str:
+    """How errors name a row."""
+    return f"row {position} of the partition"
+
+
 class Scope(NamedTuple):
     """What identifies a task in GUIDs made of content, and in reports.
 
@@ -87,21 +99,13 @@ class Scope(NamedTuple):
     attempt: int = 0
 
 
-class _Slice(NamedTuple):
-    """Some rows on their way: messages by queue, and each one's row."""
-
-    messages: dict[str, tuple[list[PutMessage], list[int]]]
-    size: int
-
-
 def post_partition(
-    slices: Iterator[tuple[int, RowData]], columns: BoundColumns, settings: SinkSettings, scope: Scope
+    batches: Iterator[tuple[int, RecordBatch]], settings: SinkSettings, scope: Scope
 ) -> PartitionReport:
     """Post a partition's rows and wait for every acknowledgement.
 
     Args:
-        slices: rows with the position of the first of them.
-        columns: where they come from, for errors.
+        batches: rows with the position of the first of them.
         settings: how to post.
         scope: what tells this partition's write from others.
 
@@ -113,7 +117,7 @@ def post_partition(
     """
     report = PartitionReport(partition=scope.partition, attempt=scope.attempt)
     with portal() as here:
-        _Partition(here, columns, settings, scope, report).run(slices)
+        _Partition(here, settings, scope, report).run(batches)
     logger.info("%s", report)
     return report
 
@@ -124,47 +128,94 @@ class _Partition:
     def __init__(
         self,
         here: Portal,
-        columns: BoundColumns,
         settings: SinkSettings,
         scope: Scope,
         report: PartitionReport,
     ) -> None:
         self._portal = here
-        self._columns = columns
         self._settings = settings
         self._scope = scope
         self._report = report
         self._makers: dict[str, GuidMaker] = {}
+        self._queues: dict[str, Queue] = {}
         self._flight: deque[Future[None]] = deque()
         self._turn = asyncio.Lock()
         self._lease: Lease
 
-    def run(self, slices: Iterator[tuple[int, RowData]]) -> None:
+    def run(self, batches: Iterator[tuple[int, RecordBatch]]) -> None:
         """Post everything."""
         context = self._portal.lease(self._settings.connection)
         self._lease = self._portal.run(context.__aenter__())
         try:
-            self._feed(slices)
+            self._feed(batches)
         finally:
             while self._flight:
                 self._flight.popleft().cancel()
             self._portal.run(context.__aexit__(None, None, None))
 
-    def _feed(self, slices: Iterator[tuple[int, RowData]]) -> None:
+    def _feed(self, batches: Iterator[tuple[int, RecordBatch]]) -> None:
         started = time.monotonic()
         report = self._report
         reconnects = self._lease.session.stats().reconnects
-        for first, data in slices:
-            prepared = self._prepare(first, data)
-            report.rows += len(data.payloads)
-            report.bytes += prepared.size
-            if len(self._flight) >= _SLICES_IN_FLIGHT:
-                self._land()
-            self._flight.append(self._portal.submit(self._post(prepared, first, data)))
+        for first, whole in batches:
+            report.rows += whole.num_rows
+            for batch in spread_maps(whole, self._settings.columns.properties, first, name_row):
+                for uri, rows, positions in self._by_queue(batch, first):
+                    self._encode(uri, rows, positions)
+                first += batch.num_rows
         while self._flight:
             self._land()
         report.seconds = time.monotonic() - started
         report.reconnects = self._lease.session.stats().reconnects - reconnects
+
+    def _by_queue(self, batch: RecordBatch, first: int) -> Iterator[tuple[str, RecordBatch, Sequence[int]]]:
+        """Part rows by their target; return each target's rows and their positions in the partition."""
+        settings = self._settings
+        positions = range(first, first + batch.num_rows)
+        if settings.queue:
+            yield settings.queue, batch, positions
+            return
+        targets = _values(batch, settings.columns.queue, "queue", positions)
+        rows: dict[str, list[int]] = {}
+        for at, uri in enumerate(targets):
+            rows.setdefault(uri, []).append(at)
+        for uri, numbers in rows.items():
+            yield uri, batch.take(pa.array(numbers)), [positions[at] for at in numbers]
+
+    def _encode(self, uri: str, batch: RecordBatch, positions: Sequence[int]) -> None:
+        """Encode rows for one queue and hand them to the loop, slice by slice."""
+        if not batch.num_rows:
+            return
+        settings = self._settings
+        maker = self._makers.get(uri)
+        if maker is None:
+            maker = self._makers[uri] = self._maker(uri, positions[0])
+            self._queues[uri] = self._portal.run(self._lease.writer(uri))
+        guid: Any = maker.of_contents
+        if settings.columns.id:
+            ids = _values(batch, settings.columns.id, "id", positions)
+            made = maker.of_ids(ids)
+            if made is not None:
+                keep = [at for at, each in enumerate(made) if each is not None]
+                self._report.repeated += len(made) - len(keep)
+                batch = batch.take(pa.array(keep, pa.int64()))
+                positions = [positions[at] for at in keep]
+                guid = _Taker(np.frombuffer(b"".join(each for each in made if each is not None), "V16"))
+        columns = settings.columns
+        start = 0
+        for posts in self._queues[uri].encode_table(
+            batch,
+            value=columns.value,
+            properties=columns.properties,
+            guid=guid,
+            name_row=lambda at: name_row(positions[at]),
+        ):
+            if len(self._flight) >= _SLICES_IN_FLIGHT:
+                self._land()
+            self._report.bytes += posts.payload_bytes
+            where = positions[start : start + len(posts)]
+            self._flight.append(self._portal.submit(self._post(uri, posts, where)))
+            start += len(posts)
 
     def _land(self) -> None:
         """Wait for the oldest slice."""
@@ -181,59 +232,20 @@ class _Partition:
                 f"{self._report.acknowledged} rows acknowledged before"
             ) from None
 
-    def _prepare(self, first: int, data: RowData) -> _Slice:
-        """Give every row its GUID."""
-        settings = self._settings
-        if settings.queue or data.queues is None:
-            rows: dict[str, list[int]] = {settings.queue: list(range(len(data.payloads)))}
-        else:
-            rows = {}
-            for at, uri in enumerate(data.queues):
-                rows.setdefault(uri, []).append(at)
-        messages: dict[str, tuple[list[PutMessage], list[int]]] = {}
-        size = 0
-        for uri, indexes in rows.items():
-            maker = self._makers.get(uri)
-            if maker is None:
-                maker = self._makers[uri] = self._maker(uri, first + indexes[0])
-            whole = len(rows) == 1
-            contents = data.contents if whole else [data.contents[at] for at in indexes]
-            ids = data.ids if whole or data.ids is None else [data.ids[at] for at in indexes]
-            posts: list[PutMessage] = []
-            positions: list[int] = []
-            for at, guid in zip(indexes, maker.make(contents, ids), strict=True):
-                if guid is None:
-                    self._report.repeated += 1
-                    continue
-                payload = data.payloads[at]
-                size += len(payload)
-                posts.append(PutMessage(payload, data.properties[at], guid.hex().upper()))
-                positions.append(first + at)
-            messages[uri] = (posts, positions)
-        return _Slice(messages, size)
-
     def _maker(self, uri: str, row: int) -> GuidMaker:
         try:
             check_queue(uri)
         except UsageError as error:
-            raise type(error)(f"row {row} of the partition: {error}") from None
+            raise type(error)(f"{name_row(row)}: {error}") from None
         settings, scope = self._settings, self._scope
-        # Contents are values without column names, so the names are added here.
-        what = (scope.job, str(scope.partition), settings.write_name, *settings.columns.properties)
+        what = (scope.job, str(scope.partition), settings.write_name)
         return guid_maker(settings.guid_mode, uri, what)
 
     # on the loop
 
-    async def _post(self, prepared: _Slice, first: int, data: RowData) -> None:
-        for uri, (posts, positions) in prepared.messages.items():
-            queue = await self._lease.writer(uri)
-            try:
-                await self._post_all(queue, posts, positions)
-            except UsageError as error:
-                raise self._columns.locate(data, first) or error from None
-
-    async def _post_all(self, queue: Queue, posts: list[PutMessage], positions: list[int]) -> None:
+    async def _post(self, uri: str, posts: EncodedPosts, positions: Sequence[int]) -> None:
         """Post until every message is acknowledged, or one has been refused too often."""
+        queue = await self._lease.writer(uri)
         settings = self._settings
         for attempt in range(settings.max_retries + 1):
             outcome = await self._post_in_turn(queue, posts)
@@ -252,21 +264,21 @@ class _Partition:
             )
             await asyncio.sleep(delay)
             self._report.retried += len(failures)
-            posts = [posts[each.index] for each in failures]
+            posts = posts.select([each.index for each in failures])
             positions = [positions[each.index] for each in failures]
             if queue.closed:
                 queue = await self._lease.writer(queue.uri)
 
-    async def _post_in_turn(self, queue: Queue, posts: list[PutMessage]) -> PostReport:
+    async def _post_in_turn(self, queue: Queue, posts: EncodedPosts) -> PostReport:
         """Post, without mixing with other slices: messages keep the order of the rows."""
         posted = asyncio.Event()
 
-        def items() -> Iterator[PutMessage]:
-            yield from posts
+        def slices() -> Iterator[EncodedPosts]:
+            yield posts
             posted.set()
 
         async with self._turn:
-            task = asyncio.ensure_future(queue.post_many(items()))
+            task = asyncio.ensure_future(queue.post_encoded(slices()))
             task.add_done_callback(lambda _: posted.set())
             try:
                 await posted.wait()
@@ -275,7 +287,7 @@ class _Partition:
                 raise
         return await task
 
-    def _raise_if_final(self, failures: list[FailedPost], positions: list[int], attempt: int) -> None:
+    def _raise_if_final(self, failures: list[FailedPost], positions: Sequence[int], attempt: int) -> None:
         settings = self._settings
         final = next((each for each in failures if each.error.status in _FINAL), None)
         if final is None and not self._lease.usable:
@@ -292,3 +304,26 @@ class _Partition:
             guid=error.guid,
             queue_uri=error.queue_uri,
         )
+
+
+class _Taker:
+    """GUIDs that are known before: hands out those of the next rows."""
+
+    def __init__(self, guids: np.ndarray[Any, Any]) -> None:
+        self._guids = guids
+
+    def __call__(self, rows: list[bytes]) -> np.ndarray[Any, Any]:
+        taken, self._guids = self._guids[: len(rows)], self._guids[len(rows) :]
+        return taken
+
+
+def _values(batch: RecordBatch, name: str, what: str, positions: Sequence[int]) -> list[Any]:
+    """Return the values of a column in which nothing may be null."""
+    column = batch.column(batch.schema.get_field_index(name))
+    values: list[Any] = column.to_pylist()
+    if column.null_count:
+        raise UsageError(
+            f"{name_row(positions[values.index(None)])}: column {name!r} is null, and every row "
+            f"needs its {what}"
+        )
+    return values

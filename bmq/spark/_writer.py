@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
 from bmq.spark._arrow import RecordBatch
-from bmq.spark._columns import BoundColumns, RowData, check_columns
+from bmq.spark._columns import check_columns
 from bmq.spark._partition import WritePartition, task_scope
-from bmq.spark._posting import SLICE_BYTES, SLICE_ROWS, SinkSettings, post_partition
+from bmq.spark._posting import SinkSettings, post_partition
 from bmq.spark._summary import PartitionReport, Summary
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ class ArrowPartition:
 
     def __init__(self, settings: SinkSettings, schema: StructType) -> None:
         self.settings = settings
-        self._names: list[str] = schema.fieldNames()
         self._types = check_columns(schema, settings.columns)
         # One id for all tasks and their repetitions, another for every write.
         self._job = uuid.uuid4().hex
@@ -60,8 +59,7 @@ class ArrowPartition:
             return PartitionReport(partition=scope.partition, attempt=scope.attempt)
         if hasattr(first, "__fields__"):
             return WritePartition(settings, self._types, None).post(_chain(first, batches), scope)
-        columns = BoundColumns(settings.columns, self._names, self._types)
-        return post_partition(_slices(_chain(first, batches), columns), columns, settings, scope)
+        return post_partition(_numbered(_chain(first, batches)), settings, scope)
 
 
 def _chain(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
@@ -69,22 +67,11 @@ def _chain(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
     yield from rest
 
 
-def _slices(batches: Iterator[RecordBatch], columns: BoundColumns) -> Iterator[tuple[int, RowData]]:
-    used = set(columns.used)
+def _numbered(batches: Iterator[RecordBatch]) -> Iterator[tuple[int, RecordBatch]]:
     position = 0
     for batch in batches:
-        total: int = batch.num_rows
-        if not total:
-            continue
-        average = max(1, batch.nbytes // total)
-        size = max(1, min(SLICE_ROWS, SLICE_BYTES // average))
-        for start in range(0, total, size):
-            part = batch.slice(start, size)
-            values: list[Sequence[Any]] = [
-                part.column(at).to_pylist() if at in used else () for at in range(part.num_columns)
-            ]
-            yield position, columns.convert(values, position)
-            position += part.num_rows
+        yield position, batch
+        position += batch.num_rows
 
 
 class BatchWriter(DataSourceArrowWriter):

@@ -11,6 +11,7 @@ from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 
 __all__ = [
+    "ACK_GUID",
     "ACK_SIZE",
     "STATUS_MASK",
     "AckMessage",
@@ -26,6 +27,8 @@ _HEADER = ACK_HEADER.pack(ACK_HEADER.size // 4, ACK_MESSAGE.size // 4, 0, 0)
 encode_ack = ACK_MESSAGE.packer(reserved=0)
 #: The bytes of one acknowledgement.
 ACK_SIZE = ACK_MESSAGE.size
+#: Where the GUID is in it.
+ACK_GUID = ACK_MESSAGE.offset_of("messageGUID")
 
 #: The bits of an acknowledgement's first byte that hold the status.
 STATUS_MASK = ACK_MESSAGE.fields["status"].mask << ACK_MESSAGE.fields["status"].shift

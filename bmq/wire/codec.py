@@ -123,6 +123,15 @@ class StructureCodec:
         self.struct = struct.Struct(">" + "".join(slot.format for slot in self.slots))
         self.size = self.struct.size
 
+    def offset_of(self, name: str) -> int:
+        """Return where in the structure the machine word with a field begins, in bytes."""
+        at = 0
+        for slot in self.slots:
+            if any(field.name == name for field in slot.fields):
+                return at
+            at += struct.calcsize(f">{slot.format}")
+        raise TypeError(f"{self.name} has no field {name}")
+
     @cached_property
     def pack(self) -> Callable[..., bytes]:
         """``pack(*fields)`` in declaration order."""

@@ -7,7 +7,7 @@ else is the same. Values are ``bool`` (BOOL), ``int`` (INT64), ``str`` (STRING, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
 from struct import Struct, error
 from typing import Any, NamedTuple, cast
@@ -314,15 +314,16 @@ class SchemaIds:
                 key = (True, *properties, *map(type, properties.values()))
                 # The slower way below raises the error that explains it.
             area = encode_properties(properties, new=True)
-            schema_id = self._schema_id(properties)
+            schema_id = self.number(properties)
             made = _encoders.get(key)
             if made is not None and len(self._known) < _ENCODERS_CACHED:
                 self._known[key] = made, schema_id & ~1 or schema_id
             return area, schema_id
         area = encode_properties(properties, new=True)
-        return area, self._schema_id(properties) if area else 0
+        return area, self.number(properties) if area else 0
 
-    def _schema_id(self, properties: Mapping[str, PropertyInput]) -> int:
+    def number(self, properties: Iterable[str]) -> int:
+        """Return the schema id, as it travels, of a message whose properties have these names."""
         names = tuple(sorted(properties))
         number = self._by_names.get(names)
         if number is not None:

@@ -20,6 +20,7 @@ __all__ = [
     "DecodedPut",
     "Outgoing",
     "Put",
+    "PutEvent",
     "PutRun",
     "decode_put_runs",
     "decode_puts",
@@ -78,6 +79,22 @@ class DecodedPut(NamedTuple):
     compression: int
     crc: int
     data: bytes
+
+
+class PutEvent(NamedTuple):
+    """A whole PUT event whose messages were encoded together, all of one queue.
+
+    Attributes:
+        event: its bytes.
+        ends: where each message ends in it.
+        acks: what the broker answers when it accepts all of them: ACK messages, one behind the other.
+        size: the bytes of their application data.
+    """
+
+    event: bytes
+    ends: Sequence[int]
+    acks: bytes
+    size: int
 
 
 def encode_put(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable
 from enum import Enum
+from itertools import accumulate
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -25,7 +26,8 @@ from bmq.protocol.client.events import (
 )
 from bmq.protocol.client.handshake import Credentials
 from bmq.protocol.client.queue import QueueCore, QueueState, SubscriptionCore, SubscriptionOptions
-from bmq.wire.constants import PutFlags
+from bmq.wire.ack import encode_ack
+from bmq.wire.constants import EventType, PutFlags
 from bmq.wire.control import (
     ClientIdentity,
     ClientType,
@@ -38,8 +40,9 @@ from bmq.wire.control import (
     QueueFlags,
     StatusCategory,
 )
-from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP
+from bmq.wire.event import HEADER_SIZE, HEARTBEAT_REQ, HEARTBEAT_RSP, pack_event_header
 from bmq.wire.push import PushMessage
+from bmq.wire.put import PutEvent, encode_put
 from bmq.wire.uri import QueueUri
 from tests.fakes.broker import ScriptedBroker, guid
 
@@ -57,6 +60,7 @@ class Bench:
         broker: the present connection's broker.
         happened: the session events.
         outcomes: what became of posts, by token: every outcome, so that a second one shows.
+        refused: the posts that were not accepted: token and tag.
         completed: how operations ended, by token: every time, so that a second one shows.
         received: the messages delivered, each with the owner of its subscription.
         failures: why the core wanted connections closed.
@@ -72,6 +76,7 @@ class Bench:
         self.broker = ScriptedBroker()
         self.happened: list[SessionEvent] = []
         self.outcomes: dict[Any, list[AckStatus]] = {}
+        self.refused: list[tuple[Any, int]] = []
         self.completed: dict[Any, list[Error | None]] = {}
         self.received: list[tuple[Any, PushMessage]] = []
         self.failures: list[Error | None] = []
@@ -123,6 +128,11 @@ class Bench:
         elif isinstance(event, Acked):
             for token, _, _, status, _ in event.outcomes:
                 self.outcomes.setdefault(token, []).append(status)
+            for token, count in event.accepted:
+                self.outcomes.setdefault(token, []).extend([AckStatus.SUCCESS] * count)
+            self.refused += [
+                (token, tag) for token, tag, _, status, _ in event.outcomes if status is not AckStatus.SUCCESS
+            ]
         elif isinstance(event, Completed):
             self.completed.setdefault(event.token, []).append(event.error)
         elif isinstance(event, Pushed):
@@ -215,6 +225,17 @@ class Bench:
         """Post messages together: GUID and payload are a number, the token is all of them."""
         messages = [(guid(n), b"%d" % n, int(PutFlags.ACK_REQUESTED), 0, 0) for n in numbers]
         self.core.post_many(queue, messages, numbers, self.now)
+        self.pump()
+
+    def post_event(self, queue: QueueCore, *numbers: int) -> None:
+        """Post messages encoded together: GUID and payload are a number, the token is all of them."""
+        puts = [encode_put(queue.q_id, guid(n), b"%d" % n) for n in numbers]
+        ends = list(accumulate(map(len, puts), initial=HEADER_SIZE))
+        event = pack_event_header(ends[-1], EventType.PUT) + b"".join(puts)
+        acks = b"".join(encode_ack(0, 0, guid(n), queue.q_id) for n in numbers)
+        self.core.post_event(
+            queue, PutEvent(event, ends[1:], acks, sum(len(b"%d" % n) for n in numbers)), numbers, self.now
+        )
         self.pump()
 
     def confirm_many(self, queue: QueueCore, *numbers: int) -> None:

@@ -122,6 +122,72 @@ def test_a_column_of_ids_is_used_for_guids(broker: BrokerThread, queue: str) -> 
     assert len(broker.drain(queue, expect=5)) == 5
 
 
+def test_batches_may_differ_in_how_their_columns_are_stored(broker: BrokerThread, queue: str) -> None:
+    """Empty ones, dictionaries, wide strings, views; 1 byte, and 60 MiB."""
+    texts = pa.array(["ä", None, "𝄞"])
+    longest = "x" * (60 << 20)
+    given = [
+        (pa.array([], pa.string()), pa.array([], pa.string())),
+        (pa.array(["a", "b", "c"]), texts),
+        (pa.array(["d", "d", "e"]).dictionary_encode(), texts.dictionary_encode()),
+        (pa.array(["f", "g", "h"], pa.large_string()), texts.cast(pa.large_string())),
+        (pa.array([b"\xff", b"j", b"k"], pa.large_binary()), pa.nulls(3)),
+        (pa.array([longest, "l", "m"]), texts.cast(pa.string_view())),
+    ]
+    batches = [pa.RecordBatch.from_arrays(list(each), names=["value", "text"]) for each in given]
+    schema = struct(value=StringType(), text=StringType())
+    writer = source(broker=broker.uri, queue=queue, propertyColumns="text").writer(schema, False)
+    assert writer.write(iter(batches)).report.acknowledged == 15
+    got = broker.drain(queue, expect=15)
+    assert [m.data for m in got] == [
+        value.encode() if isinstance(value, str) else value
+        for values, _ in given
+        for value in values.to_pylist()
+    ]
+    assert [dict(m.properties) for m in got] == [
+        {"text": text} if text else {} for _, texts in given for text in texts.to_pylist()
+    ]
+
+
+def test_columns_as_they_are_stored_make_the_same_guids(broker: BrokerThread, queue: str) -> None:
+    """A task that is repeated may be handed other batches."""
+    schema = struct(value=StringType(), text=StringType())
+    writer = source(broker=broker.uri, queue=queue, propertyColumns="text").writer(schema, False)
+    values, texts = pa.array([f"{n % 50}" for n in range(100)]), pa.array(["x", None] * 50)
+    one = pa.RecordBatch.from_arrays([values, texts], names=["value", "text"])
+    other = pa.RecordBatch.from_arrays(
+        [values.cast(pa.large_string()), texts.dictionary_encode()], names=["value", "text"]
+    )
+    writer.write(iter([one]))
+    writer.write(iter([other.slice(70), other.slice(0, 70)]))
+    assert len(broker.drain(queue, expect=100)) == 100
+
+
+def test_maps_of_many_keys_are_spread(broker: BrokerThread, queue: str) -> None:
+    entries = [[(f"k{n}", n), (f"k{n + 1}", None), ("all", -n)] for n in range(300)]
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([f"{n}" for n in range(300)]), pa.array(entries, pa.map_(pa.string(), pa.int32()))],
+        names=["value", "properties"],
+    )
+    schema = struct(value=StringType(), properties=MapType(StringType(), IntegerType()))
+    source(broker=broker.uri, queue=queue).writer(schema, False).write(iter([batch]))
+    got = broker.drain(queue, expect=300)
+    assert [dict(m.properties) for m in got] == [{"all": -n, f"k{n}": n} for n in range(300)]
+    assert {kind.name for m in got for kind in m.property_types.values()} == {"INT64"}
+
+
+def test_a_key_that_is_no_name_is_refused_with_its_row(broker: BrokerThread, queue: str) -> None:
+    entries = [[("a", 1)]] * 70 + [[("-b", 1)]]
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(["x"] * 71), pa.array(entries, pa.map_(pa.string(), pa.int64()))],
+        names=["value", "properties"],
+    )
+    schema = struct(value=StringType(), properties=MapType(StringType(), LongType()))
+    writer = source(broker=broker.uri, queue=queue).writer(schema, False)
+    with pytest.raises(bmq.InvalidProperty, match="row 70 of the partition: property name '-b' must start"):
+        writer.write(iter([batch]))
+
+
 @pytest.mark.parametrize(
     ("options", "schema", "text"),
     [

@@ -79,6 +79,27 @@ def test_entries_of_maps_and_structs_become_properties(broker: BrokerThread, que
     assert dict(message.properties) == {"a": 1, "c": "d"}
 
 
+def test_neighbours_may_have_values_of_different_types(broker: BrokerThread, queue: str) -> None:
+    values = [1, "one", True, b"1", None, bytearray(b"2"), {"a": 1}, {"a": "x", "b": None}, Row(c=False), 2]
+    rows = [Row(body=f"{n}" if n % 2 else b"%d" % n, p=value) for n, value in enumerate(values * 20)]
+    sink(broker, queue, properties=["p"])(iter(rows))
+    got = broker.drain(queue, expect=200)
+    assert [int(m.data) for m in got] == list(range(200))
+    plain = [{"p": 1}, {"p": "one"}, {"p": True}, {"p": b"1"}, {}, {"p": b"2"}]
+    assert [dict(m.properties) for m in got] == [*plain, {"a": 1}, {"a": "x"}, {"c": False}, {"p": 2}] * 20
+
+
+def test_entries_of_several_maps_are_told_apart_row_by_row(broker: BrokerThread, queue: str) -> None:
+    rows = [
+        Row(body="x", one={"a": 1}, two={"b": 2}, b=None),
+        Row(body="y", one={"b": 3}, two={"a": "4", "b": 5}, b=None),
+        Row(body="z", one={"b": 3}, two={}, b=6),
+    ]
+    sink(broker, queue, properties=["one", "two", "b"])(iter(rows))
+    got = [dict(m.properties) for m in broker.drain(queue, expect=3)]
+    assert got == [{"a": 1, "b": 2}, {"a": "4", "b": 3}, {"b": 6}]
+
+
 def test_a_column_names_the_queue(broker: BrokerThread, queue: str) -> None:
     rows = [Row(body=f"{n}", to=f"{queue}-{n % 2}") for n in range(10)]
     write_partition(broker=broker.uri, value="body", queue_column="to")(iter(rows))

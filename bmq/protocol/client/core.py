@@ -134,6 +134,7 @@ class ClientCore(Machine):
         post: accepts one post for a queue, which ends in one outcome (:class:`Acked`); see
             :meth:`bmq.protocol.client.posts.Posts.post`.
         post_many: accepts several; see :meth:`bmq.protocol.client.posts.Posts.post_many`.
+        post_event: accepts those of an encoded event; see :meth:`bmq.protocol.client.posts.Posts.post_event`.
         posts: the posts without outcome, for reading only.
         new_properties: whether properties are to be written in the new encoding.
     """
@@ -150,6 +151,7 @@ class ClientCore(Machine):
         # The methods themselves: a post is spared a call.
         self.post = self.posts.post
         self.post_many = self.posts.post_many
+        self.post_event = self.posts.post_event
         self._routes = Routes()
         self._shared = Shared(
             requests=self._requests,
@@ -482,7 +484,11 @@ class ClientCore(Machine):
         elif kind == EventType.PUSH:
             self._pushed(event, now)
         elif kind == EventType.ACK:
-            self._report(self.posts.acked(event, now))
+            outcomes = self.posts.acked(event, now)
+            if self.posts.accepted:
+                self._emit(Acked(outcomes, self.posts.take_accepted()))
+            else:
+                self._report(outcomes)
         elif kind == EventType.CONTROL:
             self._answered(event, now)
         elif kind == EventType.AUTHENTICATION:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from bmq.errors import AckStatus, Error
 
 __all__ = [
+    "Accepted",
     "Acked",
     "Astray",
     "ClientDeprecated",
@@ -213,11 +214,16 @@ class Completed(Signal):
 Outcome = tuple[Any, int, bytes, AckStatus, Any]
 
 
+#: Posts of one token that were accepted, where nobody asks which: the token, and how many.
+Accepted = tuple[Any, int]
+
+
 @dataclass(frozen=True, slots=True)
 class Acked(Signal):
-    """Posts got their outcome."""
+    """Posts got their outcome: one by one, and as numbers of accepted ones."""
 
     outcomes: list[Outcome]
+    accepted: list[Accepted] = field(default_factory=list["Accepted"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from operator import itemgetter
 from typing import TYPE_CHECKING, NoReturn
 
 from bmq.errors import AckStatus, UsageError
 from bmq.protocol.client.counters import PostCounts
-from bmq.protocol.client.events import Outcome
+from bmq.protocol.client.events import Accepted, Outcome
 from bmq.protocol.client.outbox import Outbox
-from bmq.wire.ack import STATUS_MASK, iter_acks
+from bmq.protocol.client.slices import PostSlice
+from bmq.wire.ack import ACK_GUID, ACK_SIZE, STATUS_MASK, iter_acks, read_list_header
 from bmq.wire.constants import ACK_STATUS_FROM_WIRE, PutFlags
 from bmq.wire.event import Event
 from bmq.wire.guid import guid_to_text
-from bmq.wire.put import Outgoing
+from bmq.wire.put import Outgoing, PutEvent
 
 if TYPE_CHECKING:
     from bmq.protocol.client.queue import QueueCore
@@ -66,6 +68,8 @@ class Posts:
 
     Attributes:
         bytes: the size of the application data of all posts held.
+        accepted: posts that were accepted with others of their slice since :meth:`take_accepted`: whom these
+            outcomes are for, and how many.
         counts: what became of the others.
         deadline: when :meth:`expire` has to be called, or None.
     """
@@ -78,6 +82,9 @@ class Posts:
         "_max_messages",
         "_outbox",
         "_shortest",
+        "_sliced",
+        "_slices",
+        "accepted",
         "bytes",
         "counts",
         "deadline",
@@ -90,6 +97,10 @@ class Posts:
         self._entries: dict[bytes, _Entry] = {}
         self._batches: dict[int, _Batch] = {}
         self._last = 0
+        # Posts that were encoded together, by the number of their batch; how many of them have no outcome.
+        self._slices: dict[int, PostSlice] = {}
+        self._sliced = 0
+        self.accepted: list[Accepted] = []
         self.bytes = 0
         self.counts = PostCounts()
         self.deadline: float | None = None
@@ -97,21 +108,21 @@ class Posts:
         self._shortest: float | None = None
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._entries) + self._sliced
 
     @property
     def has_room(self) -> bool:
         """Whether it takes another post."""
-        return len(self._entries) < self._max_messages and self.bytes < self._max_bytes
+        return len(self._entries) + self._sliced < self._max_messages and self.bytes < self._max_bytes
 
     @property
     def half_empty(self) -> bool:
         """Whether it is time for those who wait for room to try again."""
-        return len(self._entries) * 2 <= self._max_messages and self.bytes * 2 <= self._max_bytes
+        return len(self) * 2 <= self._max_messages and self.bytes * 2 <= self._max_bytes
 
     def room(self) -> tuple[int, int]:
         """Return how many messages and bytes fit."""
-        return self._max_messages - len(self._entries), self._max_bytes - self.bytes
+        return self._max_messages - len(self), self._max_bytes - self.bytes
 
     def oldest(self, queue: QueueCore | None = None) -> float | None:
         """Return when the oldest post was made, of all or of those to one queue; None if there is none."""
@@ -204,6 +215,34 @@ class Posts:
         if self.deadline is None and self._shortest is not None:
             self.deadline = now + self._shortest
 
+    def post_event(self, queue: QueueCore, event: PutEvent, token: object, now: float, tag: int = 0) -> None:
+        """Accept the posts of a whole event, each as :meth:`post` does; Python looks at none of them.
+
+        A GUID may be in the window already: a broker answers each post.
+
+        Args:
+            queue: the queue to post to; its qId is in the event.
+            event: the posts.
+            token: comes back with the outcomes; those of posts that were accepted come as a number.
+            now: the time.
+            tag: which of the token's posts is the first of these; the others follow.
+
+        Raises:
+            QueueClosed, UsageError, StateError: the queue takes no posts.
+        """
+        count = len(event.ends)
+        sending = queue.admit(count)
+        self._last = number = self._last + 1
+        self._batches[number] = _Batch(queue, token, now, count, sending)
+        self._slices[number] = PostSlice(queue, event, token, tag)
+        self._sliced += count
+        self.bytes += event.size
+        queue.unacked_bytes += event.size
+        if sending:
+            self._outbox.event(event.event)
+        if self.deadline is None and self._shortest is not None:
+            self.deadline = now + self._shortest
+
     def _refuse_known(
         self, queue: QueueCore, messages: list[Outgoing], token: object, now: float, tag: int
     ) -> NoReturn:
@@ -227,6 +266,8 @@ class Posts:
         Raises:
             ProtocolError: the event is malformed.
         """
+        if self._slices:
+            return self._acked_slices(event, now)
         outcomes: list[Outcome] = []
         append = outcomes.append
         batches, pop = self._batches, self._entries.pop
@@ -258,6 +299,71 @@ class Posts:
             queue.posts_answered(len(outcomes) - counted, freed, now - posted)
             self.bytes -= freed
         return outcomes
+
+    def _acked_slices(self, event: Event, now: float) -> list[Outcome]:
+        """The same as :meth:`acked`, while there are posts that were encoded together."""
+        outcomes: list[Outcome] = []
+        data = event.data
+        at, stride = read_list_header(data, event.body, "Ack", ACK_SIZE)
+        end = len(data)
+        while at < end:
+            guid = data[at + ACK_GUID : at + ACK_GUID + 16]
+            status = ACK_STATUS_FROM_WIRE[data[at] & STATUS_MASK]
+            count = 1
+            entry = self._entries.pop(guid, None) if self._entries else None
+            if entry is not None:
+                message, number, tag = entry
+                batch = self._batches[number]
+                outcomes.append((batch.token, tag, guid, status, batch.queue))
+                self._left(number, 1, len(message[1]), status, now)
+            elif stride == ACK_SIZE and (count := self._accept_slice(data, at, now)):
+                pass
+            else:
+                count = 1
+                self._settle_row(guid, status, outcomes, now)
+            at += count * stride
+        return outcomes
+
+    def _accept_slice(self, data: bytes, at: int, now: float) -> int:
+        """Take acknowledgements that accept the next posts of one slice; return how many they are."""
+        for number, posts in self._slices.items():
+            count = posts.accepted(data, at)
+            if count:
+                self.accepted.append((posts.token, count))
+                self._left_slice(number, posts, count, _SUCCESS, now)
+                return count
+        return 0
+
+    def _settle_row(self, guid: bytes, status: AckStatus, outcomes: list[Outcome], now: float) -> None:
+        for number, posts in self._slices.items():
+            row = posts.take(guid)
+            if row is not None:
+                outcomes.append((posts.token, posts.tag + row, guid, status, posts.queue))
+                self._left_slice(number, posts, 1, status, now)
+                return
+
+    def _left_slice(self, number: int, posts: PostSlice, count: int, status: AckStatus, now: float) -> None:
+        self._sliced -= count
+        # Its bytes are there until none of its posts is.
+        freed = 0 if posts.left else posts.size
+        if freed:
+            del self._slices[number]
+        self._left(number, count, freed, status, now)
+
+    def _left(self, number: int, count: int, freed: int, status: AckStatus, now: float) -> None:
+        batch = self._batches[number]
+        batch.left -= count
+        if not batch.left:
+            del self._batches[number]
+        if status is not _SUCCESS:
+            batch.queue.counts.not_accepted(status)
+        batch.queue.posts_answered(count, freed, now - batch.posted)
+        self.bytes -= freed
+
+    def take_accepted(self) -> list[Accepted]:
+        """Return and forget :attr:`accepted`."""
+        accepted, self.accepted = self.accepted, []
+        return accepted
 
     def lost(self) -> list[Outcome]:
         """The connection is gone: posts that the broker would not recognise when sent again end here."""
@@ -299,6 +405,13 @@ class Posts:
                 sizes[number] += len(message[1])
         for _, _, guid, _, _ in outcomes:
             del self._entries[guid]
+        for number in self._slices.keys() & batches.keys():
+            posts = self._slices.pop(number)
+            self._sliced -= posts.left
+            sizes[number] = posts.size
+            outcomes += [
+                (posts.token, posts.tag + row, guid, status, posts.queue) for row, guid in posts.rows()
+            ]
         for number, batch in batches.items():
             del self._batches[number]
             batch.queue.posts_given_up(batch.left, sizes[number], status)
@@ -318,21 +431,30 @@ class Posts:
 
     def send_again(self, queues: Collection[QueueCore]) -> None:
         """Send, in the order of posting, what has no outcome yet and belongs to these queues."""
-        put = self._outbox.put
         if any(queue.unacked for queue in queues):
-            for queue, message in self:
-                if queue in queues:
-                    put(queue.q_id, message)
+            for queue, posted in self:
+                if queue not in queues:
+                    continue
+                if isinstance(posted, PostSlice):
+                    self._outbox.event(posted.event())
+                else:
+                    self._outbox.put(queue.q_id, posted)
             for batch in self._batches.values():
                 if batch.queue in queues:
                     if batch.sent:
                         batch.queue.counts.sent_again(batch.left)
                     batch.sent = True
 
-    def __iter__(self) -> Iterator[tuple[QueueCore, Outgoing]]:
+    def __iter__(self) -> Iterator[tuple[QueueCore, Outgoing | PostSlice]]:
         """Iterate over queues and what was posted to them, in the order of posting."""
+        slices = deque(self._slices.items())
         for message, number, _ in self._entries.values():
+            while slices and slices[0][0] < number:
+                _, posts = slices.popleft()
+                yield posts.queue, posts
             yield self._batches[number].queue, message
+        for _, posts in slices:
+            yield posts.queue, posts
 
 
 def _known(guid: bytes) -> UsageError:

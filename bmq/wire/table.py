@@ -1,0 +1,789 @@
+"""From the columns of a table to PUT events: no object a row.
+
+Headers are numpy columns of the declared layouts; what differs in length (values, payloads, padding) is put
+between them by Arrow. The bytes are those that :func:`bmq.wire.put.encode_puts` and
+:func:`bmq.wire.properties.encode_properties` make message by message, which a property test shows. Needs
+numpy and pyarrow: the extra ``bmq[arrow]``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bmq.errors import InvalidPayload, InvalidProperty, UsageError
+from bmq.wire.codec import ACK_MESSAGE, PROPERTIES_HEADER, PROPERTY_HEADER, PUT_HEADER
+from bmq.wire.columns import Array, dtype_of, fill, word_of
+from bmq.wire.compression import DEFAULT_LEVEL
+from bmq.wire.constants import (
+    COMPRESSION_THRESHOLD,
+    MAX_APPLICATION_DATA,
+    MAX_PROPERTIES,
+    MAX_PROPERTIES_AREA,
+    MAX_PROPERTY_VALUE,
+    UNSET_GUID,
+    EventType,
+    PropertyType,
+    PutFlags,
+)
+from bmq.wire.crc import crc32c
+from bmq.wire.event import HEADER_SIZE, pack_event_header
+from bmq.wire.message import join_application_data, split_application_data
+from bmq.wire.padding import PADDING
+from bmq.wire.properties import PropertyInput, Typed, encode_properties, properties_length
+from bmq.wire.put import PutEvent, decode_puts
+
+__all__ = ["EncodedPosts", "Messages", "Slice", "TableEncoder", "guids_in", "messages_of", "stream_of"]
+
+pa: Any = importlib.import_module("pyarrow")
+pc: Any = importlib.import_module("pyarrow.compute")
+
+#: A column, a batch of columns and their types, of pyarrow, which has no type hints.
+ArrowArray = Any
+RecordBatch = Any
+ArrowSchema = Any
+
+#: An event has at most this many messages, and this many bytes unless it has one message.
+MAX_MESSAGES = 4096
+MAX_BYTES = 1024 * 1024
+
+_PUT = dtype_of(PUT_HEADER)
+_ACK = dtype_of(ACK_MESSAGE)
+_AREA = dtype_of(PROPERTIES_HEADER)
+_PROPERTY = dtype_of(PROPERTY_HEADER)
+_HEADER_WORDS = PUT_HEADER.size // 4
+_QUEUE_ID = word_of(PUT_HEADER, "queueId")
+_GUID = word_of(PUT_HEADER, "messageGUID")
+_SCHEMA_ID = word_of(PUT_HEADER, "schemaId")
+_SCHEMA_SHIFT = PUT_HEADER.fields["reserved"].bits
+
+_PLAIN = int(PutFlags.ACK_REQUESTED)
+_WITH_PROPERTIES = int(PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES)
+
+#: How a property's value of fixed size travels.
+_FIXED: dict[PropertyType, str] = {
+    PropertyType.BOOL: "u1",
+    PropertyType.SHORT: ">i2",
+    PropertyType.INT32: ">i4",
+    PropertyType.INT64: ">i8",
+}
+#: For these the Python type does not say which property type is meant.
+_NARROW = {PropertyType.SHORT, PropertyType.INT32}
+#: More ways than this to have properties or not, for so many rows, cost more than going row by row.
+_ROWS_A_PATTERN = 32
+_MAX_NULLABLE = 62
+
+
+class Messages(NamedTuple):
+    """Application data of some rows, before it is compressed, and what it has in front.
+
+    Attributes:
+        data: properties and payload of each, a binary array without nulls.
+        schemas: the sets of property names there are, each sorted; () for none.
+        schema_of: which of these each row has.
+    """
+
+    data: ArrowArray
+    schemas: list[tuple[str, ...]]
+    schema_of: Array
+
+    def rows(self) -> list[bytes]:
+        """Each row's application data."""
+        rows: list[bytes] = self.data.to_pylist()
+        return rows
+
+
+class Slice(NamedTuple):
+    """Some rows of a batch.
+
+    Attributes:
+        first: the position of the first row.
+        messages: what they become.
+        payload_bytes: the size of the payloads.
+        batch: the rows themselves.
+    """
+
+    first: int
+    messages: Messages
+    payload_bytes: int
+    batch: RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class _Property:
+    """A column that becomes a property.
+
+    Attributes:
+        name: the property's name.
+        raw: the name as it travels.
+        kind: the property's type.
+        at: which column it is; of a struct column, the field's place in it too.
+    """
+
+    name: str
+    raw: bytes
+    kind: PropertyType
+    at: tuple[int, ...]
+
+
+class TableEncoder:
+    """Makes messages of the batches of one schema.
+
+    Args:
+        schema: the columns; more than are used may be there.
+        value: the column with the payload: binary or string, of any width, plain or dictionary-encoded.
+        properties: the columns that become properties of their own name: boolean, integer, string or binary.
+            A struct column becomes one property a field. Null is an absent property.
+        new: whether properties travel in the new encoding.
+        name_row: how errors name a row, from its position.
+
+    Raises:
+        UsageError: a column is missing, or its type is none that can be posted; the message names it.
+        InvalidProperty: the name of a column cannot be that of a property.
+    """
+
+    def __init__(
+        self,
+        schema: ArrowSchema,
+        value: str,
+        properties: Sequence[str] = (),
+        *,
+        new: bool = True,
+        name_row: Callable[[int], str] = "row {}".format,
+    ) -> None:
+        self._schema = schema
+        self._value = _find(schema, value)
+        self._value_name = value
+        self._new = new
+        self._name_row = name_row
+        kind = schema.field(self._value).type
+        if _flat(kind) not in (pa.string(), pa.binary()):
+            raise UsageError(
+                f"column {value!r} is of type {kind}, and a payload is string or binary: cast it, or pack "
+                "several columns into one"
+            )
+        plain: list[_Property] = []
+        nested: list[_Property] = []
+        for name in properties:
+            at = _find(schema, name)
+            kind = schema.field(at).type
+            if pa.types.is_struct(kind):
+                nested += [
+                    _property(f"{name}.{kind.field(i).name}", kind.field(i).type, (at, i))
+                    for i in range(kind.num_fields)
+                ]
+            else:
+                plain.append(_property(name, kind, (at,)))
+        # Several may have the same name: in each row the first that is not null counts.
+        self._properties = plain + nested
+        count = len({each.name for each in self._properties})
+        if count > MAX_PROPERTIES:
+            raise InvalidProperty(f"{count} properties; a message has at most {MAX_PROPERTIES}")
+        if new:
+            self._properties.sort(key=lambda each: each.raw)
+
+    def find(self, name: str) -> int:
+        """Return the place of a column.
+
+        Raises:
+            UsageError: there is no such column.
+        """
+        return _find(self._schema, name)
+
+    def slices(self, batch: RecordBatch, first: int = 0) -> Iterator[Slice]:
+        """Cut a batch into slices that fill an event each, and make messages of them.
+
+        Args:
+            batch: the rows.
+            first: the position of the first one, for errors.
+
+        Raises:
+            InvalidPayload, InvalidProperty: a row cannot be posted; the message names it.
+        """
+        total = batch.num_rows
+        if not total:
+            return
+        ends = np.cumsum(self._sizes(batch))
+        start = 0
+        while start < total:
+            room = (int(ends[start - 1]) if start else 0) + MAX_BYTES - HEADER_SIZE
+            stop = int(np.searchsorted(ends, room, side="right"))
+            stop = max(start + 1, min(stop, start + MAX_MESSAGES))
+            part = batch.slice(start, stop - start)
+            yield self._slice(part, first + start)
+            start = stop
+
+    def _sizes(self, batch: RecordBatch) -> Array:
+        """About how many bytes each row takes, and never less."""
+        sizes = _lengths(batch.column(self._value)) + PUT_HEADER.size + PROPERTIES_HEADER.size + 8
+        for each in self._properties:
+            values = _LARGEST if each.kind in _FIXED else _lengths(_pick(batch, each.at))
+            sizes += PROPERTY_HEADER.size + len(each.raw) + values
+        return sizes
+
+    def _slice(self, batch: RecordBatch, first: int) -> Slice:
+        payload = _flattened(batch.column(self._value))
+        self._check_payload(payload, first)
+        columns = self._columns(batch)
+        payload = pc.cast(payload, pa.binary()) if payload.type == pa.string() else payload
+        size = int(_lengths(payload).sum())
+        try:
+            messages = _assemble(payload, columns, new=self._new)
+        except InvalidProperty as error:
+            raise self._located(error, columns, first) from None
+        biggest = _lengths(messages.data)
+        if int(biggest.max()) > MAX_APPLICATION_DATA:
+            row = int(biggest.argmax())
+            raise InvalidPayload(
+                f"{self._name_row(first + row)}: properties and payload take {int(biggest[row]):,} bytes; "
+                f"a message has at most {MAX_APPLICATION_DATA:,} (64 MiB)"
+            )
+        return Slice(first, messages, size, batch)
+
+    def _columns(self, batch: RecordBatch) -> list[tuple[_Property, ArrowArray]]:
+        """The values of each property; of those with one name at most one is not null in a row."""
+        columns: list[tuple[_Property, ArrowArray]] = []
+        taken: dict[str, ArrowArray] = {}
+        for each in self._properties:
+            values = _flattened(_pick(batch, each.at))
+            there = taken.get(each.name)
+            if there is None:
+                taken[each.name] = values.is_valid()
+            else:
+                taken[each.name] = pc.or_(there, values.is_valid())
+                values = pc.if_else(there, pa.scalar(None, values.type), values)
+            columns.append((each, values))
+        return columns
+
+    def _check_payload(self, payload: ArrowArray, first: int) -> None:
+        if payload.null_count:
+            row, what = int(np.argmax(payload.is_null().to_numpy(zero_copy_only=False))), "is null"
+        else:
+            sizes = _lengths(payload)
+            wrong = (sizes == 0) | (sizes > MAX_APPLICATION_DATA)
+            if not wrong.any():
+                return
+            row = int(np.argmax(wrong))
+            what = f"has {int(sizes[row]):,} bytes"
+        raise InvalidPayload(
+            f"{self._name_row(first + row)}: column {self._value_name!r} {what}; a payload is 1 byte to "
+            f"{MAX_APPLICATION_DATA:,} bytes of string or binary: filter such rows out before"
+        )
+
+    def _located(
+        self, error: InvalidProperty, columns: list[tuple[_Property, ArrowArray]], first: int
+    ) -> InvalidProperty:
+        """Return the error of the first row whose properties cannot be encoded."""
+        for row, properties in enumerate(_dictionaries(columns)):
+            try:
+                encode_properties(properties, new=True)
+            except InvalidProperty as found:
+                return InvalidProperty(f"{self._name_row(first + row)}: {found}")
+        return error
+
+
+def _find(schema: ArrowSchema, name: str) -> int:
+    found: list[int] = schema.get_all_field_indices(name)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(f"{len(found)} columns are named {name!r}: give each a name of its own")
+    raise UsageError(f"no column {name!r}; the table has: {', '.join(schema.names) or 'none'}")
+
+
+def _flat(kind: Any) -> Any:
+    """The type of a column as it is encoded: not a dictionary, of 32 bit offsets."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        return _flat(kind.value_type)
+    text = str(kind)
+    if types.is_large_string(kind) or text == "string_view":
+        return pa.string()
+    if types.is_large_binary(kind) or types.is_fixed_size_binary(kind) or text == "binary_view":
+        return pa.binary()
+    return kind
+
+
+def _is_view(kind: Any) -> bool:
+    return str(kind) in ("string_view", "binary_view")
+
+
+def _kind_of(kind: Any) -> PropertyType | None:
+    types = pa.types
+    kind = _flat(kind)
+    if types.is_null(kind) or types.is_string(kind):
+        return PropertyType.STRING
+    if types.is_boolean(kind):
+        return PropertyType.BOOL
+    if types.is_integer(kind):
+        bits = kind.bit_width if types.is_signed_integer(kind) else min(2 * kind.bit_width, 64)
+        return {8: PropertyType.SHORT, 16: PropertyType.SHORT, 32: PropertyType.INT32}.get(
+            bits, PropertyType.INT64
+        )
+    return PropertyType.BINARY if types.is_binary(kind) else None
+
+
+def _property(path: str, kind: Any, at: tuple[int, ...]) -> _Property:
+    found = _kind_of(kind)
+    if found is None:
+        raise UsageError(
+            f"column {path!r} is of type {kind}, and a property is boolean, an integer, string or binary: "
+            "cast it (to string, or to int64 in a unit that is whole), or leave it out"
+        )
+    name = path.rpartition(".")[2] if len(at) > 1 else path
+    encode_properties({name: True}, new=True)
+    return _Property(name, name.encode("utf-8", "surrogateescape"), found, at)
+
+
+def _pick(batch: RecordBatch, at: tuple[int, ...]) -> ArrowArray:
+    column = batch.column(at[0])
+    return column.flatten()[at[1]] if len(at) > 1 else column
+
+
+def _flattened(column: ArrowArray) -> ArrowArray:
+    if pa.types.is_dictionary(column.type):
+        return _flattened(column.dictionary).take(column.indices)
+    flat = _flat(column.type)
+    return column if column.type == flat else column.cast(flat)
+
+
+def _lengths(column: ArrowArray) -> Array:
+    """The length of each value in bytes, 0 for null."""
+    if pa.types.is_dictionary(column.type):
+        lengths = pa.array(_lengths(column.dictionary)).take(column.indices)
+    elif pa.types.is_null(column.type):
+        return np.zeros(len(column), np.int64)
+    elif pa.types.is_fixed_size_binary(column.type):
+        return np.full(len(column), column.type.byte_width, np.int64)
+    elif _is_view(column.type):
+        lengths = pc.binary_length(column.cast(pa.large_binary()))
+    else:
+        lengths = pc.binary_length(column)
+    if lengths.null_count:
+        lengths = lengths.fill_null(0)
+    found: Array = lengths.to_numpy(zero_copy_only=False)
+    return found.astype(np.int64)
+
+
+_LARGEST = 8
+
+
+def _assemble(payload: ArrowArray, columns: list[tuple[_Property, ArrowArray]], *, new: bool) -> Messages:
+    """Put properties in front of payloads."""
+    count = len(payload)
+    nullable = [(each, array) for each, array in columns if array.null_count]
+    if not nullable:
+        names = tuple(sorted(each.name for each, _ in columns))
+        return Messages(_join(payload, columns, new=new), [names], np.zeros(count, np.int64))
+    if len(nullable) <= _MAX_NULLABLE:
+        bits = np.zeros(count, np.int64)
+        for at, (_, array) in enumerate(nullable):
+            bits |= array.is_valid().to_numpy(zero_copy_only=False).astype(np.int64) << at
+        patterns, pattern_of = np.unique(bits, return_inverse=True)
+        if len(patterns) <= max(4, count // _ROWS_A_PATTERN):
+            return _by_pattern(payload, columns, nullable, patterns.tolist(), pattern_of, new=new)
+    return messages_of(payload.to_pylist(), list(_dictionaries(columns)), new=new)
+
+
+def _by_pattern(
+    payload: ArrowArray,
+    columns: list[tuple[_Property, ArrowArray]],
+    nullable: list[tuple[_Property, ArrowArray]],
+    patterns: list[int],
+    pattern_of: Array,
+    *,
+    new: bool,
+) -> Messages:
+    """Encode together the rows that have the same properties."""
+    parts: list[ArrowArray] = []
+    schemas: list[tuple[str, ...]] = []
+    order = np.argsort(pattern_of, kind="stable")
+    bounds = np.searchsorted(pattern_of[order], np.arange(len(patterns) + 1))
+    place = {each.at: at for at, (each, _) in enumerate(nullable)}
+    for number, pattern in enumerate(patterns):
+        rows = pa.array(order[bounds[number] : bounds[number + 1]])
+        there = [
+            (each, array.take(rows))
+            for each, array in columns
+            if each.at not in place or pattern >> place[each.at] & 1
+        ]
+        parts.append(_join(payload.take(rows), there, new=new))
+        schemas.append(tuple(sorted(each.name for each, _ in there)))
+    back = np.empty(len(order), np.int64)
+    back[order] = np.arange(len(order))
+    return Messages(pa.concat_arrays(parts).take(pa.array(back)), schemas, pattern_of)
+
+
+def _dictionaries(columns: list[tuple[_Property, ArrowArray]]) -> Iterator[dict[str, PropertyInput]]:
+    """The properties of each row."""
+    values = [array.to_pylist() for _, array in columns]
+    for row in zip(*values, strict=True):
+        yield {
+            each.name: Typed(each.kind, value)
+            for (each, _), value in zip(columns, row, strict=True)
+            if value is not None
+        }
+
+
+def messages_of(
+    payloads: Sequence[bytes], properties: Sequence[Mapping[str, PropertyInput] | None], *, new: bool = True
+) -> Messages:
+    """Make messages of rows whose properties are of all sorts, one by one.
+
+    Raises:
+        InvalidProperty: a row's properties cannot be encoded.
+    """
+    schemas: dict[tuple[str, ...], int] = {}
+    schema_of: list[int] = []
+    data: list[bytes] = []
+    for payload, each in zip(payloads, properties, strict=True):
+        each = each or {}
+        data.append(encode_properties(each, new=new) + payload)
+        schema_of.append(schemas.setdefault(tuple(sorted(each)), len(schemas)))
+    return Messages(pa.array(data, pa.binary()), list(schemas), np.array(schema_of, np.int64))
+
+
+def _join(payload: ArrowArray, columns: list[tuple[_Property, ArrowArray]], *, new: bool) -> ArrowArray:
+    """Put the same properties, none of them null, in front of each payload."""
+    if not columns:
+        return payload
+    values: list[tuple[str, Any, Any]] = []  # how it travels ("" for bytes of any length), its size, itself
+    for each, array in columns:
+        if each.kind in _FIXED:
+            values.append((_FIXED[each.kind], np.dtype(_FIXED[each.kind]).itemsize, _numbers(array)))
+        else:
+            values.append(("", _lengths(array), array))
+    heads: list[tuple[int, Any, int]] = []
+    offset: Any = 0
+    for (each, _), (_, size, _) in zip(columns, values, strict=True):
+        _check_limit(size, MAX_PROPERTY_VALUE)
+        heads.append((int(each.kind), offset if new else size, len(each.raw)))
+        offset = offset + len(each.raw) + size
+    length = PROPERTIES_HEADER.size + PROPERTY_HEADER.size * len(columns) + offset
+    _check_limit(length, MAX_PROPERTIES_AREA)
+
+    pieces = _Pieces(len(payload))
+    area = np.zeros(1 if np.ndim(length) == 0 else len(payload), _AREA)
+    fill(
+        area,
+        PROPERTIES_HEADER,
+        propertyHeaderSize2x=PROPERTY_HEADER.size // 2,
+        headerSize2x=PROPERTIES_HEADER.size // 2,
+        areaWords=(length >> 2) + 1,
+        numProperties=len(columns),
+    )
+    pieces.fixed(_AREA, area)
+    for kind, field, name_length in heads:
+        head = np.zeros(1 if np.ndim(field) == 0 else len(payload), _PROPERTY)
+        fill(head, PROPERTY_HEADER, type=kind, valueField=field, nameLength=name_length)
+        pieces.fixed(_PROPERTY, head)
+    for (each, _), (letter, _, value) in zip(columns, values, strict=True):
+        pieces.fixed(np.dtype(f"V{len(each.raw)}"), np.void(each.raw))
+        if letter:
+            pieces.fixed(np.dtype(letter), value)
+        else:
+            pieces.varying(value)
+    if np.ndim(length) == 0:
+        padding = PADDING[int(length) & 3]
+        pieces.fixed(np.dtype(f"V{len(padding)}"), np.void(padding))
+    else:
+        pieces.varying(_paddings(length))
+    pieces.varying(payload)
+    return pieces.join()
+
+
+def _check_limit(size: Any, limit: int) -> None:
+    if int(np.max(size)) > limit:
+        raise InvalidProperty(f"{int(np.max(size))} bytes; at most {limit} are allowed")
+
+
+def _numbers(array: ArrowArray) -> Array:
+    if pa.types.is_boolean(array.type):
+        array = array.cast(pa.uint8())
+    numbers: Array = array.to_numpy(zero_copy_only=False)
+    if numbers.dtype == np.uint64 and len(numbers) and int(numbers.max()) >> 63:
+        raise InvalidProperty(f"{int(numbers.max())} does not fit INT64 (64 bits)")
+    return numbers
+
+
+_ALL_PADDINGS = pa.array(PADDING, pa.binary())
+
+
+def _paddings(sizes: Array) -> ArrowArray:
+    return _ALL_PADDINGS.take(pa.array(sizes & 3))
+
+
+class _Pieces:
+    """What each row is made of, from left to right: columns of fixed width, and of any length."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._open: list[tuple[np.dtype[Any], Any]] = []
+        self._pieces: list[ArrowArray] = []
+
+    def fixed(self, dtype: np.dtype[Any], values: Any) -> None:
+        """Add a value of fixed width: one a row, or one for all rows."""
+        self._open.append((dtype, values))
+
+    def varying(self, values: ArrowArray) -> None:
+        """Add a binary or string array."""
+        self._close()
+        self._pieces.append(values if values.type == pa.binary() else values.cast(pa.binary()))
+
+    def _close(self) -> None:
+        if not self._open:
+            return
+        dtype = np.dtype([(f"f{at}", each) for at, (each, _) in enumerate(self._open)])
+        rows = np.empty(self._rows, dtype)
+        for at, (_, values) in enumerate(self._open):
+            rows[f"f{at}"] = values
+        self._open.clear()
+        self._pieces.append(_binary(rows))
+
+    def join(self) -> ArrowArray:
+        """Return the rows, whole, as a binary array."""
+        self._close()
+        return pc.binary_join_element_wise(*self._pieces, _NOTHING)
+
+
+_NOTHING = pa.scalar(b"", pa.binary())
+
+
+def _binary(rows: Array) -> ArrowArray:
+    """A numpy array of items of fixed width as a binary array, without copying it."""
+    count, width = len(rows), rows.dtype.itemsize
+    offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(rows)])
+
+
+def _offsets(values: ArrowArray) -> Array:
+    """Where each value of a binary array begins, and the last one ends."""
+    raw = np.frombuffer(values.buffers()[1], np.int32)
+    return raw[values.offset : values.offset + len(values) + 1]
+
+
+class EncodedPosts:
+    """The messages of one PUT event, encoded but for what only a session knows: made by ``encode_table``.
+
+    Attributes:
+        payload_bytes: the size of their payloads.
+    """
+
+    __slots__ = ("_body", "_ends", "_guids", "_schema_of", "_schemas", "payload_bytes")
+
+    def __init__(
+        self,
+        body: Array,
+        ends: Array,
+        guids: Array | None,
+        schemas: list[tuple[str, ...]],
+        schema_of: Array,
+        payload_bytes: int,
+    ) -> None:
+        self._body = body
+        self._ends = ends
+        self._guids = guids
+        self._schemas = schemas
+        self._schema_of = schema_of
+        self.payload_bytes = payload_bytes
+
+    @classmethod
+    def of(
+        cls,
+        messages: Messages,
+        rows: list[bytes],
+        payload_bytes: int,
+        *,
+        guids: Array | None = None,
+        new: bool = True,
+        compression: int = 0,
+        level: int = DEFAULT_LEVEL,
+        threshold: int = COMPRESSION_THRESHOLD,
+    ) -> EncodedPosts:
+        """Encode messages.
+
+        Args:
+            messages: the messages.
+            rows: their application data, ``messages.rows()``.
+            payload_bytes: the size of their payloads.
+            guids: a GUID each, as an array of items of 16 bytes; None lets the session make them.
+            new: whether properties are in the new encoding.
+            compression: what payloads are to be compressed with, where that makes them shorter.
+            level: zlib's.
+            threshold: data of fewer bytes stays plain.
+        """
+        data, schemas, schema_of = messages
+        has_properties = np.array([bool(each) for each in schemas])[schema_of]
+        kinds: Any = 0
+        if compression:
+            packed = [
+                _compress(row, there, new, compression, level, threshold)
+                for row, there in zip(rows, has_properties.tolist(), strict=True)
+            ]
+            rows = [each for each, _ in packed]
+            data, kinds = pa.array(rows, pa.binary()), np.array([kind for _, kind in packed])
+        count = len(rows)
+        sizes = np.diff(_offsets(data)).astype(np.int64)
+        words = (sizes >> 2) + (_HEADER_WORDS + 1)
+        headers = np.zeros(count, _PUT)
+        fill(
+            headers,
+            PUT_HEADER,
+            flags=np.where(has_properties, _WITH_PROPERTIES, _PLAIN),
+            messageWords=words,
+            compressionAlgorithmType=kinds,
+            headerWords=_HEADER_WORDS,
+            messageGUID=np.void(UNSET_GUID) if guids is None else guids,
+            crc32c=np.fromiter(map(crc32c, rows), np.uint32, count),
+        )
+        pieces = _Pieces(count)
+        pieces.fixed(_PUT, headers)
+        pieces.varying(data)
+        pieces.varying(_paddings(sizes))
+        joined = pieces.join()
+        body = np.frombuffer(joined.buffers()[2], ">u4", int(words.sum()))
+        if not new:
+            schemas = [()] * len(schemas)
+        return cls(body, np.cumsum(words), guids, schemas, schema_of, payload_bytes)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def select(self, rows: Sequence[int]) -> EncodedPosts:
+        """Return some of the messages, with the GUIDs they have; there is one at least."""
+        starts = np.concatenate(([0], self._ends[:-1]))
+        body = np.concatenate([self._body[starts[row] : self._ends[row]] for row in rows])
+        chosen = np.array(rows)
+        words = (self._ends - starts)[chosen]
+        guids = None if self._guids is None else self._guids[chosen]
+        return EncodedPosts(body, np.cumsum(words), guids, self._schemas, self._schema_of[chosen], 0)
+
+    def bind(
+        self,
+        queue_id: int,
+        number: Callable[[tuple[str, ...]], int],
+        new_guids: Callable[[int], bytes],
+    ) -> PutEvent:
+        """Write in what only a session knows; what this is made from does not change.
+
+        Args:
+            queue_id: the queue's qId.
+            number: gives the schema id, as it travels, for the names of properties.
+            new_guids: gives so many GUIDs, one behind the other.
+        """
+        count = len(self._ends)
+        event = bytearray(HEADER_SIZE + self._body.nbytes)
+        event[:HEADER_SIZE] = pack_event_header(len(event), EventType.PUT)
+        body = np.frombuffer(event, ">u4", offset=HEADER_SIZE)
+        body[:] = self._body
+        starts = np.zeros(count, np.int64)
+        starts[1:] = self._ends[:-1]
+        guids = self._guids
+        if guids is None:
+            guids = np.frombuffer(new_guids(count), "V16")
+            for at, word in enumerate(guids.view(">u4").reshape(count, 4).T, _GUID):
+                body[starts + at] = word
+        body[starts + _QUEUE_ID] = np.uint32(queue_id & 0xFFFFFFFF)
+        body[starts + _SCHEMA_ID] = self._schema_ids(number) << _SCHEMA_SHIFT
+        acks = np.zeros(count, _ACK)
+        fill(acks, ACK_MESSAGE, messageGUID=guids, queueId=queue_id)
+        ends = memoryview((self._ends * 4 + HEADER_SIZE).astype(np.uint64).tobytes()).cast("Q")
+        # The last byte of each message says how many bytes of padding it has.
+        padded = len(event) - HEADER_SIZE - PUT_HEADER.size * count
+        size = padded - int(self._body.view(np.uint8)[self._ends * 4 - 1].sum())
+        return PutEvent(bytes(event), ends, acks.tobytes(), size)
+
+    def decoded(self) -> Iterator[tuple[bytes, dict[str, PropertyInput], bytes | None]]:
+        """The messages again, one by one: payload, properties and GUID, None where the session makes it."""
+        event = self.bind(0, lambda _: 1, lambda count: bytes(16 * count)).event
+        for put in decode_puts(event, HEADER_SIZE):
+            properties, payload = split_application_data(
+                put.data,
+                has_properties=bool(put.flags & PutFlags.MESSAGE_PROPERTIES),
+                schema_id=put.schema_id,
+                compression=put.compression,
+            )
+            types = properties.types
+            values: dict[str, PropertyInput] = {
+                name: Typed(types[name], value) if types[name] in _NARROW else value
+                for name, value in properties.items()
+            }
+            yield payload, values, None if self._guids is None else put.guid
+
+    def _schema_ids(self, number: Callable[[tuple[str, ...]], int]) -> Array:
+        """The schema id of each message. The first that has a new one introduces it."""
+        ids = np.zeros(len(self._schemas), np.uint32)
+        introduced: list[int] = []
+        # In the order in which they come first.
+        there, firsts = np.unique(self._schema_of, return_index=True)
+        for at in np.argsort(firsts):
+            names = self._schemas[there[at]]
+            found = number(names) if names else 0
+            if found & 1 and found > 1:
+                introduced.append(int(firsts[at]))
+            ids[there[at]] = found if found == 1 else found & ~1
+        each = ids[self._schema_of]
+        each[introduced] |= 1
+        return each
+
+
+def _compress(
+    row: bytes, has_properties: bool, new: bool, compression: int, level: int, threshold: int
+) -> tuple[bytes, int]:
+    length = properties_length(row) if has_properties else 0
+    return join_application_data(
+        row[length:], row[:length], new=new, compression=compression, level=level, threshold=threshold
+    )
+
+
+def stream_of(table: Any) -> Any:
+    """Return a ``pyarrow.RecordBatchReader`` over anything that hands out Arrow data.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if isinstance(table, pa.RecordBatchReader):
+        return table
+    if isinstance(table, pa.Table | pa.RecordBatch):
+        batches = table.to_batches() if isinstance(table, pa.Table) else [table]
+        return pa.RecordBatchReader.from_batches(table.schema, batches)
+    if hasattr(table, "__arrow_c_stream__"):
+        return pa.RecordBatchReader.from_stream(table)
+    if hasattr(table, "__arrow_c_array__"):
+        batch = pa.record_batch(table)
+        return pa.RecordBatchReader.from_batches(batch.schema, [batch])
+    raise UsageError(
+        "a table is a pyarrow Table, RecordBatch or RecordBatchReader, a DataFrame of pandas (2.2 or newer) "
+        f"or Polars, or anything else with __arrow_c_stream__, not {type(table).__name__}"
+    )
+
+
+def guids_in(
+    column: ArrowArray, name: str, first: int, name_row: Callable[[int], str] = "row {}".format
+) -> Array:
+    """Return GUIDs from a column: of 16 bytes each, or their 32 upper-case hexadecimal digits.
+
+    Raises:
+        UsageError: one is neither, or null, or of zeros only.
+    """
+    flat = _flattened(column)
+    values: list[Any] = flat.to_pylist()
+    guids: list[bytes] = []
+    for at, value in enumerate(values):
+        guid: Any = value
+        if isinstance(value, str) and len(value) == 32 and value == value.upper():
+            try:
+                guid = bytes.fromhex(value)
+            except ValueError:
+                guid = None
+        if not isinstance(guid, bytes) or len(guid) != 16 or guid == UNSET_GUID:
+            raise UsageError(
+                f"{name_row(first + at)}: column {name!r} is {value!r:.60}, and a GUID is 16 bytes or 32 "
+                "upper-case hexadecimal digits, not all zeros"
+            )
+        guids.append(guid)
+    return np.frombuffer(b"".join(guids), "V16")
