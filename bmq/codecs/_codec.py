@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from bmq.codecs._media_types import JSON, MSGPACK
 from bmq.errors import InvalidArgument, UsageError
 
-__all__ = ["JSON", "MSGPACK", "Codec", "codec_for", "known", "plain", "register"]
+__all__ = ["Codec", "codec_for", "known", "plain", "register"]
 
 T = TypeVar("T")
-
-JSON = "application/json"
-MSGPACK = "application/msgpack"
 
 
 class Codec(Protocol[T]):

@@ -27,7 +27,7 @@ from uuid import UUID
 
 import orjson
 
-from bmq.codecs._codec import JSON
+from bmq.codecs._media_types import JSON
 from bmq.errors import UsageError
 
 __all__ = ["Json"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bmq.codecs._codec import JSON, MSGPACK
+from bmq.codecs._media_types import JSON, MSGPACK
 from bmq.errors import UsageError
 
 try:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from bmq.codecs._codec import JSON
+from bmq.codecs._media_types import JSON
 
 __all__ = ["PydanticJson"]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Final, Generic, Protocol, TypeVar, cast, get_args, get_origin
 
 from bmq.codecs._cloudevents import ATTRIBUTES, CloudEvent, attributes_of, event_of
-from bmq.codecs._codec import JSON, Codec, codec_for, plain
+from bmq.codecs._codec import Codec, codec_for, plain
 from bmq.codecs._fields import fields_of
+from bmq.codecs._media_types import JSON
 from bmq.conventions import CONTENT_TYPE
 from bmq.errors import InvalidPayload, ProtocolError, Undecodable, UsageError
 from bmq.subscriptions import Selector, check_property_types

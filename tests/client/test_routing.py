@@ -106,7 +106,8 @@ def test_the_public_names_of_a_queue_and_a_consumer() -> None:
         *("pause", "paused", "put_back", "resume", "stats"),
     }
     assert public(bmq.Queue) == receiving | {
-        *("close", "closed", "configure", "confirm", "flush", "group", "post", "post_many", "post_nowait"),
+        *("close", "closed", "configure", "confirm", "encode_table", "flush", "group"),
+        *("post", "post_encoded", "post_many", "post_nowait", "post_table"),
         *(
             "readable",
             "request",

@@ -1,0 +1,10 @@
+"""The content types that have a codec without being registered."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["JSON", "MSGPACK"]
+
+JSON: Final = "application/json"
+MSGPACK: Final = "application/msgpack"
