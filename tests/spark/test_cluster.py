@@ -109,6 +109,7 @@ def test_tasks_of_the_data_source_that_fail_half_way(
 def test_a_restart_from_the_checkpoint(
     cluster: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
+    cluster.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")  # else nothing is half way
     shuffled(cluster).write.json(str(tmp_path / "in"))
     (tmp_path / "out of order").touch()
     sign = str(tmp_path / "out of order")
