@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import pytest
 import bmq
 from bmq.broker import Broker
 from bmq.testing import TestApp
+from tests.waiting import eventually
 
 ORDERS = "bmq://bmq.test.mem.priority/orders"
 SHIPPED = "bmq://bmq.test.mem.priority/shipped"
@@ -81,8 +81,7 @@ async def test_what_is_left_is_said_and_what_failed() -> None:
 
     async with TestApp(app) as test:
         await test.post(ORDERS, Order(1))
-        while not test.given_up:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await eventually(lambda: test.given_up)
         with pytest.raises(AssertionError) as caught:
             await test.drained(ORDERS, timeout=0.01)
     text = str(caught.value)

@@ -9,6 +9,7 @@ import pytest
 
 import bmq
 from bmq.broker import Broker
+from tests.waiting import eventually
 from tests.workers.stage import seen_by
 
 
@@ -113,8 +114,7 @@ async def test_a_failure_inside_is_told_at_the_end(uri: str, monkeypatch: pytest
 
         await app.__aenter__()
         await broker.stop()
-        while app._running:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await eventually(lambda: not app._running)
         with pytest.raises(bmq.Error):
             await app.__aexit__(None, None, None)
 
@@ -137,8 +137,7 @@ async def test_the_first_connection_is_retried_when_it_is_told_to(
     app = bmq.App(f"tcp://127.0.0.1:{port}", retry_first_connect=True, reconnect_delays=delays)  # type: ignore[arg-type]
     app.consumer(uri)(print)
     entering = asyncio.create_task(app.__aenter__())
-    while attempts < 3:  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+    await eventually(lambda: attempts >= 3)
     async with Broker(port=port):
         await asyncio.wait_for(entering, 30)
         await app.__aexit__(None, None, None)

@@ -13,6 +13,7 @@ import pytest
 
 import bmq
 from bmq.workers import Failure
+from tests.waiting import eventually
 from tests.workers.conftest import FakeClock
 from tests.workers.stage import Stage, consuming, numbered, post, seen_by
 
@@ -139,8 +140,7 @@ async def test_a_batch_that_failed_is_tried_again_as_a_whole(
     await service.post(*numbered(3))
     caplog.set_level(logging.WARNING, "bmq.workers")
     async with service.app:
-        while service.seen.qsize() < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await eventually(lambda: service.seen.qsize() >= 2)
     assert [service.seen.get_nowait() for _ in range(2)] == [numbered(3)] * 2
     assert clock.slept == [7]
     assert [(each.attempt, each.retry_in) for each in service.failures] == [(1, 7.0)] * 3
@@ -198,8 +198,7 @@ async def test_an_index_that_is_not_there_fails_the_whole_batch(service: Service
 
     await service.post(b"0")
     async with service.app:
-        while not service.failures:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await eventually(lambda: service.failures)
     assert "PartlyFailed names [5], and the batch has 1 messages" in str(service.failures[0].error)
 
 

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 import bmq
 from bmq.testing import FaultProxy
 from bmq.workers._lanes import Lanes
+from tests.waiting import eventually
 from tests.workers.conftest import FakeClock
 from tests.workers.stage import Stage, consuming, post, seen_by
 from tests.workers.test_typed import Order
@@ -201,8 +202,7 @@ async def test_a_retry_holds_its_own_key_and_no_worker(stage: Stage) -> None:
     async with consuming(
         stage.queue, handle, concurrency=1, key="key", retry=bmq.Backoff(every=5), clock=Clock()
     ):
-        while len(seen) < 5:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await eventually(lambda: len(seen) >= 5)
     assert seen == [(0, 1), (2, 1), (3, 1), (0, 2), (1, 1)]
 
 
@@ -279,8 +279,7 @@ async def test_what_no_handler_has_seen_is_given_back_in_order(stage: Stage) -> 
     async with stage.queue.subscribe() as consumer:
         task = asyncio.create_task(bmq.consume(consumer, handle, concurrency=1, key="key"))
         await begun.wait()
-        while consumer.buffered:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await eventually(lambda: not consumer.buffered)
         task.cancel()
         await asyncio.sleep(0)
         end.set()
