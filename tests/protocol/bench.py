@@ -14,6 +14,7 @@ from typing import Any
 
 from bmq.errors import AckStatus, Error
 from bmq.protocol.client.core import ClientCore, CoreOptions, SessionState
+from bmq.protocol.client.counters import PostCounts
 from bmq.protocol.client.events import (
     Acked,
     Astray,
@@ -333,5 +334,5 @@ def held(core: ClientCore) -> int:
     return len(seen)
 
 
-# What objects refer to that is there anyway.
-_CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, Enum)
+# What objects refer to that is there anyway; and counters: as many numbers as there are buckets and statuses.
+_CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, Enum, PostCounts)
