@@ -343,12 +343,17 @@ class Walk(RuleBasedStateMachine):
             bench.send(Bench.pulse(response=bool(number % 2)))
         elif what == "garbage" and self.steps >= self.quiet_for:
             bench.send(bytes([number, *(s_id % 256 for s_id in s_ids)]) * 10)
+            if bench.core.connected:
+                self.cut()  # it may have begun a long event, and what is sent behind it would be part of that
 
     # what networks and clocks do
 
     @precondition(lambda self: self.bench.up and seldom(self))
     @rule()
     def lose(self) -> None:
+        self.cut()
+
+    def cut(self) -> None:
         self.bench.failures.clear()
         # What is confirmed again is uncertain once more.
         self.uncertain |= self.sent_confirms
