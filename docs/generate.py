@@ -11,16 +11,20 @@ import ast
 import inspect
 import io
 import re
+import textwrap
 import tokenize
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum, IntFlag
+from enum import Enum, IntEnum, IntFlag
+from functools import cache
 from html import escape
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
+import orjson
+from annotated import annotate, annotate_area, drawn, recording
 from construct import Construct
 from diagram import Edge, state_diagram
 from reference import describe
@@ -32,15 +36,34 @@ import bmq.events
 import bmq.groups
 import bmq.otel
 import bmq.prometheus
-from bmq.errors import AckStatus, StatusCategory
+from bmq.errors import AckStatus, ProtocolError, StatusCategory
 from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.client.core import ClientCore
 from bmq.protocol.client.handshake import Handshake
 from bmq.protocol.client.queue import QueueCore, Service
 from bmq.wire import constants, layout
+from bmq.wire.anatomy import read_control
+from bmq.wire.constants import EventType, PropertyType
+from bmq.wire.control import Codec, Message, MessageKind, encode_event, encode_json, messages
+from bmq.wire.control.messages import CHOICES, AdminCommand, AdminCommandResponse, ControlMessage
+from bmq.wire.control.schema import (
+    ArrayKind,
+    BooleanKind,
+    BytesKind,
+    ChoiceKind,
+    EnumerationKind,
+    IntegerKind,
+    Kind,
+    Member,
+    SequenceKind,
+    Structure,
+    selection_name,
+)
+from bmq.wire.event import read_event
+from bmq.wire.properties import Typed, encode_properties
 
 ROOT = Path(__file__).parent.parent
-MARKER = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)
+MARKER = re.compile(r"^<!-- generated: ([a-z-]+)((?: [\w-]+)*) -->$", re.MULTILINE)
 ROW_BITS = 32
 #: Characters of a field's name that fit into one bit of a diagram.
 CHARACTERS_PER_BIT = 2.4
@@ -128,6 +151,12 @@ def bit_diagram(fields: list[Field]) -> str:
     return f'<table class="bits"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
 
 
+@cache
+def meanings() -> dict[str, dict[str, str]]:
+    """What each field of the protocol means, by structure."""
+    return tomllib.loads((Path(__file__).parent / "fields.toml").read_text(encoding="utf-8"))
+
+
 def layouts() -> str:
     """Every structure: what it is for, its bits, and a table of its fields."""
     remarks = notes(layout)
@@ -135,23 +164,40 @@ def layouts() -> str:
     for name, declaration in layout.LAYOUTS.items():
         fields = layout_fields(declaration)
         rows = [
-            (str(number), f"{f.start // 8}", f"{f.start % 8}", str(f.bits), f"`{f.name}`", f.kind)
+            (
+                str(number),
+                f"{f.start // 8}",
+                f"{f.start % 8}",
+                str(f.bits),
+                f"`{f.name}`",
+                f.kind,
+                meanings()[name][f.name],
+            )
             for number, f in enumerate(fields, 1)
         ]
         parts += [
             f"## {name}",
             f"{_code(remarks.get(name, ''))} {sum(f.bits for f in fields) // 8} bytes.".strip(),
             bit_diagram(fields),
-            _table(("#", "byte", "bit", "bits", "field", "type"), rows),
+            _table(("#", "byte", "bit", "bits", "field", "type", "meaning"), rows),
         ]
     return "\n\n".join(parts)
 
 
 def enumerations() -> str:
     """The numbers that travel in the structures' fields."""
+    return _enumerations(constants, Enum)
+
+
+def control_enumerations() -> str:
+    """The numbers that travel in control messages, which JSON names."""
+    return _enumerations(messages, IntEnum | IntFlag)
+
+
+def _enumerations(module: ModuleType, kinds: Any) -> str:
     parts = []
-    for value in vars(constants).values():
-        if isinstance(value, type) and issubclass(value, Enum) and value.__module__ == constants.__name__:
+    for value in vars(module).values():
+        if isinstance(value, type) and issubclass(value, kinds) and value.__module__ == module.__name__:
             rows = [(str(member.value), f"`{member.name}`") for member in value.__members__.values()]
             unit = "bit" if issubclass(value, IntFlag) else "value"
             parts += [
@@ -160,6 +206,128 @@ def enumerations() -> str:
                 _table((unit, "name"), rows),
             ]
     return "\n\n".join(parts)
+
+
+def event(name: str, line: str, kind: str = "CONTROL") -> str:
+    """One event of a recorded conversation, byte by byte; lines count from 1, as in the file."""
+    side, data = recording(name)[int(line) - 1]
+    who = "client to broker" if side == "c2b" else "broker to client"
+    return f"*{who}, {len(data)} bytes*\n\n```text\n{drawn(annotate(data, MessageKind[kind]))}\n```"
+
+
+def both_encodings() -> str:
+    """The same properties in the old and in the new encoding."""
+    properties = {"CustomerId": Typed(PropertyType.INT32, 2000), "DestinationId": "ABC", "Urgent": True}
+    parts = []
+    for new, title in ((False, "Old"), (True, "New")):
+        area = encode_properties(properties, new=new)
+        parts.append(f"**{title} encoding**\n\n```text\n{drawn(annotate_area(area, new=new))}\n```")
+    return "\n\n".join(parts)
+
+
+def _examples() -> dict[type, Message]:
+    """A message of each kind: the first one in the recordings, else one made here."""
+    found: dict[type, Message] = {
+        AdminCommand: ControlMessage(1, AdminCommand("HELP")),
+        AdminCommandResponse: ControlMessage(1, AdminCommandResponse("This process responds to ...")),
+    }
+    for name in ("json-session", "json-old", "json-authentication"):
+        for _, data in recording(name):
+            read = read_event(data)
+            if read.type in (EventType.CONTROL, EventType.AUTHENTICATION):
+                try:
+                    message = read_control(read)[0]
+                except ProtocolError:  # recorded, as it was refused
+                    continue
+                body = message.body if isinstance(message, ControlMessage) else message
+                found.setdefault(type(body), message)
+    return found
+
+
+def _kind(kind: Kind) -> str:
+    if isinstance(kind, EnumerationKind):
+        return f"[{kind.type.__name__}](#{kind.type.__name__.lower()})"
+    if isinstance(kind, SequenceKind):
+        return f"[{kind.type.__name__}](#{kind.type.__name__.lower()})"
+    if isinstance(kind, ArrayKind):
+        return f"list of {_kind(kind.element)}"
+    if isinstance(kind, IntegerKind):
+        return ("int" if kind.signed else "unsigned int") + f", {kind.bits} bits"
+    return {BooleanKind: "boolean", BytesKind: "bytes"}.get(type(kind), "string")
+
+
+def _default(found: Member) -> str:
+    if found.optional:
+        return "may be missing"
+    if isinstance(found.kind, SequenceKind | ArrayKind):
+        return ""
+    if isinstance(found.kind, EnumerationKind):
+        return f"`{found.kind.type(found.default).name}`"
+    return f"`{orjson.dumps(found.default).decode()}`"
+
+
+def _members_of(cls: type[Structure]) -> str:
+    if not cls.MEMBERS:
+        return "It has no members."
+    rows = [
+        (str(m.id), f"`{m.name}`", _kind(m.kind), _default(m), meanings()[cls.__name__][m.name])
+        for m in cls.MEMBERS
+    ]
+    return _table(("id", "member", "type", "if missing", "meaning"), rows)
+
+
+def control_messages() -> str:
+    """Every control message: its members, and one of them in both codecs."""
+    parts: list[str] = []
+    examples = _examples()
+    told: set[type] = set()
+    choices = {**CHOICES, MessageKind.CONTROL: ControlMessage.MEMBERS[1].kind}
+    inner: list[type[Structure]] = []
+    for kind in (MessageKind.NEGOTIATION, MessageKind.AUTHENTICATION, MessageKind.CONTROL):
+        for number, cls in cast("ChoiceKind", choices[kind]).by_id.items():
+            told.add(cls)
+            message = examples[cls]
+            text = encode_json(message).decode()
+            whole = encode_event(message, Codec.BER)
+            block = textwrap.indent(f"```text\n{drawn(annotate(whole, kind))}\n```", "    ")
+            said = (
+                _code(inspect.getdoc(cls) or "")
+                .partition("\n\n")[0]
+                .replace(":class:", "")
+                .replace("\n", " ")
+            )
+            parts += [
+                f"## {selection_name(cls)}",
+                f"{said} Selection {number} of {kind.value}.",
+                _members_of(cls),
+                f"```json\n{_wrapped(text)}\n```",
+                f'??? note "The same in BER, byte by byte"\n\n{block}',
+            ]
+            inner += [t for t in _nested(cls) if t not in inner]
+    parts.append("## Structures\n\nWhat the messages above have inside.")
+    for cls in inner:
+        if cls not in told:
+            parts += [f"### {cls.__name__}", _members_of(cls)]
+    return "\n\n".join(parts)
+
+
+def _nested(cls: type[Structure]) -> Iterator[type[Structure]]:
+    for found in cls.MEMBERS:
+        kind = found.kind.element if isinstance(found.kind, ArrayKind) else found.kind
+        if isinstance(kind, SequenceKind):
+            yield kind.type
+            yield from _nested(kind.type)
+
+
+def _wrapped(text: str) -> str:
+    """JSON in lines that are not too long, broken where a member ends."""
+    lines, line = [], ""
+    for piece in re.split(r"(?<=[,{])(?=\")", text):
+        if line and len(line) + len(piece) > 84:
+            lines.append(line)
+            line = ""
+        line += piece
+    return "\n".join([*lines, line])
 
 
 def transition_tables() -> dict[str, Mapping[tuple[Enum, Enum], Any]]:
@@ -357,9 +525,13 @@ def statements() -> str:
     return "\n\n".join(parts)
 
 
-GENERATED: dict[str, Callable[[], str]] = {
+GENERATED: dict[str, Callable[..., str]] = {
     "layouts": layouts,
     "enumerations": enumerations,
+    "event": event,
+    "both-encodings": both_encodings,
+    "control-messages": control_messages,
+    "control-enumerations": control_enumerations,
     "machines": machines,
     "errors": errors,
     "statuses": statuses,
@@ -383,9 +555,10 @@ def fill(markdown: str) -> str:
 
     def generated(match: re.Match[str]) -> str:
         try:
-            return GENERATED[match[1]]()
+            make = GENERATED[match[1]]
         except KeyError:
             raise ValueError(f"nothing generates '{match[1]}'; there are {', '.join(GENERATED)}") from None
+        return make(*match[2].split())
 
     return MARKER.sub(generated, markdown)
 

@@ -74,7 +74,7 @@ class TestLayouts:
 
     def test_event_header_as_the_protocol_has_it(self, generate: ModuleType) -> None:
         table = rows(section("\n" + generate.layouts(), "EventHeader"))[2:]
-        assert [(int(byte), int(bit), int(bits), name) for _, byte, bit, bits, name, _ in table] == [
+        assert [(int(byte), int(bit), int(bits), name) for _, byte, bit, bits, name, *_ in table] == [
             (0, 0, 1, "fragment"),
             (0, 1, 31, "length"),
             (4, 0, 2, "protocolVersion"),

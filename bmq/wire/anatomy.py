@@ -12,8 +12,16 @@ from typing import Any, cast
 
 import orjson
 
-from bmq.errors import AckStatus, ProtocolError
-from bmq.wire.constants import Compression, EventType, OptionType, PropertyType, PushFlags, PutFlags
+from bmq.errors import ProtocolError
+from bmq.wire.constants import (
+    ACK_STATUS_FROM_WIRE,
+    Compression,
+    EventType,
+    OptionType,
+    PropertyType,
+    PushFlags,
+    PutFlags,
+)
 from bmq.wire.control import Codec, Message, MessageKind, codec_of, decode_event, encode_json
 from bmq.wire.crc import crc32c
 from bmq.wire.event import Event, read_event
@@ -29,14 +37,6 @@ _LAYOUTS: Any = LAYOUTS
 _WORD = 4
 _SHOWN = 64
 _HEADER = 8
-_WIRE_STATUS = {
-    0: "SUCCESS",
-    1: "LIMIT_MESSAGES",
-    2: "LIMIT_BYTES",
-    4: "STORAGE_FAILURE",
-    5: "REFUSED",
-    6: "NOT_READY",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,12 @@ def _list(event: bytes, body: int, header: str, message: str) -> Iterator[Part]:
     while position + step <= len(event):
         values, parts = _structure(message, event, position, 0, {}, step)
         yield from (
-            Part(part.offset, part.depth, part.name, f"{part.value} ({_status(values['status'])})")
+            Part(
+                part.offset,
+                part.depth,
+                part.name,
+                f"{part.value} ({ACK_STATUS_FROM_WIRE[values['status']].name})",
+            )
             if part.name == "status"
             else part
             for part in parts
@@ -235,10 +240,6 @@ def _list(event: bytes, body: int, header: str, message: str) -> Iterator[Part]:
     if position < len(event):
         left = len(event) - position
         yield Part(position, 0, message, f"cut: {left} of {step} bytes are there", error=True)
-
-
-def _status(status: int) -> str:
-    return _WIRE_STATUS.get(status, AckStatus.UNKNOWN.name)
 
 
 def _messages(event: bytes, body: int, kind: EventType) -> Iterator[Part]:
