@@ -49,10 +49,11 @@ browser: setup ## the console's page in a headless Chromium, which has to be ins
 integration: setup ## the suites against a real broker, in Docker; PROFILE=cluster for three nodes
 	@./docker/integration "$(RUN)" $(ARGS)
 
-lint: setup ## ruff: rules and format; import-linter: which way imports point
+lint: setup ## ruff: rules and format; import-linter: which way imports point; codespell: misspelt words
 	$(RUN) -m ruff check $(CODE)
 	$(RUN) -m ruff format --check $(CODE)
 	$(VENV)/bin/lint-imports --no-cache
+	$(VENV)/bin/codespell
 
 format: setup ## let ruff rewrite what it can
 	$(RUN) -m ruff check --fix $(CODE)

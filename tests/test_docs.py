@@ -218,6 +218,18 @@ def test_every_code_block_is_a_program_of_its_own(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stdout
 
 
+@pytest.mark.parametrize("page", sorted(page.name for page in ROOT.glob("*.md")))
+def test_links_between_files_lead_somewhere(page: str) -> None:
+    """Those among the pages are followed when the site is built; these are the files beside them."""
+    for target in re.findall(r"\]\((?!https?:|#)([^)\s]+)\)", (ROOT / page).read_text(encoding="utf-8")):
+        path, _, anchor = target.partition("#")
+        assert (ROOT / path).exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
+            anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert anchor in anchors, target
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
 def test_what_to_read_before_relying_on_it_is_linked(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
