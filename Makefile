@@ -18,7 +18,7 @@ CODE  := $(wildcard bmq pyspark_bmq tests examples benchmarks docs docker)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo demo-spark test browser lint format types docs bench mutants check clean
+.PHONY: help setup demo demo-spark test browser lint format types docs dist bench mutants check clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,9 @@ types: setup ## mypy and pyright, both strict
 
 docs: setup ## the documentation, strictly, into site/
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
+
+dist: ## sdist, wheel and bill of materials of a release into dist/, tried in an empty environment
+	@PYTHON="$(PYTHON)" ./.ci/dist
 
 bench: setup ## this client, the official one and the broker's limit, side by side; ARGS=--quick for a look
 	@$(RUN) -c 'import matplotlib' 2>/dev/null || \
