@@ -2,36 +2,49 @@
 # Overridable: PYTHON (the interpreter that makes it), VENV (where), ARGS (passed on to the command), EXTRAS (what
 # of pyproject.toml is installed: "test" is enough for the tests of client, protocol and broker).
 
+comma  := ,
 PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
 EXTRAS ?= dev
 
+WHAT_IS_INSTALLED := $(if $(filter dev,$(EXTRAS)),everything the tests need; Spark$(comma) PyArrow and pandas take most of a minute and 1.2 GB,$(EXTRAS))
 RUN   := $(VENV)/bin/python
 STAMP := $(VENV)/.installed-from-pyproject
+# What a demo needs is installed in seconds; the environment becomes the whole one when another target wants more.
+DEMO  := $(VENV)/.installed-for-the-demo
+PIP   := $(RUN) -m pip install --quiet --quiet --disable-pip-version-check
 CODE  := $(wildcard bmq pyspark_bmq tests examples benchmarks docs docker)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo demo-spark test browser lint format types docs bench mutants check clean
+.PHONY: help setup demo demo-spark test browser lint format types docs dist bench mutants check clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv and install bmq and its tools into it
 
-$(STAMP): pyproject.toml
+$(RUN):
 	@command -v $(PYTHON) >/dev/null || { \
 	    echo "bmq needs Python 3.11 or newer, and there is no '$(PYTHON)' here: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo "bmq needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1): make PYTHON=python3.11" >&2; exit 1; }
-	@echo "setting up $(VENV) (once, about a minute)"
-	@$(RUN) -c '' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
-	@$(RUN) -m pip install --quiet --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	@$(PYTHON) -m venv --clear $(VENV)
+
+$(STAMP): pyproject.toml | $(RUN)
+	@echo "setting up $(VENV), once: $(WHAT_IS_INSTALLED)"
+	@$(PIP) --editable '.[$(EXTRAS)]'
+	@touch $@ $(DEMO)
+
+$(DEMO): pyproject.toml | $(RUN)
+	@echo "setting up $(VENV) for the demo, once: eight small packages"
+	@$(PIP) $$($(RUN) -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	    print(*project["dependencies"], *project["optional-dependencies"]["cli"])')
 	@touch $@
 
-demo: setup ## producer, two consumers and a broker in one terminal
-	$(RUN) examples/demo.py $(ARGS)
+demo: $(DEMO) ## a minute: records flow, a consumer is slow, the broker crashes; ARGS=--fast for five seconds
+	@PYTHONPATH=. $(RUN) examples/demo.py $(ARGS)
 
 demo-spark: setup ## a Spark pipeline into a queue, and another one out of it
 	SPARK_LOCAL_IP=127.0.0.1 PYSPARK_PYTHON="$(abspath $(RUN))" $(RUN) examples/spark_pipeline.py $(ARGS)
@@ -65,6 +78,9 @@ types: setup ## mypy and pyright, both strict
 
 docs: setup ## the documentation, strictly, into site/
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
+
+dist: ## sdist, wheel and bill of materials of a release into dist/, tried in an empty environment
+	@PYTHON="$(PYTHON)" ./.ci/dist
 
 bench: setup ## this client, the official one and the broker's limit, side by side; ARGS=--quick for a look
 	@$(RUN) -c 'import matplotlib' 2>/dev/null || \

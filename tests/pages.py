@@ -1,0 +1,146 @@
+"""Runs a page of the documentation as its reader would: files are written, commands are run, outputs compared.
+
+The blocks of a page, in order:
+
+- ``python title="kitchen.py"`` (or any language): the file is written.
+- ``console``: each line after ``$`` is run, and prints what stands below it.
+- ``console title="another terminal"``: the command goes on while the page does; first it prints what stands below.
+- ``text title="kitchen.py prints"``: the command that has this name in it prints these lines next.
+
+``...`` stands for anything, also for lines. A block after ``<!-- not run: why -->`` is left alone. The ports that
+the pages name, 30114 and 8080, are replaced by free ones.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+BLOCK = re.compile(r'(?m)^(<!-- not run: .+ -->\n\n)?^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.M)
+PORTS = ("30114", "8080")
+PATIENCE = 60.0
+
+
+def matches(expected: str, printed: str) -> bool:
+    pattern = ".*".join(re.escape(part) for part in expected.strip().split("..."))
+    return re.fullmatch(pattern, printed.strip(), re.DOTALL) is not None
+
+
+class Running:
+    """A command in a terminal of its own."""
+
+    def __init__(self, command: str, folder: Path, environment: dict[str, str]) -> None:
+        self.command = command
+        self.printed: list[str] = []
+        self._lines: SimpleQueue[str | None] = SimpleQueue()
+        self._process = subprocess.Popen(
+            ["/bin/bash", "-c", f"exec {command}" if "=" not in command.split()[0] else f"exec env {command}"],
+            cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line.rstrip("\n"))
+        self._lines.put(None)
+
+    def prints(self, lines: list[str]) -> None:
+        """Wait until it has printed these lines; log lines may stand between them."""
+        for expected in lines:
+            while True:
+                try:
+                    line = self._lines.get(timeout=PATIENCE)
+                except Empty:
+                    raise AssertionError(f"{self.command}: no {expected!r} after {self.printed}") from None
+                assert line is not None, f"{self.command} ended before {expected!r}: {self.printed}"
+                self.printed.append(line)
+                if matches(expected, line):
+                    break
+
+    def end(self) -> int:
+        """End it as an operator would; return its exit status."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise
+
+
+def free_ports(count: int) -> list[str]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [str(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def run(page: Path, folder: Path, ports: list[str] | None = None) -> list[str]:
+    """Do what a page says in a folder; return what was run.
+
+    Args:
+        page: the page.
+        folder: an empty folder, or the one in which the pages before it were followed.
+        ports: what stands for 30114 and 8080; pages that share files must have the same. None takes free ones.
+
+    Raises:
+        AssertionError: something printed something else.
+    """
+    text = page.read_text(encoding="utf-8")
+    for wanted, free in zip(PORTS, ports or free_ports(len(PORTS)), strict=True):
+        text = text.replace(wanted, free)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("BMQ_", "PYTEST_"))}
+    environment |= {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "COLUMNS": "100",
+        "NO_COLOR": "1",
+        "BMQ_CONFIG": str(folder / ".bmq.toml"),
+    }
+    # What the reader's command line has as its default, 30114, is another port here.
+    port = re.search(r"ready on tcp://127.0.0.1:(\d+)", text)
+    if port is not None:
+        broker = f'default = "here"\n[brokers.here]\nuri = "tcp://127.0.0.1:{port[1]}"\n'
+        (folder / ".bmq.toml").write_text(broker, encoding="utf-8")
+        text = re.sub(r"^\$ bmq broker\b", f"$ bmq broker --port {port[1]}", text, flags=re.MULTILINE)
+    running: list[Running] = []
+    done: list[str] = []
+    try:
+        for skipped, language, title, body in BLOCK.findall(text):
+            if skipped:
+                continue
+            if language == "console":
+                for entry in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
+                    command, _, expected = entry.partition("\n")
+                    done.append(command)
+                    if title:
+                        running.append(Running(command, folder, environment))
+                        running[-1].prints(expected.splitlines())
+                        continue
+                    result = subprocess.run(
+                        ["/bin/bash", "-c", command],
+                        cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                        text=True, timeout=PATIENCE, check=False,
+                    )  # fmt: skip
+                    assert matches(expected, result.stdout), (
+                        f"$ {command}\n--- expected\n{expected}--- printed\n{result.stdout}"
+                    )
+            elif title.endswith(" prints"):
+                name = title.removesuffix(" prints")
+                next(each for each in running if name in each.command).prints(body.splitlines())
+            elif title:
+                (folder / title).write_text(body, encoding="utf-8")
+                done.append(title)
+    finally:
+        statuses = {each.command: each.end() for each in reversed(running)}
+    assert set(statuses.values()) <= {0, 128 + signal.SIGTERM}, statuses  # in order, both of them
+    return done

@@ -1,0 +1,166 @@
+"""The demo does what it says, and notices when the books are not balanced."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bmq.client.stats import QueueStats
+from bmq.testing import BackgroundBroker
+
+ROOT = Path(__file__).parent.parent
+
+
+def imported(name: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    monkeypatch.syspath_prepend(str(ROOT / folder))
+    return __import__(name)
+
+
+@pytest.fixture
+def demo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return imported("demo", "examples", monkeypatch)
+
+
+@pytest.fixture
+def recording(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return imported("recording", "docs", monkeypatch)
+
+
+def demonstrate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "demo.py"), "--fast", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
+    )
+
+
+def books(said: str) -> dict[str, int]:
+    rows = re.findall(r"^│ (.+?) +│ +([\d,]+) │$", said, re.MULTILINE)
+    return {what: int(number.replace(",", "")) for what, number in rows}
+
+
+def test_every_record_is_in_the_books() -> None:
+    run = demonstrate()
+    assert run.returncode == 0, run.stdout + run.stderr
+    said = books(run.stdout)
+    assert said["posted"] == said["acknowledged by the broker"] == 4015
+    assert said["handled and confirmed: late"] + said["handled and confirmed: the rest"] == 4015
+    assert said["lost"] == said["handled by the wrong consumer"] == 0
+    assert said["connections restored"] == 2
+    assert "The books are balanced: nothing was lost." in run.stdout
+
+
+def test_without_a_terminal_each_act_is_one_line_and_nothing_moves() -> None:
+    run = demonstrate("--count", "200")
+    assert "\x1b" not in run.stdout
+    assert run.stderr == ""
+    acts = [line for line in run.stdout.splitlines() if "crashed" in line]
+    assert len(acts) == 1
+    assert len(run.stdout.splitlines()) < 30
+
+
+def test_on_any_other_broker_the_connections_are_cut() -> None:
+    with BackgroundBroker() as broker:
+        run = demonstrate("--broker", broker.uri, "--count", "400")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert books(run.stdout)["connections restored"] == 2
+
+
+def test_without_a_broker_it_ends_in_one_line() -> None:
+    run = demonstrate("--broker", "tcp://127.0.0.1:1")
+    assert run.returncode == 1
+    assert len(run.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("acknowledged", "late", "wrong", "balanced"),
+    [
+        ({0, 1, 2}, [0, 1], 0, True),
+        ({0, 1, 2}, [0], 0, False),  # one was lost
+        ({0, 1, 2}, [0, 1, 1], 0, True),  # at least once: twice is allowed, and said
+        ({0, 1}, [0, 1], 0, False),  # one was posted, and not acknowledged
+        ({0, 1, 2}, [0, 1], 1, False),
+        ({0, 1, 2}, [0, 1, 3], 0, False),  # nobody posted that
+    ],
+)
+def test_books_that_do_not_balance_are_noticed(
+    demo: ModuleType, acknowledged: set[int], late: list[int], wrong: int, balanced: bool
+) -> None:
+    parties = [
+        demo.Party("late", demo.LATE, confirmed=Counter(late), wrong=wrong),
+        demo.Party("the rest", demo.REST, confirmed=Counter([2])),
+    ]
+    console = Console(file=io.StringIO(), record=True)
+    assert demo.balance(console, 3, acknowledged, parties, QueueStats(retransmitted=5), 2) is balanced
+    said = console.export_text()
+    assert books(said)["sent again after the crash, under the same GUID"] == 5
+    assert books(said)["lost"] == len(acknowledged - {2, *late})
+    assert ("The books are balanced" in said) is balanced
+
+
+async def test_what_is_drawn_shows_the_crash(demo: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
+    console = Console(file=io.StringIO(), width=demo.WIDTH)
+    monkeypatch.setattr(demo, "INTERVAL", 0.02)
+    shown: list[str] = []
+
+    def draw(stage: Any) -> None:
+        with console.capture() as capture:
+            console.print(stage)
+        shown.append(capture.get())
+
+    async with demo.broker_at_hand(None) as broker:
+        assert await demo.run(broker, demo.Pace(4015, 1 / 12), console, draw=draw)
+    down = [each for each in shown if "broker down" in each]
+    assert any("100 of 100 unacknowledged" in each for each in down), "the producer waits"
+    assert any("40 of 40 unconfirmed" in each for each in shown), "a consumer's window is full"
+    assert any("was lost" in each for each in down), "the client's log is shown"
+    assert "0 records in the queue" in shown[-1]
+
+
+def test_a_recording_shows_each_piece_while_it_was_there(recording: ModuleType) -> None:
+    pictures = [{(0, 0): ">a", (0, 5): ">b"}, {(0, 0): ">a"}, {(0, 0): ">c"}]
+    assert recording.stays(pictures) == {
+        (0, 2): {(0, 0): ">a"},
+        (0, 1): {(0, 5): ">b"},
+        (2, 3): {(0, 0): ">c"},
+    }
+    drawing = ElementTree.fromstring(recording.animated(pictures, 2, 10))
+    svg = "{http://www.w3.org/2000/svg}"
+    groups = {each.findtext(f"{svg}text"): each for each in drawing.iter(f"{svg}g")}
+    assert [name for name, group in groups.items() if "visibility" not in group.attrib] == ["c"]
+    values = {name: group.find(f"{svg}animate").attrib["values"] for name, group in groups.items()}  # type: ignore[union-attr]
+    assert values == {"a": "visible;hidden", "b": "visible;hidden", "c": "hidden;visible"}
+
+
+def test_the_recording_in_the_readme_is_of_this_demo(demo: ModuleType) -> None:
+    assert "(docs/assets/demo.svg)" in (ROOT / "README.md").read_text(encoding="utf-8")
+    drawing = ElementTree.parse(ROOT / "docs" / "assets" / "demo.svg")
+    texts = {each.text for each in drawing.iter("{http://www.w3.org/2000/svg}text")}
+    assert {act for _, act in demo.Pace(1, 1).acts()} <= texts
+    assert "The books are balanced: nothing was lost." in texts
+
+
+def test_its_environment_is_small() -> None:
+    """`make demo` installs what the package and its command line need, and nothing of the tests."""
+    told = subprocess.run(
+        ["make", "--dry-run", "--no-print-directory", "demo", "VENV=.venv-nowhere"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert "optional-dependencies" in told
+    assert "--editable" not in told

@@ -1,0 +1,174 @@
+"""What is published: metadata, the README of a package index, the files around the code."""
+
+from __future__ import annotations
+
+import email
+import email.message
+import importlib.util
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+FORMS = [ROOT / ".github" / "ISSUE_TEMPLATE" / name for name in ("bug.yml", "idea.yml")]
+
+
+@pytest.fixture(scope="module")
+def hatch_build() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+KNOWN = {
+    "repository": "https://example.org/bmq",
+    "issues": "https://example.org/bmq/issues",
+    "changelog": "https://example.org/bmq/blob/v{version}/CHANGELOG.md",
+    "file": "https://example.org/bmq/blob/v{version}/{path}",
+    "picture": "https://example.org/bmq/raw/v{version}/{path}",
+}
+
+
+def targets(text: str) -> list[str]:
+    return re.findall(r"\]\(([^)\s]+)\)", text)
+
+
+def test_without_a_repository_the_readme_links_nothing_in_it(hatch_build: ModuleType) -> None:
+    text = hatch_build.readme((ROOT / "README.md").read_text(encoding="utf-8"), {}, "1.2.3")
+    assert targets(text)
+    assert [each for each in targets(text) if not each.startswith(("https://", "#"))] == []
+    assert "![" not in text
+    assert "Quickstart" in text
+
+
+def test_with_a_repository_the_readme_links_files_of_this_version(hatch_build: ModuleType) -> None:
+    text = hatch_build.readme((ROOT / "README.md").read_text(encoding="utf-8"), KNOWN, "1.2.3")
+    ours = [each for each in targets(text) if each.startswith("https://example.org")]
+    assert "https://example.org/bmq/raw/v1.2.3/docs/assets/demo.svg" in ours
+    assert "https://example.org/bmq/blob/v1.2.3/docs/quickstart.md" in ours
+    for each in ours:
+        path = re.sub(r"^https://example.org/bmq/(blob|raw)/v1.2.3/", "", each)
+        assert (ROOT / path.partition("#")[0]).exists(), each
+
+
+def test_the_metadata_has_urls_exactly_when_one_is_known(
+    hatch_build: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def filled() -> dict[str, Any]:
+        metadata: dict[str, Any] = {}
+        hatch_build.LinksHook(str(ROOT), {}).update(metadata)
+        return metadata
+
+    monkeypatch.setattr(hatch_build, "links", dict)
+    assert filled()["urls"] == {}
+    monkeypatch.setattr(hatch_build, "links", lambda: KNOWN)
+    number = hatch_build.version()
+    assert filled()["urls"] == {
+        "Source": "https://example.org/bmq",
+        "Issues": "https://example.org/bmq/issues",
+        "Changelog": f"https://example.org/bmq/blob/v{number}/CHANGELOG.md",
+    }
+
+
+def test_a_repository_is_said_in_one_place(hatch_build: ModuleType, tmp_path: Path, monkeypatch: Any) -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert hatch_build.links() == {} or hatch_build.links()["repository"].startswith("https://")
+    (tmp_path / "pyproject.toml").write_text(
+        re.sub(r'(?m)^repository = ".*"$', 'repository = "https://example.org/bmq"', text), encoding="utf-8"
+    )
+    monkeypatch.setattr(hatch_build, "ROOT", tmp_path)
+    assert KNOWN.items() <= hatch_build.links().items()
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    build = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert build.returncode == 0, build.stderr
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: Path) -> email.message.Message:
+    with zipfile.ZipFile(wheel) as files:
+        name = next(each for each in files.namelist() if each.endswith(".dist-info/METADATA"))
+        return email.message_from_string(files.read(name).decode())
+
+
+def test_the_wheel_says_what_it_is(metadata: email.message.Message) -> None:
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert "asyncio client for" in str(metadata.get_payload())
+    assert [r.split(">")[0] for r in metadata.get_all("Requires-Dist", []) if "extra ==" not in r] == [
+        "construct",
+        "google-crc32c",
+        "orjson",
+    ]
+
+
+def test_the_wheel_has_the_package_and_nothing_of_its_tests(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as files:
+        tops = {name.split("/")[0] for name in files.namelist()}
+    assert {name for name in tops if not name.endswith(".dist-info")} == {"bmq", "pyspark_bmq"}
+
+
+def test_the_changelog_has_the_version(hatch_build: ModuleType) -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    heads = re.findall(r"^## \[(.+?)\](.*)$", text, re.MULTILINE)
+    assert heads[0] == ("Unreleased", "")
+    assert heads[1][0] == hatch_build.version()
+    assert re.fullmatch(r" - \d{4}-\d{2}-\d{2}", heads[1][1])
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_are_legal(path: Path) -> None:
+    check = subprocess.run(
+        [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(path)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert check.returncode == 0, check.stdout
+    # They may do no more than read, and the scripts they run exist.
+    workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert workflow["permissions"] == {"contents": "read"}
+    for script in re.findall(r"\./\.ci/\w+", path.read_text(encoding="utf-8")):
+        assert (ROOT / script).stat().st_mode & 0o111
+
+
+def test_the_matrix_is_what_the_classifiers_claim() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    claimed = [each.rpartition(" ")[2] for each in project["classifiers"] if re.search(r":: 3\.\d+$", each)]
+    matrix = yaml.safe_load(WORKFLOWS[0].read_text(encoding="utf-8"))["jobs"]["tests"]["strategy"]["matrix"]
+    assert matrix["python"] == claimed
+    assert {each.partition("-")[0] for each in matrix["os"]} == {"ubuntu", "macos", "windows"}
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_issue_forms_ask_for_something(path: Path) -> None:
+    form = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert {"name", "description", "body"} <= form.keys()
+    ids = [part["id"] for part in form["body"]]
+    assert len(ids) == len(set(ids))
+    assert all(part["attributes"]["label"] for part in form["body"])
+
+
+@pytest.mark.parametrize("name", ["SECURITY.md", "CODE_OF_CONDUCT.md", "RELEASING.md", "LICENSE", "CHANGELOG.md"])
+def test_what_a_project_has_is_there_and_linked(name: str) -> None:
+    assert (ROOT / name).exists()
+    texts = [(ROOT / each).read_text(encoding="utf-8") for each in ("README.md", "CONTRIBUTING.md")]
+    assert any(f"]({name})" in text for text in texts)

@@ -1,0 +1,47 @@
+"""Pages of the documentation do what they say, copied as they are into an empty folder."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import pages
+
+DOCS = Path(__file__).parent.parent / "docs"
+TUTORIAL = sorted((DOCS / "tutorial").glob("*.md"))
+
+
+@pytest.mark.timeout(300)
+def test_the_tutorial_builds_one_system_page_after_page(tmp_path: Path) -> None:
+    assert [page.stem[0] for page in TUTORIAL] == list("123456")
+    ports = pages.free_ports(2)
+    for page in TUTORIAL:
+        assert pages.run(page, tmp_path, ports), page.name
+
+
+@pytest.mark.parametrize(
+    ("expected", "printed", "same"),
+    [
+        ("a\n", "a\n", True),
+        ("a ... c\n", "a b c\n", True),
+        ("...\n", "a\nb\n", True),
+        ("a\n", "a\nb\n", False),
+        ("a ... c\n", "a b d\n", False),
+        ("", "a", False),
+    ],
+)
+def test_outputs_are_compared(expected: str, printed: str, same: bool) -> None:
+    assert pages.matches(expected, printed) is same
+
+
+def test_a_page_that_is_wrong_is_noticed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text('```python title="a.py"\nprint(1)\n```\n\n```console\n$ python a.py\n2\n```\n')
+    with pytest.raises(AssertionError, match="printed\n1"):
+        pages.run(page, tmp_path)
+    page.write_text('```console title="x"\n$ python -c pass\nhello\n```\n')
+    with pytest.raises(AssertionError, match="ended before 'hello'"):
+        pages.run(page, tmp_path)
