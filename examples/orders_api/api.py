@@ -2,11 +2,10 @@
 
     bmq broker --port 30114 &
     uvicorn api:api --app-dir examples/orders_api
-    curl -X PUT -H 'Content-Type: application/json' -d '{"customer": 7, "address": "1 Main Street"}' \
-        localhost:8000/orders/1
+    curl -X PUT --json '{"customer": 7, "address": "1 Main Street"}' localhost:8000/orders/1
 
-ships them in the same process. With many to ship, `uvicorn api:front --app-dir examples/orders_api` takes orders
-only, in as many processes as it needs, and `bmq run orders --dir examples/orders_api` ships them in others.
+ships them in the same process. With many to ship, `uvicorn api:front --app-dir examples/orders_api` takes
+orders only, in as many processes as it needs, and `bmq run orders --dir examples/orders_api` ships them.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ router = fastapi.APIRouter()
 async def place(
     number: Annotated[int, fastapi.Path(ge=1)], wanted: Wanted, request: fastapi.Request
 ) -> Placed:
-    """A request that is repeated, since its answer was lost, has the same GUID: the broker keeps one message."""
+    """A request that is repeated, its answer lost, has the same GUID: the broker keeps one message."""
     order = Order(number=number, customer=wanted.customer, address=wanted.address)
     orders: bmq.TypedQueue[Order] = request.state.orders
     ack = await orders.post(order, guid=derived_guid("order", str(number)), timeout=5)

@@ -28,7 +28,9 @@ def test_an_order_is_in_the_queue_when_it_is_answered(broker: BackgroundBroker, 
         answer = client.put("/orders/17", json={"customer": 7, "address": "1 Main Street"})
         assert answer.status_code == 202
         assert answer.json()["number"] == 17
-        (post,) = broker.call(lambda inner: inner.assert_posted(ORDERS, count=1, properties={"CustomerId": 7}))
+        (post,) = broker.call(
+            lambda inner: inner.assert_posted(ORDERS, count=1, properties={"CustomerId": 7})
+        )
         assert Order.model_validate_json(post.payload).address == "1 Main Street"
         assert client.get("/ready").json() == {"session": "ready"}
 
@@ -68,7 +70,9 @@ async def test_orders_are_shipped_and_what_is_none_is_put_aside() -> None:
         shipped = test.broker.assert_posted(SHIPPED, count=20)
         for customer in range(3):
             numbers = [
-                each.properties["OrderNumber"] for each in shipped if each.properties["CustomerId"] == customer
+                each.properties["OrderNumber"]
+                for each in shipped
+                if each.properties["CustomerId"] == customer
             ]
             assert numbers == sorted(numbers)
         (letter,) = test.broker.assert_posted(DEAD, count=1)

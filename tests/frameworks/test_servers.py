@@ -1,4 +1,4 @@
-"""The services of docs/frameworks.md and examples/orders_api on real servers: what a graceful shutdown promises."""
+"""The services of docs/frameworks.md and examples/orders_api, on real servers: how they end under load."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 import bmq
 from bmq.testing import Direction, FaultProxy
-from tests.waiting import eventually
+from tests.waiting import eventually, until_depth
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
@@ -155,21 +155,11 @@ def free_port() -> int:
         return port
 
 
-async def until_depth(queue: bmq.admin.QueueAdmin, wanted: int) -> None:
-    async with asyncio.timeout(30):
-        while (await queue.depth()).messages != wanted:
-            await asyncio.sleep(0.02)
-
-
 async def ends_in_order(run: Callable[[str], Service], broker: str, orders: str) -> None:
     """Tell a service to end while requests and handlers are at work; count what became of every order."""
     numbers = iter(range(1, 100_000))
     found: Counter[int] = Counter()
-    async with (
-        FaultProxy(broker) as proxy,
-        bmq.connect(broker) as session,
-        bmq.admin.connect(broker) as admin,
-    ):
+    async with FaultProxy(broker) as proxy, bmq.connect(broker) as session:
         service = run(proxy.uri)
 
         async def look() -> None:
@@ -179,19 +169,18 @@ async def ends_in_order(run: Callable[[str], Service], broker: str, orders: str)
 
         seen = await session.open_queue(f"{orders}.shipped", read=True, default_subscription=True)
         looking = asyncio.create_task(look())
-        waiting = admin.queue(orders)
         async with service:
             while len(service.answered) < 10 * AT_ONCE:
                 await asyncio.gather(*(service.place(next(numbers)) for _ in range(AT_ONCE)))
             assert not service.refused
             await eventually(lambda: set(found) == service.answered, 30)
-            await until_depth(waiting, 0)
+            await until_depth(broker, orders, 0)
             # Posts arrive, and their acknowledgements do not: these requests are in flight, without doubt.
             proxy.stall(Direction.TO_CLIENT)
             first = next(numbers)
             in_flight = [asyncio.create_task(service.place(first))]
             in_flight += [asyncio.create_task(service.place(next(numbers))) for _ in range(AT_ONCE - 1)]
-            await until_depth(waiting, AT_ONCE)
+            await until_depth(broker, orders, AT_ONCE)
             service.end()
             late: list[asyncio.Task[None]] = []
             while listening(service.port):
@@ -207,7 +196,7 @@ async def ends_in_order(run: Callable[[str], Service], broker: str, orders: str)
         # What it has left in the queue is for the next one.
         async with run(broker):
             await eventually(lambda: set(found) >= service.answered, 30)
-            await until_depth(waiting, 0)
+            await until_depth(broker, orders, 0)
         looking.cancel()
         await asyncio.wait([looking])
     assert set(found) == service.answered, "shipped is what was answered, nothing else"

@@ -1,4 +1,4 @@
-"""What taskiq asks of a broker: tasks arrive, wait, are acknowledged, come again; the tests its own brokers have."""
+"""What taskiq asks of a broker, tested as its own are: tasks arrive, wait, are acknowledged, come again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from taskiq import (
@@ -29,7 +29,7 @@ from taskiq.exceptions import SendTaskError
 import bmq
 from bmq.taskiq import BmqBroker
 from bmq.testing import FaultProxy
-from tests.waiting import eventually
+from tests.waiting import eventually, until_depth
 
 Fresh = Callable[..., str]
 
@@ -71,12 +71,6 @@ async def working(broker: AsyncBroker, **how: Any) -> AsyncIterator[None]:
     finally:
         running.cancel()
         await asyncio.wait([running])
-
-
-async def until_depth(broker_uri: str, uri: str, wanted: int) -> None:
-    async with bmq.admin.connect(broker_uri) as admin, asyncio.timeout(10):
-        while (await admin.queue(uri).depth()).messages != wanted:
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture
@@ -168,7 +162,8 @@ async def test_names_and_labels_are_properties_that_workers_select_by(
     async with started(broker_uri, uri, subscription='tenant == "7" && urgent == "True"') as billing:
         assert (await first(billing)).data == b"1"
     queue = await session.open_queue(uri, read=True)
-    found = {message.data: dict(message.properties) for message in [await queue.receive(10) for _ in range(2)]}
+    messages = [await queue.receive(timeout=10) for _ in range(2)]
+    found = {message.data: dict(message.properties) for message in messages}
     assert found == {
         b"1": {"task_id": "0af2", "task_name": "billing:send", "tenant": "7", "urgent": "True"},
         b"2": {"task_id": "0af2", "task_name": "reports:render", "tenant": "8"},
@@ -284,7 +279,7 @@ async def test_each_way_to_acknowledge(broker_uri: str, uri: str, when: Acknowle
         broker.with_result_backend(Noting())
 
         @broker.task
-        async def task(context: Context = TaskiqDepends()) -> None:
+        async def task(context: Annotated[Context, TaskiqDepends()]) -> None:
             await note()
             begun.set()
             await go_on.wait()
@@ -297,12 +292,13 @@ async def test_each_way_to_acknowledge(broker_uri: str, uri: str, when: Acknowle
             go_on.set()
             await kicked.wait_result(timeout=10)
             await until_depth(broker_uri, uri, 0)
-    assert depths == {
+    expected = {
         AcknowledgeType.WHEN_RECEIVED: [0, 0],
         AcknowledgeType.WHEN_EXECUTED: [1, 0],
         AcknowledgeType.WHEN_SAVED: [1, 1],
         AcknowledgeType.MANUAL: [1, 0],
-    }[when]
+    }
+    assert depths == expected[when]
 
 
 async def test_a_task_that_is_put_back_runs_again_under_the_same_id(broker: BmqBroker) -> None:
@@ -310,7 +306,7 @@ async def test_a_task_that_is_put_back_runs_again_under_the_same_id(broker: BmqB
     both = asyncio.Event()
 
     @broker.task
-    async def task(context: Context = TaskiqDepends()) -> None:
+    async def task(context: Annotated[Context, TaskiqDepends()]) -> None:
         ran.append(context.message.task_id)
         if len(ran) < 2:
             await context.requeue()

@@ -1,4 +1,4 @@
-"""`taskiq worker`, as a process: the program of docs/taskiq.md, and what a worker's end does to tasks at work."""
+"""`taskiq worker` as a process: the program of docs/taskiq.md, and how a worker ends with tasks at work."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import bmq
 from bmq.taskiq import BmqBroker
-from tests.waiting import eventually
+from tests.waiting import eventually, until_depth
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "taskiq.md").read_text(encoding="utf-8")
@@ -41,13 +40,15 @@ async def count(number: int) -> None:
 
 
 @asynccontextmanager
-async def running(folder: Path, broker_uri: str, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def running(
+    folder: Path, broker_uri: str, *arguments: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run `taskiq worker`; what it says goes to a file."""
     environment = os.environ | {"BMQ_BROKER_URI": broker_uri, "PYTHONPATH": f"{folder}:{ROOT}"}
     with (folder / "log").open("a") as output:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "taskiq", "worker", "service:broker", *arguments,
-            cwd=folder, env=environment, stdout=output, stderr=asyncio.subprocess.STDOUT, start_new_session=True,
+            cwd=folder, env=environment, start_new_session=True, stdout=output, stderr=output,
         )  # fmt: skip
     try:
         yield process
@@ -57,9 +58,7 @@ async def running(folder: Path, broker_uri: str, *arguments: str) -> AsyncIterat
             await process.wait()
 
 
-async def test_the_program_shown_runs(
-    tmp_path: Path, broker_uri: str, fresh: Callable[..., str]
-) -> None:
+async def test_the_program_shown_runs(tmp_path: Path, broker_uri: str, fresh: Callable[..., str]) -> None:
     shown = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)[0]
     (tmp_path / "service.py").write_text(shown.replace(TASKS, fresh()))
     log = tmp_path / "log"
@@ -104,10 +103,9 @@ async def test_workers_that_end_lose_nothing_and_do_nothing_twice(
         worker.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(worker.wait(), 60) == 0, log.read_text()
     assert len(found) < count, "it was to end in the middle"
-    async with running(tmp_path, broker_uri, *workers) as worker, bmq.admin.connect(broker_uri) as admin:
+    async with running(tmp_path, broker_uri, *workers) as worker:
         await eventually(lambda: len(found) == count, 60)
-        while (await admin.queue(uri).depth()).messages:
-            await asyncio.sleep(0.05)
+        await until_depth(broker_uri, uri, 0)
         worker.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(worker.wait(), 60) == 0, log.read_text()
     looking.cancel()
