@@ -36,6 +36,7 @@ import bmq.events
 import bmq.groups
 import bmq.otel
 import bmq.prometheus
+import bmq.taskiq
 from bmq.errors import AckStatus, ProtocolError, StatusCategory
 from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.client.core import ClientCore
@@ -543,6 +544,7 @@ GENERATED: dict[str, Callable[..., str]] = {
     "api-broker": lambda: _api_of(bmq.broker),
     "api-otel": lambda: _api_of(bmq.otel),
     "api-prometheus": lambda: _api_of(bmq.prometheus),
+    "api-taskiq": lambda: _api_of(bmq.taskiq),
     "api-testing": lambda: _api_of(bmq.testing),
     "admin": admin,
     "session-events": session_events,

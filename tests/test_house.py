@@ -42,6 +42,7 @@ NOT_ON_IMPORT = {
     "pyspark",
     "pytest",
     "rich",
+    "taskiq",
     "trio",
     "typer",
     "uvloop",

@@ -14,6 +14,7 @@ import pytest
 import bmq
 import bmq.otel
 import bmq.prometheus
+import bmq.taskiq
 from bmq.testing import FaultProxy
 from tests.test_docs import generate as generate
 
@@ -26,6 +27,7 @@ PARTS = (
     bmq.groups,
     bmq.otel,
     bmq.prometheus,
+    bmq.taskiq,
     bmq.testing,
     bmq.workers,
 )

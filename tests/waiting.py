@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["eventually"]
+import bmq
+
+__all__ = ["eventually", "until_depth"]
 
 
 async def eventually(condition: Callable[[], Any], timeout: float = 5.0) -> Any:
@@ -15,3 +17,10 @@ async def eventually(condition: Callable[[], Any], timeout: float = 5.0) -> Any:
         while not (value := condition()):  # noqa: ASYNC110 - anything can be waited for
             await asyncio.sleep(0.001)
     return value
+
+
+async def until_depth(broker_uri: str, uri: str, wanted: int, timeout: float = 30.0) -> None:
+    """Wait until a queue holds so many messages, delivered ones included: ask the broker."""
+    async with bmq.admin.connect(broker_uri) as admin, asyncio.timeout(timeout):
+        while (await admin.queue(uri).depth()).messages != wanted:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)

@@ -256,7 +256,7 @@ def test_queue_names_are_legal_and_different(hint: str) -> None:
     assert str(bmq.QueueUri.parse(one)) == one
 
 
-@pytest.mark.parametrize("name", ["testing_your_service", "orders_worker", "batch_loader"])
+@pytest.mark.parametrize("name", ["testing_your_service", "orders_worker", "batch_loader", "orders_api"])
 def test_the_example_suites_pass_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

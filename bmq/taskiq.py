@@ -1,0 +1,245 @@
+"""A broker for taskiq: its tasks are messages of a queue. Needs the extra ``bmq[taskiq]``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncGenerator, Mapping
+from typing import Final, Unpack
+
+try:
+    from taskiq import AckableMessage, AsyncBroker, BrokerMessage
+except ModuleNotFoundError as error:
+    if error.name is None or error.name.partition(".")[0] != "taskiq":
+        raise
+    raise ModuleNotFoundError(
+        "bmq.taskiq needs taskiq, which is not installed: pip install 'bmq[taskiq]'", name=error.name
+    ) from error
+
+from bmq.client.connect import connect
+from bmq.client.options import ConnectOptions
+from bmq.client.queue import Queue
+from bmq.client.session import Session
+from bmq.conventions import PREFIX
+from bmq.delays import Mover
+from bmq.errors import Error, ProtocolError, StateError, UsageError
+from bmq.subscriptions import Expression, Selector, subscriptions_for
+from bmq.wire.uri import QueueUri
+
+__all__ = ["BmqBroker"]
+
+logger = logging.getLogger("bmq.taskiq")
+
+TASK_ID: Final = "task_id"
+TASK_NAME: Final = "task_name"
+_DELAY: Final = "delay"
+# What an expression can ask for; other labels are in the payload alone.
+_ASKABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+
+class BmqBroker(AsyncBroker):
+    """Sends taskiq's tasks to a queue, and hands them to its workers.
+
+    ::
+
+        broker = BmqBroker("tcp://localhost:30114", "bmq://bmq.test.mem.priority/tasks")
+
+        @broker.task
+        async def add(one: int, two: int) -> int:
+            return one + two
+
+    A message has the properties ``task_id``, ``task_name``, and each label whose name is made of letters,
+    digits and underscores, as STRING. It is confirmed when taskiq acknowledges the task; until then it is
+    delivered again when its worker goes.
+
+    A task with the label ``delay``, in seconds, waits in the queue's waiting queue, see
+    :meth:`bmq.Queue.post`, and is passed on by a worker when it is due.
+
+    Args:
+        broker: as for :func:`bmq.connect`.
+        queue: the queue's URI; with ``?id=`` workers are that application of a fanout queue.
+        subscription: which tasks workers take, ``task_name == "add"`` for instance; None for all.
+        max_unconfirmed_messages: how many tasks a worker process may have that are not acknowledged. What it
+            has and cannot begin waits for nobody else.
+        waiting: the URI of the queue where delayed tasks wait; None for the queue's own with ``.delayed`` at
+            the end, which has to be in a priority domain.
+        mover: whether workers pass delayed tasks on when they are due; they share that.
+        options: anything else that :func:`bmq.connect` takes.
+
+    Raises:
+        InvalidURI, InvalidExpression: the queue or the subscription is not legal.
+    """
+
+    def __init__(
+        self,
+        broker: str,
+        queue: str,
+        *,
+        subscription: Selector = None,
+        max_unconfirmed_messages: int = 100,
+        waiting: str | None = None,
+        mover: bool = True,
+        **options: Unpack[ConnectOptions],
+    ) -> None:
+        super().__init__()
+        self._broker = broker
+        self._options = options
+        self._uri = QueueUri.parse(queue)
+        if isinstance(subscription, str) and subscription:
+            subscriptions_for(Expression(subscription))
+        self._subscription = subscription
+        self._max_unconfirmed = max_unconfirmed_messages
+        # Messages wait in a queue of a priority domain, and one with applications is none.
+        self._delays = waiting is not None or not self._uri.app_id
+        self._waiting = QueueUri.parse(waiting).canonical if waiting is not None else None
+        self._moves = mover and self._delays
+        self._session: Session | None = None
+        self._output: Queue | None = None
+        self._input: Queue | None = None
+        self._moving: asyncio.Task[None] | None = None
+
+    @property
+    def session(self) -> Session:
+        """The session, between :meth:`startup` and :meth:`shutdown`.
+
+        Raises:
+            StateError: it is not started.
+        """
+        if self._session is None:
+            raise StateError("the broker is not started: await broker.startup()")
+        return self._session
+
+    async def startup(self) -> None:
+        """Connect, open the queue to post to, and call what taskiq calls when a broker starts.
+
+        Raises:
+            StateError: it is started.
+            ConnectionFailed: no broker answered.
+            OpenQueueError, RequestTimeout: the broker refused the queue, or did not answer in time.
+
+        Cancelling it ends the session again.
+        """
+        if self._session is not None:
+            raise StateError("the broker is started already")
+        self._session = await connect(self._broker, **self._options)
+        try:
+            self._output = await self._session.open_queue(
+                self._uri.canonical, write=True, waiting=self._waiting
+            )
+            await super().startup()
+        except BaseException:
+            await self._end()
+            raise
+
+    async def shutdown(self) -> None:
+        """Call what taskiq calls when a broker ends, and end the session: what was kicked is posted.
+
+        Tasks that are not acknowledged go to other workers.
+
+        Cancelling it ends the session in the background.
+        """
+        try:
+            await super().shutdown()
+        finally:
+            await self._end()
+
+    async def _end(self) -> None:
+        session, self._session = self._session, None
+        self._output = self._input = None
+        moving, self._moving = self._moving, None
+        try:
+            if moving is not None:
+                moving.cancel()
+                await asyncio.wait([moving])
+        finally:
+            if session is not None:
+                await session.close()
+
+    async def kick(self, message: BrokerMessage) -> None:
+        """Post a task, and wait until the broker has it. Called by taskiq.
+
+        Raises:
+            StateError: the broker is not started.
+            PostError: the task was not accepted.
+            UsageError: its label ``delay`` is no number of seconds, or there is no queue to wait in.
+
+        Cancelling it leaves open whether the task was posted.
+        """
+        output = self._output
+        if output is None:
+            raise StateError("the broker is not started: await broker.startup() before tasks are kicked")
+        await output.post(message.message, properties=_properties(message), delay=self._delay(message))
+
+    def _delay(self, message: BrokerMessage) -> float | None:
+        label = message.labels.get(_DELAY)
+        if label is None:
+            return None
+        try:
+            delay = float(label)
+        except (TypeError, ValueError):
+            raise UsageError(f"the label delay is a number of seconds, not {label!r}") from None
+        if delay <= 0:
+            return None
+        if not self._delays:
+            raise UsageError(
+                f"{self._uri} is an application of a fanout queue, where nothing can wait: "
+                "BmqBroker(..., waiting='bmq://...') names a queue of a priority domain"
+            )
+        return delay
+
+    async def listen(self) -> AsyncGenerator[AckableMessage, None]:
+        """Yield tasks as they arrive. Called by taskiq's workers.
+
+        Raises:
+            StateError: the broker is not started.
+            OpenQueueError, ConfigureQueueError: the broker refused.
+            Error: the queue or the session has failed.
+
+        Cancelling it loses nothing: what was not acknowledged is delivered again.
+        """
+        session = self.session
+        if self._input is None:
+            self._input = await session.open_queue(str(self._uri), read=True, default_subscription=False)
+        if self._moves and self._moving is None:
+            self._moving = asyncio.create_task(self._move(session), name="bmq.taskiq mover")
+        # The subscription is taken back when taskiq wants no more; the queue stays open until the shutdown,
+        # since the tasks at work are yet to be acknowledged.
+        async with self._input.subscribe(
+            self._subscription, max_unconfirmed_messages=self._max_unconfirmed
+        ) as consumer:
+            async for message in consumer:
+                try:
+                    data = message.data
+                except ProtocolError as error:
+                    logger.error(  # noqa: TRY400 - what was sent is at fault, not code that has a traceback
+                        "message %s of %s cannot be read, and is left: %s",
+                        message.guid,
+                        self._uri,
+                        error,
+                        extra={"queue": str(self._uri), "guid": message.guid},
+                    )
+                else:
+                    yield AckableMessage(data=data, ack=message.confirm)
+
+    async def _move(self, session: Session) -> None:
+        """Pass on what is due."""
+        assert self._output is not None
+        waiting = self._output.waiting
+        try:
+            queue = await session.open_queue(waiting, read=True, default_subscription=False)
+            await Mover(queue).run()
+        except Error as error:
+            logger.error(  # noqa: TRY400
+                "delayed tasks that wait in %s are not passed on by this worker any more: %s", waiting, error
+            )
+
+
+def _properties(message: BrokerMessage) -> Mapping[str, str]:
+    """Return what workers can select a task by."""
+    labels = {
+        name: str(value)
+        for name, value in message.labels.items()
+        if _ASKABLE.fullmatch(name) and not name.startswith(PREFIX)
+    }
+    return {**labels, TASK_ID: message.task_id, TASK_NAME: message.task_name}

@@ -1,0 +1,224 @@
+"""The services of docs/frameworks.md and examples/orders_api, on real servers: how they end under load."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+import bmq
+from bmq.testing import Direction, FaultProxy
+from tests.waiting import eventually, until_depth
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
+SHOWN = dict(re.findall(r"^## (\w+)\n\n```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+ORDERS = "bmq://bmq.test.mem.priority/orders"
+AT_ONCE = 16
+
+
+def test_every_framework_has_its_program() -> None:
+    assert list(SHOWN) == ["FastAPI", "Starlette", "Litestar", "aiohttp"]
+
+
+class Service:
+    """A service in processes of its own, and what became of the requests to it."""
+
+    def __init__(self, port: int, broker: str, folder: Path) -> None:
+        self.port = port
+        self.broker = broker
+        self.folder = folder
+        self.processes: list[asyncio.subprocess.Process] = []
+        self.answered: set[int] = set()
+        self.refused: set[int] = set()
+
+    @property
+    def log(self) -> str:
+        return "".join(each.read_text() for each in self.folder.glob("*.log"))
+
+    @property
+    def running(self) -> bool:
+        return all(process.returncode is None for process in self.processes)
+
+    async def start(self, *command: str) -> None:
+        number = len(self.processes)
+        with (self.folder / f"{number}.log").open("w") as output:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, *command,
+                cwd=self.folder, env=os.environ | {"BMQ_BROKER_URI": self.broker, "PYTHONPATH": str(ROOT)},
+                stdout=output, stderr=asyncio.subprocess.STDOUT,
+            )  # fmt: skip
+        self.processes.append(process)
+
+    async def place(self, number: int) -> None:
+        """Send one order, over a connection of its own."""
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(60)) as client,
+                self.request(client, number) as answer,
+            ):
+                assert answer.status == 202, await answer.text()
+                assert len((await answer.json())["guid"]) == 32
+        except aiohttp.ClientConnectionError:
+            self.refused.add(number)
+        else:
+            self.answered.add(number)
+
+    def request(self, client: aiohttp.ClientSession, number: int) -> Any:
+        order = {"number": number, "address": "1 Main Street"}
+        return client.post(f"http://127.0.0.1:{self.port}/orders", json=order)
+
+    def shipped(self, message: bmq.Message) -> int:
+        """The number of an order that was shipped."""
+        return int(message.data)
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.send_signal(signal.SIGTERM)
+
+    async def ended(self) -> None:
+        for process in self.processes:
+            await asyncio.wait_for(process.wait(), 60)
+            # uvicorn ends, when it has done everything, by the signal it was told to end with.
+            assert process.returncode in (0, -signal.SIGTERM), self.log
+        assert "Traceback" not in self.log, self.log
+
+    async def __aenter__(self) -> Service:
+        await self.begin()
+        while not listening(self.port):
+            assert self.running, self.log
+            await asyncio.sleep(0.02)
+        return self
+
+    async def begin(self) -> None:
+        raise NotImplementedError
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        for process in self.processes:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+class Shown(Service):
+    """A program of the page."""
+
+    async def begin(self) -> None:
+        by_uvicorn = ("-m", "uvicorn", "service:api", "--port", str(self.port))
+        itself = "__main__" in (self.folder / "service.py").read_text()
+        await self.start(*(["service.py"] if itself else by_uvicorn))
+
+
+class Example(Service):
+    """The example, its handler in the same process."""
+
+    async def begin(self) -> None:
+        await self.start("-m", "uvicorn", "api:api", "--port", str(self.port))
+
+    def request(self, client: aiohttp.ClientSession, number: int) -> Any:
+        order = {"customer": number % 7, "address": "1 Main Street"}
+        return client.put(f"http://127.0.0.1:{self.port}/orders/{number}", json=order)
+
+    def shipped(self, message: bmq.Message) -> int:
+        number = message.properties["OrderNumber"]
+        assert isinstance(number, int)
+        return number
+
+
+class ExampleInTwo(Example):
+    """The example, its handler in another process."""
+
+    async def begin(self) -> None:
+        await self.start("-m", "bmq", "run", "orders")
+        await self.start("-m", "uvicorn", "api:front", "--port", str(self.port))
+
+
+def listening(port: int) -> bool:
+    with socket.socket() as caller:
+        return caller.connect_ex(("127.0.0.1", port)) == 0
+
+
+def free_port() -> int:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        port: int = reserved.getsockname()[1]
+        return port
+
+
+async def ends_in_order(run: Callable[[str], Service], broker: str, orders: str) -> None:
+    """Tell a service to end while requests and handlers are at work; count what became of every order."""
+    numbers = iter(range(1, 100_000))
+    found: Counter[int] = Counter()
+    async with FaultProxy(broker) as proxy, bmq.connect(broker) as session:
+        service = run(proxy.uri)
+
+        async def look() -> None:
+            async for message in seen:
+                found[service.shipped(message)] += 1
+                message.confirm()
+
+        seen = await session.open_queue(f"{orders}.shipped", read=True, default_subscription=True)
+        looking = asyncio.create_task(look())
+        async with service:
+            while len(service.answered) < 10 * AT_ONCE:
+                await asyncio.gather(*(service.place(next(numbers)) for _ in range(AT_ONCE)))
+            assert not service.refused
+            await eventually(lambda: set(found) == service.answered, 30)
+            await until_depth(broker, orders, 0)
+            # Posts arrive, and their acknowledgements do not: these requests are in flight, without doubt.
+            proxy.stall(Direction.TO_CLIENT)
+            first = next(numbers)
+            in_flight = [asyncio.create_task(service.place(first))]
+            in_flight += [asyncio.create_task(service.place(next(numbers))) for _ in range(AT_ONCE - 1)]
+            await until_depth(broker, orders, AT_ONCE)
+            service.end()
+            late: list[asyncio.Task[None]] = []
+            while listening(service.port):
+                late.append(asyncio.create_task(service.place(next(numbers))))
+                await asyncio.sleep(0.02)
+            assert service.running, service.log
+            assert first not in service.answered
+            proxy.resume()
+            proxy.delay(0.05)  # handlers, which post, are at work when the last request is answered
+            await asyncio.gather(*in_flight, *late)
+            assert set(range(first, first + AT_ONCE)) <= service.answered, "in flight, and not answered"
+            await service.ended()
+        # What it has left in the queue is for the next one.
+        async with run(broker):
+            await eventually(lambda: set(found) >= service.answered, 30)
+            await until_depth(broker, orders, 0)
+        looking.cancel()
+        await asyncio.wait([looking])
+    assert set(found) == service.answered, "shipped is what was answered, nothing else"
+    assert set(found.values()) == {1}, "and once"
+
+
+@pytest.mark.parametrize("framework", SHOWN)
+async def test_no_request_is_lost_and_no_message_handled_twice(
+    framework: str, tmp_path: Path, broker_uri: str, fresh: Callable[..., str]
+) -> None:
+    uri, port = fresh(), free_port()
+    code = SHOWN[framework].replace(ORDERS, uri).replace("port=8000", f"port={port}")
+    (tmp_path / "service.py").write_text(code)
+    await ends_in_order(lambda broker: Shown(port, broker, tmp_path), broker_uri, uri)
+
+
+@pytest.mark.parametrize("kind", [Example, ExampleInTwo])
+async def test_the_example_loses_nothing_and_handles_nothing_twice(
+    kind: type[Service], tmp_path: Path, broker_uri: str, fresh: Callable[..., str]
+) -> None:
+    uri, port = fresh(), free_port()
+    for name in ("orders.py", "api.py"):
+        code = (ROOT / "examples" / "orders_api" / name).read_text()
+        (tmp_path / name).write_text(code.replace(ORDERS, uri))
+    await ends_in_order(lambda broker: kind(port, broker, tmp_path), broker_uri, uri)

@@ -1,0 +1,5 @@
+"""The same brokers and queues as for the subscriptions."""
+
+from tests.subscriptions.through_broker.conftest import broker_uri, fresh, session, uri
+
+__all__ = ["broker_uri", "fresh", "session", "uri"]

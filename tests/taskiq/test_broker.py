@@ -1,0 +1,414 @@
+"""What taskiq asks of a broker, tested as its own are: tasks arrive, wait, are acknowledged, come again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+import pytest
+from taskiq import (
+    AckableMessage,
+    AsyncBroker,
+    AsyncResultBackend,
+    BrokerMessage,
+    Context,
+    SimpleRetryMiddleware,
+    SmartRetryMiddleware,
+    TaskiqDepends,
+    TaskiqEvents,
+    TaskiqResult,
+    TaskiqState,
+)
+from taskiq.acks import AcknowledgeType
+from taskiq.api import run_receiver_task
+from taskiq.exceptions import SendTaskError
+
+import bmq
+from bmq.taskiq import BmqBroker
+from bmq.testing import FaultProxy
+from tests.waiting import eventually, until_depth
+
+Fresh = Callable[..., str]
+
+
+def kicked(message: bytes = b"some", name: str = "task", **labels: Any) -> BrokerMessage:
+    return BrokerMessage(task_id="0af2", task_name=name, message=message, labels=labels)
+
+
+async def first(broker: BmqBroker) -> AckableMessage:
+    async with asyncio.timeout(10):
+        async for message in broker.listen():
+            return message
+    raise AssertionError("it ended")
+
+
+async def acknowledge(message: AckableMessage) -> None:
+    result = message.ack()
+    if result is not None:
+        await result
+
+
+@asynccontextmanager
+async def started(*args: Any, worker: bool = False, **kwargs: Any) -> AsyncIterator[BmqBroker]:
+    broker = BmqBroker(*args, **kwargs)
+    broker.is_worker_process = worker
+    await broker.startup()
+    try:
+        yield broker
+    finally:
+        await broker.shutdown()
+
+
+@asynccontextmanager
+async def working(broker: AsyncBroker, **how: Any) -> AsyncIterator[None]:
+    """Run the tasks of a started broker, as a worker does."""
+    running = asyncio.create_task(run_receiver_task(broker, **how))
+    try:
+        yield
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+@pytest.fixture
+async def broker(broker_uri: str, uri: str) -> AsyncGenerator[BmqBroker]:
+    async with started(broker_uri, uri) as broker:
+        yield broker
+
+
+class Results(AsyncResultBackend[Any]):
+    """Keeps results here."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, TaskiqResult[Any]] = {}
+
+    async def set_result(self, task_id: str, result: TaskiqResult[Any]) -> None:
+        self.kept[task_id] = result
+
+    async def is_result_ready(self, task_id: str) -> bool:
+        return task_id in self.kept
+
+    async def get_result(self, task_id: str, with_logs: bool = False) -> TaskiqResult[Any]:
+        return self.kept[task_id]
+
+
+# ---- messages
+
+
+async def test_what_was_kicked_arrives_and_is_gone_when_it_is_acknowledged(
+    broker: BmqBroker, broker_uri: str, uri: str
+) -> None:
+    await broker.kick(kicked(b"some"))
+    message = await first(broker)
+    assert message.data == b"some"
+    await until_depth(broker_uri, uri, 1)
+    await acknowledge(message)
+    await until_depth(broker_uri, uri, 0)
+
+
+async def test_what_is_kicked_later_arrives_at_who_listens(broker: BmqBroker) -> None:
+    reading = asyncio.create_task(first(broker))
+    await broker.kick(kicked(b"some"))
+    assert (await reading).data == b"some"
+
+
+async def test_workers_share_the_tasks_and_none_has_more_than_it_may(broker_uri: str, uri: str) -> None:
+    async with (
+        started(broker_uri, uri, max_unconfirmed_messages=1) as broker,
+        started(broker_uri, uri, max_unconfirmed_messages=1) as other,
+    ):
+        reading = [asyncio.create_task(first(each)) for each in (broker, other)]
+        for payload in (b"1", b"2"):
+            await broker.kick(kicked(payload))
+        assert {message.data for message in await asyncio.gather(*reading)} == {b"1", b"2"}
+
+
+async def test_in_a_broadcast_domain_it_goes_to_all(broker_uri: str, fresh: Fresh) -> None:
+    uri = fresh("bmq.test.mem.broadcast")
+    async with started(broker_uri, uri) as broker, started(broker_uri, uri) as other:
+        reading = [asyncio.create_task(first(each)) for each in (broker, other)]
+        await eventually(lambda: all(len(each.session.queues) == 2 for each in (broker, other)))
+        while not all(task.done() for task in reading):  # one that comes too early is missed
+            await broker.kick(kicked(b"some"))
+            await asyncio.sleep(0.05)
+        assert [task.result().data for task in reading] == [b"some", b"some"]
+
+
+async def test_each_application_of_a_fanout_queue_gets_it(broker_uri: str, fresh: Fresh) -> None:
+    uri = fresh("bmq.test.mem.fanout")
+    async with started(broker_uri, f"{uri}?id=foo") as foo, started(broker_uri, f"{uri}?id=bar") as bar:
+        await foo.kick(kicked(b"some"))
+        assert [(await first(each)).data for each in (foo, bar)] == [b"some", b"some"]
+        with pytest.raises(bmq.UsageError, match="nothing can wait"):
+            await foo.kick(kicked(delay=1))
+
+
+async def test_a_message_that_is_no_task_arrives_too(broker: BmqBroker, session: bmq.Session) -> None:
+    await (await session.output(str(broker._uri))).post(b"wrong")
+    assert (await first(broker)).data == b"wrong"
+
+
+async def test_names_and_labels_are_properties_that_workers_select_by(
+    broker: BmqBroker, broker_uri: str, uri: str, session: bmq.Session
+) -> None:
+    labels = {"tenant": 7, "urgent": "True", "X-Taskiq-requeue": "1", "_retries": "2", "bmq_due": "1"}
+    await broker.kick(kicked(b"1", "billing:send", **labels))
+    await broker.kick(kicked(b"2", "reports:render", tenant="8"))
+    async with started(broker_uri, uri, subscription='task_name == "reports:render"') as reports:
+        assert (await first(reports)).data == b"2"
+    async with started(broker_uri, uri, subscription='tenant == "7" && urgent == "True"') as billing:
+        assert (await first(billing)).data == b"1"
+    queue = await session.open_queue(uri, read=True)
+    messages = [await queue.receive(timeout=10) for _ in range(2)]
+    found = {message.data: dict(message.properties) for message in messages}
+    assert found == {
+        b"1": {"task_id": "0af2", "task_name": "billing:send", "tenant": "7", "urgent": "True"},
+        b"2": {"task_id": "0af2", "task_name": "reports:render", "tenant": "8"},
+    }
+
+
+def test_a_subscription_is_checked_at_once() -> None:
+    with pytest.raises(bmq.InvalidExpression):
+        BmqBroker("tcp://localhost:1", "bmq://d.e/q", subscription="task_name ==")
+    with pytest.raises(bmq.InvalidURI):
+        BmqBroker("tcp://localhost:1", "tasks")
+
+
+async def test_what_is_not_acknowledged_goes_to_the_next_worker(broker_uri: str, uri: str) -> None:
+    async with started(broker_uri, uri) as broker:
+        await broker.kick(kicked(b"some"))
+        message = await first(broker)
+    await acknowledge(message)  # too late
+    async with started(broker_uri, uri) as broker:
+        assert (await first(broker)).data == b"some"
+
+
+async def test_it_goes_on_when_the_connection_was_lost(broker_uri: str, uri: str) -> None:
+    async with FaultProxy(broker_uri) as proxy, started(proxy.uri, uri) as broker:
+        listening = broker.listen()
+        for number in range(3):
+            await broker.kick(kicked(b"%d" % number))
+            message = await asyncio.wait_for(anext(listening), 10)
+            assert message.data == b"%d" % number
+            await acknowledge(message)
+            proxy.cut()
+        await listening.aclose()
+
+
+# ---- later
+
+
+async def test_a_delayed_task_waits_and_a_worker_passes_it_on(broker_uri: str, uri: str) -> None:
+    async with started(broker_uri, uri, worker=True) as broker:
+        before = time.time()
+        await broker.kick(kicked(b"late", delay="0.7"))
+        await broker.kick(kicked(b"at once", delay="0"))
+        message = await first(broker)
+        assert message.data == b"at once"
+        await acknowledge(message)
+        await until_depth(broker_uri, f"{uri}.delayed", 1)
+        message = await first(broker)
+        assert message.data == b"late"
+        assert time.time() - before >= 0.7
+        await until_depth(broker_uri, f"{uri}.delayed", 0)
+
+
+async def test_one_that_waits_elsewhere_is_passed_on_by_whoever_moves(broker_uri: str, fresh: Fresh) -> None:
+    uri, waiting = fresh(), fresh()
+    async with (
+        started(broker_uri, uri, waiting=waiting, mover=False) as patient,
+        started(broker_uri, uri, waiting=waiting) as moving,
+    ):
+        await patient.kick(kicked(b"late", delay=0.1))
+        reading = asyncio.create_task(first(patient))
+        done, _ = await asyncio.wait([reading], timeout=0.4)
+        assert not done
+        await until_depth(broker_uri, waiting, 1)
+        other = asyncio.create_task(first(moving))
+        await asyncio.wait([reading, other], return_when=asyncio.FIRST_COMPLETED, timeout=10)
+        assert {task.result().data for task in (reading, other) if task.done()} == {b"late"}
+        other.cancel()
+        reading.cancel()
+        await asyncio.wait([reading, other])
+
+
+async def test_a_delay_that_is_none_is_refused(broker: BmqBroker) -> None:
+    @broker.task
+    async def task() -> None: ...
+
+    with pytest.raises(SendTaskError) as caught:
+        await task.kicker().with_labels(delay="soon").kiq()
+    assert str(caught.value.__cause__) == "the label delay is a number of seconds, not 'soon'"
+
+
+# ---- tasks
+
+
+async def test_a_task_runs_and_its_result_is_saved(broker: BmqBroker) -> None:
+    broker.with_result_backend(Results())
+
+    @broker.task
+    async def add(one: int, two: int) -> int:
+        return one + two
+
+    async with working(broker):
+        tasks = [await add.kiq(number, 1) for number in range(20)]
+        results = [await task.wait_result(timeout=10) for task in tasks]
+    assert [result.return_value for result in results] == list(range(1, 21))
+
+
+@pytest.mark.parametrize("when", list(AcknowledgeType))
+async def test_each_way_to_acknowledge(broker_uri: str, uri: str, when: AcknowledgeType) -> None:
+    """How many messages there are while the task runs, when its result is saved, and in the end."""
+    depths: list[int] = []
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    async with bmq.admin.connect(broker_uri) as admin, started(broker_uri, uri) as broker:
+
+        async def note() -> None:
+            await asyncio.sleep(0.05)  # a confirmation that was sent arrives
+            depths.append((await admin.queue(uri).depth()).messages)
+
+        class Noting(Results):
+            async def set_result(self, task_id: str, result: TaskiqResult[Any]) -> None:
+                await note()
+                await super().set_result(task_id, result)
+
+        broker.with_result_backend(Noting())
+
+        @broker.task
+        async def task(context: Annotated[Context, TaskiqDepends()]) -> None:
+            await note()
+            begun.set()
+            await go_on.wait()
+            if when is AcknowledgeType.MANUAL:
+                await context.ack()
+
+        async with working(broker, ack_time=when):
+            kicked = await task.kiq()
+            await begun.wait()
+            go_on.set()
+            await kicked.wait_result(timeout=10)
+            await until_depth(broker_uri, uri, 0)
+    expected = {
+        AcknowledgeType.WHEN_RECEIVED: [0, 0],
+        AcknowledgeType.WHEN_EXECUTED: [1, 0],
+        AcknowledgeType.WHEN_SAVED: [1, 1],
+        AcknowledgeType.MANUAL: [1, 0],
+    }
+    assert depths == expected[when]
+
+
+async def test_a_task_that_is_put_back_runs_again_under_the_same_id(broker: BmqBroker) -> None:
+    ran: list[str] = []
+    both = asyncio.Event()
+
+    @broker.task
+    async def task(context: Annotated[Context, TaskiqDepends()]) -> None:
+        ran.append(context.message.task_id)
+        if len(ran) < 2:
+            await context.requeue()
+        both.set()
+
+    async with working(broker):
+        await task.kiq()
+        await asyncio.wait_for(both.wait(), 10)
+    assert len(ran) == 2
+    assert len(set(ran)) == 1
+
+
+@pytest.mark.parametrize(
+    "retrying", [SimpleRetryMiddleware(), SmartRetryMiddleware(default_delay=0.2, use_jitter=False)]
+)
+async def test_a_task_that_fails_is_retried_by_the_middlewares(
+    broker_uri: str, uri: str, retrying: Any
+) -> None:
+    times: list[float] = []
+    async with started(broker_uri, uri, worker=True) as broker:
+        broker.with_result_backend(Results())
+        broker.add_middlewares(retrying)
+
+        @broker.task(retry_on_error=True)
+        async def task() -> str:
+            times.append(time.monotonic())
+            if len(times) < 3:
+                raise ConnectionError("away")
+            return "done"
+
+        async with working(broker):
+            kicked = await task.kiq()
+            await eventually(lambda: len(times) == 3, 10)
+            await until_depth(broker_uri, uri, 0)
+            assert (await kicked.get_result()).return_value == "done"
+    if isinstance(retrying, SmartRetryMiddleware):
+        assert times[2] - times[0] >= 0.4
+
+
+# ---- life
+
+
+async def test_events_are_told_apart_and_have_a_session(broker_uri: str, uri: str) -> None:
+    told: list[str] = []
+    for worker in (True, False):
+        broker = BmqBroker(broker_uri, uri)
+        broker.is_worker_process = worker
+        for event in (
+            *(TaskiqEvents.WORKER_STARTUP, TaskiqEvents.WORKER_SHUTDOWN),
+            *(TaskiqEvents.CLIENT_STARTUP, TaskiqEvents.CLIENT_SHUTDOWN),
+        ):
+
+            @broker.on_event(event)
+            async def tell(
+                state: TaskiqState, event: TaskiqEvents = event, broker: BmqBroker = broker
+            ) -> None:
+                await broker.kick(kicked(event.value.encode()))
+                told.append(event.value)
+
+        for _ in range(2):  # it can be started again
+            await broker.startup()
+            await broker.shutdown()
+    assert told == ["WORKER_STARTUP", "WORKER_SHUTDOWN"] * 2 + ["CLIENT_STARTUP", "CLIENT_SHUTDOWN"] * 2
+
+
+async def test_what_is_not_started_says_so(broker_uri: str, uri: str) -> None:
+    broker = BmqBroker(broker_uri, uri)
+    with pytest.raises(bmq.StateError, match=r"await broker\.startup\(\) before tasks are kicked"):
+        await broker.kick(kicked())
+    with pytest.raises(bmq.StateError, match="not started"):
+        await anext(broker.listen())
+    await broker.shutdown()
+    async with started(broker_uri, uri) as broker:
+        with pytest.raises(bmq.StateError, match="started already"):
+            await broker.startup()
+
+
+async def test_a_startup_that_fails_leaves_nothing_open(broker_uri: str, uri: str) -> None:
+    broker = BmqBroker(broker_uri, uri)
+    seen: list[bmq.Session] = []
+
+    @broker.on_event(TaskiqEvents.CLIENT_STARTUP)
+    def fail(state: TaskiqState) -> None:
+        seen.append(broker.session)
+        raise OSError("no database")
+
+    with pytest.raises(OSError, match="no database"):
+        await broker.startup()
+    assert seen[0].state.name == "CLOSED"
+    with pytest.raises(bmq.StateError):
+        _ = broker.session
+
+
+async def test_who_wants_no_more_gets_no_more_and_can_still_acknowledge(
+    broker: BmqBroker, broker_uri: str, uri: str
+) -> None:
+    listening = broker.listen()
+    await broker.kick(kicked(b"1"))
+    message = await asyncio.wait_for(anext(listening), 10)
+    await listening.aclose()
+    await broker.kick(kicked(b"2"))
+    async with started(broker_uri, uri) as other:
+        assert (await first(other)).data == b"2", "not held up by the one that ends"
+    await acknowledge(message)
+    await until_depth(broker_uri, uri, 1)

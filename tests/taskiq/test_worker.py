@@ -1,0 +1,136 @@
+"""`taskiq worker` as a process: the program of docs/taskiq.md, and how a worker ends with tasks at work."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from bmq.taskiq import BmqBroker
+from tests.waiting import eventually, until_depth
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "taskiq.md").read_text(encoding="utf-8")
+TASKS = "bmq://bmq.test.mem.priority/tasks"
+
+#: A task that says when it begins, takes a while, and tells another queue that it was done.
+SERVICE = """
+import asyncio
+
+import bmq
+from bmq.taskiq import BmqBroker
+from taskiq import TaskiqEvents, TaskiqState
+
+broker = BmqBroker("tcp://localhost:30114", "{uri}", max_unconfirmed_messages=20)
+
+
+@broker.task("count")
+async def count(number: int) -> None:
+    await asyncio.sleep(0.02)
+    done = await broker.session.output("{uri}.done")
+    await done.post(b"%d" % number)
+"""
+
+
+@asynccontextmanager
+async def running(
+    folder: Path, broker_uri: str, *arguments: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run `taskiq worker`; what it says goes to a file."""
+    environment = os.environ | {"BMQ_BROKER_URI": broker_uri, "PYTHONPATH": f"{folder}:{ROOT}"}
+    with (folder / "log").open("a") as output:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "taskiq", "worker", "service:broker", *arguments,
+            cwd=folder, env=environment, start_new_session=True, stdout=output, stderr=output,
+        )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+
+async def test_the_program_shown_runs(tmp_path: Path, broker_uri: str, fresh: Callable[..., str]) -> None:
+    shown = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)[0]
+    (tmp_path / "service.py").write_text(shown.replace(TASKS, fresh()))
+    log = tmp_path / "log"
+    async with running(tmp_path, broker_uri, "--workers", "1") as worker:
+        before = time.monotonic()
+        client = await asyncio.create_subprocess_exec(
+            sys.executable, "service.py",
+            cwd=tmp_path, env=os.environ | {"BMQ_BROKER_URI": broker_uri, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        assert await asyncio.wait_for(client.wait(), 30) == 0
+        await eventually(lambda: {"3", "7"} <= set(log.read_text().splitlines()), 30)
+        assert time.monotonic() - before >= 2
+        worker.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(worker.wait(), 30) == 0, log.read_text()
+    assert "Traceback" not in log.read_text(), log.read_text()
+
+
+async def test_workers_that_end_lose_nothing_and_do_nothing_twice(
+    tmp_path: Path, broker_uri: str, fresh: Callable[..., str]
+) -> None:
+    """Two processes are told to end in the middle of the work; two others do the rest: each task ran once."""
+    uri, log = fresh(), tmp_path / "log"
+    (tmp_path / "service.py").write_text(SERVICE.format(uri=uri))
+    found: Counter[int] = Counter()
+    count = 1000
+    client = BmqBroker(broker_uri, uri)
+    task = client.register_task(lambda number: None, "count")
+    await client.startup()
+    done = await client.session.open_queue(f"{uri}.done", read=True, default_subscription=True)
+
+    async def look() -> None:
+        async for message in done:
+            found[int(message.data)] += 1
+            message.confirm()
+
+    looking = asyncio.create_task(look())
+    for number in range(count):
+        await task.kiq(number)
+    workers = ("--workers", "2", "--max-async-tasks", "10")
+    async with running(tmp_path, broker_uri, *workers) as worker:
+        await eventually(lambda: sum(found.values()) > 100, 60)
+        worker.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(worker.wait(), 60) == 0, log.read_text()
+    assert len(found) < count, "it was to end in the middle"
+    async with running(tmp_path, broker_uri, *workers) as worker:
+        await eventually(lambda: len(found) == count, 60)
+        await until_depth(broker_uri, uri, 0)
+        worker.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(worker.wait(), 60) == 0, log.read_text()
+    looking.cancel()
+    await asyncio.wait([looking])
+    await client.shutdown()
+    assert set(found.values()) == {1}
+    assert "Traceback" not in log.read_text(), log.read_text()
+
+
+async def test_what_a_killed_worker_had_runs_elsewhere(
+    tmp_path: Path, broker_uri: str, fresh: Callable[..., str]
+) -> None:
+    uri = fresh()
+    (tmp_path / "service.py").write_text(SERVICE.format(uri=uri).replace("0.02", "0.02 if number else 3600"))
+    client = BmqBroker(broker_uri, uri)
+    task = client.register_task(lambda number: None, "count")
+    await client.startup()
+    done = await client.session.open_queue(f"{uri}.done", read=True)
+    async with running(tmp_path, broker_uri, "--workers", "1") as worker:
+        await task.kiq(0)
+        await task.kiq(1)
+        assert (await done.receive(timeout=30)).data == b"1"
+        os.killpg(worker.pid, signal.SIGKILL)
+        await worker.wait()
+    (tmp_path / "service.py").write_text(SERVICE.format(uri=uri))
+    async with running(tmp_path, broker_uri, "--workers", "1"):
+        assert (await done.receive(timeout=30)).data == b"0"
+    await client.shutdown()
