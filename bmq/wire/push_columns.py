@@ -8,7 +8,9 @@ numpy, so it is imported by those modules alone that work on columns.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from struct import Struct
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +26,8 @@ __all__ = ["PushColumns", "decode_push_columns", "read_push_columns"]
 _PUSH = dtype_of(PUSH_HEADER)
 _SIZE = PUSH_HEADER.size
 _HEADER_WORDS = _SIZE // 4
-_unpack_from = PUSH_HEADER.struct.unpack_from
+# The word that a header begins with.
+_unpack_word = Struct(f">{PUSH_HEADER.slots[0].format}").unpack_from
 _WORDS_MASK = PUSH_HEADER.fields["messageWords"].mask
 _IMPLICIT = int(PushFlags.IMPLICIT_PAYLOAD)
 
@@ -33,7 +36,8 @@ _ALIKE = 8
 _FIRST_STRIDE = 64
 
 
-class PushColumns(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class PushColumns:
     """Messages of PUSH events, an array for each of their fields.
 
     Attributes:
@@ -104,7 +108,11 @@ class PushColumns(NamedTuple):
             b"".join([part.buffer for part in parts]),
             np.concatenate([part.starts + shift for part, shift in zip(parts, shifts, strict=True)]),
             np.concatenate([part.stops + shift for part, shift in zip(parts, shifts, strict=True)]),
-            *(np.concatenate([part[field] for part in parts]) for field in range(3, 8)),
+            np.concatenate([part.guids for part in parts]),
+            np.concatenate([part.flags for part in parts]),
+            np.concatenate([part.schema_ids for part in parts]),
+            np.concatenate([part.compressions for part in parts]),
+            np.concatenate([part.queue_ids for part in parts]),
             [ids for part in parts for ids in part.sub_ids],
             np.concatenate([part.sub_ids_of + first for part, first in zip(parts, first_ids, strict=True)]),
         )
@@ -118,8 +126,18 @@ class PushColumns(NamedTuple):
         return self._at(rows)
 
     def _at(self, rows: Any) -> PushColumns:
-        arrays = [field[rows] for field in self[1:8]]
-        return PushColumns(self.buffer, *arrays, self.sub_ids, self.sub_ids_of[rows])
+        return PushColumns(
+            self.buffer,
+            self.starts[rows],
+            self.stops[rows],
+            self.guids[rows],
+            self.flags[rows],
+            self.schema_ids[rows],
+            self.compressions[rows],
+            self.queue_ids[rows],
+            self.sub_ids,
+            self.sub_ids_of[rows],
+        )
 
     def trimmed(self) -> PushColumns:
         """Return the same messages in a buffer of no more than they need."""
@@ -128,8 +146,8 @@ class PushColumns(NamedTuple):
         first, last = int(self.starts[0]), int(self.stops[-1])
         if last - first == len(self.buffer):
             return self
-        return self._replace(
-            buffer=self.buffer[first:last], starts=self.starts - first, stops=self.stops - first
+        return replace(
+            self, buffer=self.buffer[first:last], starts=self.starts - first, stops=self.stops - first
         )
 
     def data(self, row: int) -> bytes:
@@ -243,18 +261,23 @@ def _find(event: bytes, body: int) -> Array | None:
         return None
     pieces: list[Array] = []
     single: list[int] = []
+    append = single.append
+    unpack, mask = _unpack_word, _WORDS_MASK
     offset, last, alike, stride = body, 0, 0, _FIRST_STRIDE
-    while offset < end:
-        if end - offset < _SIZE:
-            return None
-        length = (_unpack_from(event, offset)[0] & _WORDS_MASK) * 4
-        if length < _SIZE:
-            return None
+    final = end - _SIZE
+    while offset <= final:
+        (word,) = unpack(event, offset)
+        length = (word & mask) * 4
         if length != last:
-            last, alike = length, 0
+            if length < _SIZE:
+                return None
+            last, alike = length, 1
+            append(offset)
+            offset += length
+            continue
         alike += 1
         if alike < _ALIKE:
-            single.append(offset)
+            append(offset)
             offset += length
             continue
         # Most producers send messages of few lengths: compare more and more of them, while that works.
@@ -268,7 +291,7 @@ def _find(event: bytes, body: int) -> Array | None:
         alike = 0 if count < most else _ALIKE - 1
         if single:
             pieces.append(np.array(single, np.int64))
-            single = []
+            single.clear()
         pieces.append(np.arange(offset, offset + count * length, length, dtype=np.int64))
         offset += count * length
     if offset != end:

@@ -36,7 +36,8 @@ OPTIONS = [
 
 pieces = st.builds(
     push,
-    data=st.sampled_from([b"x", b"same length", b"also length", b"y" * 300]) | st.binary(min_size=1, max_size=70),
+    data=st.sampled_from([b"x", b"same length", b"also length", b"y" * 300])
+    | st.binary(min_size=1, max_size=70),
     queueId=st.sampled_from([0, 3, -1]),
     messageGUID=st.binary(min_size=16, max_size=16),
     flags=st.sampled_from([0, 2, 4, 6]),
