@@ -263,7 +263,7 @@ def _find(event: bytes, body: int) -> Array | None:
     single: list[int] = []
     append = single.append
     unpack, mask = _unpack_word, _WORDS_MASK
-    offset, last, alike, stride = body, 0, 0, _FIRST_STRIDE
+    offset, last, alike, stride = body, -1, 0, _FIRST_STRIDE
     final = end - _SIZE
     while offset <= final:
         (word,) = unpack(event, offset)
