@@ -89,6 +89,10 @@ class ReceiveCounts:
         for flags in {message[FLAGS] for message in messages}:
             if flags & _OUT_OF_ORDER:
                 redelivered += sum([message[FLAGS] == flags for message in messages])
+        self.came(count, size, redelivered)
+
+    def came(self, count: int, size: int, redelivered: int) -> None:
+        """The same, of messages of which so many are marked as out of order."""
         core = self.core
         to_confirm = 0 if core is not None and core.at_most_once else count
         losses = self._session.losses

@@ -33,6 +33,7 @@ from bmq.protocol.client.events import (
     CredentialsNeeded,
     Disconnected,
     Pushed,
+    PushedColumns,
     QueueReopenFailed,
     Reconnected,
     SessionEvent,
@@ -283,6 +284,8 @@ class Driver:
             self.flow.posts_left()
         elif isinstance(event, Pushed):
             self._deliver(event)
+        elif isinstance(event, PushedColumns):
+            self._deliver_columns(event)
         elif isinstance(event, Completed):
             future: asyncio.Future[None] | None = event.token
             if future is not None and not future.done():
@@ -339,6 +342,12 @@ class Driver:
         self._delivered = number
         for owner, (messages, places) in shares.items():
             owner._deliver(messages, places, arrival)
+
+    def _deliver_columns(self, event: PushedColumns) -> None:
+        arrival = self.loop.time(), self.received.losses
+        for _, subscription, columns in event.deliveries:
+            subscription.owner._deliver_columns(columns, self._delivered, arrival)
+            self._delivered += columns.count
 
     def _happened(self, event: SessionEvent) -> None:
         if isinstance(event, StateRestored):

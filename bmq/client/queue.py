@@ -31,6 +31,7 @@ from bmq.wire.push import GUID, Push
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
+    from bmq.arrow import Tables, TablesOptions
     from bmq.client._driver import Driver
     from bmq.client.session import Session
     from bmq.client.typed import TypedQueue
@@ -556,6 +557,28 @@ class Queue:
             strict=strict,
         )
         return subscription._consumer(self, self._options)
+
+    def tables(self, selector: Selector = None, **options: Unpack[TablesOptions]) -> Tables:
+        """Receive as tables: batches of rows, with a column for the payload and one for each property.
+
+        It is the fastest way to receive. Nothing is sent before ``async with``, ``await`` or receiving
+        activates it; it is a consumer of its own, beside those that :meth:`subscribe` makes. Needs the extra
+        ``bmq[arrow]``.
+
+        Args:
+            selector: what to receive, as for :meth:`subscribe`.
+            options: what rows are, and how many come together, see :class:`bmq.arrow.TablesOptions`.
+
+        Raises:
+            UsageError: the queue was not opened for reading, an option is not legal, or no property can be
+                read as such a column.
+            InvalidExpression: the expression is not legal.
+        """
+        if not self._core.readable:
+            raise UsageError(f"queue {self.uri} was not opened for reading: open_queue(..., read=True)")
+        from bmq.arrow import Tables
+
+        return Tables(self, selector, **options)
 
     def group(
         self,

@@ -14,7 +14,7 @@ import numpy as np
 
 from bmq.wire.codec import Field, StructItem, StructureCodec
 
-__all__ = ["Array", "Bytes", "column", "dtype_of", "fill", "word_of"]
+__all__ = ["Array", "Bytes", "at_offsets", "column", "dtype_of", "fill", "word_of"]
 
 Array = np.ndarray[Any, Any]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -72,6 +72,14 @@ def column(array: Array, codec: StructureCodec, name: str) -> Array:
         return values
     native = values.astype(values.dtype.newbyteorder("="))
     return native >> field.shift & field.mask
+
+
+def at_offsets(buffer: bytes, dtype: np.dtype[Any], offsets: Array) -> Array:
+    """Return what is at these places of a buffer, wherever they are; each item must fit in it."""
+    # One item begins at every byte; those that are wanted are copied.
+    everywhere: Array = np.ndarray((len(buffer) - dtype.itemsize + 1,), dtype, buffer, 0, (1,))
+    found: Array = everywhere[offsets]
+    return found
 
 
 def word_of(codec: StructureCodec, name: str) -> int:

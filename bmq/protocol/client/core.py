@@ -12,7 +12,7 @@ and takes what follows from that: ``data_to_send`` and ``events``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
@@ -31,6 +31,7 @@ from bmq.protocol.client.events import (
     Disconnected,
     Outcome,
     Pushed,
+    PushedColumns,
     Reconnected,
     SessionEvent,
     Signal,
@@ -137,13 +138,17 @@ class ClientCore(Machine):
         post_event: accepts those of an encoded event; see :meth:`bmq.protocol.client.posts.Posts.post_event`.
         posts: the posts without outcome, for reading only.
         new_properties: whether properties are to be written in the new encoding.
+        read_columns: reads a PUSH event, whose body starts at an offset, as columns, or returns None where
+            that is better done message by message; None where nobody takes columns.
     """
 
     state: SessionState
+    read_columns: Callable[[bytes, int], Any] | None
 
     def __init__(self, identity: ClientIdentity, options: CoreOptions | None = None) -> None:
         self.state = SessionState.STARTING
         self._options = options = options or CoreOptions()
+        self.read_columns = None
         self._handshake = Handshake(identity)
         self._outbox = Outbox()
         self._requests = Requests(self._outbox)
@@ -516,6 +521,8 @@ class ClientCore(Machine):
             self.pause_reading(self._reading_paused, now)
 
     def _pushed(self, event: Event, now: float) -> None:
+        if self.read_columns is not None and self._pushed_columns(event, now):
+            return
         deliveries: list[tuple[Route, list[Push]]] = []
         for run in decode_push_runs(event.data, event.body):
             q_id, ids, *_ = run[0]
@@ -540,6 +547,23 @@ class ClientCore(Machine):
             queue.delivered(len(run), now)
         if deliveries:
             self._emit(Pushed([(queue, subscription, run) for (queue, subscription), run in deliveries]))
+
+    def _pushed_columns(self, event: Event, now: float) -> bool:
+        """Hand on an event as columns, unless some of its messages have to be looked at one by one."""
+        assert self.read_columns is not None
+        columns = self.read_columns(event.data, event.body)
+        if columns is None or self._confirms:
+            return False
+        deliveries: list[tuple[QueueCore, SubscriptionCore, Any]] = []
+        for q_id, ids, some in columns.routes():
+            route = self._routes.by_queue.get(q_id, _NO_ROUTES).get(ids[0])
+            if route is None or not route[1].columns or len(ids) > 1:
+                return False
+            deliveries.append((*route, some))
+        for queue, _, some in deliveries:
+            queue.delivered(some.count, now)
+        self._emit(PushedColumns(deliveries))
+        return True
 
     def _drop_confirmed(self, queue: QueueCore, messages: list[Push]) -> list[Push]:
         """Confirm again what was confirmed before the connection was lost; return the rest."""

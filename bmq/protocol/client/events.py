@@ -23,6 +23,7 @@ __all__ = [
     "HostUnhealthy",
     "Outcome",
     "Pushed",
+    "PushedColumns",
     "QueueReopenFailed",
     "QueueReopened",
     "QueueResumed",
@@ -234,6 +235,16 @@ class Pushed(Signal):
     """
 
     deliveries: list[tuple[Any, Any, list[Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class PushedColumns(Signal):
+    """Messages arrived for subscriptions that take columns: (queue, subscription, the columns) each.
+
+    They are what :attr:`bmq.protocol.client.core.ClientCore.read_columns` has made of an event.
+    """
+
+    deliveries: list[tuple[Any, Any, Any]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,13 +112,15 @@ class SubscriptionCore:
         options: its limits and priority.
         owner: gets its messages.
         part_of: what the caller made it for; the core does not look at it.
+        columns: whether it takes messages as columns, see :class:`bmq.protocol.client.events.PushedColumns`.
     """
 
-    __slots__ = ("expression", "options", "owner", "part_of")
+    __slots__ = ("columns", "expression", "options", "owner", "part_of")
 
     def __init__(
         self, expression: str, options: SubscriptionOptions, owner: Any, part_of: Any = None
     ) -> None:
+        self.columns = False
         self.expression = expression
         self.options = options
         self.owner = owner

@@ -1,0 +1,346 @@
+"""A queue as a stream of Arrow batches that any thread reads; the session lives in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import ssl as ssl_module
+import sys
+import threading
+from collections.abc import Coroutine, Iterator
+from enum import StrEnum
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+
+from bmq._loop import new_event_loop
+from bmq.arrow._tables import Tables, TablesOptions
+from bmq.client.connect import connect
+from bmq.errors import StateError, UsageError
+
+if TYPE_CHECKING:
+    from bmq.client.options import CredentialsSource, SessionOptions
+    from bmq.client.session import Session
+    from bmq.subscriptions import Selector
+
+__all__ = ["Confirm", "Source", "reader"]
+
+pa: Any = importlib.import_module("pyarrow")
+
+T = TypeVar("T")
+
+RecordBatch = Any
+RecordBatchReader = Any
+
+# Without a limit of their own, readers that confirm late need room for all that they read.
+_NO_LIMIT = 2**31 - 1
+_NO_LIMIT_BYTES = 2**40
+# How long closing may take, in seconds.
+_PATIENCE = 10.0
+
+
+class Confirm(StrEnum):
+    """When a reader confirms what it has handed out."""
+
+    #: A batch when the next one is asked for, and the last one when the stream has ended.
+    NEXT = "next"
+    #: Everything when the stream has ended; nothing if it is not read to its end.
+    END = "end"
+    #: Nothing: what was read is delivered again.
+    NEVER = "never"
+
+
+class _Thread:
+    """An event loop in a thread."""
+
+    def __init__(self) -> None:
+        self.loop = new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="bmq.arrow", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.close()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine there and wait for it."""
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def end(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(_PATIENCE)
+
+
+class Source:
+    """A queue as a stream of Arrow batches, where the program says what is confirmed::
+
+        with bmq.arrow.Source("tcp://localhost:30114", "bmq://DOMAIN/QUEUE") as source:
+            table = source.reader.read_all()
+            pq.write_table(table, "orders.parquet")
+            source.confirm()
+
+    Polars, DuckDB and others take the source itself, too, since it has ``__arrow_c_stream__``. It connects
+    when it is made, and is read once, by one thread at a time; messages are received meanwhile. What is not
+    confirmed when it is closed is delivered again, to others or later.
+
+    Args:
+        uri: the broker's address, as for :class:`bmq.connect`.
+        queue: the queue's URI; of a fanout queue with ``?id=APPID``.
+        subscription: what to read, as for :meth:`bmq.Queue.subscribe`; None for everything.
+        max_messages: how many rows there are at most; None for no limit.
+        idle_timeout: without a message for so many seconds the stream ends; None for never.
+        confirm: when what was read is confirmed without a call of :meth:`confirm`.
+        credentials: as for :class:`bmq.connect`.
+        ssl: as for :class:`bmq.connect`.
+        server_hostname: as for :class:`bmq.connect`.
+        session: the options of the session.
+        options: what rows are, and how many come together, see :class:`TablesOptions`. With ``confirm`` other
+            than ``next``, ``max_unconfirmed_messages`` and ``max_unconfirmed_bytes`` are as large as needed.
+
+    Raises:
+        ConnectionFailed, AuthenticationError, NegotiationError: the broker cannot be reached, or refused.
+        OpenQueueError, ConfigureQueueError, RequestTimeout: the queue cannot be read.
+        InvalidURI, InvalidExpression, UsageError: an argument is not legal.
+
+    Attributes:
+        schema: the columns, a ``pyarrow.Schema``.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        queue: str,
+        *,
+        subscription: Selector = None,
+        max_messages: int | None = None,
+        idle_timeout: float | None = 2.0,
+        confirm: Confirm | str = Confirm.NEVER,
+        credentials: CredentialsSource | None = None,
+        ssl: ssl_module.SSLContext | None = None,
+        server_hostname: str | None = None,
+        session: SessionOptions | None = None,
+        **options: Unpack[TablesOptions],
+    ) -> None:
+        try:
+            self._confirm = Confirm(confirm)
+        except ValueError:
+            raise UsageError(f"confirm is {', '.join(Confirm)}, not {confirm!r}") from None
+        if max_messages is not None and max_messages < 1:
+            raise UsageError(f"a stream has 1 message or more: max_messages={max_messages}")
+        if self._confirm is not Confirm.NEXT:
+            options.setdefault("max_unconfirmed_messages", max_messages or _NO_LIMIT)
+            options.setdefault("max_unconfirmed_bytes", _NO_LIMIT_BYTES)
+        self._left = max_messages
+        self._idle = idle_timeout
+        self._guard = threading.Lock()
+        self._closed = False
+        self._reader: RecordBatchReader = None
+        self._thread = _Thread()
+        self._session: Session | None = None
+        try:
+            self._tables = self._thread.run(
+                self._open(uri, queue, subscription, credentials, ssl, server_hostname, session, options)
+            )
+        except BaseException:
+            self.close()
+            raise
+        self.schema = self._tables.schema
+
+    async def _open(
+        self,
+        uri: str,
+        queue_uri: str,
+        subscription: Selector,
+        credentials: CredentialsSource | None,
+        ssl: ssl_module.SSLContext | None,
+        server_hostname: str | None,
+        options: SessionOptions | None,
+        tables: TablesOptions,
+    ) -> Tables:
+        self._session = session = await connect(
+            uri, credentials=credentials, ssl=ssl, server_hostname=server_hostname, options=options
+        )
+        queue = await session.open_queue(queue_uri, read=True, default_subscription=False)
+        return await Tables(queue, subscription, **tables)
+
+    # reading
+
+    @property
+    def reader(self) -> RecordBatchReader:
+        """The stream, a ``pyarrow.RecordBatchReader``, always the same.
+
+        What goes wrong while it is read is raised there, as by :meth:`Tables.receive`.
+        """
+        if self._reader is None:
+            self._reader = pa.RecordBatchReader.from_batches(self.schema, self._batches())
+        return self._reader
+
+    def _batches(self) -> Iterator[RecordBatch]:
+        """What the reader reads."""
+        while True:
+            if self._confirm is Confirm.NEXT:
+                self.confirm()
+            batch = self._next()
+            if batch is None:
+                break
+            yield batch
+        if self._confirm is Confirm.END:
+            self.confirm()
+
+    def _next(self) -> RecordBatch | None:
+        """The next batch, decoded in this thread; None at the end."""
+        if self._left == 0:
+            return None
+        if self._closed:
+            raise StateError("the source is closed")
+        if not self._thread.run(self._take()):
+            return None
+        batch = self._tables._next()
+        if self._left is not None:
+            self._left -= batch.num_rows
+        return batch
+
+    async def _take(self) -> bool:
+        """Wait for messages, and take them; return whether there are some."""
+        tables = self._tables
+        if tables._rest is not None:
+            return True
+        consumer = tables._consumer
+        if not consumer.buffered:
+            try:
+                async with asyncio.timeout(self._idle):
+                    await consumer.wait()
+            except TimeoutError:
+                return False
+        rows = tables._maker.max_rows
+        tables._take(rows if self._left is None else min(rows, self._left))
+        return True
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The stream, for whatever reads Arrow."""
+        return self.reader.__arrow_c_stream__(requested_schema)
+
+    # confirming
+
+    def confirm(self) -> int:
+        """Confirm every row that was handed out; return how many.
+
+        Raises:
+            StateError: the source is closed.
+            SessionClosed: the connection is lost for good: what was read is delivered again.
+        """
+        if self._closed:
+            raise StateError("the source is closed: what was not confirmed is delivered again")
+        return self._thread.run(self._confirm_all())
+
+    async def _confirm_all(self) -> int:
+        self._tables._consumer.queue._driver.check_open()
+        return self._tables.confirm()
+
+    # the end
+
+    def close(self) -> None:
+        """Send what is confirmed, give back what is not, disconnect. Idempotent."""
+        with self._guard:
+            if self._closed:
+                return
+            self._closed = True
+        self._reader = None
+        try:
+            if self._session is not None:
+                self._thread.run(self._session.close(timeout=_PATIENCE))
+        finally:
+            self._thread.end()
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def reader(
+    uri: str,
+    queue: str,
+    *,
+    confirm: Confirm | str = Confirm.NEXT,
+    subscription: Selector = None,
+    max_messages: int | None = None,
+    idle_timeout: float | None = 2.0,
+    credentials: CredentialsSource | None = None,
+    ssl: ssl_module.SSLContext | None = None,
+    server_hostname: str | None = None,
+    session: SessionOptions | None = None,
+    **options: Unpack[TablesOptions],
+) -> RecordBatchReader:
+    """Return a queue as a ``pyarrow.RecordBatchReader``, for Polars, DuckDB, pandas and whatever reads Arrow.
+
+    It is the reader of a :class:`Source`, which says what can be given here and what can go wrong. It
+    disconnects once it is read to its end, or fails; one that is not keeps its connection until it is
+    dropped. Where that is not good enough, use a :class:`Source` in a ``with`` block.
+
+    Args:
+        uri: the broker's address.
+        queue: the queue's URI; of a fanout queue with ``?id=APPID``.
+        confirm: ``next``: a batch is confirmed when the next one is asked for, and the last one when the
+            stream has ended: what reads it has taken it, though it may not have stored it. ``end``:
+            everything is confirmed when the stream has ended, nothing if it is not read to its end.
+            ``never``: nothing is; what was read is delivered again.
+        subscription: what to read; None for everything.
+        max_messages: how many rows there are at most; None for no limit.
+        idle_timeout: without a message for so many seconds the stream ends; None for never.
+        credentials: as for :class:`bmq.connect`.
+        ssl: as for :class:`bmq.connect`.
+        server_hostname: as for :class:`bmq.connect`.
+        session: the options of the session.
+        options: what rows are, and how many come together, see :class:`TablesOptions`.
+
+    Raises:
+        Error: as :class:`Source`.
+    """
+    source = Source(
+        uri,
+        queue,
+        confirm=confirm,
+        subscription=subscription,
+        max_messages=max_messages,
+        idle_timeout=idle_timeout,
+        credentials=credentials,
+        ssl=ssl,
+        server_hostname=server_hostname,
+        session=session,
+        **options,
+    )
+    return pa.RecordBatchReader.from_batches(source.schema, _Alone(source))
+
+
+class _Alone:
+    """The batches of a source that nobody else has: with the last of them it ends."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._batches = source._batches()
+
+    def __iter__(self) -> Iterator[RecordBatch]:
+        return self
+
+    def __next__(self) -> RecordBatch:
+        try:
+            return next(self._batches)
+        except BaseException:
+            self._source.close()
+            raise
+
+    def __del__(self) -> None:
+        # When the program ends the session does so too; its thread is gone already.
+        if not sys.is_finalizing():
+            self._source.close()

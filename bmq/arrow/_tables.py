@@ -1,0 +1,334 @@
+"""Batches of rows out of a queue, for asyncio."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import AsyncIterator, Generator, Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+
+from bmq.client._columns import ColumnConsumer, Taken
+from bmq.client._deadline import within
+from bmq.client._definition import checked_options
+from bmq.errors import ProtocolError, UsageError
+from bmq.wire.constants import PushFlags
+from bmq.wire.guid import guid_to_text
+from bmq.wire.push_columns import PushColumns
+from bmq.wire.push_table import MAP, TableDecoder, guid_texts
+
+if TYPE_CHECKING:
+    from bmq.client.queue import Queue
+    from bmq.subscriptions import Selector
+
+__all__ = ["RowMaker", "Tables", "TablesOptions"]
+
+pa: Any = importlib.import_module("pyarrow")
+
+#: A batch, a schema and the type of a column, of pyarrow, which has no type hints.
+RecordBatch = Any
+ArrowSchema = Any
+ArrowType = Any
+
+#: What a row may say of its message besides payload and properties.
+_METADATA: dict[str, ArrowType] = {
+    "guid": pa.string(),
+    "redelivered": pa.bool_(),
+    "received_at": pa.timestamp("us", tz="UTC"),
+}
+# A batch has at most so many bytes, unless it is one message.
+_MAX_BYTES = 64 * 1024 * 1024
+# By default there is room for what is being handled, what is ready, and what is under way.
+_BATCHES_UNCONFIRMED = 3
+_UNCONFIRMED_BYTES = 4 * _MAX_BYTES
+
+
+class TablesOptions(TypedDict, total=False):
+    """What rows are, and how many come together: for :meth:`bmq.Queue.tables` and :func:`reader`.
+
+    Attributes:
+        properties: the properties that become columns, with the type of each: a mapping of names to Arrow
+            types, or a ``pyarrow.Schema``. There are bool, int8 to int64, string and binary. A value of
+            another type is null, but everything becomes a string: binary as Base64. None, the default, makes
+            one column ``properties``, a map of strings.
+        value: the name of the column with the payload, which is binary.
+        metadata: more columns: ``guid`` (the 32 digits of :attr:`bmq.Message.guid`), ``redelivered``, and
+            ``received_at`` (when the message arrived here).
+        max_rows: how many rows a batch has at most; 10,000 by default.
+        priority: the highest matching priority gets a message; None for the queue's.
+        max_unconfirmed_messages: how many delivered messages may be unconfirmed; None for three batches.
+        max_unconfirmed_bytes: how many bytes of them; None for 256 MiB.
+    """
+
+    properties: Mapping[str, ArrowType] | ArrowSchema | None
+    value: str
+    metadata: Iterable[str]
+    max_rows: int
+    priority: int | None
+    max_unconfirmed_messages: int | None
+    max_unconfirmed_bytes: int | None
+
+
+class RowMaker:
+    """Makes batches of what was taken.
+
+    Attributes:
+        schema: the columns.
+        max_rows: how many rows a batch has at most.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        limit: int,
+        *,
+        properties: Mapping[str, ArrowType] | ArrowSchema | None = None,
+        value: str = "value",
+        metadata: Iterable[str] = (),
+        max_rows: int = 10_000,
+    ) -> None:
+        if max_rows < 1:
+            raise UsageError(f"a batch has 1 row or more: max_rows={max_rows}")
+        kinds = _kinds(properties)
+        metadata = tuple(metadata)
+        unknown = [name for name in metadata if name not in _METADATA]
+        if unknown:
+            raise UsageError(f"no metadata {', '.join(unknown)}; there is: {', '.join(_METADATA)}")
+        self.max_rows = max_rows
+        self._uri = uri
+        self._metadata = metadata
+        self._decoder = TableDecoder(kinds, limit=limit)
+        fields = [pa.field(value, pa.binary())]
+        if kinds is None:
+            fields.append(pa.field("properties", MAP))
+        else:
+            fields += [pa.field(name, kind) for name, kind in kinds.items()]
+        fields += [pa.field(name, _METADATA[name]) for name in metadata]
+        names = [field.name for field in fields]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise UsageError(
+                f"several columns are called {', '.join(twice)}: name the payload's otherwise with value=, "
+                "or leave the property or the metadata out"
+            )
+        self.schema = pa.schema(fields)
+
+    def make(self, taken: Taken, now: float) -> tuple[RecordBatch, int]:
+        """Make a batch of the first messages, of all if possible; return how many it has.
+
+        Args:
+            taken: the messages, one at least.
+            now: the event loop's time when they were taken.
+
+        Raises:
+            ProtocolError: the first message is malformed; the error names it.
+        """
+        columns = taken.columns
+        decoded = self._decoder.decode(columns)
+        if decoded.errors:
+            first = min(decoded.errors)
+            if not first:
+                error = decoded.errors[0]
+                guid = guid_to_text(columns.guids[0].tobytes())
+                raise ProtocolError(
+                    f"message {guid} of {self._uri} cannot be read, and stays unconfirmed: {error.reason}"
+                ) from error
+            taken = taken.part(0, first)
+            columns = taken.columns
+            decoded = self._decoder.decode(columns)
+        if decoded.rows < columns.count:
+            taken = taken.part(0, decoded.rows)
+            columns = taken.columns
+        arrays = [decoded.payload, *decoded.properties]
+        arrays += [self._about(name, columns, taken, now) for name in self._metadata]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema), decoded.rows
+
+    def _about(self, name: str, columns: PushColumns, taken: Taken, now: float) -> Any:
+        if name == "guid":
+            return guid_texts(columns.guids)
+        if name == "redelivered":
+            return pa.array((columns.flags & PushFlags.OUT_OF_ORDER) != 0)
+        counts = [count for count, _ in taken.arrivals]
+        clock = time.time() - now
+        times = [int((clock + arrived) * 1e6) for _, (arrived, _) in taken.arrivals]
+        return pa.array(np.repeat(times, counts), pa.int64()).cast(_METADATA[name])
+
+
+def _kinds(properties: Any) -> dict[str, ArrowType] | None:
+    """The type of each property."""
+    if isinstance(properties, pa.Schema):
+        return dict(zip(properties.names, properties.types, strict=True))
+    return None if properties is None else dict(properties)
+
+
+class Tables:
+    """What a queue delivers, as batches of rows. Made by :meth:`bmq.Queue.tables`.
+
+    ``async with`` (or ``await``) activates it; receiving does too::
+
+        async with queue.tables(properties={"CustomerId": pa.int64()}) as tables:
+            async for batch in tables:
+                await save(batch)
+                tables.confirm()
+
+    Nothing is confirmed but by :meth:`confirm`. What is not confirmed is delivered again, here after a
+    reconnect, and to others once this is closed. It is for one task.
+
+    Attributes:
+        schema: the columns, a ``pyarrow.Schema``.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        selector: Selector = None,
+        *,
+        properties: Mapping[str, ArrowType] | ArrowSchema | None = None,
+        value: str = "value",
+        metadata: Iterable[str] = (),
+        max_rows: int = 10_000,
+        priority: int | None = None,
+        max_unconfirmed_messages: int | None = None,
+        max_unconfirmed_bytes: int | None = None,
+    ) -> None:
+        limit = queue._driver.options.max_message_size
+        self._maker = RowMaker(
+            queue.uri, limit, properties=properties, value=value, metadata=metadata, max_rows=max_rows
+        )
+        self.schema: ArrowSchema = self._maker.schema
+        if max_unconfirmed_messages is None:
+            max_unconfirmed_messages = _BATCHES_UNCONFIRMED * max_rows
+        options = checked_options(
+            max_unconfirmed_messages,
+            _UNCONFIRMED_BYTES if max_unconfirmed_bytes is None else max_unconfirmed_bytes,
+            queue._options.priority if priority is None else priority,
+        )
+        self._consumer = ColumnConsumer(queue, selector, options)
+        # Taken and not handed out; handed out and not confirmed.
+        self._rest: Taken | None = None
+        self._out: list[Taken] = []
+
+    @property
+    def buffered(self) -> int:
+        """How many messages wait for the application."""
+        return self._consumer.buffered + (self._rest.columns.count if self._rest is not None else 0)
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many rows were handed out and are not confirmed."""
+        return sum(each.columns.count for each in self._out)
+
+    @property
+    def closed(self) -> bool:
+        """Whether no more messages will arrive."""
+        return self._consumer.closed
+
+    async def receive(self, timeout: float | None = None) -> RecordBatch:
+        """Wait until there is a message, then return all that are there, up to ``max_rows``.
+
+        A batch has at most 64 MiB, unless it is one message.
+
+        Args:
+            timeout: seconds to wait for the first; None waits without bound.
+
+        Returns:
+            A ``pyarrow.RecordBatch`` with at least one row.
+
+        Raises:
+            TimedOut: nothing arrived in time.
+            QueueClosed: this, the queue or the session was closed.
+            ProtocolError: the next message is malformed, or decompresses to more than the session allows. It
+                is left out, and stays unconfirmed; receiving again goes on behind it.
+
+        Cancelling it loses nothing.
+        """
+        if self._rest is None:
+            consumer = self._consumer
+            if not consumer.buffered:
+                async with within(timeout, f"no message of {consumer.queue.uri} arrived"):
+                    await consumer.wait()
+            self._take(self._maker.max_rows)
+        return self._next()
+
+    def _take(self, rows: int) -> None:
+        """Take messages that wait."""
+        self._rest = self._consumer.take(rows, _MAX_BYTES)
+
+    def _next(self) -> RecordBatch:
+        """Make a batch of what was taken."""
+        taken, self._rest = self._rest, None
+        assert taken is not None
+        rows = 1
+        try:
+            batch, rows = self._maker.make(taken, self._consumer._connection.now())
+            self._out.append(taken if rows == taken.columns.count else taken.part(0, rows))
+        finally:
+            if rows < taken.columns.count:
+                self._rest = taken.part(rows, taken.columns.count)
+        return batch
+
+    def __aiter__(self) -> AsyncIterator[RecordBatch]:
+        self._consumer._connection.check_loop()
+        return self
+
+    async def __anext__(self) -> RecordBatch:
+        consumer = self._consumer
+        while self._rest is None and not consumer.buffered:
+            consumer._stop_if_closed()
+            await consumer._arrival()
+        return await self.receive()
+
+    def confirm(self) -> int:
+        """Confirm every row that was handed out; return how many.
+
+        Buffered, and sent at the end of the current turn of the event loop. After the queue or the session is
+        closed it has no effect: the messages will be delivered again.
+
+        Raises:
+            UsageError: this is not the event loop that the session belongs to.
+        """
+        out, self._out = self._out, []
+        for taken in out:
+            self._consumer.confirm_taken(taken)
+        return sum(each.columns.count for each in out)
+
+    async def open(self) -> Tables:
+        """Tell the broker about the subscription; ``async with`` and ``await`` do the same.
+
+        Raises:
+            ConfigureQueueError: the broker refused.
+            QueueClosed: the queue is closed.
+            RequestTimeout: no answer in time; the subscription is taken back.
+
+        Cancelling it takes the subscription back.
+        """
+        await self._consumer.open()
+        return self
+
+    async def close(self) -> None:
+        """Take the subscription back. What is not confirmed stays unconfirmed until the queue is closed.
+
+        Idempotent. Cancelling it leaves the subscription taken back, at the latest when the queue is closed.
+
+        Raises:
+            RequestTimeout: no answer in time; the subscription is taken back in the background.
+        """
+        self._rest = None
+        await self._consumer.close()
+
+    def __await__(self) -> Generator[object, None, Tables]:
+        return self.open().__await__()
+
+    async def __aenter__(self) -> Tables:
+        return await self.open()
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        what = " | ".join(filter(None, self._consumer.expressions)) or "everything"
+        return f"<bmq.arrow.Tables of {what!r} on {self._consumer.queue.uri}, {self.buffered} waiting>"

@@ -1,0 +1,280 @@
+"""A consumer whose messages are taken as columns. Needs numpy."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from bmq.client._counting import Arrival, size_of
+from bmq.client._definition import Numbered, Places, compile_selector
+from bmq.client.consumer import Consumer
+from bmq.client.message import Message
+from bmq.protocol.client.queue import SubscriptionOptions
+from bmq.wire.constants import PushFlags
+from bmq.wire.push import Push
+from bmq.wire.push_columns import PushColumns, read_push_columns
+
+if TYPE_CHECKING:
+    from bmq.client.queue import Queue
+    from bmq.subscriptions import Selector
+
+__all__ = ["ColumnConsumer", "Taken"]
+
+# Events of fewer messages are read message by message: that is as fast.
+_WORTH_IT = 100
+
+
+class Taken(NamedTuple):
+    """Messages that were taken.
+
+    Attributes:
+        columns: the messages.
+        arrivals: how many of them arrived together, and when, one after the other.
+        messages: the messages, if somebody wants to see each that is confirmed.
+    """
+
+    columns: PushColumns
+    arrivals: list[tuple[int, Arrival]]
+    messages: list[Message]
+
+    def part(self, start: int, stop: int) -> Taken:
+        """Return those of some rows."""
+        arrivals: list[tuple[int, Arrival]] = []
+        first = 0
+        for count, arrival in self.arrivals:
+            some = min(stop, first + count) - max(start, first)
+            if some > 0:
+                arrivals.append((some, arrival))
+            first += count
+        return Taken(self.columns.part(start, stop), arrivals, self.messages[start:stop])
+
+
+class _Event(NamedTuple):
+    """Messages that arrived together and wait: as columns, or, when they are few, as they are."""
+
+    messages: PushColumns | list[Push]
+    places: Places
+    arrival: Arrival
+
+    @property
+    def rows(self) -> int:
+        return len(self.messages) if isinstance(self.messages, list) else self.messages.count
+
+    def numbered(self) -> Iterator[tuple[int, Push]]:
+        pushes = self.messages if isinstance(self.messages, list) else self.messages.pushes()
+        ends = [*(first for first, _ in self.places[1:]), self.rows]
+        place = 0
+        for index, push in enumerate(pushes):
+            while index >= ends[place]:
+                place += 1
+            first, number = self.places[place]
+            yield number + index - first, push
+
+
+class ColumnConsumer(Consumer):
+    """Receives what its subscription selects; :meth:`take` hands it out as columns.
+
+    What arrives waits event by event, behind the messages in line, if there are any: those that others have
+    passed on. Where interceptors look at messages there are no columns before they have.
+
+    Args:
+        queue: the queue.
+        selector: as for :meth:`bmq.Queue.subscribe`.
+        options: limits and priority.
+    """
+
+    def __init__(self, queue: Queue, selector: Selector, options: SubscriptionOptions) -> None:
+        selector, expressions, _ = compile_selector(selector, discard=False)
+        super().__init__(queue, selector, expressions, options, None)
+        self._events: deque[_Event] = deque()
+        self._event_rows = 0
+        self._message_by_message = bool(self._hooks.receiving or self._hooks.confirming)
+        if not self._message_by_message:
+            queue._driver.core.read_columns = partial(read_push_columns, least=_WORTH_IT)
+            for subscription in self._definition.subscriptions:
+                subscription.columns = True
+
+    # what it is
+
+    @property
+    def buffered(self) -> int:
+        """How many messages wait for the application."""
+        return len(self._messages) + self._event_rows
+
+    @property
+    def _in_line(self) -> tuple[int, int]:
+        messages, size = super()._in_line
+        return messages + self._event_rows, size
+
+    # what arrives
+
+    def _deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
+        away = self._closed or self not in self._subscriptions
+        if away or self._message_by_message or (self._messages and not self._events):
+            super()._deliver(messages, places, arrival)
+        else:
+            size = size_of(messages)
+            self._counts.arrived(messages, size)
+            self._wait(_Event(messages, places, arrival), size)
+
+    def _deliver_columns(self, columns: PushColumns, number: int, arrival: Arrival) -> None:
+        """Take in an event's messages that have just arrived."""
+        if self._closed or self not in self._subscriptions:
+            self._subscriptions.deliver(list(columns.pushes()), [(0, number)], arrival)
+            return
+        size = columns.size
+        self._counts.came(columns.count, size, int(np.count_nonzero(columns.flags & PushFlags.OUT_OF_ORDER)))
+        self._wait(_Event(columns, [(0, number)], arrival), size)
+
+    def _wait(self, event: _Event, size: int) -> None:
+        self._events.append(event)
+        self._event_rows += event.rows
+        self._count(event.rows, size)
+
+    def _numbered(self) -> Iterator[Numbered]:
+        self._line_up()
+        return super()._numbered()
+
+    def _line_up(self) -> None:
+        """Put events into the line of messages, for those who look at them one by one."""
+        for event in self._events:
+            if not self._messages:
+                self._runs.clear()
+            for number, push in event.numbered():
+                last = self._runs[-1] if self._runs else None
+                if (
+                    last is None
+                    or last[2] is not event.arrival
+                    or number - self._arrived != last[1] - last[0]
+                ):
+                    self._runs.append((self._arrived, number, event.arrival))
+                self._messages.append(push)
+                self._arrived += 1
+        self._events.clear()
+        self._event_rows = 0
+
+    def _clear(self) -> None:
+        self._taken += self._event_rows
+        self._events.clear()
+        self._event_rows = 0
+        super()._clear()
+
+    # taking
+
+    async def wait(self) -> None:
+        """Wait until there is a message.
+
+        Raises:
+            QueueClosed: the consumer, its queue or the session was closed.
+
+        Cancelling it loses nothing.
+        """
+        self._connection.check_loop()
+        while not self.buffered:
+            self._raise_if_closed()
+            await self._arrival()
+
+    def take(self, rows: int, size: int) -> Taken:
+        """Take messages that wait.
+
+        Args:
+            rows: how many at most.
+            size: how many bytes of them, unless it is one message.
+
+        Raises:
+            QueueClosed: there is none, and there will be none.
+        """
+        if not self.buffered:
+            self._raise_if_closed()
+        if self._messages:
+            return self._take_messages(rows, size)
+        parts: list[PushColumns] = []
+        arrivals: list[tuple[int, Arrival]] = []
+        pushes: list[Push] = []
+        taken_rows = taken_size = 0
+        while self._events and taken_rows < rows:
+            event = self._events[0]
+            some = event.messages
+            count, length = event.rows, size_of(some) if isinstance(some, list) else some.size
+            if taken_rows + count > rows or taken_size + length > size:
+                left = rows - taken_rows
+                if isinstance(some, list):
+                    lengths = np.fromiter([len(push[-1]) for push in some[:left]], np.int64)
+                else:
+                    lengths = (some.stops - some.starts)[:left]
+                count = int(np.searchsorted(np.cumsum(lengths), size - taken_size, side="right"))
+                if not count and parts + pushes:
+                    break
+                count = max(count, 1)
+                length = int(lengths[:count].sum())
+            if isinstance(some, list):
+                pushes += some[:count]
+            else:
+                if pushes:
+                    parts.append(PushColumns.of(pushes))
+                    pushes = []
+                parts.append(some if count == some.count else some.part(0, count).trimmed())
+            arrivals.append((count, event.arrival))
+            taken_rows += count
+            taken_size += length
+            self._events.popleft()
+            if count < event.rows:
+                self._events.appendleft(_after(event, count))
+                break
+        if pushes:
+            parts.append(PushColumns.of(pushes))
+        self._event_rows -= taken_rows
+        self._taken += taken_rows
+        self._taken_bytes += taken_size
+        self._count_taken()
+        return Taken(PushColumns.concat(parts or [PushColumns.of([])]), arrivals, [])
+
+    def _take_messages(self, rows: int, size: int) -> Taken:
+        """Take messages of the line."""
+        count = total = 0
+        for push in self._messages:
+            total += len(push[-1])
+            if count == rows or (count and total > size):
+                break
+            count += 1
+        batch = [self._pop() for _ in range(count)]
+        arrivals: list[tuple[int, Arrival]] = []
+        for message in batch:
+            if arrivals and arrivals[-1][1] is message._arrival:
+                arrivals[-1] = arrivals[-1][0] + 1, message._arrival
+            else:
+                arrivals.append((1, message._arrival))
+        columns = PushColumns.of([message._push for message in batch])
+        return Taken(columns, arrivals, batch if self._message_by_message else [])
+
+    def confirm_taken(self, taken: Taken) -> None:
+        """Confirm messages that were taken.
+
+        Raises:
+            UsageError: this is not the event loop that the session belongs to.
+        """
+        queue = self.queue
+        if taken.messages:
+            queue._confirm_messages(self, [each for each in taken.messages if not each.confirmed])
+            return
+        queue._confirm_many(taken.columns.guids.tolist())
+        confirming, turn = queue._confirming, self._connection.turn
+        for count, arrival in taken.arrivals:
+            confirming.begin(self._counts, arrival, turn, count)
+
+
+def _after(event: _Event, count: int) -> _Event:
+    """What is left of an event after some messages."""
+    some = event.messages
+    rest = some[count:] if isinstance(some, list) else some.part(count, some.count)
+    places: Places = []
+    for first, number in event.places:
+        if first <= count:
+            places = [(0, number + count - first)]
+        else:
+            places.append((first - count, number))
+    return _Event(rest, places, event.arrival)

@@ -1,0 +1,325 @@
+"""PUSH events as columns: where everything is in them, found with numpy, no object a message.
+
+What each message says is what :func:`bmq.wire.push.decode_push_runs` says, which a property test shows. That
+decoder also does what this one does not: whatever is rare, and saying what is wrong with an event. Needs
+numpy, so it is imported by those modules alone that work on columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from struct import Struct
+from typing import Any
+
+import numpy as np
+
+from bmq.errors import ProtocolError
+from bmq.wire.codec import PUSH_HEADER
+from bmq.wire.columns import Array, at_offsets, column, dtype_of
+from bmq.wire.constants import Compression, PushFlags
+from bmq.wire.options import read_sub_queue_ids
+from bmq.wire.push import COMPRESSION, DATA, FLAGS, GUID, SUB_IDS, Push, decode_push_runs
+
+__all__ = ["PushColumns", "decode_push_columns", "read_push_columns"]
+
+_PUSH = dtype_of(PUSH_HEADER)
+_SIZE = PUSH_HEADER.size
+_HEADER_WORDS = _SIZE // 4
+# The word that a header begins with.
+_unpack_word = Struct(f">{PUSH_HEADER.slots[0].format}").unpack_from
+_WORDS_MASK = PUSH_HEADER.fields["messageWords"].mask
+_IMPLICIT = int(PushFlags.IMPLICIT_PAYLOAD)
+
+# After so many messages of one length, the next ones are compared together.
+_ALIKE = 8
+_FIRST_STRIDE = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PushColumns:
+    """Messages of PUSH events, an array for each of their fields.
+
+    Attributes:
+        buffer: what has their application data.
+        starts: where that of each begins, never before the one in front of it ends.
+        stops: where it ends, without its padding.
+        guids: their GUIDs, items of 16 bytes.
+        flags: :class:`PushFlags` bits.
+        schema_ids: 0 for the old property encoding, anything else for the new one.
+        compressions: the CAT fields.
+        queue_ids: the qId of each.
+        sub_ids: the sets of subscription ids there are.
+        sub_ids_of: which of these each has.
+    """
+
+    buffer: bytes
+    starts: Array
+    stops: Array
+    guids: Array
+    flags: Array
+    schema_ids: Array
+    compressions: Array
+    queue_ids: Array
+    sub_ids: list[tuple[int, ...]]
+    sub_ids_of: Array
+
+    @property
+    def count(self) -> int:
+        """How many messages there are."""
+        return len(self.starts)
+
+    @property
+    def size(self) -> int:
+        """The bytes of their application data, as it travelled."""
+        return int((self.stops - self.starts).sum())
+
+    @classmethod
+    def of(cls, messages: Sequence[Push]) -> PushColumns:
+        """Make columns of messages that are decoded already."""
+        count = len(messages)
+        lengths = np.fromiter([len(each[DATA]) for each in messages], np.int64, count)
+        stops = np.cumsum(lengths)
+        # By identity: ids that say how many deliveries are left are equal to those that do not.
+        known = {id(each[SUB_IDS]): each[SUB_IDS] for each in messages}
+        places = {key: place for place, key in enumerate(known)}
+        which = [places[id(each[SUB_IDS])] for each in messages]
+        return cls(
+            b"".join([each[DATA] for each in messages]),
+            stops - lengths,
+            stops,
+            np.frombuffer(b"".join([each[GUID] for each in messages]), "V16"),
+            np.fromiter([each[FLAGS] for each in messages], np.uint8, count),
+            np.fromiter([each[4] for each in messages], np.uint16, count),
+            np.fromiter([each[COMPRESSION] for each in messages], np.uint8, count),
+            np.fromiter([each[0] for each in messages], np.int32, count),
+            list(known.values()),
+            np.array(which, np.int64),
+        )
+
+    @classmethod
+    def concat(cls, parts: Sequence[PushColumns]) -> PushColumns:
+        """Put messages behind each other; there is one part at least."""
+        if len(parts) == 1:
+            return parts[0]
+        shifts = np.cumsum([0, *(len(part.buffer) for part in parts[:-1])])
+        first_ids = np.cumsum([0, *(len(part.sub_ids) for part in parts[:-1])])
+        return cls(
+            b"".join([part.buffer for part in parts]),
+            np.concatenate([part.starts + shift for part, shift in zip(parts, shifts, strict=True)]),
+            np.concatenate([part.stops + shift for part, shift in zip(parts, shifts, strict=True)]),
+            np.concatenate([part.guids for part in parts]),
+            np.concatenate([part.flags for part in parts]),
+            np.concatenate([part.schema_ids for part in parts]),
+            np.concatenate([part.compressions for part in parts]),
+            np.concatenate([part.queue_ids for part in parts]),
+            [ids for part in parts for ids in part.sub_ids],
+            np.concatenate([part.sub_ids_of + first for part, first in zip(parts, first_ids, strict=True)]),
+        )
+
+    def part(self, start: int, stop: int) -> PushColumns:
+        """Return the messages of these rows."""
+        return self._at(slice(start, stop))
+
+    def select(self, rows: Array) -> PushColumns:
+        """Return some of the messages; the rows count up."""
+        return self._at(rows)
+
+    def _at(self, rows: Any) -> PushColumns:
+        return PushColumns(
+            self.buffer,
+            self.starts[rows],
+            self.stops[rows],
+            self.guids[rows],
+            self.flags[rows],
+            self.schema_ids[rows],
+            self.compressions[rows],
+            self.queue_ids[rows],
+            self.sub_ids,
+            self.sub_ids_of[rows],
+        )
+
+    def trimmed(self) -> PushColumns:
+        """Return the same messages in a buffer of no more than they need."""
+        if not self.count:
+            return self
+        first, last = int(self.starts[0]), int(self.stops[-1])
+        if last - first == len(self.buffer):
+            return self
+        return replace(
+            self, buffer=self.buffer[first:last], starts=self.starts - first, stops=self.stops - first
+        )
+
+    def data(self, row: int) -> bytes:
+        """Return the application data of one message."""
+        return self.buffer[self.starts[row] : self.stops[row]]
+
+    def routes(self) -> list[tuple[int, tuple[int, ...], PushColumns]]:
+        """Return the messages by qId and subscription ids, as they come in each."""
+        queue_ids, sub_ids_of = self.queue_ids, self.sub_ids_of
+        one_queue = bool((queue_ids == queue_ids[0]).all())
+        if one_queue and len(self.sub_ids) == 1:
+            return [(int(queue_ids[0]), self.sub_ids[0], self)]
+        keys = queue_ids.astype(np.int64) << 32 | sub_ids_of
+        found, firsts, which = np.unique(keys, return_index=True, return_inverse=True)
+        return [
+            (
+                int(queue_ids[firsts[at]]),
+                self.sub_ids[int(sub_ids_of[firsts[at]])],
+                self.select(np.flatnonzero(which == at)),
+            )
+            for at in range(len(found))
+        ]
+
+    def pushes(self) -> Iterator[Push]:
+        """The messages again, one by one."""
+        rows = zip(
+            self.queue_ids.tolist(),
+            [self.sub_ids[at] for at in self.sub_ids_of.tolist()],
+            self.guids.tolist(),
+            self.flags.tolist(),
+            self.schema_ids.tolist(),
+            self.compressions.tolist(),
+            self.starts.tolist(),
+            self.stops.tolist(),
+            strict=True,
+        )
+        buffer = self.buffer
+        for queue_id, ids, guid, flags, schema_id, compression, start, stop in rows:
+            yield queue_id, ids, guid, flags, schema_id, compression, buffer[start:stop]
+
+
+def decode_push_columns(event: bytes, body: int) -> PushColumns:
+    """Return every PUSH message of an event whose body starts at ``body``.
+
+    Raises:
+        ProtocolError: as :func:`bmq.wire.push.decode_pushes`.
+    """
+    columns = read_push_columns(event, body)
+    if columns is not None:
+        return columns
+    return PushColumns.of([push for run in decode_push_runs(event, body) for push in run])
+
+
+def read_push_columns(event: bytes, body: int, least: int = 1) -> PushColumns | None:
+    """Return the same, or None where it has to be done message by message.
+
+    That is so where something is wrong with the event, where it has messages without a payload of their own,
+    and where it has too few to be worth it.
+
+    Args:
+        event: the event.
+        body: where its body starts.
+        least: how many messages are worth it.
+    """
+    offsets = _find(event, body)
+    if offsets is None or len(offsets) < least:
+        return None
+    headers = at_offsets(event, _PUSH, offsets)
+    flags = column(headers, PUSH_HEADER, "flags")
+    header_words = column(headers, PUSH_HEADER, "headerWords")
+    compressions = column(headers, PUSH_HEADER, "compressionAlgorithmType")
+    options = offsets + header_words.astype(np.int64) * 4
+    starts = options + column(headers, PUSH_HEADER, "optionsWords").astype(np.int64) * 4
+    ends = np.empty_like(offsets)
+    ends[:-1] = offsets[1:]
+    ends[-1] = len(event)
+    paddings = np.frombuffer(event, np.uint8)[ends - 1]
+    stops = ends - paddings
+    if (
+        int(header_words.min()) < _HEADER_WORDS - 1
+        or int(compressions.max()) > Compression.ZLIB
+        or bool((flags & _IMPLICIT).any())
+        or int(paddings.min()) < 1
+        or int(paddings.max()) > 4
+        or bool((starts >= stops).any())
+    ):
+        return None
+    found = _read_options(event, options, starts)
+    if found is None:
+        return None
+    schema_ids = column(headers, PUSH_HEADER, "schemaId").astype(np.uint16)
+    if int(header_words.min()) < _HEADER_WORDS:
+        schema_ids[header_words < _HEADER_WORDS] = 0
+    return PushColumns(
+        event,
+        starts,
+        stops,
+        np.ascontiguousarray(column(headers, PUSH_HEADER, "messageGUID")),
+        flags.astype(np.uint8),
+        schema_ids,
+        compressions.astype(np.uint8),
+        column(headers, PUSH_HEADER, "queueId").astype(np.int32),
+        *found,
+    )
+
+
+def _find(event: bytes, body: int) -> Array | None:
+    """Return where messages begin; None unless they fill the event, each with room for a header."""
+    end = len(event)
+    if body >= end:
+        return None
+    pieces: list[Array] = []
+    single: list[int] = []
+    append = single.append
+    unpack, mask = _unpack_word, _WORDS_MASK
+    offset, last, alike, stride = body, -1, 0, _FIRST_STRIDE
+    final = end - _SIZE
+    while offset <= final:
+        (word,) = unpack(event, offset)
+        length = (word & mask) * 4
+        if length != last:
+            if length < _SIZE:
+                return None
+            last, alike = length, 1
+            append(offset)
+            offset += length
+            continue
+        alike += 1
+        if alike < _ALIKE:
+            append(offset)
+            offset += length
+            continue
+        # Most producers send messages of few lengths: compare more and more of them, while that works.
+        most = min((end - offset) // length, stride)
+        if not most:
+            return None
+        words: Array = np.ndarray((most,), ">u4", event, offset, (length,))
+        other = np.flatnonzero((words & _WORDS_MASK) * 4 != length)
+        count = int(other[0]) if len(other) else most
+        stride = stride * 2 if count == most else _FIRST_STRIDE
+        alike = 0 if count < most else _ALIKE - 1
+        if single:
+            pieces.append(np.array(single, np.int64))
+            single.clear()
+        pieces.append(np.arange(offset, offset + count * length, length, dtype=np.int64))
+        offset += count * length
+    if offset != end:
+        return None
+    if single:
+        pieces.append(np.array(single, np.int64))
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+def _read_options(event: bytes, starts: Array, stops: Array) -> tuple[list[tuple[int, ...]], Array] | None:
+    """Return the sets of subscription ids there are, and which each message has; None if one is illegal."""
+    length = int(stops[0] - starts[0])
+    areas: list[bytes]
+    if not bool((stops - starts == length).all()):
+        each = [event[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+        places: dict[bytes, int] = {}
+        which = np.array([places.setdefault(area, len(places)) for area in each], np.int64)
+        areas = list(places)
+    elif not length:
+        areas, which = [b""], np.zeros(len(starts), np.int64)
+    else:
+        words = at_offsets(event, np.dtype((">u4", (length // 4,))), starts)
+        if bool((words == words[0]).all()):
+            areas, which = [words[0].tobytes()], np.zeros(len(starts), np.int64)
+        else:
+            found, which = np.unique(words, axis=0, return_inverse=True)
+            areas, which = [area.tobytes() for area in found], which.reshape(-1)
+    try:
+        return [read_sub_queue_ids(area) for area in areas], which
+    except ProtocolError:
+        return None

@@ -1,0 +1,531 @@
+"""From PUSH messages to the columns of a table: the way back of :mod:`bmq.wire.table`.
+
+Messages whose properties have the same names and types are read together, with numpy; what is compressed,
+alone of its kind or malformed goes one by one. What comes out is what :mod:`bmq.wire.properties` reads, which
+a property test shows. Needs numpy and pyarrow: the extra ``bmq[arrow]``.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bmq.errors import ProtocolError, UsageError
+from bmq.wire.codec import PROPERTIES_HEADER, PROPERTY_HEADER
+from bmq.wire.columns import Array, at_offsets, column, dtype_of
+from bmq.wire.constants import MAX_APPLICATION_DATA, PropertyType, PushFlags
+from bmq.wire.message import NO_PROPERTIES, split_application_data
+from bmq.wire.properties import Properties, split_properties
+from bmq.wire.push_columns import PushColumns
+
+__all__ = ["MAP", "Decoded", "TableDecoder", "guid_texts"]
+
+pa: Any = importlib.import_module("pyarrow")
+pc: Any = importlib.import_module("pyarrow.compute")
+
+#: A column and the type of one, of pyarrow, which has no type hints.
+ArrowArray = Any
+ArrowType = Any
+
+_AREA = dtype_of(PROPERTIES_HEADER)
+_PROPERTY = dtype_of(PROPERTY_HEADER)
+_HAS_PROPERTIES = int(PushFlags.MESSAGE_PROPERTIES)
+_HEADER_SIZE2X = PROPERTIES_HEADER.size // 2
+_PROPERTY_SIZE2X = PROPERTY_HEADER.size // 2
+
+#: How a property's value of fixed size travels.
+_FIXED: dict[PropertyType, str] = {
+    PropertyType.BOOL: "u1",
+    PropertyType.CHAR: "u1",
+    PropertyType.SHORT: ">i2",
+    PropertyType.INT32: ">i4",
+    PropertyType.INT64: ">i8",
+}
+_INTEGERS = (PropertyType.SHORT, PropertyType.INT32, PropertyType.INT64)
+# Fewer messages that are alike than this go one by one, and so does what is left after so many kinds.
+_WORTH_IT = 16
+_KINDS = 64
+# Compressed messages may become a thousand times as large: so many bytes of them at once.
+_MOST_INFLATED = 256 * 1024 * 1024
+
+#: Makes a value of a property's value and type; None where that cannot be.
+_Convert = Callable[[Any, PropertyType], Any]
+
+
+class Decoded(NamedTuple):
+    """Some messages as columns.
+
+    Attributes:
+        rows: how many of the messages, from the first.
+        payload: their payloads, a binary array.
+        properties: an array for each property that was asked for, or the one map column.
+        errors: what is wrong with those that cannot be read, by row; their payload and properties are null.
+    """
+
+    rows: int
+    payload: ArrowArray
+    properties: list[ArrowArray]
+    errors: dict[int, ProtocolError]
+
+
+class _Alike(NamedTuple):
+    """Messages whose properties have the same names and types.
+
+    Attributes:
+        rows: which they are.
+        names: the properties' names, in the order in which they travel.
+        kinds: their types.
+        starts: where the values of each begin.
+        stops: where they end.
+    """
+
+    rows: Array
+    names: list[str]
+    kinds: list[PropertyType]
+    starts: list[Array]
+    stops: list[Array]
+
+
+class _Single(NamedTuple):
+    """A message that is read by itself; ``properties`` are read when they are asked for."""
+
+    row: int
+    properties: Properties
+    payload: bytes
+
+
+class TableDecoder:
+    """Makes columns of messages.
+
+    Args:
+        properties: the properties that become columns, and of which type: boolean, a signed integer, string
+            or binary. A value of another type is null, and so is an integer that does not fit; but everything
+            fits string: numbers, ``true`` and ``false``, and Base64 of binary. None for one column with a map
+            of all properties as strings.
+        payload: whether payloads are wanted.
+        limit: how many bytes a message may have, decompressed.
+
+    Raises:
+        UsageError: there is no property of such a type.
+    """
+
+    def __init__(
+        self,
+        properties: Mapping[str, ArrowType] | None,
+        *,
+        payload: bool = True,
+        limit: int = MAX_APPLICATION_DATA,
+    ) -> None:
+        self._wanted = None if properties is None else list(properties.items())
+        self._payload = payload
+        self._limit = limit
+        self._converts = [_conversion(name, kind) for name, kind in self._wanted or ()]
+
+    def decode(self, columns: PushColumns) -> Decoded:
+        """Read messages: all of them, unless they are compressed and become very large."""
+        singles, errors, rows = self._inflate(columns)
+        if rows < columns.count:
+            columns = columns.part(0, rows)
+        flags, compressions = columns.flags, columns.compressions
+        plain = np.flatnonzero(compressions == 0)
+        has = (flags[plain] & _HAS_PROPERTIES) != 0
+        without, with_properties = plain[~has], plain[has]
+        # Where payloads begin; the rest of the application data is properties.
+        payload_starts = columns.starts.copy()
+        alike: list[_Alike] = []
+        if len(with_properties):
+            good, odd = _measure(columns, with_properties, payload_starts)
+            if self._wanted is None or self._wanted:
+                alike, more = _sort(columns, good, payload_starts)
+                odd = np.concatenate([odd, more])
+            for row in np.sort(odd).tolist():
+                self._read_single(columns, row, singles, errors)
+        if len(without):
+            alike.append(_Alike(without, [], [], [], []))
+        singles.sort()
+        payload = self._payloads(columns, payload_starts, singles, errors) if self._payload else None
+        properties = self._properties(columns, alike, singles, errors)
+        if errors and payload is not None:
+            valid = np.ones(rows, bool)
+            valid[list(errors)] = False
+            payload = pc.if_else(pa.array(valid), payload, pa.scalar(None, pa.binary()))
+        return Decoded(rows, payload, properties, errors)
+
+    # one by one
+
+    def _inflate(self, columns: PushColumns) -> tuple[list[_Single], dict[int, ProtocolError], int]:
+        """Read compressed messages; return how many messages, of all, can be made columns of at once."""
+        singles: list[_Single] = []
+        errors: dict[int, ProtocolError] = {}
+        size = 0
+        for row in np.flatnonzero(columns.compressions).tolist():
+            if size > _MOST_INFLATED:
+                return singles, errors, row
+            self._read_single(columns, row, singles, errors)
+            if singles and singles[-1].row == row:
+                size += len(singles[-1].payload)
+        return singles, errors, columns.count
+
+    def _read_single(
+        self, columns: PushColumns, row: int, singles: list[_Single], errors: dict[int, ProtocolError]
+    ) -> None:
+        try:
+            properties, payload = split_application_data(
+                columns.data(row),
+                has_properties=bool(columns.flags[row] & _HAS_PROPERTIES),
+                schema_id=int(columns.schema_ids[row]),
+                compression=int(columns.compressions[row]),
+                limit=self._limit,
+            )
+            if self._wanted is None or self._wanted:
+                len(properties)  # reads them
+        except ProtocolError as error:
+            errors[row] = error
+            properties, payload = NO_PROPERTIES, b""
+        singles.append(_Single(row, properties, payload))
+
+    # columns
+
+    def _payloads(
+        self, columns: PushColumns, starts: Array, singles: list[_Single], errors: dict[int, ProtocolError]
+    ) -> ArrowArray:
+        if not singles:
+            return _pieces(columns.buffer, starts, columns.stops)
+        own = np.ones(columns.count, bool)
+        own[[each.row for each in singles]] = False
+        rest = np.flatnonzero(own)
+        return _together(
+            [
+                (rest, _pieces(columns.buffer, starts[rest], columns.stops[rest])),
+                (_rows(singles), pa.array([each.payload for each in singles], pa.binary())),
+            ]
+        )
+
+    def _properties(
+        self,
+        columns: PushColumns,
+        alike: list[_Alike],
+        singles: list[_Single],
+        errors: dict[int, ProtocolError],
+    ) -> list[ArrowArray]:
+        if self._wanted is None:
+            parts = [(each.rows, _maps(columns.buffer, each)) for each in alike]
+            if singles:
+                maps = [None if each.row in errors else _texts_of(each.properties) for each in singles]
+                parts.append((_rows(singles), pa.array(maps, MAP)))
+            return [_together(parts, MAP)]
+        arrays: list[ArrowArray] = []
+        types_of = [each.properties.types for each in singles] if self._wanted else []
+        for (name, kind), convert in zip(self._wanted, self._converts, strict=True):
+            parts = [(each.rows, _values(columns.buffer, each, name, kind, convert)) for each in alike]
+            if singles:
+                values = [
+                    convert(each.properties[name], types[name]) if name in types else None
+                    for each, types in zip(singles, types_of, strict=True)
+                ]
+                parts.append((_rows(singles), pa.array(values, kind)))
+            arrays.append(_together(parts, kind))
+        return arrays
+
+
+#: The type of the column with all properties.
+MAP: ArrowType = pa.map_(pa.string(), pa.string())
+
+
+def _rows(singles: list[_Single]) -> Array:
+    return np.array([each.row for each in singles], np.int64)
+
+
+def _together(parts: list[tuple[Array, ArrowArray]], kind: ArrowType = None) -> ArrowArray:
+    """Put the values of all rows into their order."""
+    parts = [part for part in parts if len(part[0])]
+    if not parts:
+        return pa.nulls(0, kind or pa.binary())
+    if len(parts) == 1:
+        return parts[0][1]
+    rows = np.concatenate([part[0] for part in parts])
+    back = np.empty(len(rows), np.int64)
+    back[rows] = np.arange(len(rows))
+    return pa.concat_arrays([part[1] for part in parts]).take(pa.array(back))
+
+
+def _pieces(buffer: bytes, starts: Array, stops: Array) -> ArrowArray:
+    """Return parts of a buffer as a binary array; none begins before the one in front of it ends."""
+    count = len(starts)
+    if not count:
+        return pa.nulls(0, pa.binary())
+    # What lies between them are items too, and every other item is taken.
+    bounds = np.empty(2 * count, np.int32)
+    bounds[::2] = starts
+    bounds[1::2] = stops
+    items = pa.Array.from_buffers(
+        pa.binary(), 2 * count - 1, [None, pa.py_buffer(bounds), pa.py_buffer(buffer)]
+    )
+    return items.take(pa.array(np.arange(0, 2 * count, 2)))
+
+
+# where properties are
+
+
+def _measure(columns: PushColumns, rows: Array, payload_starts: Array) -> tuple[Array, Array]:
+    """Find how long the properties of messages are.
+
+    Args:
+        columns: the messages.
+        rows: those that have properties, and are not compressed.
+        payload_starts: where payloads begin: written for those that are as usual.
+
+    Returns:
+        The rows that are as usual, and the others.
+    """
+    starts, stops = columns.starts[rows], columns.stops[rows]
+    room = stops - starts
+    fits = room > PROPERTIES_HEADER.size
+    if not bool(fits.all()):
+        good, odd = _measure(columns, rows[fits], payload_starts)
+        return good, np.concatenate([odd, rows[~fits]])
+    if not len(rows):
+        return rows, rows
+    headers = at_offsets(columns.buffer, _AREA, starts)
+    lengths = column(headers, PROPERTIES_HEADER, "areaWords").astype(np.int64) * 4
+    usual = (
+        (column(headers, PROPERTIES_HEADER, "headerSize2x") == _HEADER_SIZE2X)
+        & (column(headers, PROPERTIES_HEADER, "propertyHeaderSize2x") == _PROPERTY_SIZE2X)
+        & (lengths > PROPERTIES_HEADER.size)
+        & (lengths <= room)
+    )
+    payload_starts[rows] = np.where(usual, starts + lengths, starts)
+    if bool(usual.all()):
+        return rows, rows[:0]
+    return rows[usual], rows[~usual]
+
+
+def _sort(columns: PushColumns, rows: Array, payload_starts: Array) -> tuple[list[_Alike], Array]:
+    """Sort messages by the names and types of their properties; return those too that go one by one."""
+    buffer = columns.buffer
+    ends = payload_starts[rows]
+    paddings = np.frombuffer(buffer, np.uint8)[ends - 1]
+    padded = (paddings >= 1) & (paddings <= 4)
+    left = [rows[~padded]]
+    rows = rows[padded]
+    if not len(rows):
+        return [], left[0]
+    # Those with the same schema id have the same names, usually. Nothing else is taken from it: of a message
+    # that is delivered again it may be an old one. The lowest bit says that it is a new one.
+    ids = columns.schema_ids[rows] & 0xFFFE | (columns.schema_ids[rows] == 1)
+    found: list[_Alike] = []
+    for number in np.unique(ids):
+        some = rows[ids == number] if not bool((ids == number).all()) else rows
+        for new in (False, True) if not number else (True,):
+            part = some if number else some[(columns.schema_ids[some] != 0) == new]
+            while len(part) >= _WORTH_IT and len(found) < _KINDS:
+                like = _like_first(columns, part, payload_starts, new=new)
+                if like is None:
+                    left.append(part[:1])
+                    part = part[1:]
+                    continue
+                group, part = like
+                if len(group.rows) < _WORTH_IT:
+                    left.append(group.rows)
+                    continue
+                found.append(group)
+            left.append(part)
+    return found, np.concatenate(left)
+
+
+def _like_first(
+    columns: PushColumns, rows: Array, payload_starts: Array, *, new: bool
+) -> tuple[_Alike, Array] | None:
+    """Find the messages whose properties have the names and types of the first one's.
+
+    Returns:
+        These, and the others; None if the first one's cannot be read.
+    """
+    buffer = columns.buffer
+    try:
+        types = split_properties(columns.data(int(rows[0])), new)[0].types
+    except ProtocolError:
+        return None
+    names = [name.encode("utf-8", "surrogateescape") for name in types]
+    kinds = list(types.values())
+    count = len(names)
+    base = PROPERTIES_HEADER.size + PROPERTY_HEADER.size * count
+    starts = columns.starts[rows]
+    ends = payload_starts[rows]
+    ends = ends - np.frombuffer(buffer, np.uint8)[ends - 1]
+    counts = column(at_offsets(buffer, _AREA, starts), PROPERTIES_HEADER, "numProperties")
+    same = (counts == count) & (starts + base <= ends)
+    every = bool(same.all())
+    here = rows if every else rows[same]
+    if not every:
+        starts, ends = starts[same], ends[same]
+    heads = at_offsets(
+        buffer, np.dtype(f"V{PROPERTY_HEADER.size * count}"), starts + PROPERTIES_HEADER.size
+    ).view(_PROPERTY)
+    heads = heads.reshape(len(here), count)
+    fields = column(heads, PROPERTY_HEADER, "valueField").astype(np.int64)
+    good = (
+        (column(heads, PROPERTY_HEADER, "type") == np.array(kinds))
+        & (column(heads, PROPERTY_HEADER, "nameLength") == np.array([len(name) for name in names]))
+    ).all(axis=1)
+    value_starts: list[Array] = []
+    value_stops: list[Array] = []
+    position = starts + base
+    for at, (name, kind) in enumerate(zip(names, kinds, strict=True)):
+        start = position + len(name)
+        if not new:
+            stop = start + fields[:, at]
+        else:
+            good &= starts + base + fields[:, at] == position
+            stop = starts + base + fields[:, at + 1] if at + 1 < count else ends
+        good &= (start <= stop) & (stop <= ends)
+        if kind in _FIXED:
+            good &= stop - start == np.dtype(_FIXED[kind]).itemsize
+        value_starts.append(start)
+        value_stops.append(stop)
+        position = stop
+    # Only now it is known that the names lie within the message.
+    chosen = np.flatnonzero(good)
+    for start, name in zip(value_starts, names, strict=True):
+        raw = at_offsets(buffer, np.dtype(f"V{len(name)}"), start[chosen] - len(name))
+        equal = (raw.view(np.uint8).reshape(-1, len(name)) == np.frombuffer(name, np.uint8)).all(axis=1)
+        if not bool(equal.all()):
+            chosen = chosen[equal]
+    if len(chosen) < len(here):
+        value_starts = [each[chosen] for each in value_starts]
+        value_stops = [each[chosen] for each in value_stops]
+    group = _Alike(here[chosen], list(types), kinds, value_starts, value_stops)
+    if len(chosen) == len(rows):
+        return group, rows[:0]
+    return group, rows[~np.isin(rows, group.rows)]
+
+
+# values
+
+
+def _values(buffer: bytes, alike: _Alike, name: str, wanted: ArrowType, convert: _Convert) -> ArrowArray:
+    """The values of one property."""
+    count = len(alike.rows)
+    if name not in alike.names:
+        return pa.nulls(count, wanted)
+    at = alike.names.index(name)
+    kind, starts, stops = alike.kinds[at], alike.starts[at], alike.stops[at]
+    types = pa.types
+    if kind in _INTEGERS:
+        numbers = at_offsets(buffer, np.dtype(_FIXED[kind]), starts)
+        if types.is_integer(wanted):
+            native = np.dtype(wanted.to_pandas_dtype())
+            if numbers.dtype.itemsize <= native.itemsize:
+                return pa.array(numbers.astype(native))
+            numbers = numbers.astype(numbers.dtype.newbyteorder("="))
+            limits = np.iinfo(native)
+            outside = (numbers < limits.min) | (numbers > limits.max)
+            return pa.array(numbers.astype(native), mask=outside)
+        if types.is_string(wanted):
+            return pa.array(numbers.astype(np.int64)).cast(pa.string())
+    elif kind is PropertyType.BOOL:
+        truths = pa.array(at_offsets(buffer, np.dtype("u1"), starts) == 1)
+        if types.is_boolean(wanted):
+            return truths
+        if types.is_string(wanted):
+            return truths.cast(pa.string())
+    elif kind is PropertyType.STRING:
+        if types.is_string(wanted):
+            return _strings(_pieces(buffer, starts, stops))
+    else:
+        raw = _pieces(buffer, starts, stops)
+        if types.is_binary(wanted):
+            return raw
+        if types.is_string(wanted):
+            return pa.array([convert(each, kind) for each in raw.to_pylist()], wanted)
+    return pa.nulls(count, wanted)
+
+
+def _strings(raw: ArrowArray) -> ArrowArray:
+    try:
+        return raw.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([each.decode("utf-8", "replace") for each in raw.to_pylist()], pa.string())
+
+
+def _maps(buffer: bytes, alike: _Alike) -> ArrowArray:
+    """All properties of each message, as strings."""
+    rows, count = len(alike.rows), len(alike.names)
+    offsets = pa.array(np.arange(0, (rows + 1) * count, count, dtype=np.int32) if count else [0] * (rows + 1))
+    if not count:
+        nothing = pa.nulls(0, pa.string())
+        return pa.MapArray.from_arrays(offsets.cast(pa.int32()), nothing, nothing)
+    names = pa.array([_repaired(name) for name in alike.names], pa.string())
+    keys = names.take(pa.array(np.tile(np.arange(count), rows)))
+    values = pa.concat_arrays([_values(buffer, alike, name, pa.string(), _text) for name in alike.names])
+    # They are property by property, and wanted message by message.
+    order = np.arange(rows * count).reshape(count, rows).T.reshape(-1)
+    return pa.MapArray.from_arrays(offsets, keys, values.take(pa.array(order)))
+
+
+def _texts_of(properties: Properties) -> list[tuple[str, str]]:
+    return [(_repaired(name), _text(value, None)) for name, value in properties.items()]
+
+
+def _repaired(text: str) -> str:
+    """Text that is UTF-8 in any case: what was none reads U+FFFD."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _text(value: Any, _: object) -> str:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return _repaired(str(value))
+
+
+def _integer(bits: int) -> _Convert:
+    limit = 1 << (bits - 1)
+
+    def convert(value: Any, kind: PropertyType) -> int | None:
+        return value if kind in _INTEGERS and -limit <= value < limit else None
+
+    return convert
+
+
+def _boolean(value: Any, kind: PropertyType) -> bool | None:
+    return value if kind is PropertyType.BOOL else None
+
+
+def _bytes(value: Any, kind: PropertyType) -> bytes | None:
+    return value if isinstance(value, bytes) else None
+
+
+def _conversion(name: str, kind: ArrowType) -> _Convert:
+    types = pa.types
+    if types.is_signed_integer(kind):
+        return _integer(kind.bit_width)
+    if types.is_boolean(kind):
+        return _boolean
+    if types.is_string(kind):
+        return _text
+    if types.is_binary(kind):
+        return _bytes
+    raise UsageError(
+        f"property {name!r} cannot be read as {kind}: a property becomes a column of bool, int8, int16, "
+        "int32, int64, string or binary"
+    )
+
+
+_DIGITS = np.frombuffer(b"0123456789ABCDEF", np.uint8)
+
+
+def guid_texts(guids: Array) -> ArrowArray:
+    """Return GUIDs as 32 upper-case hexadecimal digits each."""
+    count = len(guids)
+    raw = guids.view(np.uint8).reshape(count, 16)
+    digits = np.empty((count, 32), np.uint8)
+    digits[:, ::2] = _DIGITS[raw >> 4]
+    digits[:, 1::2] = _DIGITS[raw & 15]
+    offsets = np.arange(0, (count + 1) * 32, 32, dtype=np.int32)
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(digits)])

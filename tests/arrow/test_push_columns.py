@@ -1,0 +1,158 @@
+"""PUSH events as columns: the same messages, and the same errors, as one by one."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bmq.errors import ProtocolError
+from bmq.wire.codec import OPTION_HEADER
+from bmq.wire.constants import EventType
+from bmq.wire.options import LimitedIds, encode_sub_queue_ids
+from bmq.wire.push import decode_pushes
+from bmq.wire.push_columns import PushColumns, decode_push_columns, read_push_columns
+from tests.hostile import attempt, damaged
+from tests.transcripts import recorded
+from tests.wire.test_put_push import push
+
+EVENT_HEADER = bytes(8)
+AT = len(EVENT_HEADER)
+
+
+OPTIONS = [
+    b"",
+    encode_sub_queue_ids((1,)),
+    encode_sub_queue_ids((2,)),
+    encode_sub_queue_ids((1, 2, 2)),
+    OPTION_HEADER.build(type=3, packed=1, words=5),  # five deliveries are left
+    OPTION_HEADER.build(type=3, typeSpecific=2, words=3) + bytes.fromhex("00000009 03000000"),  # three
+    OPTION_HEADER.build(type=2, words=2) + b"grp\1",  # of another kind
+]
+
+pieces = st.builds(
+    push,
+    data=st.sampled_from([b"x", b"same length", b"also length", b"y" * 300])
+    | st.binary(min_size=1, max_size=70),
+    queueId=st.sampled_from([0, 3, -1]),
+    messageGUID=st.binary(min_size=16, max_size=16),
+    flags=st.sampled_from([0, 2, 4, 6]),
+    schemaId=st.sampled_from([0, 1, 2, 3, 65535]),
+    compressionAlgorithmType=st.sampled_from([0, 1]),
+    options=st.sampled_from(OPTIONS),
+    header_words=st.sampled_from([8, 8, 8, 7, 9]),
+)
+#: Messages as they come: many alike, then one that is not.
+events = st.lists(
+    st.tuples(pieces, st.sampled_from([1, 1, 2, 9, 70, 200])).map(lambda each: each[0] * each[1]), max_size=8
+).map(lambda each: EVENT_HEADER + b"".join(each))
+
+
+def one_by_one(event: bytes) -> list[Any]:
+    return [(tuple(each), attempts(each.sub_ids)) for each in decode_pushes(event, AT)]
+
+
+def attempts(ids: tuple[int, ...]) -> int | None:
+    return ids.attempts_left if isinstance(ids, LimitedIds) else None
+
+
+def as_columns(event: bytes) -> list[Any]:
+    return [(each, attempts(each[1])) for each in decode_push_columns(event, AT).pushes()]
+
+
+@given(event=events)
+def test_columns_have_the_messages_that_come_one_by_one(event: bytes) -> None:
+    assert as_columns(event) == one_by_one(event)
+
+
+@given(event=events, data=st.data())
+@settings(max_examples=300)
+def test_an_event_that_lies_is_refused_with_the_same_error(event: bytes, data: st.DataObject) -> None:
+    changed = bytearray(event)
+    for _ in range(data.draw(st.integers(1, 3))):
+        if len(changed) > AT:
+            at = data.draw(st.integers(AT, len(changed) - 1))
+            changed[at] = data.draw(st.sampled_from([0, 1, 7, 8, 0x7F, 0xFF]) | st.integers(0, 255))
+    cut = data.draw(st.integers(0, 40))
+    lied = bytes(changed[: max(AT, len(changed) - cut)]) if cut < 8 else bytes(changed)
+    expected, error = attempt(one_by_one, lied)
+    found, other = attempt(as_columns, lied)
+    assert str(other) == str(error)
+    assert found == expected
+
+
+@given(event=damaged(recorded(EventType.PUSH)))
+def test_what_a_broker_sent_and_something_damaged(event: bytes) -> None:
+    expected, error = attempt(lambda: [tuple(each) for each in decode_pushes(event, AT)])
+    found, other = attempt(lambda: list(decode_push_columns(event, AT).pushes()))
+    assert str(other) == str(error)
+    assert found == expected
+
+
+def test_events_of_usual_messages_need_no_message_by_message() -> None:
+    options = encode_sub_queue_ids((4,))
+    same = push(b"x" * 256, options=options, flags=2, schemaId=4) * 3000
+    mixed = b"".join(push(b"x" * (n % 17 + 1), options=options) for n in range(3000))
+    other = push(b"y", options=encode_sub_queue_ids((5,)), queueId=8)
+    for body, count in ((same, 3000), (mixed, 3000), (same + other * 5 + mixed, 6005)):
+        columns = read_push_columns(EVENT_HEADER + body, AT)
+        assert columns is not None
+        assert columns.count == count
+        assert list(columns.pushes()) == decode_pushes(EVENT_HEADER + body, AT)
+
+
+def test_few_messages_are_not_worth_it() -> None:
+    event = EVENT_HEADER + push() * 15
+    assert read_push_columns(event, AT, 16) is None
+    assert read_push_columns(event, AT, 15) is not None
+    assert read_push_columns(EVENT_HEADER, AT) is None
+
+
+def test_a_peer_cannot_make_us_compare_for_ever() -> None:
+    """Runs of equal lengths that always end early: looking for them costs no more than the messages do."""
+    body = (push(b"x") * 9 + push(b"x" * 6)) * 20_000
+    started = time.process_time()
+    assert decode_push_columns(EVENT_HEADER + body, AT).count == 200_000
+    assert time.process_time() - started < 5
+
+
+def test_the_messages_of_each_subscription_keep_their_order() -> None:
+    one, two = (encode_sub_queue_ids((n,)) for n in (1, 2))
+    sent = [(n, 3 if n % 5 else 4, one if n % 3 else two) for n in range(100)]
+    body = b"".join(push(f"{n}".encode(), queueId=q_id, options=options) for n, q_id, options in sent)
+    found = {
+        (q_id, ids): [each[-1] for each in columns.pushes()]
+        for q_id, ids, columns in decode_push_columns(EVENT_HEADER + body, AT).routes()
+    }
+    assert found == {
+        (q_id, (s_id,)): [b"%d" % n for n, q, o in sent if (q, o) == (q_id, options)]
+        for q_id in (3, 4)
+        for s_id, options in ((1, one), (2, two))
+    }
+
+
+@given(first=events, second=events, data=st.data())
+def test_columns_are_cut_and_joined(first: bytes, second: bytes, data: st.DataObject) -> None:
+    parts = [decode_push_columns(each, AT) for each in (first, second)]
+    whole = PushColumns.concat(parts)
+    messages = [each for part in parts for each in part.pushes()]
+    assert list(whole.pushes()) == messages
+    assert (whole.count, whole.size) == (len(messages), sum(len(each[-1]) for each in messages))
+    start = data.draw(st.integers(0, len(messages)))
+    stop = data.draw(st.integers(start, len(messages)))
+    part = whole.part(start, stop).trimmed()
+    assert list(part.pushes()) == messages[start:stop]
+    assert len(part.buffer) <= len(whole.buffer)
+    rows = np.flatnonzero(np.arange(len(messages)) % 3 == 0)
+    assert list(whole.select(rows).pushes()) == messages[::3]
+    assert [whole.data(row) for row in rows] == [each[-1] for each in messages[::3]]
+
+
+def test_what_is_wrong_is_said() -> None:
+    event = EVENT_HEADER + push() * 50 + push(flags=0)[:-1] + b"\x09"
+    with pytest.raises(ProtocolError, match="the padding byte is 9"):
+        decode_push_columns(event, AT)

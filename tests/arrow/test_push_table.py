@@ -1,0 +1,261 @@
+"""Columns have what the messages have, read one by one."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bmq.errors import ProtocolError, UsageError
+from bmq.wire import push_table
+from bmq.wire.constants import PropertyType
+from bmq.wire.message import split_application_data
+from bmq.wire.properties import Typed, encode_properties
+from bmq.wire.push import Push
+from bmq.wire.push_columns import PushColumns
+from bmq.wire.push_table import Decoded, TableDecoder, guid_texts
+
+VALUES: dict[PropertyType, st.SearchStrategy[Any]] = {
+    PropertyType.BOOL: st.booleans(),
+    PropertyType.CHAR: st.binary(min_size=1, max_size=1),
+    PropertyType.SHORT: st.integers(-(2**15), 2**15 - 1),
+    PropertyType.INT32: st.integers(-(2**31), 2**31 - 1),
+    PropertyType.INT64: st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-129, -128, 127, 128, 32768]),
+    PropertyType.STRING: st.text(max_size=9) | st.just("not \udcff UTF-8"),
+    PropertyType.BINARY: st.binary(max_size=9),
+}
+NAMES = ["a", "b", "Customer", "né", "Customers"]
+KINDS = [pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.string(), pa.binary()]
+wanted = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(KINDS), max_size=4)
+
+
+def push(
+    properties: dict[str, Any] | bytes = b"",
+    payload: bytes = b"payload",
+    *,
+    new: bool = True,
+    schema_id: int = 1,
+    compression: int = 0,
+    flags: int | None = None,
+) -> Push:
+    area = properties if isinstance(properties, bytes) else encode_properties(properties, new=new)
+    if compression:
+        data = area + zlib.compress(payload) if new else zlib.compress(area + payload)
+    else:
+        data = area + payload
+    has = 2 if area else 0
+    return 3, (1,), bytes(16), has if flags is None else flags, schema_id if new else 0, compression, data
+
+
+@st.composite
+def blocks(draw: st.DrawFn) -> list[Push]:
+    """Messages with the same properties, whose values differ."""
+    kinds = draw(st.dictionaries(st.sampled_from(NAMES), st.sampled_from(list(VALUES)), max_size=4))
+    new = draw(st.booleans())
+    schema_id = draw(st.sampled_from([1, 2, 3, 4]))
+    compression = draw(st.sampled_from([0, 0, 0, 1]))
+    rows = draw(
+        st.lists(
+            st.tuples(
+                st.fixed_dictionaries({name: VALUES[kind] for name, kind in kinds.items()}),
+                st.binary(min_size=1, max_size=20),
+            ),
+            min_size=1,
+            max_size=6,
+        )
+    )
+    rows *= draw(st.sampled_from([1, 1, 5, 20]))
+    return [
+        push(
+            {name: Typed(kinds[name], value) for name, value in properties.items()},
+            payload,
+            new=new,
+            schema_id=schema_id,
+            compression=compression,
+        )
+        for properties, payload in rows
+    ]
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> list[Push]:
+    """Blocks one behind the other, or mixed."""
+    found = [each for block in draw(st.lists(blocks(), max_size=5)) for each in block]
+    return found[::3] + found[1::3] + found[2::3] if draw(st.booleans()) else found
+
+
+def repaired(text: str) -> str:
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def expected_value(kind: Any, properties: Any, name: str) -> Any:
+    """What a column of a type has, said once more."""
+    if name not in properties:
+        return None
+    value, found = properties[name], properties.types[name]
+    if pa.types.is_string(kind):
+        if isinstance(value, bytes):
+            return base64.b64encode(value).decode()
+        return repaired({True: "true", False: "false"}[value] if isinstance(value, bool) else str(value))
+    if pa.types.is_boolean(kind):
+        return value if found is PropertyType.BOOL else None
+    if pa.types.is_binary(kind):
+        return value if isinstance(value, bytes) else None
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    bits: int = kind.bit_width
+    return value if -(1 << bits - 1) <= value < 1 << bits - 1 else None
+
+
+def one_by_one(
+    pushes: list[Push], kinds: dict[str, Any]
+) -> tuple[list[Any], list[list[Any]], dict[int, str]]:
+    payloads: list[Any] = []
+    columns: list[list[Any]] = [[] for _ in kinds]
+    errors: dict[int, str] = {}
+    for row, (_, _, _, flags, schema_id, compression, data) in enumerate(pushes):
+        try:
+            properties, payload = split_application_data(
+                data, has_properties=bool(flags & 2), schema_id=schema_id, compression=compression
+            )
+            if kinds:
+                len(properties)
+        except ProtocolError as error:
+            errors[row] = str(error)
+            payloads.append(None)
+            for values in columns:
+                values.append(None)
+            continue
+        payloads.append(payload)
+        for values, (name, kind) in zip(columns, kinds.items(), strict=True):
+            values.append(expected_value(kind, properties, name))
+    return payloads, columns, errors
+
+
+def checked(decoded: Decoded, pushes: list[Push], kinds: dict[str, Any]) -> None:
+    for array, kind in zip(decoded.properties, kinds.values(), strict=True):
+        array.validate(full=True)
+        assert array.type == kind
+    payloads, columns, errors = one_by_one(pushes, kinds)
+    assert decoded.rows == len(pushes)
+    assert decoded.payload.to_pylist() == payloads
+    assert [array.to_pylist() for array in decoded.properties] == columns
+    assert {row: str(error) for row, error in decoded.errors.items()} == errors
+
+
+@given(pushes=messages(), kinds=wanted)
+@settings(max_examples=200)
+def test_columns_have_what_messages_have(pushes: list[Push], kinds: dict[str, Any]) -> None:
+    checked(TableDecoder(kinds).decode(PushColumns.of(pushes)), pushes, kinds)
+
+
+@given(pushes=messages())
+def test_a_map_has_all_properties(pushes: list[Push]) -> None:
+    decoded = TableDecoder(None).decode(PushColumns.of(pushes))
+    (maps,) = decoded.properties
+    maps.validate(full=True)
+    for entries, (_, _, _, flags, schema_id, compression, data) in zip(maps.to_pylist(), pushes, strict=True):
+        properties, _ = split_application_data(
+            data, has_properties=bool(flags & 2), schema_id=schema_id, compression=compression
+        )
+        assert entries == [(name, expected_value(pa.string(), properties, name)) for name in properties]
+
+
+@given(pushes=messages(), kinds=wanted, data=st.data())
+@settings(max_examples=300)
+def test_what_is_malformed_is_named_and_harms_no_other(
+    pushes: list[Push], kinds: dict[str, Any], data: st.DataObject
+) -> None:
+    for _ in range(data.draw(st.integers(1, 3)) if pushes else 0):
+        row = data.draw(st.integers(0, len(pushes) - 1))
+        changed = bytearray(pushes[row][-1])
+        at = data.draw(st.integers(0, len(changed) - 1))
+        changed[at] = data.draw(st.sampled_from([0, 1, 4, 5, 0x12, 0x7F, 0xFF]) | st.integers(0, 255))
+        cut = data.draw(st.integers(0, 9))
+        flags = data.draw(st.sampled_from([0, 2, 2, 2]))
+        pushes[row] = (
+            *pushes[row][:3],
+            flags,
+            *pushes[row][4:6],
+            bytes(changed[: len(changed) - cut]) or b"x",
+        )
+    checked(TableDecoder(kinds).decode(PushColumns.of(pushes)), pushes, kinds)
+
+
+def test_usual_messages_do_not_go_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = {"CustomerId": pa.int64(), "OrderType": pa.string(), "missing": pa.bool_()}
+    types = ["EXPRESS", "NORMAL", ""]
+    pushes = (
+        [
+            push({"CustomerId": n, "OrderType": types[n % 3]}, b"x" * (n % 50 + 1), schema_id=4)
+            for n in range(999)
+        ]
+        + [push({}, b"without")] * 20
+        + [push({"OrderType": "old", "CustomerId": 1}, new=False)] * 20
+    )
+    monkeypatch.setattr(push_table, "split_application_data", None)
+    decoded = TableDecoder(kinds).decode(PushColumns.of(pushes))
+    assert decoded.properties[0].to_pylist() == [*range(999), *[None] * 20, *[1] * 20]
+    assert decoded.properties[1].to_pylist()[997:1000] == ["NORMAL", "", None]
+    assert decoded.payload[1000].as_py() == b"without"
+
+
+def test_a_schema_id_is_no_proof() -> None:
+    """A message that is delivered again may have one that means other names by now."""
+    pushes = [push({"a" if n % 2 else "b": n, "same": "x"}, schema_id=6) for n in range(100)]
+    decoded = TableDecoder({"a": pa.int64()}).decode(PushColumns.of(pushes))
+    assert decoded.properties[0].to_pylist() == [n if n % 2 else None for n in range(100)]
+
+
+def test_very_many_kinds_are_read_all_the_same() -> None:
+    pushes = [push({f"p{n % 100}": n, "q": n}) for n in range(2000)]
+    kinds = {"p7": pa.int64(), "q": pa.int64()}
+    checked(TableDecoder(kinds).decode(PushColumns.of(pushes)), pushes, kinds)
+
+
+def test_what_is_compressed_comes_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compressed messages may become very large: how much is held at once is bounded."""
+    monkeypatch.setattr(push_table, "_MOST_INFLATED", 10_000)
+    pushes = [push({"a": n}, b"z" * 4000, compression=n % 2) for n in range(20)]
+    columns = PushColumns.of(pushes)
+    seen: list[Any] = []
+    while columns.count:
+        decoded = TableDecoder({"a": pa.int64()}).decode(columns)
+        assert 0 < decoded.rows <= 7
+        assert decoded.payload.to_pylist() == [b"z" * 4000] * decoded.rows
+        seen += decoded.properties[0].to_pylist()
+        columns = columns.part(decoded.rows, columns.count)
+    assert seen == list(range(20))
+
+
+def test_a_message_that_inflates_beyond_the_limit_is_an_error() -> None:
+    columns = PushColumns.of([push({}, b"small", compression=1), push({}, b"z" * 1001, compression=1)])
+    decoded = TableDecoder({}, limit=1000).decode(columns)
+    assert decoded.payload.to_pylist() == [b"small", None]
+    assert list(decoded.errors) == [1]
+
+
+def test_without_properties_or_payload() -> None:
+    columns = PushColumns.of([push({"a": 1}), push()])
+    decoded = TableDecoder({}).decode(columns)
+    assert (decoded.payload.to_pylist(), decoded.properties) == ([b"payload"] * 2, [])
+    assert TableDecoder({"a": pa.int8()}, payload=False).decode(columns).payload is None
+    assert TableDecoder({"a": pa.int8()}).decode(columns.part(0, 0)).properties[0].to_pylist() == []
+
+
+def test_a_type_that_no_property_has_is_refused_by_name() -> None:
+    with pytest.raises(UsageError, match="property 'when' cannot be read as timestamp"):
+        TableDecoder({"when": pa.timestamp("us")})
+
+
+def test_guids_are_spelled_as_messages_spell_them() -> None:
+    guids = [bytes(range(n, n + 16)) for n in (0, 100, 240)]
+    texts = guid_texts(np.frombuffer(b"".join(guids), "V16"))
+    assert texts.to_pylist() == [each.hex().upper() for each in guids]
+    assert guid_texts(np.frombuffer(b"", "V16")).to_pylist() == []
