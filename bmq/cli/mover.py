@@ -36,9 +36,9 @@ async def command(
             "--lookahead",
             metavar="SECONDS",
             min=0.5,
-            help="How long before it is due a message is taken from the broker and held.",
+            help="How long before it is due a message is taken from the broker and held, at most.",
         ),
-    ] = 30.0,
+    ] = 3600.0,
     max_held: Annotated[
         int, typer.Option("--max-held", min=1, help="How many messages of a queue are held at most.")
     ] = 10_000,

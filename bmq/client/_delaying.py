@@ -19,6 +19,7 @@ def delayed(
     delay: float | None,
     not_before: datetime | float | None,
     destination: str | None,
+    longest: float | None,
 ) -> dict[str, PropertyInput]:
     """Return the properties of a message that waits.
 
@@ -27,16 +28,18 @@ def delayed(
         delay: seconds from now.
         not_before: when it is due, instead.
         destination: the queue it is passed on to; None when it stays where it is.
+        longest: how many seconds it may wait.
 
     Raises:
-        UsageError: the time is given twice, or is none.
+        UsageError: the time is given twice, is none, or too far away.
     """
+    now = time.time()
     if delay is not None and not_before is not None:
         raise UsageError("a message is due after a delay, or not before a time: give one of the two")
     if delay is not None:
         if not 0 <= delay < _FOREVER:
             raise UsageError(f"delay is a number of seconds that is not negative, not {delay!r}")
-        due = time.time() + delay
+        due, wait = now + delay, delay
     elif isinstance(not_before, datetime):
         if not_before.tzinfo is None:
             raise UsageError(
@@ -44,11 +47,17 @@ def delayed(
                 "seconds since 1970"
             )
         due = not_before.timestamp()
+        wait = due - now
     else:
         assert not_before is not None
         if not 0 <= not_before < _FOREVER:
             raise UsageError(f"not_before is a datetime or seconds since 1970, not {not_before!r}")
-        due = not_before
+        due, wait = not_before, not_before - now
+    if longest is not None and wait > longest:
+        raise UsageError(
+            f"it would wait for {wait:g} s, and longest_delay is {longest:g} s: the broker may delete it "
+            "before it is due"
+        )
     # Rounded up: never early.
     added: dict[str, PropertyInput] = {DUE: Typed(PropertyType.INT64, -int(-due * 1000 // 1))}
     if destination is not None:

@@ -48,6 +48,7 @@ _TIMES = (
     "disconnect_timeout",
     "reconnect_timeout",
     "repeat_subscriptions_every",
+    "longest_delay",
 )
 _COUNTS = (
     "max_unacked_messages",
@@ -124,6 +125,9 @@ class SessionOptions:
             subscriptions until something happens to the queue; sending it what it has changes nothing else.
             The pauses between repetitions grow, and are short again once one has helped. 0 switches this off.
         repeat_subscriptions_every: the longest of these pauses.
+        longest_delay: a post that is to wait for longer is a ``UsageError``: a broker deletes what has waited
+            for the ``messageTtl`` of its domain, due or not, and tells nobody. None does not look.
+            :func:`bmq.delays.longest_delay` asks a broker.
         drop_confirmed_redeliveries: whether a message that is delivered again after a reconnect, although
             this process had confirmed it, is confirmed again instead of being handed to the application.
         reconnect: whether a lost connection is restored.
@@ -157,6 +161,7 @@ class SessionOptions:
     max_message_size: int = MAX_APPLICATION_DATA
     repeat_subscriptions_after: float = 1.0
     repeat_subscriptions_every: float = 60.0
+    longest_delay: float | None = None
     drop_confirmed_redeliveries: bool = True
     reconnect: bool = True
     reconnect_delays: Callable[[], Iterator[float]] = exponential_backoff
@@ -169,7 +174,7 @@ class SessionOptions:
     def __post_init__(self) -> None:
         for name in (*_TIMES, *_COUNTS, "max_event_size"):
             value = getattr(self, name)
-            if value is None and name == "reconnect_timeout":
+            if value is None and name in ("reconnect_timeout", "longest_delay"):
                 continue
             if not _at_least(value, 0) or value == 0:
                 raise UsageError(f"{name} is {value!r}; it must be a number, more than 0")
@@ -206,6 +211,7 @@ class SessionFields(TypedDict, total=False):
     max_message_size: int
     repeat_subscriptions_after: float
     repeat_subscriptions_every: float
+    longest_delay: float | None
     drop_confirmed_redeliveries: bool
     reconnect: bool
     reconnect_delays: Callable[[], Iterator[float]]

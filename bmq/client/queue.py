@@ -229,7 +229,8 @@ class Queue:
             InvalidPayload, InvalidProperty: nothing was posted.
             QueueClosed, SessionClosed: nothing was posted.
             OpenQueueError, RequestTimeout: the queue where it is to wait could not be opened.
-            UsageError: ``delay`` or ``not_before`` is out of its range.
+            UsageError: ``delay`` or ``not_before`` is out of its range, or beyond the session's
+                ``longest_delay``.
             TimedOut: no outcome in time; the message may still be accepted.
 
         Cancelling it while it waits for room posts nothing; after that the message stays posted, and only its
@@ -254,7 +255,9 @@ class Queue:
 
             self._core.check_posts()
             here = self._delayed_in == self._uri.canonical
-            properties = delayed(properties, delay, not_before, None if here else self._uri.canonical)
+            destination = None if here else self._uri.canonical
+            longest = self._driver.options.longest_delay
+            properties = delayed(properties, delay, not_before, destination, longest)
             queue = self if here else await self.session.output(self._delayed_in)
             return await queue.post(payload, properties=properties, guid=guid, compression=compression)
         flow = self._driver.flow

@@ -2,11 +2,12 @@
 
 ``queue.post(..., delay=30)`` posts to a waiting queue; a :class:`Mover` passes each message on in time.
 :class:`DueMessages` is for consumers that look at ``bmq_due`` themselves and need no second queue.
-:func:`check` asks a broker whether a waiting queue can keep what waits, :func:`watch` goes on asking.
+:func:`check` asks a broker whether a waiting queue can keep what waits, :func:`watch` goes on asking, and
+:func:`longest_delay` says for how long a message may wait.
 """
 
-from bmq.delays._check import check, watch
+from bmq.delays._check import check, longest_delay, watch
 from bmq.delays._due import DueMessages
 from bmq.delays._mover import Mover
 
-__all__ = ["DueMessages", "Mover", "check", "watch"]
+__all__ = ["DueMessages", "Mover", "check", "longest_delay", "watch"]

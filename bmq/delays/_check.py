@@ -9,12 +9,35 @@ from datetime import UTC, datetime
 from bmq.admin.client import Admin
 from bmq.errors import AdminError, Error
 
-__all__ = ["check", "watch"]
+__all__ = ["check", "longest_delay", "watch"]
 
 logger = logging.getLogger("bmq.delays")
 
 # From this part of a limit on, it is mentioned.
 _NEARLY = 0.8
+
+
+async def longest_delay(admin: Admin, uri: str) -> float | None:
+    """Ask the broker for how long a message may wait in a queue.
+
+    What a session that posts with delays is given as its ``longest_delay``.
+
+    Args:
+        admin: asks the broker.
+        uri: the waiting queue; it need not be there yet.
+
+    Returns:
+        The ``messageTtl`` of its domain, in seconds; None if the broker does not say it.
+
+    Raises:
+        AdminError: the broker does not know the domain.
+        ConnectionFailed, RequestTimeout: it did not answer.
+        InvalidURI: the URI is not legal.
+
+    Cancelling it changes nothing.
+    """
+    ttl = (await admin.domain(admin.queue(uri).domain)).configuration.get("messageTtl")
+    return float(ttl) if isinstance(ttl, int) else None
 
 
 async def check(admin: Admin, uri: str, *, longest: float | None = None) -> list[str]:
@@ -27,8 +50,9 @@ async def check(admin: Admin, uri: str, *, longest: float | None = None) -> list
 
     Returns:
         What is wrong, for people: messages that are deleted before they are due, because the domain's
-        ``messageTtl`` is shorter; a queue or a domain that will soon accept nothing more; a domain that is
-        not a priority domain. Nothing if all is well.
+        ``messageTtl`` is shorter, or after some movers have died, because it has ``maxDeliveryAttempts``; a
+        queue or a domain that will soon accept nothing more; a domain that is not a priority domain. Nothing
+        if all is well.
 
     Raises:
         AdminError: the broker does not tell.
@@ -50,6 +74,12 @@ async def check(admin: Admin, uri: str, *, longest: float | None = None) -> list
         problems.append(
             f"the broker deletes what has waited for {ttl} s (messageTtl of {queue.domain}): messages that "
             f"wait up to {longest:g} s are lost"
+        )
+    attempts = domain.configuration.get("maxDeliveryAttempts")
+    if isinstance(attempts, int) and attempts > 0:
+        problems.append(
+            f"the broker deletes what {attempts} movers have held that died (maxDeliveryAttempts of "
+            f"{queue.domain})"
         )
     try:
         page = await queue.messages(0, 1)

@@ -22,6 +22,10 @@ logger = logging.getLogger("bmq.delays")
 
 # Seconds after which the clock is looked at again: somebody may have set it.
 _LOOK_AT_THE_CLOCK = 1.0
+# How far ahead the horizon is at first, in seconds: what is due soon comes before what is due later.
+_FIRST_SPAN = 30.0
+# A horizon that is nearer than a message is so many seconds before it.
+_BEFORE = 0.001
 # So many times what may be held, and nothing more is asked for.
 _FAR_TOO_MUCH = 4.0
 
@@ -36,14 +40,15 @@ class DueMessages:
                 message.confirm()
 
     The broker keeps what is due later: the subscription is ``bmq_due <= HORIZON``, and the horizon moves on.
-    A broker evaluates it anew for everything that waits when it moves, so it is up to ``lookahead`` seconds
-    ahead, and moves after half of that. What is due until then is held here, unconfirmed, at most
-    ``max_held`` messages and ``max_held_bytes``; when that is reached, the horizon draws nearer, down to
-    ``tick``. A message without ``bmq_due`` is due at once.
+    A broker evaluates it anew for everything that waits when it moves, so it moves seldom: it is 30 seconds
+    ahead at first, twice as far each time as long as little is held, up to ``lookahead``, and moves after
+    half of that. What is due until then is held here, unconfirmed, at most ``max_held`` messages and
+    ``max_held_bytes``; when that is reached, the horizon draws nearer than most of them, down to ``tick``. A
+    message without ``bmq_due`` is due at once.
 
-    Several readers of one queue share its messages: they have the same horizon, and who moves it first, which
-    chance decides, gets what has waited. What one of them holds, others get when it closes or its connection
-    is lost.
+    Several readers of one queue share its messages: those with the same horizon get them in turn, and of what
+    has waited the one gets more that moves its horizon first, which chance decides. What one of them holds,
+    others get when it closes or its connection is lost.
 
     Args:
         queue: open for reading, with ``default_subscription=False`` or nothing received from it yet.
@@ -61,7 +66,7 @@ class DueMessages:
         self,
         queue: Queue,
         *,
-        lookahead: float = 30.0,
+        lookahead: float = 3600.0,
         tick: float = 0.5,
         max_held: int = 10_000,
         max_held_bytes: int = 64 * 1024 * 1024,
@@ -77,8 +82,10 @@ class DueMessages:
         self._max_bytes = max_held_bytes
         self._clock = clock
         # How far ahead the horizon is set, and when it moves on.
-        self._span = lookahead
+        self._span = min(lookahead, max(tick, _FIRST_SPAN))
         self._move_at = 0.0
+        # So many times what may be held, and it moves at once.
+        self._at_once = 1.0
         self._moving: asyncio.Task[None] | None = None
         self._consumer: Consumer = queue.subscribe(
             _until(self._next_horizon(clock())),
@@ -189,8 +196,8 @@ class DueMessages:
             for message in batch:
                 if message.guid not in self._guids:  # else it was delivered again
                     self._hold(message, _due(message))
-            if self._full() and self._span > self._tick:
-                self._move_at = now
+            if self._part() >= self._at_once:
+                self._move_at = min(self._move_at, now)
 
     def _hold(self, message: Message, due: float) -> None:
         self._number += 1
@@ -204,23 +211,33 @@ class DueMessages:
         self._bytes -= len(message.raw)
         return message
 
-    def _full(self, part: float = 1.0) -> bool:
-        return len(self._held) >= part * self._max_held or self._bytes >= part * self._max_bytes
+    def _part(self) -> float:
+        """How much is held, as a part of what may be."""
+        return max(len(self._held) / self._max_held, self._bytes / self._max_bytes)
 
     def _move(self, now: float) -> None:
         """Move the horizon on."""
-        if self._full():
-            self._span = self._tick
-        elif self._full(0.5):
-            self._span = max(self._tick, self._span / 2)
-        elif not self._full(0.25):
-            self._span = min(self._lookahead, self._span * 2)
-        horizon = self._next_horizon(now)
+        part = self._part()
         # What is long due waits for whoever takes it from here: nothing more until it is taken. Nor when very
         # much was put off: each move lets the broker deliver as much as may be held once more.
         behind = self._held and self._held[0][0] < now - self._tick
-        if not behind and not self._full(_FAR_TOO_MUCH) and (self._moving is None or self._moving.done()):
-            self._moving = asyncio.create_task(self._configure(horizon), name="horizon")
+        if behind or part >= _FAR_TOO_MUCH or (self._moving is not None and not self._moving.done()):
+            self._move_at = now + self._tick
+            return
+        if part >= 1:
+            # Nearer than three in four of what is held. The broker may deliver as much again: it is not asked
+            # anew for every batch of that.
+            self._at_once = int(part) + 1.0
+            nearest = heapq.nsmallest(len(self._held) // 4 + 1, self._held)
+            self._span = nearest[-1][0] - now - _BEFORE
+        else:
+            self._at_once = 1.0
+            if part >= 0.5:
+                self._span /= 2
+            elif part < 0.25:
+                self._span *= 2
+        self._span = min(max(self._span, self._tick), self._lookahead)
+        self._moving = asyncio.create_task(self._configure(self._next_horizon(now)), name="horizon")
 
     def _next_horizon(self, now: float) -> float:
         """Return the horizon from now on, and note until when.

@@ -16,6 +16,7 @@ from bmq.conventions import DESTINATION, DUE, WAITING_SUFFIX, derived_guid
 from bmq.delays._check import watch
 from bmq.delays._due import DueMessages
 from bmq.errors import (
+    AckStatus,
     BufferFull,
     Error,
     InvalidPayload,
@@ -33,7 +34,9 @@ __all__ = ["Mover"]
 logger = logging.getLogger("bmq.delays")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
-_REFUSED = 5.0
+# What was refused alone is tried again after so many seconds; sooner where the broker does not know why, as
+# it says while its cluster changes.
+_REFUSED, _UNSURE = 5.0, 1.0
 _ROOM = 0.01
 
 
@@ -78,7 +81,7 @@ class Mover:
         admin: Admin | None = None,
         longest: float | None = None,
         grace: float = 5.0,
-        lookahead: float = 30.0,
+        lookahead: float = 3600.0,
         tick: float = 0.5,
         max_held: int = 10_000,
         max_held_bytes: int = 64 * 1024 * 1024,
@@ -222,11 +225,18 @@ class Mover:
             message.confirm()
         elif isinstance(error, Error):
             if isinstance(error, PostError) and not error.retryable:
-                # This message alone. A broker says UNKNOWN while its cluster changes: that is no final no.
-                self._due.put_off(message, self._clock() + _REFUSED)
-                logger.warning("%s; again in %g s", error, _REFUSED)
+                self._refused(message, output, error)
             else:
                 self._later(message, output, error)
+
+    def _refused(self, message: Message, output: _Output, error: PostError) -> None:
+        """Try this message again, and hold up no others."""
+        now = self._clock()
+        pause = _UNSURE if error.status is AckStatus.UNKNOWN else _REFUSED
+        self._due.put_off(message, now + pause)
+        if now >= output.quiet_until:
+            output.quiet_until = now + _REFUSED
+            logger.warning("%s; again in %g s, and so with others like it", error, pause)
 
     def _later(self, message: Message, output: _Output, error: Error) -> None:
         """Try again later: what has failed for one message would fail for the others."""
@@ -260,11 +270,13 @@ class _Output:
         uri: the queue.
         failures: how often it failed since it last took a message.
         until: when the next attempt is made.
+        quiet_until: until when messages that are refused alone are not mentioned.
     """
 
-    __slots__ = ("failures", "until", "uri")
+    __slots__ = ("failures", "quiet_until", "until", "uri")
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self.failures = 0
         self.until = 0.0
+        self.quiet_until = 0.0

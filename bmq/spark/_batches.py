@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any, cast
 
-from bmq.errors import InvalidPayload, InvalidProperty
+from bmq.errors import InvalidPayload, InvalidProperty, UsageError
 from bmq.spark._arrow import RecordBatch, pa
 from bmq.spark._columns import SCALARS, Columns, check_there
 from bmq.wire.constants import MAX_APPLICATION_DATA, PropertyType
@@ -73,6 +74,8 @@ class RowColumns:
     def _column(self, name: str, values: list[Any], first: int) -> Any:
         if name == self._columns.value:
             return self._payload(values, first)
+        if name == self._columns.not_before and name not in self._columns.properties:
+            return self._times(values, first)
         return self._array(name, values, self._types.get(name), first)
 
     def _payload(self, values: list[Any], first: int) -> Any:
@@ -90,6 +93,17 @@ class RowColumns:
             f"{type(values[at]).__name__}; a payload is 1 byte to {MAX_APPLICATION_DATA:,} bytes of string "
             "or binary: filter such rows out before"
         )
+
+    def _times(self, values: list[Any], first: int) -> Any:
+        """Make a column of seconds since 1970; a datetime without a time zone is local, as in Spark."""
+        seconds = [each.timestamp() if isinstance(each, datetime) else each for each in values]
+        try:
+            return pa.array(seconds, pa.float64())
+        except pa.ArrowInvalid:
+            at = next(at for at, each in enumerate(seconds) if not isinstance(each, int | float | None))
+            raise UsageError(
+                f"{self._name_row(first + at)}: {values[at]!r} is no time: a datetime, or seconds since 1970"
+            ) from None
 
     def _array(self, name: str, values: list[Any], kind: Any, first: int) -> Any:
         found = set(map(type, values)) - {type(None)}

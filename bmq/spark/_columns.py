@@ -34,6 +34,9 @@ PROPERTY_TYPES = {
 #: What a property may be, for errors.
 SCALARS = "boolean, byte, short, int, bigint, string or binary"
 _TEXT = ("string", "varchar", "char")
+#: Spark's types of a key, and of a time.
+KEYS = (*_TEXT, "binary", "byte", "short", "integer", "long")
+TIMES = ("timestamp", "short", "integer", "long", "float", "double")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,16 +49,21 @@ class Columns:
             become one each.
         queue: the column with each row's target queue; "" when all go to one.
         id: the column with each row's id, for ``guidMode=id``; "" for none.
+        key: the column with each row's key for consumer groups; "" for none.
+        not_before: the column that says when each row's message is due; "" for none.
     """
 
     value: str = "value"
     properties: tuple[str, ...] = ()
     queue: str = ""
     id: str = ""
+    key: str = ""
+    not_before: str = ""
 
     def named(self) -> list[str]:
         """Every column that is used."""
-        return [name for name in (self.value, *self.properties, self.queue, self.id) if name]
+        single = (self.queue, self.id, self.key, self.not_before)
+        return [name for name in (self.value, *self.properties, *single) if name]
 
 
 def check_columns(schema: StructType, columns: Columns) -> dict[str, Any]:
@@ -81,6 +89,16 @@ def check_columns(schema: StructType, columns: Columns) -> dict[str, Any]:
     if columns.id and there[columns.id].typeName() not in PROPERTY_TYPES:
         raise UsageError(
             f"column {columns.id!r} is of type {there[columns.id].simpleString()}; an id is {SCALARS}"
+        )
+    if columns.key and there[columns.key].typeName() not in KEYS:
+        raise UsageError(
+            f"column {columns.key!r} is of type {there[columns.key].simpleString()}; a key is string, binary "
+            "or an integer"
+        )
+    if columns.not_before and there[columns.not_before].typeName() not in TIMES:
+        raise UsageError(
+            f"column {columns.not_before!r} is of type {there[columns.not_before].simpleString()}; when a "
+            "message is due is a timestamp, or a number of seconds since 1970"
         )
     return {name: _property_type(name, there[name]) for name in columns.properties}
 

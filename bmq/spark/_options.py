@@ -135,6 +135,20 @@ WRITE_OPTIONS = (
     Option("queueColumn", str, "queue", "the column with each row's target queue"),
     Option("idColumn", str, "id", "the column with each row's id"),
     Option(
+        "keyColumn",
+        str,
+        "",
+        "the column with each row's key for [groups](groups.md): string, binary or an integer; it becomes the "
+        "property `bmq_bucket`",
+    ),
+    Option(
+        "notBeforeColumn",
+        str,
+        "",
+        "the column that says when each message is due: a timestamp, or seconds since 1970; such a message is "
+        "posted to the [waiting queue](delays.md), one with null at once",
+    ),
+    Option(
         "guidMode",
         str,
         None,
@@ -282,6 +296,8 @@ def sink_settings(options: Options, names: Sequence[str]) -> SinkSettings:
         properties=properties,
         queue="" if options["queue"] else queue_column,
         id=optional("idColumn"),
+        key=options["keyColumn"],
+        not_before=options["notBeforeColumn"],
     )
     unknown = [name for name in names if name not in {*columns.named(), queue_column}]
     if unknown:
@@ -289,7 +305,8 @@ def sink_settings(options: Options, names: Sequence[str]) -> SinkSettings:
             f"column {', '.join(map(repr, unknown))} is of no use to a queue; there are: "
             f"{options['valueColumn']!r} (the payload), 'properties' (a map or struct), "
             f"{options['queueColumn']!r} (the target) and {options['idColumn']!r} (see guidMode). Name "
-            "columns that are to be properties in the option propertyColumns, and drop the others"
+            "columns that are to be properties in the option propertyColumns (or in keyColumn, or "
+            "notBeforeColumn), and drop the others"
         )
     return SinkSettings(
         connection=connection(

@@ -120,6 +120,8 @@ def write_partition(
     properties: Sequence[str] = (),
     queue_column: str = "",
     id_column: str = "",
+    key_column: str = "",
+    not_before_column: str = "",
     guid_mode: str | None = None,
     job_id: str = "",
     write_name: str = "",
@@ -178,6 +180,12 @@ def write_partition(
             property.
         queue_column: the column with each row's target queue, instead of ``queue``.
         id_column: the column with each row's id.
+        key_column: the column with each row's key: messages of one key go to one member of a consumer group,
+            see :meth:`bmq.Queue.group`. It becomes the property ``bmq_bucket``; null is no key.
+        not_before_column: the column that says when each row's message is due: a timestamp, or seconds since
+            1970. Such a message is posted to the waiting queue of its target, ``bmq://DOMAIN/NAME.delayed``;
+            one with null to the target. A delay from now would differ when a task is repeated, and so would
+            the GUID: compute the time in the DataFrame.
         guid_mode: ``content``, ``id`` or ``random``; by default ``id`` with an id column, else ``content``.
         job_id: names the job in GUIDs, so that a job that is run again adds nothing. Without it every call of
             write_partition, and every action it is used in, is a job of its own.
@@ -205,7 +213,14 @@ def write_partition(
         RequestTimeout: no outcome in time.
     """
     named = tuple([properties] if isinstance(properties, str) else properties)
-    columns = Columns(value=value, properties=named, queue="" if queue else queue_column, id=id_column)
+    columns = Columns(
+        value=value,
+        properties=named,
+        queue="" if queue else queue_column,
+        id=id_column,
+        key=key_column,
+        not_before=not_before_column,
+    )
     settings = SinkSettings(
         connection=ConnectionSettings(
             broker=broker,

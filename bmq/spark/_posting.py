@@ -20,11 +20,13 @@ import numpy as np
 from bmq._backoff import backoff
 from bmq.client.message import FailedPost, PostReport
 from bmq.client.queue import Queue
+from bmq.conventions import BUCKET, DESTINATION, DUE, waiting_queue
 from bmq.errors import AckStatus, Error, PostError, RequestTimeout, UsageError
 from bmq.spark._arrow import RecordBatch, pa
 from bmq.spark._batches import spread_maps
 from bmq.spark._columns import Columns, check_queue
 from bmq.spark._guids import GuidMaker, GuidMode, guid_maker
+from bmq.spark._keys import bucket_column, due_column
 from bmq.spark._portal import ConnectionSettings, Lease, Portal, portal
 from bmq.spark._summary import PartitionReport
 
@@ -76,6 +78,10 @@ class SinkSettings:
             check_queue(self.queue)
         if not self.queue and not self.columns.queue:
             raise UsageError("no target: name a queue (bmq://DOMAIN/QUEUE), or the column that has it")
+        taken = {BUCKET} if self.columns.key else set[str]()
+        taken |= {DUE, DESTINATION} if self.columns.not_before else set[str]()
+        if twice := taken.intersection(self.columns.properties):
+            raise UsageError(f"{', '.join(sorted(twice))}: made of another column, and a property column too")
         if self.guid_mode is GuidMode.ID and not self.columns.id:
             raise UsageError("guidMode=id needs an id column")
 
@@ -161,7 +167,8 @@ class _Partition:
             report.rows += whole.num_rows
             for batch in spread_maps(whole, self._settings.columns.properties, first, name_row):
                 for uri, rows, positions in self._by_queue(batch, first):
-                    self._encode(uri, rows, positions)
+                    for where, those, at in self._by_time(uri, rows, positions):
+                        self._encode(where, those, at)
                 first += batch.num_rows
         while self._flight:
             self._land()
@@ -181,6 +188,28 @@ class _Partition:
             rows.setdefault(uri, []).append(at)
         for uri, numbers in rows.items():
             yield uri, batch.take(pa.array(numbers)), [positions[at] for at in numbers]
+
+    def _by_time(
+        self, uri: str, batch: RecordBatch, positions: Sequence[int]
+    ) -> Iterator[tuple[str, RecordBatch, Sequence[int]]]:
+        """Part rows into those posted at once and those that wait; add what their columns say."""
+        columns = self._settings.columns
+        if columns.key:
+            keys = batch.column(batch.schema.get_field_index(columns.key))
+            batch = batch.append_column(BUCKET, bucket_column(keys))
+        if not columns.not_before:
+            yield uri, batch, positions
+            return
+        due = due_column(batch.column(batch.schema.get_field_index(columns.not_before)))
+        if due.null_count:
+            now = np.flatnonzero(np.asarray(due.is_null()))
+            yield uri, batch.take(pa.array(now)), [positions[at] for at in now]
+        if due.null_count < len(due):
+            self._check(uri, positions[0])
+            later = np.flatnonzero(np.asarray(due.is_valid()))
+            rows = batch.append_column(DUE, due).take(pa.array(later))
+            rows = rows.append_column(DESTINATION, pa.array([uri] * len(later), pa.string()))
+            yield waiting_queue(uri), rows, [positions[at] for at in later]
 
     def _encode(self, uri: str, batch: RecordBatch, positions: Sequence[int]) -> None:
         """Encode rows for one queue and hand them to the loop, slice by slice."""
@@ -202,11 +231,13 @@ class _Partition:
                 positions = [positions[at] for at in keep]
                 guid = _Taker(np.frombuffer(b"".join(each for each in made if each is not None), "V16"))
         columns = settings.columns
+        added = [name for name in (BUCKET, DUE, DESTINATION) if name in batch.schema.names]
+        added = [name for name in added if name not in columns.properties]
         start = 0
         for posts in self._queues[uri].encode_table(
             batch,
             value=columns.value,
-            properties=columns.properties,
+            properties=(*columns.properties, *added),
             guid=guid,
             name_row=lambda at: name_row(positions[at]),
         ):
@@ -233,13 +264,17 @@ class _Partition:
             ) from None
 
     def _maker(self, uri: str, row: int) -> GuidMaker:
+        self._check(uri, row)
+        settings, scope = self._settings, self._scope
+        what = (scope.job, str(scope.partition), settings.write_name)
+        return guid_maker(settings.guid_mode, uri, what)
+
+    @staticmethod
+    def _check(uri: str, row: int) -> None:
         try:
             check_queue(uri)
         except UsageError as error:
             raise type(error)(f"{name_row(row)}: {error}") from None
-        settings, scope = self._settings, self._scope
-        what = (scope.job, str(scope.partition), settings.write_name)
-        return guid_maker(settings.guid_mode, uri, what)
 
     # on the loop
 

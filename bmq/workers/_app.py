@@ -457,7 +457,7 @@ class App:
         queue: str,
         *,
         longest: float | None = None,
-        lookahead: float = 30.0,
+        lookahead: float = 3600.0,
         max_held: int = 10_000,
         max_held_bytes: int = 64 * 1024 * 1024,
     ) -> None:
@@ -470,7 +470,7 @@ class App:
             queue: the URI of the waiting queue, ``bmq://DOMAIN/NAME.delayed`` unless the producers say
                 otherwise.
             longest: seconds that messages may have to wait, to be compared with what the broker keeps.
-            lookahead: seconds before it is due that a message is taken from the broker and held here.
+            lookahead: seconds before it is due that a message is taken from the broker and held here, at most.
             max_held: how many messages are held.
             max_held_bytes: how many bytes of them.
 

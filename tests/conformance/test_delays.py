@@ -15,7 +15,7 @@ import pytest
 import bmq
 import bmq.admin
 from bmq.conventions import derived_guid, waiting_queue
-from bmq.delays import DueMessages, Mover, check
+from bmq.delays import DueMessages, Mover, check, longest_delay
 from bmq.testing import FaultProxy
 from tests.conformance.conftest import HasUri
 from tests.waiting import eventually
@@ -112,6 +112,21 @@ async def test_times_that_are_none(queue: bmq.Queue, wrong: dict[str, Any], why:
         await queue.post(b"x", **wrong)
 
 
+async def test_nothing_waits_for_longer_than_the_broker_keeps_it(
+    bmq_connect: Connect, bmq_broker: HasUri, bmq_new_queue_uri: NewUri
+) -> None:
+    uri = bmq_new_queue_uri("bmq.test.ttl.priority")
+    async with bmq.admin.connect(bmq_broker.uri) as admin:
+        session = await bmq_connect(longest_delay=await longest_delay(admin, waiting_queue(uri)))
+    queue = await session.open_queue(uri, write=True)
+    for wrong in ({"delay": 2.1}, {"not_before": time.time() + 60}):
+        with pytest.raises(bmq.UsageError, match=r"longest_delay is 2 s"):
+            await queue.post(b"x", **wrong)
+    await queue.post(b"x", delay=2)
+    with pytest.raises(bmq.UsageError, match="longest_delay"):
+        await bmq_connect(longest_delay=-1)
+
+
 async def test_what_is_due_later_waits_in_the_broker(
     bmq_session: bmq.Session, bmq_connect: Connect, queue: bmq.Queue
 ) -> None:
@@ -128,6 +143,69 @@ async def test_what_is_due_later_waits_in_the_broker(
             assert (await queue.receive(timeout=10)).data == b"%d" % hours
             assert mover.held <= 1
     assert queue.receive_nowait() is None
+
+
+async def test_the_broker_is_asked_seldom(
+    bmq_connect: Connect, queue: bmq.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every move of the horizon has it evaluate all that waits: four hours of nothing due are some moves."""
+    await queue.post(b"tomorrow", delay=86_400)
+    moves: list[float] = []
+    configure = bmq.Consumer.configure
+
+    async def counted(self: bmq.Consumer, *arguments: Any, **options: Any) -> None:
+        moves.append(clock.ahead)
+        await configure(self, *arguments, **options)
+
+    monkeypatch.setattr(bmq.Consumer, "configure", counted)
+    clock = Clock()
+    clock.ahead = 15 - time.time() % 15  # where the horizon has just moved
+    async with moving(await bmq_connect(), queue.uri, clock=clock) as mover:
+        while clock.ahead < 4 * 3600:
+            clock.ahead += 120
+            await queue.post(b"x", delay=clock.ahead)
+            message = await queue.receive(timeout=10)
+            assert message.data == b"x"
+            message.confirm()
+        assert mover.held == 0
+    assert 5 <= len(moves) <= 20
+    assert sum(ahead > 3600 for ahead in moves) <= 8
+
+
+async def test_many_that_are_due_at_one_time_later(
+    bmq_connect: Connect, queue: bmq.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than may be held: the horizon stays before them, and is not moved again and again."""
+    moves = 0
+    configure = bmq.Consumer.configure
+
+    async def counted(self: bmq.Consumer, *arguments: Any, **options: Any) -> None:
+        nonlocal moves
+        moves += 1
+        await configure(self, *arguments, **options)
+
+    monkeypatch.setattr(bmq.Consumer, "configure", counted)
+    clock = Clock()
+    clock.ahead = 30 - time.time() % 30 + 1
+    due = clock() + 20
+    for number in range(40):
+        await queue.post(b"%d" % number, not_before=due)
+    async with moving(await bmq_connect(), queue.uri, clock=clock, max_held=10, tick=0.1) as mover:
+        await eventually(lambda: mover.held == 10, 20)
+        for _ in range(20):
+            await queue.post(b"soon", not_before=clock() + 0.1)
+            message = await queue.receive(timeout=10)
+            assert message.data == b"soon"
+            message.confirm()
+        assert mover.held <= 20
+        assert moves <= 10
+        clock.ahead += 20
+        found: list[bytes] = []
+        while len(found) < 40:
+            message = await queue.receive(timeout=20)
+            found.append(message.data)
+            message.confirm()
+    assert sorted(found, key=int) == [b"%d" % number for number in range(40)]
 
 
 async def test_several_movers_share_the_work(
@@ -298,12 +376,17 @@ async def test_what_is_wrong_with_a_queue_is_told(
         good = bmq_new_queue_uri()
         await bmq_session.open_queue(good, write=True)
         assert await check(admin, good, longest=10) == []
+        longest = await longest_delay(admin, good)
+        assert longest is not None
+        assert await check(admin, good, longest=longest) == []
         (problem,) = await check(admin, good, longest=10_000_000)
         assert "10000000" in problem or "1e+07" in problem
         assert "messageTtl" in problem
         small = await bmq_session.open_queue(bmq_new_queue_uri(SMALL), write=True)
         await small.post_many([b"x"] * 8)
         assert any("8 of 10 messages" in problem for problem in await check(admin, small.uri))
+        (problem,) = await check(admin, bmq_new_queue_uri("bmq.test.rda.priority"))
+        assert "3 movers" in problem
         (problem,) = await check(admin, bmq_new_queue_uri("bmq.test.mem.fanout"))
         assert "priority domain" in problem
         short = await bmq_session.open_queue(bmq_new_queue_uri("bmq.test.ttl.priority"), write=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import resource
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark import cloudpickle
 from pyspark.sql import Row
 from pyspark.sql.datasource import CaseInsensitiveDict
@@ -19,6 +23,7 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     DataType,
+    DoubleType,
     IntegerType,
     LongType,
     MapType,
@@ -29,8 +34,13 @@ from pyspark.sql.types import (
 )
 
 import bmq
+from bmq.conventions import waiting_queue
+from bmq.delays import Mover
 from bmq.spark import BmqDataSource
+from bmq.spark._keys import bucket_column, due_column
+from bmq.wire.keys import key_bucket
 from tests.spark.brokers import DOMAIN, BrokerThread
+from tests.waiting import eventually
 from tests.workers.test_dead_letters import post_bytes
 
 
@@ -188,6 +198,88 @@ def test_a_key_that_is_no_name_is_refused_with_its_row(broker: BrokerThread, que
         writer.write(iter([batch]))
 
 
+def test_messages_of_a_key_stay_together(broker: BrokerThread, queue: str) -> None:
+    """In the bucket that ``post(key=...)`` puts them into; null is no key."""
+    keys = pa.array(["order-17", "", None, "Größe", "x" * 1000])
+    batch = pa.RecordBatch.from_arrays([pa.array(list("abcde")), keys], names=["value", "k"])
+    schema = struct(value=StringType(), k=StringType())
+    source(broker=broker.uri, queue=queue, keyColumn="k").writer(schema, False).write(iter([batch]))
+    got = broker.drain(queue, expect=5)
+    assert [m.properties.get("bmq_bucket") for m in got[:4]] == [446481201, 0, None, 610058474]
+    assert "k" not in got[0].properties
+
+    async def by_hand() -> None:
+        async with bmq.connect(broker.uri) as session:
+            await (await session.open_queue(queue, write=True)).post(b"e", key="x" * 1000)
+
+    asyncio.run(by_hand())
+    (other,) = broker.drain(queue, expect=1)
+    assert dict(other.properties) == dict(got[4].properties)
+
+
+@pytest.mark.parametrize("unit", ["timestamp", "seconds"])
+def test_what_is_due_later_waits(broker: BrokerThread, queue: str, unit: str) -> None:
+    """A mover passes it on to the queue that it was written to, as it was; null is at once."""
+    # Halves of a millisecond are rounded up: never early.
+    due = round(time.time() * 1000) + 300.5
+    times = [due / 1000, None]
+    column = (
+        pa.array([None if each is None else int(each * 1e6) for each in times], pa.timestamp("us", "UTC"))
+        if unit == "timestamp"
+        else pa.array(times)
+    )
+    arrays = [pa.array(["later", "now"]), pa.array([queue, queue]), column, pa.array([7, 8])]
+    batch = pa.RecordBatch.from_arrays(arrays, names=["value", "queue", "at", "k"])
+    kind = TimestampType() if unit == "timestamp" else DoubleType()
+    schema = struct(value=StringType(), queue=StringType(), at=kind, k=LongType())
+    options = {"broker": broker.uri, "notBeforeColumn": "at", "keyColumn": "k", "propertyColumns": "k"}
+    writer = source(**options).writer(schema, False)
+    for _ in range(2):  # a task that is repeated makes the same GUIDs
+        writer.write(iter([batch]))
+    (now,) = broker.drain(queue, expect=1)
+    assert (now.data, now.properties["k"]) == (b"now", 8)
+
+    async def move() -> float:
+        async with bmq.connect(broker.uri) as session:
+            waiting = await session.open_queue(waiting_queue(queue), read=True, default_subscription=False)
+            mover = Mover(waiting)
+            moving = asyncio.create_task(mover.run())
+            await eventually(lambda: mover.moved > 0, 20)
+            arrived = time.time()
+            moving.cancel()
+            return arrived
+
+    assert asyncio.run(move()) * 1000 >= due
+    (later,) = broker.drain(queue, expect=1)
+    assert (later.data, later.properties["bmq_due"]) == (b"later", int(due + 0.5))
+    assert set(later.properties) == {"bmq_due", "bmq_bucket", "k"}
+
+
+@given(st.lists(st.none() | st.text(max_size=60)), st.lists(st.none() | st.binary(max_size=60)))
+def test_buckets_of_columns_are_those_of_keys(texts: list[str | None], blobs: list[bytes | None]) -> None:
+    for keys in (pa.array(texts, pa.string()), pa.array(blobs, pa.binary())):
+        expected = [None if key is None else key_bucket(key) for key in keys.to_pylist()]
+        wide = pa.large_string() if pa.types.is_string(keys.type) else pa.large_binary()
+        for stored in (keys, keys.cast(wide), keys.dictionary_encode()):
+            assert bucket_column(stored).to_pylist() == expected
+        assert bucket_column(keys.slice(1)).to_pylist() == expected[1:]
+
+
+@given(st.lists(st.none() | st.integers(-(2**63), 2**63 - 1)))
+def test_buckets_of_integers(keys: list[int | None]) -> None:
+    expected = [None if key is None else key_bucket(key) for key in keys]
+    assert bucket_column(pa.array(keys, pa.int64())).to_pylist() == expected
+
+
+def test_what_is_no_key_and_no_time() -> None:
+    with pytest.raises(bmq.UsageError, match="not double"):
+        bucket_column(pa.array([1.5]))
+    with pytest.raises(bmq.UsageError, match="not string"):
+        due_column(pa.array(["tomorrow"]))
+    with pytest.raises(bmq.UsageError, match="not finite"):
+        due_column(pa.array([float("nan")]))
+
+
 @pytest.mark.parametrize(
     ("options", "schema", "text"),
     [
@@ -203,6 +295,22 @@ def test_a_key_that_is_no_name_is_refused_with_its_row(broker: BrokerThread, que
         ),
         ({"guidMode": "id"}, struct(value=StringType()), "guidMode=id needs an id column"),
         ({"queue": ""}, struct(value=StringType()), "name a queue"),
+        (
+            {"keyColumn": "k"},
+            struct(value=StringType(), k=DoubleType()),
+            "column 'k' is of type double; a key is string, binary or an integer",
+        ),
+        ({"keyColumn": "k"}, struct(value=StringType()), "no column 'k'"),
+        (
+            {"notBeforeColumn": "at"},
+            struct(value=StringType(), at=StringType()),
+            "column 'at' is of type string; when a message is due is a timestamp",
+        ),
+        (
+            {"keyColumn": "k", "propertyColumns": "bmq_bucket"},
+            struct(value=StringType(), k=StringType(), bmq_bucket=IntegerType()),
+            "bmq_bucket: made of another column",
+        ),
     ],
 )
 def test_what_cannot_be_written_is_refused_before_the_job(

@@ -7,6 +7,7 @@ import itertools
 import random
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -59,6 +60,25 @@ def test_rows_become_messages_with_properties(broker: BrokerThread, queue: str) 
     assert [m.data for m in messages] == [f"order {n}".encode() for n in range(2500)]
     assert dict(messages[0].properties) == {"CustomerId": 0}  # null is an absent property
     assert dict(messages[1].properties) == {"CustomerId": 1, "OrderType": "EXPRESS"}
+
+
+def test_keys_and_times_of_rows(broker: BrokerThread, queue: str) -> None:
+    """A datetime without a time zone is local, as in Spark."""
+    at = datetime(2001, 9, 9, 1, 46, 40)
+    rows = [Row(body="a", k=17, at=at), Row(body="b", k=b"order-17", at=at.astimezone(UTC))]
+    rows += [Row(body="c", k="17", at=1e9), Row(body="d", k=None, at=None)]
+    columns = {"properties": [], "key_column": "k", "not_before_column": "at"}
+    for row in rows:
+        sink(broker, queue, **columns)(iter([row]))
+    (now,) = broker.drain(queue, expect=1)
+    assert (now.data, dict(now.properties)) == (b"d", {})
+    later = broker.drain(f"{queue}.delayed", expect=3)
+    assert [m.properties["bmq_bucket"] for m in later] == [1185206396, 446481201, 1185206396]
+    local = int(at.timestamp() * 1000)
+    assert [m.properties["bmq_due"] for m in later] == [local, local, 10**12]
+    assert {m.properties["bmq_destination"] for m in later} == {queue}
+    with pytest.raises(bmq.UsageError, match="row 0 of the partition: 'soon' is no time"):
+        sink(broker, queue, **columns)(iter([Row(body="x", k=None, at="soon")]))
 
 
 def test_a_schema_keeps_the_types_of_columns(broker: BrokerThread, queue: str) -> None:

@@ -1,0 +1,109 @@
+"""Columns that become properties of other names: the bucket of a key, and when a message is due."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bmq.errors import UsageError
+from bmq.spark._arrow import pa
+from bmq.wire.keys import key_bucket
+
+__all__ = ["bucket_column", "due_column"]
+
+_POLYNOMIAL = 0x82F63B78
+# Longer keys than this are cheaper one by one, in C.
+_LONG = 40
+
+_TEXTS = (
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_string_view,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_binary_view,
+)
+_NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_null)
+
+
+def _table() -> np.ndarray[Any, np.dtype[np.uint32]]:
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = (table >> 1) ^ np.where(table & 1, np.uint32(_POLYNOMIAL), np.uint32(0))
+    return table
+
+
+_TABLE = _table()
+
+
+def bucket_column(keys: Any) -> Any:
+    """Return the property ``bmq_bucket`` of each row: the CRC-32C of its key, without the highest bit.
+
+    All rows take their n-th byte at once: for short keys that is three times as fast as one by one.
+
+    Args:
+        keys: an Arrow array of text, bytes or integers.
+
+    Returns:
+        An array of int32, null where the key is.
+
+    Raises:
+        UsageError: keys are of another type.
+    """
+    if pa.types.is_dictionary(keys.type):
+        keys = keys.dictionary_decode()
+    kind = keys.type
+    if pa.types.is_integer(kind) or pa.types.is_null(kind):
+        keys = keys.cast(pa.string())
+    elif not any(is_kind(kind) for is_kind in _TEXTS):
+        raise UsageError(f"a key is text, bytes or an integer, not {kind}")
+    if not pa.types.is_large_binary(kind):
+        keys = keys.cast(pa.large_binary())
+    _, offsets, data = keys.buffers()
+    count = len(keys)
+    ends = np.frombuffer(offsets, np.int64, count + 1, keys.offset * 8)
+    content = np.frombuffer(data if data is not None else b"", np.uint8)
+    lengths = np.diff(ends)
+    # Longest first: those that have an n-th byte are then the first so many.
+    order = np.argsort(-lengths, kind="stable")
+    starts, lengths = ends[:-1][order], lengths[order]
+    sums = np.full(count, 0xFFFFFFFF, np.uint32)
+    few = int(np.searchsorted(-lengths, -_LONG, "left"))
+    for at in range(int(lengths[few]) if few < count else 0):
+        rest = slice(few, int(np.searchsorted(-lengths, -at, "left")))
+        step = content[starts[rest] + at] ^ (sums[rest] & 0xFF)
+        sums[rest] = _TABLE[step] ^ (sums[rest] >> 8)
+    sums = ~sums & 0x7FFFFFFF
+    whole = memoryview(content)
+    for at in range(few):
+        sums[at] = key_bucket(bytes(whole[starts[at] : starts[at] + lengths[at]]))
+    buckets = np.empty(count, np.int32)
+    buckets[order] = sums.astype(np.int32)
+    return pa.array(buckets, mask=np.asarray(keys.is_null()))
+
+
+def due_column(times: Any) -> Any:
+    """Return the property ``bmq_due`` of each row: milliseconds since 1970, rounded up.
+
+    Args:
+        times: an Arrow array of timestamps, or of seconds since 1970.
+
+    Returns:
+        An array of int64, null where the time is.
+
+    Raises:
+        UsageError: they are of another type, or not finite.
+    """
+    kind = times.type
+    if pa.types.is_timestamp(kind):
+        whole = np.asarray(times.cast(pa.timestamp("us", kind.tz)).cast(pa.int64()).fill_null(0))
+        due = -(-whole // 1000)
+    elif not any(is_kind(kind) for is_kind in _NUMBERS):
+        raise UsageError(f"when a message is due is a timestamp or seconds since 1970, not {kind}")
+    else:
+        seconds = np.asarray(times.cast(pa.float64()).fill_null(0))
+        if not np.isfinite(seconds).all():
+            raise UsageError("a time that is not finite: a message is due at a time, or (null) at once")
+        due = np.ceil(seconds * 1000).astype(np.int64)
+    return pa.array(due, pa.int64(), mask=np.asarray(times.is_null()))
