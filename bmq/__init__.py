@@ -1,7 +1,8 @@
 """The asyncio client for BlazingMQ, in pure Python.
 
 ``bmq.connect`` starts everything. :mod:`bmq.events` has the session events, :mod:`bmq.errors` the errors,
-:mod:`bmq.broker` an embedded broker for tests, :mod:`bmq.admin` a broker's admin commands.
+:mod:`bmq.blocking` the same without asyncio, :mod:`bmq.broker` an embedded broker for tests,
+:mod:`bmq.admin` a broker's admin commands.
 """
 
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from bmq._version import __version__
 
 if TYPE_CHECKING:
     from bmq import admin as admin
+    from bmq import blocking as blocking
     from bmq import broker as broker
     from bmq import codecs as codecs
     from bmq import delays as delays
@@ -238,6 +240,7 @@ _NAMES = {
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = (
     "admin",
+    "blocking",
     "broker",
     "codecs",
     "delays",

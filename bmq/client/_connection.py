@@ -135,6 +135,11 @@ class Channel(asyncio.Protocol):
         if self._transport is None and receiver is not None:
             receiver.channel_lost(self, None)  # it was gone before
 
+    def fileno(self) -> int:
+        """The file descriptor; -1 once it is closed."""
+        raw = self._transport.get_extra_info("socket") if self._transport else None
+        return -1 if raw is None else int(raw.fileno())
+
     @property
     def write_buffer_size(self) -> int:
         """How many bytes wait to be taken by the operating system."""
@@ -469,6 +474,10 @@ class Connection:
             self._channel.abort()
 
     # figures
+
+    def fileno(self) -> int:
+        """The file descriptor of the connection; -1 while there is none."""
+        return self._channel.fileno() if self._channel else -1
 
     @property
     def write_buffer_size(self) -> int:

@@ -147,6 +147,15 @@ class Message:
         return ids.attempts_left if isinstance(ids, LimitedIds) else None
 
     @property
+    def stale(self) -> bool:
+        """Whether the connection it came over was lost since: unless it was confirmed, it is delivered again.
+
+        To this consumer or another one. Never for a broadcast queue, which delivers nothing twice.
+        """
+        queue = self._consumer.queue
+        return self._arrival[1] != queue._driver.received.losses and not queue._core.at_most_once
+
+    @property
     def age(self) -> float:
         """How long ago the message arrived here, in seconds."""
         return max(0.0, self._consumer._connection.now() - self._arrival[0])

@@ -362,6 +362,13 @@ class Session:
         """The interceptors it has, installed ones first."""
         return self._driver.hooks.interceptors
 
+    def fileno(self) -> int:
+        """Return the file descriptor of the connection; -1 while there is none.
+
+        For what must not inherit it; reading from it or writing to it breaks the session.
+        """
+        return self._driver.connection.fileno()
+
     def health(self) -> Health:
         """Return how the session is: ready, degraded and why, since when.
 

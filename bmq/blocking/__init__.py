@@ -1,0 +1,37 @@
+"""BlazingMQ without asyncio: for scripts, notebooks, and programs made of threads.
+
+::
+
+    with bmq.blocking.connect("tcp://localhost:30114") as session:
+        queue = session.open_queue("bmq://bmq.test.mem.priority/orders", read=True, write=True)
+        queue.post(b"one coffee", properties={"CustomerId": 1234})
+        for message in queue:
+            with message:
+                print(message.data)
+
+The names, arguments and errors are those of the asyncio API; what is awaited there returns when it is done
+here. The asyncio client runs in a thread of its own, which all sessions of the process share: it keeps
+connections alive whatever the program does. Any thread may use a session.
+"""
+
+from bmq.blocking._consumer import Consumer
+from bmq.blocking._group import Group
+from bmq.blocking._message import Message, MessageBatch, TypedMessage
+from bmq.blocking._posts import PostFuture
+from bmq.blocking._queue import Queue
+from bmq.blocking._session import Session, connect
+from bmq.blocking._typed import TypedConsumer, TypedQueue
+
+__all__ = [
+    "Consumer",
+    "Group",
+    "Message",
+    "MessageBatch",
+    "PostFuture",
+    "Queue",
+    "Session",
+    "TypedConsumer",
+    "TypedMessage",
+    "TypedQueue",
+    "connect",
+]

@@ -1,0 +1,149 @@
+"""Members of consumer groups for threads."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from bmq.blocking._line import following
+from bmq.blocking._message import Message
+from bmq.client.message import Message as _Message
+from bmq.groups import Group as _Group
+
+if TYPE_CHECKING:
+    from bmq.blocking._queue import Queue
+
+__all__ = ["Group", "in_a_thread"]
+
+
+def in_a_thread(hook: Callable[[int], Any]) -> Callable[[int], Any]:
+    """Let a hook take its time, and use the session, without holding up the event loop."""
+    if inspect.iscoroutinefunction(hook):
+        return hook
+
+    def called(bucket: int) -> Awaitable[Any]:
+        return asyncio.to_thread(hook, bucket)
+
+    return called
+
+
+class Group:
+    """A member of a consumer group, as :class:`bmq.groups.Group`.
+
+    Made by :meth:`Queue.group`; ``with`` makes it join.
+
+    Attributes:
+        queue: the queue.
+        key: the name of the property with the key, or None for the property ``bmq_bucket``.
+        buckets: how many buckets there are.
+        member: its name.
+        weight: its share beside the others'.
+    """
+
+    def __init__(self, queue: Queue, group: _Group) -> None:
+        self.queue = queue
+        self.key = group.key
+        self.buckets = group.buckets
+        self.member = group.member
+        self.weight = group.weight
+        self._group = group
+        self._portal = queue._portal
+        # What a thread was to get that was interrupted.
+        self._left: deque[_Message] = deque()
+
+    @property
+    def owned(self) -> frozenset[int]:
+        """The buckets whose messages come here, as :attr:`bmq.groups.Group.owned`."""
+        return self._portal.call(lambda: self._group.owned)
+
+    @property
+    def unconfirmed(self) -> dict[int, int]:
+        """How many messages of each bucket were handed out and are not confirmed, where there are any."""
+        return self._portal.call(lambda: self._group.unconfirmed)
+
+    @property
+    def closed(self) -> bool:
+        """Whether this member has left, or is leaving."""
+        return self._group.closed
+
+    def bucket_of(self, message: Message) -> int | None:
+        """Return the bucket of a message of this group; None for one without a key.
+
+        Raises:
+            UsageError: it came from elsewhere.
+        """
+        return self._group.bucket_of(message._message)
+
+    def __repr__(self) -> str:
+        return repr(self._group).replace("bmq.groups.Group", "bmq.blocking.Group")
+
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        async def take() -> _Message:
+            return self._left.popleft() if self._left else await anext(self._group)
+
+        return Message(self.queue, following(self._portal, take, self._left.appendleft))
+
+    def receive(self, timeout: float | None = None) -> Message:
+        """Wait for the next message, as :meth:`bmq.groups.Group.receive`.
+
+        Raises:
+            TimedOut: nothing arrived in time.
+            QueueClosed: this member has left, or the queue or the session was closed.
+            Exception: what ``load`` or ``drop`` raised; the group is of no use any more.
+
+        Interrupting it loses nothing.
+        """
+
+        async def take() -> _Message:
+            return self._left.popleft() if self._left else await self._group.receive(timeout)
+
+        return Message(self.queue, self._portal.run(take, undo=self._left.appendleft))
+
+    def receive_nowait(self) -> Message | None:
+        """Return the next message if one is there, else None, as :meth:`bmq.groups.Group.receive_nowait`.
+
+        Raises:
+            QueueClosed: this member has left, or the queue or the session was closed.
+            Exception: what ``load`` or ``drop`` raised.
+        """
+        message = self._portal.call(
+            lambda: self._left.popleft() if self._left else self._group.receive_nowait()
+        )
+        return None if message is None else Message(self.queue, message)
+
+    def open(self) -> Group:
+        """Join the group, as :meth:`bmq.groups.Group.open`; ``with`` does the same.
+
+        Raises:
+            ConfigureQueueError: the broker refused.
+            QueueClosed: the queue is closed.
+            RequestTimeout: no answer in time.
+            UsageError: the queue has other subscriptions, which would compete with the group's.
+        """
+        self._portal.run(self._group.open)
+        return self
+
+    def close(self) -> None:
+        """Leave the group, and close the queue, as :meth:`bmq.groups.Group.close`. Idempotent.
+
+        Raises:
+            RequestTimeout: the broker did not answer in time; the queue is closed all the same.
+            Exception: what ``drop`` raised.
+        """
+        if not self._portal.forked:
+            self._portal.run(self._group.close)
+
+    def __enter__(self) -> Group:
+        return self.open()
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,246 @@
+"""The event loop of this process's blocking sessions, in a thread of its own, and how others use it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import sys
+import threading
+from _thread import allocate_lock
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from bmq._loop import new_event_loop
+from bmq.errors import SessionClosed, UsageError
+
+__all__ = ["Portal", "current_portal", "forget_portal"]
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+logger = logging.getLogger("bmq.blocking")
+
+# Windows does not interrupt a thread that waits for a lock: there it looks for Ctrl-C this often, in seconds.
+_SLICE = 0.05 if sys.platform == "win32" else -1.0
+# How long the end of the process waits for the thread, in seconds.
+_AT_EXIT = 1.0
+
+
+class _Reply(Generic[T]):
+    """What one thread waits for, and the event loop gives it; nothing is cheaper to wait for than a lock."""
+
+    __slots__ = ("_answered", "_error", "_future", "_value")
+
+    _value: T
+
+    def __init__(self) -> None:
+        self._answered = allocate_lock()
+        self._answered.acquire()
+        self._error: BaseException | None = None
+        self._future: asyncio.Future[T] | None = None
+
+    # in the thread that waits
+
+    def wait(self) -> None:
+        """Wait for the answer; only the handler of a signal can raise here."""
+        while not self._answered.acquire(timeout=_SLICE):
+            pass
+
+    def result(self) -> T:
+        """Return what the event loop gave, or raise it."""
+        if self._error is None:
+            return self._value
+        error, self._error = self._error, None
+        try:
+            if isinstance(error, asyncio.CancelledError):
+                raise SessionClosed("the session is closed: the process ends") from error
+            raise error
+        finally:
+            del error  # its traceback refers to this frame
+
+    # in the event loop
+
+    def call(self, function: Callable[[], T]) -> None:
+        """Answer with what a function returns."""
+        try:
+            self._value = function()
+        except BaseException as error:
+            self._error = error
+        self._answered.release()
+
+    def begin(self, function: Callable[[], Awaitable[T]]) -> None:
+        """Answer with the result of a coroutine, or of a future."""
+        try:
+            awaitable = function()
+            if inspect.iscoroutine(awaitable):
+                self._future = asyncio.get_running_loop().create_task(self._run(awaitable))
+            else:
+                assert isinstance(awaitable, asyncio.Future)
+                self._future = awaitable
+                awaitable.add_done_callback(self._done)
+        except BaseException as error:
+            self._error = error
+            self._answered.release()
+
+    async def _run(self, awaitable: Awaitable[T]) -> T:
+        # Not in a callback of the task: that would be called a turn of the event loop later.
+        try:
+            self._value = await awaitable
+        except BaseException as error:
+            self._error = error
+        self._answered.release()
+        return self._value
+
+    def _done(self, future: asyncio.Future[T]) -> None:
+        try:
+            self._value = future.result()
+        except BaseException as error:
+            self._error = error
+        self._answered.release()
+
+    def cancel(self, undo: Callable[[T], object] | None) -> None:
+        """Nobody waits any more."""
+        if self._future is not None:
+            self._future.cancel()
+            self._future.add_done_callback(lambda _: self._unwanted(undo))
+
+    def _unwanted(self, undo: Callable[[T], object] | None) -> None:
+        if self._error is None and undo is not None:
+            undo(self._value)
+
+
+class Portal:
+    """An event loop in a daemon thread: uvloop's where it is installed.
+
+    It belongs to the process that made it. All blocking sessions of a process share one.
+    """
+
+    def __init__(self) -> None:
+        self.loop = new_event_loop()
+        self.forked = False
+        self._ended = False
+        self._kept: set[asyncio.Task[Any]] = set()
+        self._thread = threading.Thread(target=self._serve, name="bmq", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        while not self._ended:
+            try:
+                self.loop.run_forever()
+            except BaseException:
+                # on_event may raise SystemExit, which ends an event loop, but must not end this one.
+                logger.exception("a callback ended the event loop; it goes on")
+
+    def check(self) -> None:
+        """Raise unless this thread may wait for the event loop.
+
+        Raises:
+            UsageError: it may not.
+        """
+        if self.forked:
+            raise UsageError(
+                "a session belongs to the process that connected it, and this is another one, made by a "
+                "fork: bmq.blocking.connect() again here"
+            )
+        if threading.current_thread() is self._thread:
+            raise UsageError(
+                "this was called by the session's own thread (from on_event or an interceptor), which would "
+                "wait for itself: do it in another thread"
+            )
+        if self._ended:
+            raise SessionClosed("the session is closed: the process ends")
+
+    def soon(self, function: Callable[..., object], *args: object) -> None:
+        """Have the event loop call a function, and do not wait for it."""
+        try:
+            self.loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            pass  # it is closed: the process ends
+
+    def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Have the event loop call a function, and return what it returns.
+
+        Raises:
+            UsageError: see :meth:`check`.
+            BaseException: what the function raises.
+        """
+        self.check()
+        reply: _Reply[T] = _Reply()
+        self.loop.call_soon_threadsafe(reply.call, lambda: function(*args, **kwargs))
+        reply.wait()
+        return reply.result()
+
+    def run(
+        self,
+        function: Callable[[], Awaitable[T]],
+        *,
+        undo: Callable[[T], object] | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> T:
+        """Have the event loop run a coroutine, or wait for a future, and return the result.
+
+        A signal whose handler raises, as that of Ctrl-C does, ends the wait at once: the coroutine is
+        cancelled.
+
+        Args:
+            function: makes the coroutine or the future, in the event loop.
+            undo: called in the event loop with a result that was there already when the wait was ended.
+            meanwhile: called in this thread, before it waits.
+
+        Raises:
+            UsageError: see :meth:`check`.
+            BaseException: what the coroutine raises.
+        """
+        self.check()
+        reply: _Reply[T] = _Reply()
+        try:
+            self.loop.call_soon_threadsafe(reply.begin, function)
+            if meanwhile is not None:
+                meanwhile()
+            reply.wait()
+        except BaseException:
+            self.soon(reply.cancel, undo)
+            raise
+        return reply.result()
+
+    def keep(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Run a coroutine for which nobody waits; called in the event loop."""
+        task = self.loop.create_task(coroutine)
+        self._kept.add(task)
+        task.add_done_callback(self._seen)
+
+    def _seen(self, task: asyncio.Task[Any]) -> None:
+        self._kept.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    def end(self) -> None:
+        """End the thread; for the end of the process."""
+        self._ended = True
+        self.soon(self.loop.stop)
+        self._thread.join(_AT_EXIT)
+        if not self._thread.is_alive():
+            self.loop.close()
+
+
+_portal: Portal | None = None
+_making = threading.Lock()
+
+
+def current_portal() -> Portal:
+    """Return the portal of this process; the first call makes it."""
+    global _portal
+    with _making:
+        if _portal is None:
+            _portal = Portal()
+        return _portal
+
+
+def forget_portal() -> Portal | None:
+    """Return the portal, if there is one, and have the next one made anew."""
+    global _portal, _making
+    _making = threading.Lock()  # after a fork, the old one may be held by a thread that is not here
+    portal, _portal = _portal, None
+    return portal

@@ -1,0 +1,532 @@
+"""Queues for threads."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from threading import get_ident
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+
+from bmq.blocking._consumer import Batches, Consumer, Messages, received_many, received_nowait
+from bmq.blocking._handlers import Handlers, waiting_for
+from bmq.blocking._line import Line
+from bmq.blocking._message import Message, MessageBatch
+from bmq.blocking._posts import Feed, PostFuture
+from bmq.client.consumer import Consumer as _Consumer
+from bmq.client.message import Ack, PostReport, PutMessage
+from bmq.client.message import Message as _Message
+from bmq.client.queue import Queue as _Queue
+from bmq.client.stats import QueueStats
+from bmq.errors import BufferFull
+from bmq.protocol.client.queue import QueueState
+from bmq.wire.constants import Compression
+from bmq.wire.keys import Key
+from bmq.wire.properties import PropertyInput
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from bmq.blocking._group import Group
+    from bmq.blocking._session import Session
+    from bmq.blocking._typed import TypedQueue
+    from bmq.client._posting import GuidsOf
+    from bmq.codecs import Codec
+    from bmq.groups import GroupOptions
+    from bmq.subscriptions import Selector
+    from bmq.wire.table import EncodedPosts
+
+__all__ = ["Queue"]
+
+T = TypeVar("T")
+
+
+class Queue:
+    """An open queue, as :class:`bmq.Queue`. Made by :meth:`Session.open_queue`.
+
+    Iterating over it receives everything, through its default subscription; :meth:`subscribe` makes consumers
+    that receive what their expression selects. Several threads may post to it and receive from it at once.
+
+    Attributes:
+        session: the session it was opened in.
+    """
+
+    def __init__(self, session: Session, queue: _Queue, subscriptions: int = 0) -> None:
+        self.session = session
+        self._queue = queue
+        self._portal = session._portal
+        self._line = Line(self._portal, queue)
+        self._handlers = Handlers(self._portal)
+        self._confirms: deque[_Message] = deque()
+        self._told = False
+        # All but that of the default subscription: opened with the queue, or made by subscribe().
+        self._consumers: dict[_Consumer, Consumer] = {}
+        if subscriptions:
+            for consumer in queue.subscriptions[-subscriptions:]:
+                self._own(consumer)
+
+    def _own(self, consumer: _Consumer) -> Consumer:
+        made = self._consumers[consumer] = Consumer(self, consumer, Line(self._portal, consumer))
+        return made
+
+    def _consumer_of(self, consumer: _Consumer) -> Consumer:
+        """Return this side of a consumer."""
+        return self._consumers.get(consumer) or Consumer(self, consumer, self._line)
+
+    # what it is
+
+    @property
+    def uri(self) -> str:
+        """The URI it was opened as."""
+        return self._queue.uri
+
+    @property
+    def waiting(self) -> str:
+        """The URI of the queue where what is posted with ``delay`` or ``not_before`` waits."""
+        return self._queue.waiting
+
+    @property
+    def state(self) -> QueueState:
+        """The state it is in."""
+        return self._queue.state
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed or closing."""
+        return self._queue.closed
+
+    @property
+    def unacked(self) -> int:
+        """How many posts have no outcome yet."""
+        return self._queue.unacked
+
+    @property
+    def subscriptions(self) -> list[Consumer]:
+        """The consumers whose subscriptions the broker has."""
+        return [self._consumer_of(consumer) for consumer in self._queue.subscriptions]
+
+    @property
+    def readable(self) -> bool:
+        """Whether it was opened for reading."""
+        return self._queue.readable
+
+    @property
+    def writable(self) -> bool:
+        """Whether it was opened for writing."""
+        return self._queue.writable
+
+    @property
+    def unclaimed(self) -> int:
+        """How many delivered messages no consumer here wants, as :attr:`bmq.Queue.unclaimed`."""
+        return self._queue.unclaimed
+
+    def stats(self) -> QueueStats:
+        """Return a snapshot of what was posted and received, as :meth:`bmq.Queue.stats`."""
+        return self._portal.call(self._queue.stats)
+
+    def __repr__(self) -> str:
+        return f"<bmq.blocking.Queue {self.uri}, {self.state.value}>"
+
+    # posting
+
+    def post(
+        self,
+        payload: bytes | bytearray | memoryview,
+        *,
+        properties: Mapping[str, PropertyInput] | None = None,
+        tags: Iterable[str] = (),
+        guid: str | None = None,
+        compression: Compression | None = None,
+        key: Key | None = None,
+        delay: float | None = None,
+        not_before: datetime | float | None = None,
+        timeout: float | None = None,
+    ) -> Ack:
+        """Post a message and wait for its acknowledgement, as :meth:`bmq.Queue.post`.
+
+        Raises:
+            PostError: the broker did not accept the message, or never answered.
+            InvalidPayload, InvalidProperty: nothing was posted.
+            QueueClosed, SessionClosed: nothing was posted.
+            OpenQueueError, RequestTimeout: the queue where it is to wait could not be opened.
+            UsageError: ``delay`` or ``not_before`` is out of its range.
+            TimedOut: no outcome in time; the message may still be accepted.
+
+        Interrupting it while it waits for room posts nothing; after that the message stays posted, and only
+        its outcome is lost to this caller.
+        """
+        queue = self._queue
+
+        def post() -> Awaitable[Ack]:
+            if timeout is None and delay is None and not_before is None:
+                try:  # most posts need no task
+                    return queue.post_nowait(
+                        payload,
+                        properties=properties,
+                        tags=tags,
+                        guid=guid,
+                        compression=compression,
+                        key=key,
+                    )
+                except BufferFull:
+                    pass  # queue.post() waits for room
+            return queue.post(
+                payload,
+                properties=properties,
+                tags=tags,
+                guid=guid,
+                compression=compression,
+                key=key,
+                delay=delay,
+                not_before=not_before,
+                timeout=timeout,
+            )
+
+        return self._portal.run(post)
+
+    def post_nowait(
+        self,
+        payload: bytes | bytearray | memoryview,
+        *,
+        properties: Mapping[str, PropertyInput] | None = None,
+        tags: Iterable[str] = (),
+        guid: str | None = None,
+        compression: Compression | None = None,
+        key: Key | None = None,
+    ) -> PostFuture:
+        """Post a message without waiting for its acknowledgement, as :meth:`bmq.Queue.post_nowait`.
+
+        Returns:
+            A :class:`PostFuture` with the :class:`bmq.Ack`, or the :class:`bmq.PostError`.
+
+        Raises:
+            BufferFull: the window of unacknowledged posts is full; nothing was posted.
+            InvalidPayload, InvalidProperty: nothing was posted.
+            QueueClosed, SessionClosed: nothing was posted.
+        """
+
+        def post() -> PostFuture:
+            future = PostFuture(self._portal)
+            self._queue.post_nowait(
+                payload, properties=properties, tags=tags, guid=guid, compression=compression, key=key
+            ).add_done_callback(future._settle)
+            return future
+
+        return self._portal.call(post)
+
+    def post_many(self, items: Iterable[bytes | PutMessage], *, rate: float | None = None) -> PostReport:
+        """Post many messages, batched and with backpressure, as :meth:`bmq.Queue.post_many`.
+
+        The items are taken in the thread that calls this, but for those of a list or a tuple.
+
+        Returns:
+            What became of them; ``report.raise_for_failures()`` raises the first failure.
+
+        Raises:
+            InvalidPayload, InvalidProperty: an item is not legal; those before it are posted.
+            QueueClosed, SessionClosed: the queue was closed meanwhile.
+
+        Interrupting it stops taking items; those already taken stay posted.
+        """
+        if isinstance(items, list | tuple):
+            return self._portal.run(lambda: self._queue.post_many(items, rate=rate))
+        feed = Feed(self._portal)
+
+        async def post() -> PostReport:
+            try:
+                return await self._queue.post_many(feed.items(), rate=rate)
+            finally:
+                feed.end()
+
+        return self._portal.run(post, meanwhile=lambda: feed.fill(items))
+
+    def request(
+        self,
+        payload: bytes | bytearray | memoryview,
+        *,
+        properties: Mapping[str, PropertyInput] | None = None,
+        timeout: float = 30.0,
+        reply_to: str | None = None,
+    ) -> Message:
+        """Post a message and wait for the reply to it, as :meth:`bmq.Queue.request`.
+
+        Returns:
+            The reply, confirmed.
+
+        Raises:
+            ResponderError: the responder has failed.
+            TimedOut: no reply came in time.
+            PostError, QueueClosed, SessionClosed, InvalidPayload, InvalidProperty: as for :meth:`post`.
+            OpenQueueError, RequestTimeout: the queue for replies could not be opened.
+            UsageError: the timeout is not above 0.
+
+        Interrupting it tells the responder, as far as it can be reached, that nobody waits any more.
+        """
+        reply = self._portal.run(
+            lambda: self._queue.request(payload, properties=properties, timeout=timeout, reply_to=reply_to)
+        )
+        message = Message(self.session._queue_of(reply.subscription.queue), reply)
+        message.confirmed = True
+        return message
+
+    def post_table(
+        self,
+        table: object,
+        *,
+        value: str = "value",
+        properties: Iterable[str] = (),
+        guid: str | None = None,
+    ) -> PostReport:
+        """Post every row of a table, and wait for every outcome, as :meth:`bmq.Queue.post_table`.
+
+        Returns:
+            What became of them, where ``index`` is the number of the row.
+
+        Raises:
+            UsageError: it is no table, or a column is missing or of a type that cannot be posted: nothing is.
+            InvalidPayload, InvalidProperty, UsageError: a row is not legal, the message says which; rows
+                before it may be posted.
+            QueueClosed, SessionClosed: the queue was closed meanwhile.
+
+        Interrupting it stops taking rows; those already taken stay posted.
+        """
+        return self._portal.run(
+            lambda: self._queue.post_table(table, value=value, properties=properties, guid=guid)
+        )
+
+    def encode_table(
+        self,
+        table: object,
+        *,
+        value: str = "value",
+        properties: Iterable[str] = (),
+        guid: str | GuidsOf | None = None,
+        name_row: Callable[[int], str] = "row {}".format,
+    ) -> Iterator[EncodedPosts]:
+        """Encode the rows of a table for :meth:`post_encoded`, as :meth:`bmq.Queue.encode_table`."""
+        return self._queue.encode_table(
+            table, value=value, properties=properties, guid=guid, name_row=name_row
+        )
+
+    def post_encoded(self, slices: Iterable[EncodedPosts]) -> PostReport:
+        """Post what :meth:`encode_table` has encoded, as :meth:`bmq.Queue.post_encoded`.
+
+        The slices are taken in the session's thread.
+
+        Raises:
+            QueueClosed, SessionClosed: the queue was closed meanwhile.
+            Exception: what ``slices`` raises; what came before is posted.
+
+        Interrupting it stops taking slices; those already taken stay posted.
+        """
+        return self._portal.run(lambda: self._queue.post_encoded(slices))
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until every post made so far has its outcome, as :meth:`bmq.Queue.flush`.
+
+        Raises:
+            TimedOut: some posts have no outcome yet, after ``timeout`` seconds.
+        """
+        self._portal.run(lambda: self._queue.flush(timeout))
+
+    # receiving
+
+    def __iter__(self) -> Iterator[Message]:
+        return Messages(self, self._line)
+
+    def receive(self, timeout: float | None = None) -> Message:
+        """Wait for the next message of the default subscription; see :meth:`Consumer.receive`."""
+        return Message(self, self._line.receive(timeout))
+
+    def receive_nowait(self) -> Message | None:
+        """Return the next message of the default subscription if one is there, else None.
+
+        The first call begins the default subscription, in the background.
+        """
+        return received_nowait(self, self._line)
+
+    def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> MessageBatch:
+        """Wait for messages of the default subscription; see :meth:`Consumer.receive_many`."""
+        return received_many(self, self._line, max_messages, timeout)
+
+    def batches(self, max_messages: int = 1000, max_wait: float = 0.0) -> Iterator[MessageBatch]:
+        """Iterate over batches of the default subscription; see :meth:`Consumer.batches`."""
+        return Batches(self, self._line, self._queue, max_messages, max_wait)
+
+    # values instead of bytes
+
+    def typed(self, of: type[T], *, codec: str | Codec[Any] = "application/json") -> TypedQueue[T]:
+        """Return this queue for values of a type, as :meth:`bmq.Queue.typed`.
+
+        Raises:
+            UsageError: no codec can do this type, or a field marked with :class:`bmq.Property` cannot be one.
+        """
+        from bmq.blocking._typed import TypedQueue
+
+        return TypedQueue(self, of, codec)
+
+    # subscriptions
+
+    def subscribe(
+        self,
+        selector: Selector = None,
+        *,
+        priority: int | None = None,
+        max_unconfirmed_messages: int | None = None,
+        max_unconfirmed_bytes: int | None = None,
+        discard_unmatched: bool = False,
+        strict: bool = True,
+    ) -> Consumer:
+        """Make a consumer for the messages that match, as :meth:`bmq.Queue.subscribe`.
+
+        Nothing is sent before ``with`` or receiving activates it.
+
+        Raises:
+            UsageError: the queue was not opened for reading, or a limit is out of its range.
+            InvalidExpression: the expression is not legal.
+        """
+        consumer = self._queue.subscribe(
+            selector,
+            priority=priority,
+            max_unconfirmed_messages=max_unconfirmed_messages,
+            max_unconfirmed_bytes=max_unconfirmed_bytes,
+            discard_unmatched=discard_unmatched,
+            strict=strict,
+        )
+        self._consumers = {each: made for each, made in self._consumers.items() if not each.closed}
+        return self._own(consumer)
+
+    def group(
+        self,
+        key: str | None = None,
+        *,
+        buckets: int = 16,
+        member: str | None = None,
+        weight: float = 1.0,
+        selector: Selector = None,
+        **options: Unpack[GroupOptions],
+    ) -> Group:
+        """Make this session a member of the consumer group of the queue, as :meth:`bmq.Queue.group`.
+
+        ``load`` and ``drop`` are called in threads of their own, ``on_event`` in the session's.
+
+        Raises:
+            UsageError: the queue was not opened for reading, or an argument is out of its range.
+            InvalidExpression: the key and the selector do not make a legal expression.
+        """
+        from bmq.blocking._group import Group, in_a_thread
+
+        if (load := options.get("load")) is not None:
+            options["load"] = in_a_thread(load)
+        if (drop := options.get("drop")) is not None:
+            options["drop"] = in_a_thread(drop)
+        group = self._portal.call(
+            self._queue.group,
+            key,
+            buckets=buckets,
+            member=member,
+            weight=weight,
+            selector=selector,
+            **options,
+        )
+        return Group(self, group)
+
+    # confirming
+
+    def confirm(self, *messages: Message | str) -> None:
+        """Confirm messages, or GUIDs of messages, as :meth:`bmq.Queue.confirm`.
+
+        Raises:
+            UsageError: one is neither, or the queue was not opened for reading; nothing is confirmed.
+        """
+        given = [message._message if isinstance(message, Message) else message for message in messages]
+        self._portal.call(self._queue.confirm, *given)
+        for message in messages:
+            if isinstance(message, Message):
+                message.confirmed = True
+
+    def _confirm_one(self, message: _Message) -> None:
+        self._confirms.append(message)
+        if not self._told:
+            self._tell()
+
+    def _confirm_messages(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            if not message.confirmed:
+                self._confirms.append(message._message)
+                message.confirmed = True
+        self._tell()
+
+    def _tell(self) -> None:
+        """Have the event loop send confirmations; what is added until it does so is sent too."""
+        if self._portal.forked:
+            self._portal.check()
+        try:
+            self._told = True
+            self._portal.soon(self._flush_confirms)
+        except BaseException:  # a signal came in between
+            self._told = False
+            raise
+
+    def _flush_confirms(self) -> None:
+        self._told = False  # first: what is added from now on is either seen below or told again
+        confirms = self._confirms
+        messages: list[_Message] = []
+        while confirms:
+            messages.append(confirms.popleft())
+        if messages:
+            self._queue.confirm(*messages)
+
+    def configure(
+        self,
+        *,
+        priority: int | None = None,
+        max_unconfirmed_messages: int | None = None,
+        max_unconfirmed_bytes: int | None = None,
+    ) -> None:
+        """Change the options of the queue and of its default subscription, as :meth:`bmq.Queue.configure`.
+
+        Raises:
+            ConfigureQueueError: the broker refused; the previous options stand.
+            RequestTimeout: no answer in time; the previous options are assumed.
+            QueueClosed: the queue is closed.
+            UsageError: an option is out of its range, or the queue was not opened for reading.
+        """
+        self._portal.run(
+            lambda: self._queue.configure(
+                priority=priority,
+                max_unconfirmed_messages=max_unconfirmed_messages,
+                max_unconfirmed_bytes=max_unconfirmed_bytes,
+            )
+        )
+
+    # life
+
+    def close(self, timeout: float | None = None, *, at_once: bool = False) -> None:
+        """Close the queue in good order, as :meth:`bmq.Queue.close`. Idempotent.
+
+        Threads inside ``with message``, other than the one that calls this, finish first.
+
+        Raises:
+            RequestTimeout: the broker did not answer in time; the queue is closed all the same. Posts that
+                still have no outcome fail with :class:`bmq.PostError`.
+
+        Interrupting it does not stop the closing: that goes on in the background.
+        """
+        closer = get_ident()
+
+        async def close() -> None:
+            async with waiting_for([self._handlers], closer):
+                await self._queue.close(timeout, at_once=at_once)
+
+        if not self._portal.forked:
+            self._portal.run(close)
+
+    def __enter__(self) -> Queue:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()

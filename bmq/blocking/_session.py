@@ -1,0 +1,337 @@
+"""Sessions for threads."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import inspect
+import os
+import ssl as ssl_module
+import warnings
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from threading import get_ident
+from types import TracebackType
+from typing import TYPE_CHECKING, Unpack
+
+from bmq.blocking._handlers import waiting_for
+from bmq.blocking._line import following
+from bmq.blocking._portal import Portal, current_portal, forget_portal
+from bmq.blocking._queue import Queue
+from bmq.client.connect import connect as _connect
+from bmq.client.consumer import Subscription
+from bmq.client.health import Health, HostHealthMonitor
+from bmq.client.interceptors import Interceptor
+from bmq.client.options import Credentials, CredentialsSource, SessionFields, SessionOptions
+from bmq.client.queue import DEFAULT_MAX_UNCONFIRMED_BYTES, DEFAULT_MAX_UNCONFIRMED_MESSAGES
+from bmq.client.queue import Queue as _Queue
+from bmq.client.session import CloseReport
+from bmq.client.session import Session as _Session
+from bmq.client.stats import SessionStats
+from bmq.protocol.client.core import SessionState
+from bmq.protocol.client.events import SessionEvent
+from bmq.wire.constants import Compression
+
+if TYPE_CHECKING:
+    from bmq.subscriptions import Selector
+
+__all__ = ["Session", "connect"]
+
+# Those of this process that may be open.
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+# What this process has from the one it was forked from, and must not touch, not even to clean it up.
+_inherited: list[object] = []
+
+
+def connect(
+    broker: str = "tcp://localhost:30114",
+    *,
+    credentials: CredentialsSource | None = None,
+    ssl: ssl_module.SSLContext | None = None,
+    server_hostname: str | None = None,
+    on_event: Callable[[SessionEvent], None] | None = None,
+    host_health: HostHealthMonitor | None = None,
+    interceptors: Iterable[Interceptor] = (),
+    options: SessionOptions | None = None,
+    **fields: Unpack[SessionFields],
+) -> Session:
+    """Connect to a broker: ``with bmq.blocking.connect(uri) as session``.
+
+    The arguments are those of :class:`bmq.connect`. ``on_event``, ``host_health`` and interceptors are called
+    in the session's thread: they must be quick, and cannot use the session. A callable for ``credentials``
+    may take its time.
+
+    Raises:
+        ConnectionFailed: no address answered within ``connect_timeout``.
+        NegotiationError: the broker refused the session.
+        AuthenticationError: the broker refused the credentials.
+        InvalidURI, UsageError: the arguments are not legal.
+
+    Interrupting it (Ctrl-C) closes whatever was opened.
+    """
+    connecting = _connect(
+        broker,
+        credentials=_off_the_loop(credentials),
+        ssl=ssl,
+        server_hostname=server_hostname,
+        on_event=on_event,
+        host_health=host_health,
+        interceptors=interceptors,
+        options=options,
+        **fields,
+    )
+    portal = current_portal()
+    session = portal.run(connecting.__aenter__, undo=lambda session: portal.keep(session.close(0)))
+    return Session(portal, session)
+
+
+def _off_the_loop(source: CredentialsSource | None) -> CredentialsSource | None:
+    """Let what returns credentials wait for something, without holding up the event loop."""
+    if source is None or isinstance(source, Credentials) or inspect.iscoroutinefunction(source):
+        return source
+
+    async def ask() -> Credentials:
+        found = await asyncio.to_thread(source)
+        return found if isinstance(found, Credentials) else await found
+
+    return ask
+
+
+class Session:
+    """A session with a broker, as :class:`bmq.Session`. Made by :func:`connect`.
+
+    All threads of the process may use it, several at once. It belongs to the process: in the child of a fork
+    using it raises :class:`bmq.UsageError`, but for closing it, which does nothing there.
+    """
+
+    def __init__(self, portal: Portal, session: _Session) -> None:
+        self._portal = portal
+        self._session = session
+        self._queues: dict[_Queue, Queue] = {}
+        _sessions.add(self)
+
+    # life
+
+    def close(self, timeout: float | None = None) -> CloseReport:
+        """End the session in good order, as :meth:`bmq.Session.close`. Idempotent.
+
+        Threads inside ``with message``, other than the one that calls this, finish first; those that wait for
+        messages get :class:`bmq.QueueClosed`, and loops end.
+
+        Args:
+            timeout: seconds for all of it; None for ``disconnect_timeout``, 0 for at once.
+
+        Returns:
+            What was left when the time was up.
+
+        Interrupting it does not stop the closing: that goes on in the background.
+        """
+        closer = get_ident()
+
+        async def close() -> CloseReport:
+            async with waiting_for([queue._handlers for queue in self._queues.values()], closer):
+                return await self._session.close(timeout)
+
+        if self._portal.forked:
+            return CloseReport()
+        return self._portal.run(close)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_queues"):
+            self._abandon()
+
+    def _abandon(self) -> None:
+        """End a session that was dropped, or that is open when the process ends."""
+        if self._portal.forked or self.state is SessionState.CLOSED:
+            return
+        try:
+            warnings.warn(
+                f"{self!r} was never closed: use 'with bmq.blocking.connect(...)' or 'session.close()'",
+                ResourceWarning,
+                stacklevel=1,
+                source=self,
+            )
+        finally:
+            # Not here: garbage may be collected in any thread.
+            self._portal.soon(_close_at_once, self._portal, self._session)
+
+    def __repr__(self) -> str:
+        return f"<bmq.blocking.Session with {self.address}, {self.state.value}>"
+
+    # queues
+
+    def open_queue(
+        self,
+        uri: str,
+        *,
+        read: bool = False,
+        write: bool = False,
+        priority: int = 0,
+        max_unconfirmed_messages: int = DEFAULT_MAX_UNCONFIRMED_MESSAGES,
+        max_unconfirmed_bytes: int = DEFAULT_MAX_UNCONFIRMED_BYTES,
+        suspends_on_bad_host_health: bool = False,
+        default_subscription: bool | None = None,
+        subscriptions: Iterable[Selector | Subscription] = (),
+        compression: Compression | None = None,
+        waiting: str | None = None,
+        timeout: float | None = None,
+    ) -> Queue:
+        """Open a queue, as :meth:`bmq.Session.open_queue`.
+
+        Raises:
+            OpenQueueError: the broker refused; ``broker_message`` has its reason.
+            RequestTimeout: the broker did not answer in time; the same may be tried again at once.
+            InvalidURI, InvalidExpression, UsageError: the arguments are not legal.
+            ConfigureQueueError: the broker refused the subscriptions.
+            StateError: the queue is already open in this session for the same side.
+            SessionClosed: the session is closed.
+
+        Interrupting it closes the queue again as soon as the broker has opened it.
+        """
+        given = subscriptions if isinstance(subscriptions, str) else list(subscriptions)
+        queue = self._portal.run(
+            lambda: self._session.open_queue(
+                uri,
+                read=read,
+                write=write,
+                priority=priority,
+                max_unconfirmed_messages=max_unconfirmed_messages,
+                max_unconfirmed_bytes=max_unconfirmed_bytes,
+                suspends_on_bad_host_health=suspends_on_bad_host_health,
+                default_subscription=default_subscription,
+                subscriptions=given,
+                compression=compression,
+                waiting=waiting,
+                timeout=timeout,
+            ),
+            undo=lambda queue: self._portal.keep(queue.close()),
+        )
+        self._queues = {each: made for each, made in self._queues.items() if not each.closed}
+        made = self._queues[queue] = Queue(self, queue, len(given))
+        return made
+
+    def output(self, uri: str) -> Queue:
+        """Return a queue to post to, as :meth:`bmq.Session.output`: an open one, or it is opened now.
+
+        Raises:
+            OpenQueueError: the broker refused.
+            RequestTimeout: the broker did not answer in time.
+            InvalidURI: the URI is not legal.
+            SessionClosed: the session is closed.
+        """
+        return self._queue_of(self._portal.run(lambda: self._session.output(uri)))
+
+    @property
+    def queues(self) -> list[Queue]:
+        """The open queues."""
+        return [self._queue_of(queue) for queue in self._session.queues]
+
+    def _queue_of(self, queue: _Queue) -> Queue:
+        """Return this side of a queue."""
+        made = self._queues.get(queue)
+        return made if made is not None else self._queues.setdefault(queue, Queue(self, queue))
+
+    # what happens
+
+    def events(self) -> Iterator[SessionEvent]:
+        """Iterate over session events from now on, as :meth:`bmq.Session.events`."""
+        return _Events(self._portal, self._portal.call(self._session.events))
+
+    @property
+    def options(self) -> SessionOptions:
+        """The options it was made with."""
+        return self._session.options
+
+    @property
+    def state(self) -> SessionState:
+        """The state it is in."""
+        return self._session.state
+
+    @property
+    def address(self) -> str:
+        """The broker's address that is connected, or is tried next: ``tcp://host:port``."""
+        return self._session.address
+
+    @property
+    def interceptors(self) -> tuple[Interceptor, ...]:
+        """The interceptors it has, installed ones first."""
+        return self._session.interceptors
+
+    def fileno(self) -> int:
+        """Return the file descriptor of the connection, as :meth:`bmq.Session.fileno`."""
+        return self._session.fileno()
+
+    def health(self) -> Health:
+        """Return how the session is, as :meth:`bmq.Session.health`."""
+        return self._session.health()
+
+    def stats(self) -> SessionStats:
+        """Return a snapshot of what the session holds and has done, as :meth:`bmq.Session.stats`."""
+        return self._portal.call(self._session.stats)
+
+
+class _Events:
+    """One loop over the events of a session."""
+
+    def __init__(self, portal: Portal, events: AsyncIterator[SessionEvent]) -> None:
+        self._portal = portal
+        self._events = events
+        # What a thread was to get that was interrupted.
+        self._left: deque[SessionEvent] = deque()
+
+    def __iter__(self) -> Iterator[SessionEvent]:
+        return self
+
+    def __next__(self) -> SessionEvent:
+        async def take() -> SessionEvent:
+            return self._left.popleft() if self._left else await anext(self._events)
+
+        return following(self._portal, take, self._left.appendleft)
+
+
+def _close_at_once(portal: Portal, session: _Session) -> None:
+    portal.keep(session.close(0))
+
+
+# the end of the process, and forks
+
+
+def _end() -> None:
+    portal = forget_portal()
+    if portal is not None:
+        try:
+            for session in list(_sessions):
+                session._abandon()
+        finally:
+            portal.end()
+
+
+def _forked() -> None:
+    """In the child of a fork: let go of the parent's connections; a new event loop is made when needed."""
+    portal = forget_portal()
+    if portal is None:
+        return
+    portal.forked = True
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for session in list(_sessions):
+        # Not closed: what refers to the number would close whatever gets it next.
+        if (number := session.fileno()) >= 0:
+            os.dup2(nothing, number, inheritable=False)
+        _inherited.append(session._session)
+    os.close(nothing)
+    _inherited.append(portal)
+    _sessions.clear()
+
+
+atexit.register(_end)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
