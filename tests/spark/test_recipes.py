@@ -1,0 +1,100 @@
+"""The programs in docs/spark-recipes.md run as they stand there, but for the address and the folder."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import bmq
+from tests.spark.brokers import BrokerThread
+
+pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+
+PAGE = Path(__file__).parents[2] / "docs" / "spark-recipes.md"
+ORDERS = [(1, "EXPRESS", 990), (2, "SLOW", 100)]
+
+#: What protoc makes of the message, made without protoc.
+ORDERS_PB2 = """
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+file = descriptor_pb2.FileDescriptorProto(name="orders.proto", package="shop", syntax="proto3")
+order = file.message_type.add(name="Order")
+for number, (name, kind) in enumerate([("customer", 3), ("kind", 9), ("cents", 5)], 1):
+    order.field.add(name=name, number=number, type=kind, label=1)
+pool = descriptor_pool.DescriptorPool()
+pool.Add(file)
+Order = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order"))
+"""
+
+
+def program(heading: str, broker: BrokerThread, folder: Path) -> str:
+    """The program below a heading."""
+    text = PAGE.read_text(encoding="utf-8").split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert "tcp://localhost:30114" in code
+    return code.replace("tcp://localhost:30114", broker.uri).replace("/data/", f"{folder}/")
+
+
+def run(code: str, spark: SparkSession) -> dict[str, Any]:
+    names: dict[str, Any] = {"spark": spark, "__name__": "__main__"}
+    exec(compile(code, str(PAGE), "exec"), names)
+    return names
+
+
+def post(broker: BrokerThread, queue: str, *messages: bmq.PutMessage) -> None:
+    async def posted() -> None:
+        async with bmq.connect(broker.uri) as session:
+            opened = await session.open_queue(queue, write=True)
+            await opened.post_many(messages)
+
+    bmq.run(posted())
+
+
+@pytest.mark.parametrize("heading", ["JSON", "Avro", "Protocol Buffers"])
+def test_both_ways(heading: str, spark: SparkSession, broker: BrokerThread, tmp_path: Path) -> None:
+    (tmp_path / "orders_pb2.py").write_text(ORDERS_PB2)
+    found = run(program(heading, broker, tmp_path), spark)["back"]
+    assert sorted(map(tuple, found.collect())) == ORDERS
+
+
+def test_event_time(spark: SparkSession, broker: BrokerThread, tmp_path: Path) -> None:
+    minute = 60_000
+    times = [0, 1, 4, 5, 11]
+    post(
+        broker,
+        "bmq://bmq.test.mem.priority/sales",
+        *(bmq.PutMessage(b"-", properties={"OrderedAt": at * minute, "Cents": 100 + at}) for at in times),
+    )
+    run(program("Event time, windows", broker, tmp_path), spark)
+    found = spark.sql(
+        "SELECT unix_millis(window.start) AS start, cents FROM takings ORDER BY start"
+    ).collect()
+    assert [(row.start // minute, row.cents) for row in found] == [(0, 305), (5, 105), (10, 111)]
+
+
+def test_joined_with_a_table(spark: SparkSession, broker: BrokerThread, tmp_path: Path) -> None:
+    queue = "bmq://bmq.test.mem.priority/flights"
+    post(broker, queue, *(bmq.PutMessage(c.encode(), properties={"carrier": c}) for c in ("AA", "DL", "XX")))
+    run(program("A stream joined with a table", broker, tmp_path), spark)
+    found = spark.read.parquet(f"{tmp_path}/flights").collect()
+    assert sorted((row.flight, row.airline or "") for row in found) == [
+        ("AA", "American"),
+        ("DL", "Delta"),
+        ("XX", ""),
+    ]
+
+
+def test_each_batch_once(spark: SparkSession, broker: BrokerThread, tmp_path: Path) -> None:
+    queue, count = "bmq://bmq.test.mem.priority/payments", 25
+    post(broker, queue, *(bmq.PutMessage(b"%d" % number) for number in range(count)))
+    names = run(program("Into a table, each batch once", broker, tmp_path), spark)
+    stored = spark.read.parquet(f"{tmp_path}/lake/payments")
+    assert sorted(int(row.payment) for row in stored.collect()) == list(range(count))
+    again = stored.where("batch = 0").drop("batch").cache()
+    again.count()
+    names["store"](again, 0)  # as Spark does when it crashed before it knew that the batch was stored
+    assert spark.read.parquet(f"{tmp_path}/lake/payments").count() == count
