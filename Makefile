@@ -18,10 +18,10 @@ CODE  := $(wildcard bmq pyspark_bmq tests examples benchmarks docs docker)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo demo-spark test browser lint format types docs dist bench mutants check clean
+.PHONY: help setup demo demo-spark test browser lint format types docs dist bench mutants spark-versions check clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv and install bmq and its tools into it
 
@@ -91,6 +91,9 @@ mutants: setup ## bugs planted at random: do the tests find them? takes an hour 
 	@$(RUN) -c 'import mutmut' 2>/dev/null || \
 	    $(RUN) -m pip install --quiet --quiet --disable-pip-version-check --editable '.[dev,mutants]'
 	$(RUN) -P tests/mutants.py $(ARGS)
+
+spark-versions: setup ## the tests of Spark on every supported line of pyspark, an environment each
+	$(RUN) tests/spark_versions.py $(ARGS)
 
 check: ## everything continuous integration runs
 	@VENV="$(VENV)" PYTHON="$(PYTHON)" ./.ci/run
