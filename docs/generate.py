@@ -21,6 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import conversation
 from construct import Construct
 from diagram import Edge, state_diagram
 from reference import describe
@@ -376,15 +377,17 @@ def headline() -> str:
             f'<rect class="{whose}" x="160" y="{y}" width="{width:.0f}" height="20" rx="3"/>'
             f'<text x="{168 + width:.0f}" y="{y + 15}">{number:,}</text>'
         )
-    return (
-        f'<svg class="headline" viewBox="0 0 640 {16 + 30 * len(bars)}" role="img" aria-label="'
-        f'{escape(", ".join(f"{label}: {number:,} a second" for label, number, _ in bars))}">{"".join(parts)}</svg>'
-    )
+    said = escape(", ".join(f"{label}: {number:,} a second" for label, number, _ in bars))
+    box = f'viewBox="0 0 640 {16 + 30 * len(bars)}"'
+    return f'<svg class="headline" {box} role="img" aria-label="{said}">{"".join(parts)}</svg>'
 
 
 GENERATED: dict[str, Callable[[], str]] = {
     "headline": headline,
     "layouts": layouts,
+    "control-messages": conversation.members,
+    "conversation": conversation.chapters,
+    "both-codecs": conversation.side_by_side,
     "enumerations": enumerations,
     "machines": machines,
     "errors": errors,
