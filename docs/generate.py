@@ -526,7 +526,32 @@ def statements() -> str:
     return "\n\n".join(parts)
 
 
+def headline() -> str:
+    """What performance.md says of the two main paths, as bars."""
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    cells = [line.strip("|").split("|") for line in page.splitlines() if line.startswith("| ")]
+    measured = {row[0].strip(): [cell.strip() for cell in row] for row in reversed(cells)}
+    bars = []
+    for what, path in (("posting", "post_many"), ("receiving", "batches + confirm")):
+        row = measured[path]
+        bars += [(f"{what}, bmq", int(row[1].replace(",", "")), "ours")]
+        bars += [(f"{what}, official", int(row[2].replace(",", "")), "theirs")]
+    longest = max(number for _, number, _ in bars)
+    parts = []
+    for line, (label, number, whose) in enumerate(bars):
+        y, width = 8 + 30 * line, 400 * number / longest
+        parts.append(
+            f'<text x="150" y="{y + 15}" text-anchor="end">{label}</text>'
+            f'<rect class="{whose}" x="160" y="{y}" width="{width:.0f}" height="20" rx="3"/>'
+            f'<text x="{168 + width:.0f}" y="{y + 15}">{number:,}</text>'
+        )
+    said = escape(", ".join(f"{label}: {number:,} a second" for label, number, _ in bars))
+    box = f'viewBox="0 0 640 {16 + 30 * len(bars)}"'
+    return f'<svg class="headline" {box} role="img" aria-label="{said}">{"".join(parts)}</svg>'
+
+
 GENERATED: dict[str, Callable[..., str]] = {
+    "headline": headline,
     "layouts": layouts,
     "enumerations": enumerations,
     "event": event,
@@ -563,6 +588,15 @@ def fill(markdown: str) -> str:
         return make(*match[2].split())
 
     return MARKER.sub(generated, markdown)
+
+
+def on_config(config: Any) -> Any:
+    """Add links into the repository, where pyproject.toml says where that is."""
+    links = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["bmq"]["links"]
+    if links["repository"]:
+        config.repo_url = links["repository"]
+        config.edit_uri = links["edit"]
+    return config
 
 
 def on_files(files: Any, config: Any) -> Any:

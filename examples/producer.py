@@ -25,7 +25,7 @@ SUBSCRIBABLE = ("carrier", "origin", "dest", "status", "distance", "dep_delay")
 
 def records() -> Iterator[dict[str, str | int]]:
     """Read the departures; an empty field is unknown, and left out."""
-    with DATA.open(newline="") as file:
+    with DATA.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             yield {name: int(text) if name in NUMBERS else text for name, text in row.items() if text}
 

@@ -1,14 +1,15 @@
-"""Runs a page of the documentation as its reader would: files are written, commands are run, outputs compared.
+"""Runs a page of the documentation as its reader would: files are written, commands run, outputs compared.
 
 The blocks of a page, in order:
 
 - ``python title="kitchen.py"`` (or any language): the file is written.
 - ``console``: each line after ``$`` is run, and prints what stands below it.
-- ``console title="another terminal"``: the command goes on while the page does; first it prints what stands below.
+- ``console title="another terminal"``: the command goes on while the page does; first it prints what stands
+  below it.
 - ``text title="kitchen.py prints"``: the command that has this name in it prints these lines next.
 
-``...`` stands for anything, also for lines. A block after ``<!-- not run: why -->`` is left alone. The ports that
-the pages name, 30114 and 8080, are replaced by free ones.
+``...`` stands for anything, also for lines. A block after ``<!-- not run: why -->`` is left alone. The ports
+that the pages name, 30114 and 8080, are replaced by free ones.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ import threading
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-BLOCK = re.compile(r'(?m)^(<!-- not run: .+ -->\n\n)?^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.M)
+BLOCK = re.compile(
+    r'^(<!-- not run: .+ -->\n\n)?^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE
+)
 PORTS = ("30114", "8080")
 PATIENCE = 60.0
 
@@ -40,11 +43,13 @@ class Running:
         self.command = command
         self.printed: list[str] = []
         self._lines: SimpleQueue[str | None] = SimpleQueue()
+        # Variables may stand in front of the command; it replaces the shell, so that signals are its own.
         self._process = subprocess.Popen(
-            ["/bin/bash", "-c", f"exec {command}" if "=" not in command.split()[0] else f"exec env {command}"],
+            ["/bin/bash", "-c", f"exec env {command}"],
             cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -70,9 +75,11 @@ class Running:
         self._process.send_signal(signal.SIGTERM)
         try:
             return self._process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
+        finally:
             self._process.kill()
-            raise
+            self._reader.join()
+            assert self._process.stdout is not None
+            self._process.stdout.close()
 
 
 def free_ports(count: int) -> list[str]:
@@ -89,7 +96,7 @@ def run(page: Path, folder: Path, ports: list[str] | None = None) -> list[str]:
     Args:
         page: the page.
         folder: an empty folder, or the one in which the pages before it were followed.
-        ports: what stands for 30114 and 8080; pages that share files must have the same. None takes free ones.
+        ports: what stands for 30114 and 8080; pages that share files must have the same. None: free ones.
 
     Raises:
         AssertionError: something printed something else.
@@ -141,6 +148,8 @@ def run(page: Path, folder: Path, ports: list[str] | None = None) -> list[str]:
                 (folder / title).write_text(body, encoding="utf-8")
                 done.append(title)
     finally:
+        # The last one first, and brokers after those who use them.
+        running.sort(key=lambda each: not each.command.startswith("bmq broker"))
         statuses = {each.command: each.end() for each in reversed(running)}
     assert set(statuses.values()) <= {0, 128 + signal.SIGTERM}, statuses  # in order, both of them
     return done

@@ -167,7 +167,9 @@ def test_issue_forms_ask_for_something(path: Path) -> None:
     assert all(part["attributes"]["label"] for part in form["body"])
 
 
-@pytest.mark.parametrize("name", ["SECURITY.md", "CODE_OF_CONDUCT.md", "RELEASING.md", "LICENSE", "CHANGELOG.md"])
+@pytest.mark.parametrize(
+    "name", ["SECURITY.md", "CODE_OF_CONDUCT.md", "RELEASING.md", "LICENSE", "CHANGELOG.md"]
+)
 def test_what_a_project_has_is_there_and_linked(name: str) -> None:
     assert (ROOT / name).exists()
     texts = [(ROOT / each).read_text(encoding="utf-8") for each in ("README.md", "CONTRIBUTING.md")]

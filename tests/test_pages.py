@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import configparser
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests import pages
 
 DOCS = Path(__file__).parent.parent / "docs"
+GUIDES = ["deployment", "from-blazingmq", "from-kafka", "from-rabbitmq", "logging", "security", "tuning"]
 TUTORIAL = sorted((DOCS / "tutorial").glob("*.md"))
 
 
@@ -45,3 +47,25 @@ def test_a_page_that_is_wrong_is_noticed(tmp_path: Path) -> None:
     page.write_text('```console title="x"\n$ python -c pass\nhello\n```\n')
     with pytest.raises(AssertionError, match="ended before 'hello'"):
         pages.run(page, tmp_path)
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("name", GUIDES)
+def test_a_guide_works_as_it_is_copied(name: str, tmp_path: Path) -> None:
+    assert pages.run(DOCS / f"{name}.md", tmp_path)
+
+
+def test_a_deployment_waits_longer_than_its_service_and_asks_the_right_probes(tmp_path: Path) -> None:
+    pages.run(DOCS / "deployment.md", tmp_path)
+    grace = int(re.findall(r"grace=(\d+)", (tmp_path / "service.py").read_text(encoding="utf-8"))[0])
+    pod = yaml.safe_load((tmp_path / "deployment.yaml").read_text(encoding="utf-8"))["spec"]["template"][
+        "spec"
+    ]
+    assert pod["terminationGracePeriodSeconds"] > grace
+    container = pod["containers"][0]
+    assert container["livenessProbe"]["httpGet"]["path"] == "/livez"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.read(tmp_path / "orders.service", encoding="utf-8")
+    assert int(unit["Service"]["TimeoutStopSec"]) > grace
+    assert unit["Service"]["ExecStart"].endswith("bmq run service:app")

@@ -20,6 +20,7 @@ __all__ = ["BatchLog", "LoggedBatch"]
 
 _NAME = re.compile(r"(\d{20})-(\d{20})\.arrow\Z")
 _LOCK_PATIENCE = 15.0
+_POSIX = os.name == "posix"
 
 
 class LoggedBatch(NamedTuple):
@@ -108,12 +109,13 @@ class BatchLog:
         if self._local:
             self._sync(partial)
         self._fs.move(partial, path)
-        if self._local:
+        if self._local and _POSIX:  # a folder cannot be opened on Windows, and needs not be written out there
             self._sync(self._root)
         return LoggedBatch(start, end, path)
 
     def _sync(self, path: str) -> None:
-        descriptor = os.open(path, os.O_RDONLY)
+        # Windows writes out only what may be written to, and folders can only be read.
+        descriptor = os.open(path, os.O_RDONLY if os.path.isdir(path) else os.O_RDWR)
         try:
             os.fsync(descriptor)
         finally:

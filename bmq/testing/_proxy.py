@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import socket
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from enum import Enum
 from random import Random
 from types import TracebackType
@@ -21,8 +23,12 @@ __all__ = ["Direction", "FaultProxy", "Line", "ProxiedConnection", "Side"]
 
 _CONNECT_TIMEOUT = 10.0
 _BACKLOG = 1024
-#: SO_LINGER on, for 0 seconds: closing sends RST instead of FIN.
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+_POSIX = os.name == "posix"
+
+
+def _linger(posix: bool) -> bytes:
+    """SO_LINGER on, for 0 seconds: closing sends RST instead of FIN. Windows has two shorts there."""
+    return struct.pack("ii" if posix else "hh", 1, 0)
 
 
 class Side(Enum):
@@ -276,7 +282,9 @@ class ProxiedConnection(Line):
 
 def _no_delay(endpoint: Endpoint) -> None:
     if endpoint.transport is not None:
-        endpoint.transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock = endpoint.transport.get_extra_info("socket")
+        with suppress(OSError):  # macOS: the peer has closed it already, which the loop reports next
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def _drop(endpoint: Endpoint | None, *, reset: bool) -> None:
@@ -284,7 +292,8 @@ def _drop(endpoint: Endpoint | None, *, reset: bool) -> None:
         return
     if reset and not endpoint.transport.is_closing():
         sock = endpoint.transport.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        with suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _linger(_POSIX))
     endpoint.abort()
 
 
@@ -484,7 +493,8 @@ def _reserve(host: str, port: int) -> socket.socket:
     """Take a port without listening on it, so that whoever connects is refused."""
     reserved = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if _POSIX:  # on Windows it would let others take the port as well
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.setblocking(False)
         reserved.bind((host, port))
     except OSError:

@@ -1,4 +1,4 @@
-"""The programs on the pages for those who come from elsewhere run as they stand, and do what is said."""
+"""The service on the page for those who come from the official client: before and after do the same."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ import bmq
 from bmq.testing import BackgroundBroker
 
 ROOT = Path(__file__).parents[3]
-CODE_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PROGRAMS = re.compile(r'^```python title="service_\w+.py"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 ORDERS = "bmq://bmq.test.mem.priority/orders"
 INVOICES = "bmq://bmq.test.mem.priority/invoices"
 
 
-def programs(page: str) -> list[str]:
-    return CODE_BLOCK.findall((ROOT / "docs" / "coming" / f"{page}.md").read_text(encoding="utf-8"))
+def programs() -> list[str]:
+    return PROGRAMS.findall((ROOT / "docs" / "from-blazingmq.md").read_text(encoding="utf-8"))
 
 
 @contextmanager
@@ -57,7 +57,7 @@ async def test_a_program_before_and_after_does_the_same(number: int, tmp_path: P
         async with bmq.connect(broker.uri) as session:
             orders = await session.open_queue(ORDERS, write=True)
             invoices = await session.open_queue(INVOICES, read=True)
-            with running(programs("blazingmq")[number], broker, tmp_path) as process:
+            with running(programs()[number], broker, tmp_path) as process:
                 for customer in range(count):
                     await orders.post(json.dumps({"customer": customer, "cents": 100 * customer}).encode())
                 found = []
@@ -73,26 +73,3 @@ async def test_a_program_before_and_after_does_the_same(number: int, tmp_path: P
             ]
             left = await asyncio.to_thread(broker.call, lambda b: (len(b.queues[ORDERS]), process.returncode))
             assert left == (0, 0)
-
-
-def test_those_who_come_from_kafka(tmp_path: Path) -> None:
-    consumer, producer = programs("kafka")
-    with BackgroundBroker() as broker:
-        with running(producer, broker, tmp_path) as process:
-            assert process.wait(30) == 0
-        with running(consumer, broker, tmp_path) as process:
-            assert process.stdout is not None
-            shown = [process.stdout.readline() for _ in range(10)]
-        assert shown == [f"{number} b'an order'\n" for number in range(10)]
-
-
-async def test_those_who_come_from_rabbitmq(tmp_path: Path) -> None:
-    (consumer,) = programs("rabbitmq")
-    with BackgroundBroker() as broker:
-        async with bmq.connect(broker.uri) as session:
-            orders = await session.open_queue(ORDERS, write=True)
-            await orders.post(b"an order", properties={"OrderType": "EXPRESS"})
-        with running(consumer, broker, tmp_path) as process:
-            assert process.stdout is not None
-            shown = await asyncio.to_thread(process.stdout.readline)
-        assert shown == "EXPRESS b'an order'\n"

@@ -1,0 +1,216 @@
+"""No path assumes Linux: what other systems lack is taken away here, and all goes on.
+
+Of Windows and macOS this shows what can be shown elsewhere: that names which are missing there are not
+needed, and that errors which come only there are expected.
+"""
+
+from __future__ import annotations
+
+import ast
+import errno
+import os
+import re
+import socket
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bmq
+from bmq.spark import _log
+from bmq.testing import FaultProxy, _proxy
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = sorted((ROOT / "bmq").rglob("*.py"))
+
+#: Modules, attributes and methods that there are on POSIX systems, or on Linux, alone.
+MODULES = {"fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty"}
+ATTRIBUTES = {
+    *("fork", "forkpty", "register_at_fork", "getuid", "geteuid", "setsid", "killpg", "mkfifo", "sendfile"),
+    *("SIGALRM", "SIGCHLD", "SIGHUP", "SIGKILL", "SIGPIPE", "SIGQUIT", "SIGUSR1", "SIGUSR2"),
+    *("AF_UNIX", "SO_REUSEPORT", "TCP_KEEPIDLE", "TCP_QUICKACK", "TCP_USER_TIMEOUT", "MSG_NOSIGNAL"),
+    *("add_signal_handler", "remove_signal_handler", "add_reader", "add_writer"),
+    *("open_unix_connection", "create_unix_server", "create_unix_connection", "start_unix_server"),
+}
+
+
+def test_nothing_is_used_that_only_some_systems_have() -> None:
+    for path in PACKAGE:
+        look(path)
+
+
+def look(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    guarded = {
+        node for block in ast.walk(tree) if isinstance(block, ast.Try) for node in ast.walk(block)
+    }  # what is tried has its fallback
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom) and node not in guarded:
+            names = {alias.name for alias in node.names} | {getattr(node, "module", None)}
+            assert names & MODULES == set(), f"{path}:{node.lineno}"
+        if isinstance(node, ast.Attribute) and node not in guarded:
+            assert node.attr not in ATTRIBUTES, f"{path}:{node.lineno}"
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            assert not re.match(r"/(proc|sys|dev|tmp|etc)/", node.value), f"{path}:{node.lineno}"
+
+
+def test_text_files_say_their_encoding() -> None:
+    """Windows has another default."""
+    for path in [*PACKAGE, *sorted((ROOT / "examples").rglob("*.py"))]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(func=ast.Attribute(attr="read_text" | "write_text"), keywords=keywords):
+                    assert "encoding" in {each.arg for each in keywords}, f"{path}:{node.lineno}"
+
+
+#: Runs a program where everything is missing that Windows does not have.
+ELSEWHERE = """
+import asyncio, os, runpy, signal, socket, sys, time
+
+for name in {modules}:
+    sys.modules[name] = None
+sys.modules["uvloop"] = None
+for home in (os, signal, socket):
+    for name in {attributes}:
+        if hasattr(home, name) and name not in ("AF_UNIX", "SIGCHLD"):  # asyncio's own needs these here
+            delattr(home, name)
+
+def missing(*args, **kwargs):
+    raise NotImplementedError
+
+class Loop(asyncio.SelectorEventLoop):
+    add_signal_handler = remove_signal_handler = create_unix_server = create_unix_connection = missing
+    add_reader = add_writer = missing
+
+exact = time.monotonic
+time.monotonic = lambda: int(exact() * 64) / 64  # how finely Windows tells the time
+asyncio.new_event_loop = Loop
+asyncio.DefaultEventLoopPolicy._loop_factory = Loop
+sys.argv = sys.argv[1:]
+if sys.argv[0] == "-m":
+    sys.argv = sys.argv[1:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+else:
+    sys.path.insert(0, os.path.dirname(sys.argv[0]))
+    runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> list[str]:
+    program = tmp_path / "elsewhere.py"
+    program.write_text(ELSEWHERE.format(modules=sorted(MODULES), attributes=sorted(ATTRIBUTES)), "utf-8")
+    return [sys.executable, str(program)]
+
+
+def environment() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if k != "BMQ_BROKER_URI"} | {"PYTHONPATH": str(ROOT)}
+
+
+def test_the_demo_runs_without_what_windows_lacks(elsewhere: list[str]) -> None:
+    run = subprocess.run(
+        [*elsewhere, str(ROOT / "examples" / "demo.py"), "--fast", "--count", "600"],
+        env=environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "nothing was lost" in run.stdout
+
+
+def test_broker_and_command_line_run_without_what_windows_lacks(elsewhere: list[str]) -> None:
+    queue = "bmq://bmq.test.mem.priority/elsewhere"
+    with subprocess.Popen(
+        [*elsewhere, "-m", "bmq", "broker", "--port", "0"],
+        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as broker:  # fmt: skip
+        try:
+            assert broker.stdout is not None
+            uri = broker.stdout.readline().split()[-1]
+
+            def verb(*arguments: str) -> str:
+                run = subprocess.run(
+                    [*elsewhere, "-m", "bmq", *arguments, "--broker", uri],
+                    env=environment(), capture_output=True, text=True, check=False,
+                )  # fmt: skip
+                assert run.returncode == 0, run.stderr
+                return run.stdout
+
+            verb("doctor", queue)
+            verb("post", queue, "hello")
+            assert "hello" in verb("tail", queue, "--confirm", "--count", "1")
+        finally:
+            broker.terminate()
+        assert broker.wait(30) == 0
+        assert broker.stderr is not None
+        assert broker.stderr.read() == ""
+
+
+class Closed:
+    """A socket as macOS has it once its peer has closed it."""
+
+    def setsockopt(self, *args: Any) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+
+async def test_options_of_a_socket_that_is_closed_already_are_refused_without_harm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
+    monkeypatch.setattr("asyncio.trsock.TransportSocket.setsockopt", Closed.setsockopt)
+    async with (
+        bmq.broker.Broker() as broker,
+        FaultProxy(broker.uri) as proxy,
+        bmq.connect(proxy.uri) as session,
+    ):
+        queue = await session.open_queue("bmq://bmq.test.mem.priority/q", read=True, write=True)
+        proxy.cut(reset=True)
+        await queue.post(b"1", timeout=30)
+        assert (await queue.receive(timeout=30)).data == b"1"
+
+
+def test_a_reset_is_asked_for_as_each_system_wants_it() -> None:
+    assert _proxy._linger(posix=True) == struct.pack("ii", 1, 0)
+    assert _proxy._linger(posix=False) == b"\1\0\0\0"  # u_short l_onoff, u_short l_linger
+    with socket.socket() as here:
+        here.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _proxy._linger(_proxy._POSIX))
+
+
+async def test_a_port_is_kept_and_taken_again_without_address_reuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
+    monkeypatch.setattr(_proxy, "_POSIX", False)
+    monkeypatch.setattr(_proxy, "_linger", lambda posix: struct.pack("ii", 1, 0))  # the kernel's here
+    async with bmq.broker.Broker() as broker, FaultProxy(broker.uri) as proxy:
+        proxy.refuse()
+        with pytest.raises(bmq.ConnectionFailed):
+            await bmq.connect(proxy.uri)
+        await proxy.accept()
+        async with bmq.connect(proxy.uri):
+            pass
+
+
+@pytest.mark.parametrize("posix", [True, False])
+def test_the_log_of_a_stream_is_written_out_where_folders_cannot_be(
+    posix: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow as pa
+
+    synced: list[str] = []
+    monkeypatch.setattr(_log, "_POSIX", posix)
+    monkeypatch.setattr(_log.BatchLog, "_sync", lambda self, path: synced.append(str(path)))
+    log = _log.BatchLog(str(tmp_path / "log"))
+    log.acquire()
+    log.append(0, pa.record_batch({"x": [1]}))
+    log.release()
+    assert [path.endswith(".partial") for path in synced] == ([True, False] if posix else [True])
+
+
+def test_without_locks_of_files_a_log_is_used_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    first, second = (_log.BatchLog(str(tmp_path / "log")) for _ in range(2))
+    first.acquire()
+    second.acquire()
+    first.release()
