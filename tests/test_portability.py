@@ -45,8 +45,11 @@ def test_nothing_is_used_that_only_some_systems_have() -> None:
 def look(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     guarded = {
-        node for block in ast.walk(tree) if isinstance(block, ast.Try) for node in ast.walk(block)
-    }  # what is tried has its fallback
+        node
+        for block in ast.walk(tree)
+        if isinstance(block, ast.Try) or (isinstance(block, ast.If) and "hasattr(" in ast.unparse(block.test))
+        for node in ast.walk(block)
+    }  # what is tried, or asked for first, has its fallback
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom) and node not in guarded:
             names = {alias.name for alias in node.names} | {getattr(node, "module", None)}
