@@ -22,7 +22,7 @@ ORDERS = "bmq://bmq.test.mem.priority/orders"
 
 @pytest.fixture
 async def there() -> AsyncGenerator[Broker]:
-    """The broker of a part; BMQ_BROKER_URI does not replace it."""
+    """The broker of a part."""
     async with Broker(port=0) as broker:
         yield broker
 
@@ -235,10 +235,9 @@ async def test_each_part_has_a_broker_of_its_own_in_a_test() -> None:
 
 
 async def test_what_the_first_connection_waits_for_is_said(
-    uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    uri: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One line when it begins to wait, with the reason, and one when it has succeeded."""
-    monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
     broker = Broker(port=0)
     await broker.start()
     port = broker.port
