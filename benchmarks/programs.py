@@ -62,11 +62,11 @@ async def post_values(session: bmq.Session, count: int) -> float:
     return took / count * 1e6
 
 
-def receiving(read: Callable[[Any], object], typed: bool) -> Way:
+def receiving(read: Callable[[Any], object], typed: bool, codec: Any = "application/json") -> Way:
     async def receive(session: bmq.Session, count: int) -> float:
         queue = await fresh(session)
         await queue.post_many(bmq.PutMessage(DATA, PROPERTIES) for _ in range(count))
-        source: Any = queue.typed(Order) if typed else queue
+        source: Any = queue.typed(Order, codec=codec) if typed else queue
         left = count
         began = time.process_time()
         async for message in source:
@@ -118,6 +118,9 @@ CPU: dict[str, Way] = {
     "async for, bytes, and orjson.loads": receiving(lambda message: orjson.loads(message.data), False),
     "async for, a typed queue's messages, value not read": receiving(lambda message: message.data, True),
     "async for, values": receiving(lambda message: message.value, True),
+    "async for, values by msgspec": receiving(
+        lambda message: message.value, True, bmq.codecs.MsgspecJson(Order)
+    ),
     "consume, concurrency=1": consuming(0),
     "consume, concurrency=64": consuming(0, concurrency=64),
     "consume, concurrency=64, key": consuming(0, concurrency=64, key="key"),

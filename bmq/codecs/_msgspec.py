@@ -18,13 +18,35 @@ __all__ = ["MsgspecJson", "MsgspecPack"]
 
 
 class MsgspecJson:
-    """JSON of msgspec's structs."""
+    """JSON by msgspec: of its own structs, and of all other types it knows.
+
+    Structs have it by themselves. For dataclasses it is a choice::
+
+        orders = queue.typed(Order, codec=bmq.codecs.MsgspecJson(Order))
+
+    It reads them three to six times as fast as the codec that they have by themselves, with what msgspec
+    checks and says: a dataclass is filled without calling its ``__init__``, and errors are in other words.
+
+    Args:
+        of: the type of the values.
+
+    Raises:
+        UsageError: msgspec does not know the type, or is not installed.
+
+    Attributes:
+        content_type: ``application/json``.
+        encode: returns the payload of a value.
+        decode: returns the value of a payload.
+    """
 
     content_type = JSON
 
     def __init__(self, of: Any) -> None:
+        try:
+            self.decode = msgspec.json.Decoder(of).decode
+        except TypeError as error:
+            raise UsageError(f"msgspec has no JSON for {of!r}: {error}") from None
         self.encode = msgspec.json.Encoder().encode
-        self.decode = msgspec.json.Decoder(of).decode
 
 
 class MsgspecPack:

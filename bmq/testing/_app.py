@@ -13,6 +13,7 @@ from bmq.client.message import Ack
 from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.codecs import Codec, Shape
+from bmq.errors import UsageError
 from bmq.wire.properties import PropertyInput
 from bmq.wire.uri import QueueUri
 
@@ -34,7 +35,8 @@ class TestApp:
                 test.broker.assert_posted(SHIPPED, count=1, properties={"number": 1})
 
     The app's pauses between attempts take no time. Its broker is the embedded one here, whatever its address
-    is otherwise, and whatever BMQ_BROKER_URI says.
+    is otherwise, and whatever BMQ_BROKER_URI says. An app that is a part of it (:meth:`bmq.App.include`) has
+    a broker of its own here: see :meth:`of`.
 
     Args:
         app: the app; it is as it was afterwards.
@@ -56,6 +58,21 @@ class TestApp:
         self._queues: dict[str, Queue] = {}
         self._session: Session | None = None
         self._before: Mapping[str, Any] = {}
+        self._parts = [TestApp(part) for part in app._parts]
+
+    def of(self, part: App) -> TestApp:
+        """Return the same for an app that is a part of this one: its broker, what failed in it.
+
+        Raises:
+            UsageError: it is no part.
+        """
+        for each in self._all():
+            if each.app is part:
+                return each
+        raise UsageError("the app is no part of the one that is tested: app.include(...)")
+
+    def _all(self) -> list[TestApp]:
+        return [*(each for part in self._parts for each in part._all()), self]
 
     @property
     def retried(self) -> list[Failure]:
@@ -127,16 +144,20 @@ class TestApp:
         return "\n".join(["\nwhat failed last:", *lines]) if lines else "\nno handler has failed"
 
     async def __aenter__(self) -> TestApp:
-        if self._own:
-            await self.broker.start()
         try:
-            self._before = self.app._try_out(self.broker.uri, _NoTime(), self.failures.append)
-            self._session = await connect(self.broker.uri)
+            for each in self._all():
+                await each._begin()
             await self.app.__aenter__()
         except BaseException:
-            await self._end()
+            await self._end_all()
             raise
         return self
+
+    async def _begin(self) -> None:
+        if self._own:
+            await self.broker.start()
+        self._before = self.app._try_out(self.broker.uri, _NoTime(), self.failures.append)
+        self._session = await connect(self.broker.uri)
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
@@ -144,7 +165,11 @@ class TestApp:
         try:
             await self.app.__aexit__(exc_type, exc, tb)
         finally:
-            await self._end()
+            await self._end_all()
+
+    async def _end_all(self) -> None:
+        for each in self._all():
+            await each._end()
 
     async def _end(self) -> None:
         vars(self.app).update(self._before)

@@ -1,4 +1,4 @@
-"""A service of workers: one session, its queues, its handlers, and an orderly end."""
+"""A service of workers: a session, its queues, its handlers, an orderly end; and apps that are its parts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from bmq.workers._consume import (
 )
 from bmq.workers._failure import DeadLetter, Failure
 from bmq.workers._later import check_durable, is_durable
-from bmq.workers._probe import Metrics, Probe, address_of
+from bmq.workers._probe import Metrics, Probe, address_of, worst
 from bmq.workers._responder import Respond, Responder
 from bmq.workers._retry import NoRetry, RetryPolicy
 from bmq.workers._status import Statuses, status
@@ -128,6 +128,8 @@ class App:
         self._waiting: dict[QueueUri, dict[str, Any]] = {}
         self._movers: list[Mover] = []
         self._session: Session | None = None
+        self._sweeping: Session | None = None
+        self._fed: list[tuple[_Registration, Consumer, Queue | None]] = []
         self._closing = AsyncExitStack()
         self._ending = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
@@ -138,12 +140,48 @@ class App:
         self.state = SimpleNamespace()
         self._before: list[Callable[[], object]] = []
         self._after: list[Callable[[], object]] = []
-        self._by_handler: dict[object, Consumer] = {}
         # While it runs in the background of ``async with``.
         self._background: asyncio.Task[None] | None = None
+        # Its parts, and while it runs the one that was started: itself, or the one it is a part of.
+        self._parts: list[App] = []
+        self._whole = self
         self._begun: asyncio.Future[None] | None = None
         # Told of every attempt that did not succeed, besides the hooks: for tests.
         self._watch: Callable[[Failure], None] | None = None
+
+    def include(self, app: App) -> None:
+        """Make another app a part of this one: for a service with several brokers.
+
+        ::
+
+            eu, us = bmq.App("tcp://eu:30114"), bmq.App("tcp://us:30114")
+            eu.include(us)
+
+            @eu.consumer("bmq://bmq.test.mem.priority/orders")
+            async def copy(message: bmq.Message) -> None:
+                await (await us.queue("bmq://bmq.test.mem.priority/orders")).post(message.data)
+
+        A part has its own session, queues, handlers, options and state, and may have parts itself. It begins
+        and ends with this app: parts connect first; when all have, their startup functions run, and their
+        shutdown functions run last. A part that fails ends all; :meth:`stop` of any is :meth:`stop` of all.
+        A part that has nothing registered is a session to post by.
+
+        Args:
+            app: the other one. It can still be run by itself, but not twice at a time.
+
+        Raises:
+            UsageError: it is a part already, or this app is a part of it.
+            StateError: one of them is running.
+        """
+        self._check_not_running()
+        app._check_not_running()
+        if self in app._all() or app in self._all():
+            raise UsageError("the app is a part of the other one already, or that of it")
+        self._parts.append(app)
+
+    def _all(self) -> list[App]:
+        """The app's parts, theirs too, and the app itself."""
+        return [*(each for part in self._parts for each in part._all()), self]
 
     def consumer(
         self,
@@ -508,7 +546,14 @@ class App:
         return self._probe.uri if self._probe is not None else None
 
     def _health(self) -> Health | None:
-        return self._session.health() if self._session is not None and not self._stopping else None
+        if self._whole._stopping:
+            return None
+        found: list[Health] = []
+        for each in self._all():
+            if each._session is None:
+                return None
+            found.append(each._session.health())
+        return worst(found)
 
     async def queue(self, uri: str) -> Queue:
         """Return a queue to post to, opened the first time it is asked for; for use in handlers.
@@ -526,12 +571,12 @@ class App:
         return await self.session.output(uri)
 
     def status(self) -> Statuses:
-        """Say how the subscribers of the handlers are doing, in the order of their registration.
+        """Say how the subscribers of the handlers are doing, those of parts first, as they were registered.
 
         Printed, it is a table; see :class:`bmq.workers.SubscriberStatus`.
         Empty before the app has opened its queues; afterwards it is what was last.
         """
-        return status(*self._consumers)
+        return status(*(consumer for each in self._all() for consumer in each._consumers))
 
     async def pause(self, handler: object = None) -> None:
         """Take no more messages, until :meth:`resume`; handlers at work go on.
@@ -566,13 +611,17 @@ class App:
             await consumer.resume()
 
     def _consumers_of(self, handler: object) -> list[Consumer]:
-        if not self._by_handler:
+        feeding = [fed for each in self._all() for fed in each._fed]
+        if not feeding:
             raise StateError("the app has consumers only while it runs: await app.run()")
-        if handler is None:
-            return list(self._by_handler.values())
-        if handler not in self._by_handler:
+        found = [
+            consumer
+            for registration, consumer, _ in feeding
+            if handler is None or registration.function == handler
+        ]
+        if not found:
             raise StateError(f"{handler!r} is no handler of this app")
-        return [self._by_handler[handler]]
+        return found
 
     async def __aenter__(self) -> App:
         """Run the app in the background, inside another program; return once its handlers are at work.
@@ -619,8 +668,11 @@ class App:
         """Begin to end: take no more messages, and let handlers at work finish within ``grace`` seconds.
 
         A second call cancels them. While the app connects and opens its queues, a call ends that.
-        Call it in the event loop, from a handler for instance.
+        Call it in the event loop, from a handler for instance. For a part it is that of the whole.
         """
+        if self._whole is not self:
+            self._whole.stop()
+            return
         if self._starting is not None and not self._stopping:
             self._starting.cancel()
         self._stopping = True
@@ -646,55 +698,62 @@ class App:
 
         Cancelling it ends it in the same way; cancelling it again cancels the handlers.
         """
-        if self._running:
+        apps = self._all()
+        if any(each._running for each in apps):
             raise StateError("the app is running already")
-        if not self._registered and not self._sweepers and not self._waiting:
+        if not any(each._registered or each._sweepers or each._waiting for each in apps):
             raise StateError("nothing to do: register a handler with @app.consumer(...)")
-        self._running, self._stopping = True, False
+        for each in apps:
+            each._running, each._whole = True, self
+        self._stopping = False
         try:
             with on_signals(self.stop) if signals else nullcontext():
                 async with AsyncExitStack() as self._closing:
-                    if self._probe is not None:
-                        await self._closing.enter_async_context(self._probe.serving())
+                    for each in apps:
+                        each._closing = self._closing
+                        if each._probe is not None:
+                            await self._closing.enter_async_context(each._probe.serving())
                     async with AsyncExitStack() as self._ending:
-                        started = await self._start()
-                        if not self._stopping:
-                            await self._work(*started)
-                    self._forget()
+                        if await self._start(apps):
+                            await self._work(apps)
+                    for each in apps:
+                        each._forget()
         finally:
-            self._forget()
-            self._running = False
+            for each in apps:
+                each._forget()
+                each._running, each._whole = False, each
 
     def _forget(self) -> None:
         """Hand out no more queues."""
-        self._session, self._tasks, self._by_handler = None, [], {}
+        self._session, self._sweeping, self._tasks, self._fed = None, None, [], []
 
-    async def _start(self) -> tuple[list[tuple[_Registration, Consumer, Queue | None]], Session | None]:
-        """Connect and open the queues; return nothing when told to stop meanwhile.
-
-        The second session is for sweepers: they close queues to hand messages back.
-        """
+    async def _start(self, apps: list[App]) -> bool:
+        """Connect, open the queues, call the startup functions; return False when told to stop meanwhile."""
         task = self._starting = asyncio.current_task()
         assert task is not None
         try:
-            self._session = await self._closing.enter_async_context(connect(self._broker, **self._options))
-            fed = await self._open_queues(self._session)
-            sweeping = None
-            if self._sweepers:
-                connecting = connect(self._broker, **self._options)
-                sweeping = await self._closing.enter_async_context(connecting)
-            for after in self._after:
+            for each in apps:
+                await each._connect()
+            for after in [after for each in apps for after in each._after]:
                 self._ending.push_async_callback(_called, after)
-            for before in self._before:
+            for before in [before for each in apps for before in each._before]:
                 await _called(before)
-            return fed, sweeping
         except asyncio.CancelledError:
             if not self._stopping or task.cancelling() > 1:  # cancelled by others, too
                 raise
             task.uncancel()
-            return [], None
+            return False
         finally:
             self._starting = None
+        return not self._stopping
+
+    async def _connect(self) -> None:
+        """Connect, and open the queues. The second session is for sweepers: they close queues."""
+        self._session = await self._closing.enter_async_context(connect(self._broker, **self._options))
+        self._fed = await self._open_queues(self._session)
+        if self._sweepers:
+            connecting = connect(self._broker, **self._options)
+            self._sweeping = await self._closing.enter_async_context(connecting)
 
     async def _open_queues(self, session: Session) -> list[tuple[_Registration, Consumer, Queue | None]]:
         """Open each queue once, with all its subscriptions; return what each handler needs."""
@@ -722,7 +781,6 @@ class App:
             if isinstance(then, DeadLetter):
                 dead_letters = await self.queue(then.queue) if isinstance(then.queue, str) else then.queue
             consumer = next(consumers[each.uri])
-            self._by_handler[each.function] = consumer
             found.append((each, consumer, dead_letters))
         self._consumers = [consumer for _, consumer, _ in found]
         return found
@@ -754,15 +812,18 @@ class App:
             queue = await session.open_queue(str(uri), read=True, default_subscription=False)
             self._movers.append(Mover(queue, admin=admin, **options))
 
-    async def _work(
-        self, fed: list[tuple[_Registration, Consumer, Queue | None]], sweeping: Session | None
-    ) -> None:
+    async def _work(self, apps: list[App]) -> None:
         """Run every handler until all are done, or one has failed; and the sweepers beside them."""
-        feeding = [asyncio.create_task(self._feed(*each), name=f"consume {each[0].uri}") for each in fed]
+        feeding = [
+            asyncio.create_task(each._feed(*fed), name=f"consume {fed[0].uri}")
+            for each in apps
+            for fed in each._fed
+        ]
         sweepers = [
-            asyncio.create_task(sweeper.run(sweeping), name=f"sweep {sweeper.queue}")
-            for sweeper in self._sweepers
-            if sweeping is not None
+            asyncio.create_task(sweeper.run(each._sweeping), name=f"sweep {sweeper.queue}")
+            for each in apps
+            for sweeper in each._sweepers
+            if each._sweeping is not None
         ]
 
         def end_sweeping(_: asyncio.Task[None]) -> None:
@@ -772,7 +833,7 @@ class App:
 
         for task in feeding:
             task.add_done_callback(end_sweeping)
-        movers = [asyncio.create_task(mover.run(), name="mover") for mover in self._movers]
+        movers = [asyncio.create_task(mover.run(), name="mover") for each in apps for mover in each._movers]
         tasks = self._tasks = feeding + sweepers + movers
         if self._begun is not None and not self._begun.done():
             self._begun.set_result(None)

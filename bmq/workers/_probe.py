@@ -10,14 +10,13 @@ from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from bmq.client.health import Health
 from bmq.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from bmq.client.health import Health
-
-__all__ = ["Metrics", "Probe", "address_of"]
+__all__ = ["Metrics", "Probe", "address_of", "worst"]
 
 logger = logging.getLogger("bmq.workers")
 
@@ -42,6 +41,19 @@ def address_of(text: str) -> tuple[str, int]:
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
         raise UsageError(f"health is HOST:PORT, such as 127.0.0.1:8080, not {text!r}")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def worst(found: list[Health]) -> Health:
+    """Return how several sessions are together: as the worst of them, with the troubles of all."""
+    ready, degraded = all(each.ready for each in found), any(each.degraded for each in found)
+    alike = [each for each in found if (each.ready, each.degraded) == (ready, ready and degraded)]
+    return Health(
+        ready,
+        ready and degraded,
+        tuple(sorted((trouble for each in found for trouble in each.troubles), key=lambda each: each.since)),
+        # All are ready since the last is; something is wrong since the first time that it was.
+        (max if ready and not degraded else min)(each.since for each in alike),
+    )
 
 
 class Probe:

@@ -1,25 +1,37 @@
-"""A loader: takes readings by the batch and puts them into SQLite, each once, whatever happens.
+"""A loader: takes readings by the batch and puts them into a database, each once, whatever happens.
 
     bmq broker --port 30114 &
-    bmq run loader --dir examples/batch_loader
+    READINGS=postgresql+psycopg://me@localhost/weather bmq run loader --dir examples/batch_loader
     bmq post bmq://bmq.test.mem.priority/readings '{"sensor": "roof", "celsius": 21.5}'
 
-A batch is one transaction, and is confirmed after its commit. When the process dies in between, the broker
-delivers the batch again; the GUID of a message is the same then, and is the table's key, so nothing is there
-twice. Other databases have the same: INSERT ... ON CONFLICT DO NOTHING in PostgreSQL.
+Without READINGS it is a file of SQLite. A batch is one transaction, and is confirmed after its commit. When
+the process dies in between, the broker delivers the batch again; the GUID of a message is the same then, and
+is the table's key, so nothing is there twice.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import sqlite3
 from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Column, Engine, Float, MetaData, String, Table, create_engine
+from sqlalchemy.dialects import postgresql, sqlite
 
 import bmq
 
 READINGS = "bmq://bmq.test.mem.priority/readings"
 DEAD = "bmq://bmq.test.mem.priority/readings.dead"
+
+metadata = MetaData()
+table = Table(
+    "readings",
+    metadata,
+    Column("guid", String(32), primary_key=True),
+    Column("sensor", String),
+    Column("celsius", Float),
+)
 
 app = bmq.App()
 
@@ -32,17 +44,13 @@ class Reading:
 
 @app.on_startup
 def open_database() -> None:
-    # The handler runs in a thread of its own.
-    app.state.database = sqlite3.connect(os.environ.get("READINGS", "readings.db"), check_same_thread=False)
-    with app.state.database as database:
-        database.execute(
-            "CREATE TABLE IF NOT EXISTS readings (guid TEXT PRIMARY KEY, sensor TEXT, celsius REAL)"
-        )
+    app.state.engine = create_engine(os.environ.get("READINGS", "sqlite:///readings.db"))
+    metadata.create_all(app.state.engine)
 
 
 @app.on_shutdown
 def close_database() -> None:
-    app.state.database.close()
+    app.state.engine.dispose()
 
 
 @app.batch_consumer(
@@ -53,16 +61,17 @@ def close_database() -> None:
 )
 def load(readings: list[Reading], messages: list[bmq.Message]) -> None:
     rows = [
-        (message.guid, reading.sensor, reading.celsius)
+        {"guid": message.guid, "sensor": reading.sensor, "celsius": reading.celsius}
         for reading, message in zip(readings, messages, strict=True)
     ]
-    store(app.state.database, rows)  # confirmed when this returns
+    store(app.state.engine, rows)  # in a thread of its own; confirmed when this returns
 
 
-def store(database: sqlite3.Connection, rows: list[tuple[str, str, float]]) -> None:
+def store(engine: Engine, rows: list[dict[str, Any]]) -> None:
     """Insert what is not there yet, in one transaction."""
-    with database:
-        database.executemany("INSERT INTO readings VALUES (?, ?, ?) ON CONFLICT DO NOTHING", rows)
+    dialect = postgresql if engine.dialect.name == "postgresql" else sqlite
+    with engine.begin() as connection:
+        connection.execute(dialect.insert(table).on_conflict_do_nothing(), rows)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,23 @@
-"""Tests of the loader beside it: also that a crash between commit and confirmation stores nothing twice."""
+"""Tests of the loader beside it, in SQLite and, where it is installed, in PostgreSQL.
+
+A crash between commit and confirmation stores nothing twice.
+"""
 
 from __future__ import annotations
 
 import os
-import sqlite3
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import loader
 import pytest
 from loader import DEAD, READINGS, Reading
+from sqlalchemy import create_engine, select
 
 import bmq
 from bmq.testing import BackgroundBroker, TestApp
@@ -23,9 +29,9 @@ import bmq, loader
 
 store, count = loader.store, 0
 
-def store_and_count(database, rows):
+def store_and_count(engine, rows):
     global count
-    store(database, rows)
+    store(engine, rows)
     count += len(rows)
     if sys.argv[1] == "dies":
         print(count, flush=True)
@@ -43,21 +49,79 @@ bmq.run(main())
 """
 
 
-def rows(database: Path) -> list[tuple[str, float]]:
-    with sqlite3.connect(database) as connection:
-        found = connection.execute("SELECT sensor, celsius FROM readings ORDER BY celsius").fetchall()
-    connection.close()
-    return found
+def _programs() -> Path | None:
+    """The folder of PostgreSQL's programs, which Debian does not have in the PATH."""
+    found = [Path(program).parent for program in (shutil.which("pg_ctl"),) if program]
+    found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return next((each for each in found if (each / "pg_ctl").exists()), None)
 
 
-@pytest.fixture
-def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("READINGS", str(tmp_path / "readings.db"))
-    return tmp_path / "readings.db"
+PROGRAMS = _programs()
+
+
+class PostgreSQL:
+    """A server of these tests' own, which listens on a socket in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        # The server refuses to run as root.
+        self._user = "postgres" if os.geteuid() == 0 else None
+        if self._user:
+            shutil.chown(folder, self._user)
+        self._data = folder / "data"
+        self._run("initdb", "-D", self._data, "-U", "bmq", "-A", "trust", "--no-sync")
+        settings = f"-k {folder} -c listen_addresses='' -c fsync=off"
+        self._run("pg_ctl", "-D", self._data, "-o", settings, "-l", folder / "log", "-w", "start")
+        self.url = f"postgresql+psycopg://bmq@/postgres?host={folder}"
+
+    def _run(self, program: str, *arguments: str | Path) -> None:
+        assert PROGRAMS is not None
+        done = subprocess.run(
+            [PROGRAMS / program, *arguments],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/", check=False, user=self._user,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout.decode()
+
+    def stop(self) -> None:
+        self._run("pg_ctl", "-D", self._data, "-m", "immediate", "-w", "stop")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    folder = Path(tempfile.mkdtemp(prefix="bmq-pg-"))
+    started = None
+    try:
+        started = PostgreSQL(folder)
+        yield started.url
+    finally:
+        if started is not None:
+            started.stop()
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(params=["sqlite", *(["postgresql"] if PROGRAMS else [])])
+def database(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a database without readings."""
+    in_file = request.param == "sqlite"
+    url: str = f"sqlite:///{tmp_path / 'readings.db'}" if in_file else request.getfixturevalue("server")
+    engine = create_engine(url)
+    loader.metadata.drop_all(engine)
+    loader.metadata.create_all(engine)
+    engine.dispose()
+    monkeypatch.setenv("READINGS", url)
+    return url
+
+
+def rows(database: str) -> list[tuple[str, float]]:
+    engine = create_engine(database)
+    columns = loader.table.c
+    with engine.connect() as connection:
+        found = connection.execute(select(columns.sensor, columns.celsius).order_by(columns.celsius)).all()
+    engine.dispose()
+    return [(sensor, celsius) for sensor, celsius in found]
 
 
 @pytest.mark.asyncio
-async def test_readings_are_stored_and_confirmed(database: Path) -> None:
+async def test_readings_are_stored_and_confirmed(database: str) -> None:
     async with TestApp(loader.app) as test:
         for celsius in range(20):
             await test.post(READINGS, Reading("roof", celsius))
@@ -66,7 +130,7 @@ async def test_readings_are_stored_and_confirmed(database: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_is_no_reading_is_put_aside_and_the_others_are_stored(database: Path) -> None:
+async def test_what_is_no_reading_is_put_aside_and_the_others_are_stored(database: str) -> None:
     async with TestApp(loader.app) as test:
         await test.post(READINGS, b'{"sensor": "roof"}')
         await test.post(READINGS, Reading("roof", 1.5))
@@ -76,7 +140,7 @@ async def test_what_is_no_reading_is_put_aside_and_the_others_are_stored(databas
     assert rows(database) == [("roof", 1.5)]
 
 
-def test_a_crash_between_commit_and_confirmation_stores_nothing_twice(database: Path) -> None:
+def test_a_crash_between_commit_and_confirmation_stores_nothing_twice(database: str) -> None:
     async def post(uri: str) -> None:
         async with bmq.connect(uri) as session:
             queue = await session.open_queue(READINGS, write=True)

@@ -12,6 +12,8 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import bmq
 from bmq.codecs import Shape, codec_for, register
@@ -105,6 +107,35 @@ def test_messagepack_of_what_msgspec_knows(of: Any) -> None:
     assert properties["bmq_content_type"] == "application/msgpack"
     assert msgspec.msgpack.decode(data) == msgspec.to_builtins(value)
     assert shape.decode(Received(data, properties)) == value
+
+
+@given(
+    st.builds(
+        Order,
+        customer=st.integers(-(2**63), 2**63 - 1),
+        express=st.booleans(),
+        address=st.builds(Address, street=st.text(), number=st.integers(0, 10**9)),
+        grade=st.sampled_from(Grade),
+        note=st.none() | st.text(),
+    )
+)
+def test_dataclasses_are_read_by_msgspec_where_that_is_wanted(order: Order) -> None:
+    """What one codec has written the other one reads, and it is the same."""
+    usual, other = Shape(Order), Shape(Order, bmq.codecs.MsgspecJson(Order))
+    for written in (usual.encode(order), other.encode(order)):
+        assert written[1]["bmq_content_type"] == "application/json"
+        for shape in (usual, other):
+            assert shape.decode(Received(*written)) == order
+
+
+def test_what_msgspec_does_not_read_says_so() -> None:
+    shape = Shape(Order, bmq.codecs.MsgspecJson(Order))
+    with pytest.raises(bmq.Undecodable, match=r"Expected `int`, got `str` - at `\$.customer`"):
+        shape.decode(Received(b'{"customer": "7", "express": true, "address": {"street": "x"}}', {}))
+    with pytest.raises(bmq.UsageError, match="msgspec has no JSON for"):
+        bmq.codecs.MsgspecJson(Order | OrderStruct)
+    with pytest.raises(AttributeError, match="no attribute 'MsgspecXml'"):
+        _ = bmq.codecs.MsgspecXml  # type: ignore[attr-defined]
 
 
 def test_a_message_says_what_it_is_whatever_the_queue_s_default() -> None:

@@ -266,7 +266,7 @@ def test_the_example_suites_pass_as_they_are(
             (tmp_path / path.name).write_text(path.read_text())
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=110,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout
     assert "passed" in run.stdout

@@ -29,6 +29,12 @@ class FakeClock:
         await asyncio.sleep(0)
 
 
+@pytest.fixture(autouse=True)
+def _no_other_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests name the broker they mean, ``broker_uri`` or one of their own; some mean that there is none."""
+    monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
+
+
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()

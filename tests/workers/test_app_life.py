@@ -104,8 +104,7 @@ async def test_without_a_broker_it_says_so_when_it_is_entered(uri: str) -> None:
             raise AssertionError("not begun")
 
 
-async def test_a_failure_inside_is_told_at_the_end(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
+async def test_a_failure_inside_is_told_at_the_end(uri: str) -> None:
     async with Broker() as broker:
         app = bmq.App(broker.uri, reconnect=False)
 
@@ -119,10 +118,7 @@ async def test_a_failure_inside_is_told_at_the_end(uri: str, monkeypatch: pytest
             await app.__aexit__(None, None, None)
 
 
-async def test_the_first_connection_is_retried_when_it_is_told_to(
-    uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
+async def test_the_first_connection_is_retried_when_it_is_told_to(uri: str) -> None:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         port = reserved.getsockname()[1]
