@@ -28,7 +28,7 @@ _NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_null)
 
 
 def _table() -> np.ndarray[Any, Any]:
-    table = np.arange(256, dtype=np.uint32)
+    table: np.ndarray[Any, Any] = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = (table >> 1) ^ (table & 1) * np.uint32(_POLYNOMIAL)
     return table
@@ -68,7 +68,7 @@ def bucket_column(keys: Any) -> Any:
     # Longest first: those that have an n-th byte are then the first so many.
     order = np.argsort(-lengths, kind="stable")
     starts, lengths = ends[:-1][order], lengths[order]
-    sums = np.full(count, 0xFFFFFFFF, np.uint32)
+    sums: np.ndarray[Any, Any] = np.full(count, 0xFFFFFFFF, np.uint32)
     few = int(np.searchsorted(-lengths, -_LONG, "left"))
     for at in range(int(lengths[few]) if few < count else 0):
         rest = slice(few, int(np.searchsorted(-lengths, -at, "left")))
