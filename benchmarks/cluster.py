@@ -53,6 +53,9 @@ class Cluster(Protocol):
     async def start(self) -> None:
         """Bring everything up."""
 
+    async def healthy(self) -> None:
+        """Wait until a message can be posted everywhere."""
+
     async def primary(self) -> int:
         """The node that has the queues, as far as is known."""
         ...

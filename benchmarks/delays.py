@@ -1,12 +1,15 @@
 """Delayed messages: what those that wait cost the broker, how late they are, and a cluster that loses nodes.
 
 usage: python benchmarks/delays.py waiting --broker tcp://127.0.0.1:30114 --pid PID [--count 0 10000 100000]
-       python benchmarks/delays.py cluster --program /usr/local/bin/bmqbrkr [--laps 5]
+       [--minutes 5] [--seconds 60]
+       python benchmarks/delays.py cluster --broker /usr/local/bin/bmqbrkr [--laps 5]
 
-``waiting`` posts messages that are due in an hour, and up to 200 a second that are due in 1 to 4 seconds; PID
-is the broker's, whose time on the processor is read. ``cluster`` kills the primary of three nodes again and
-again while two movers pass messages on, and counts what was lost, early, late or there twice; requests are
-made and answered meanwhile, and messages fail and come back.
+``waiting`` posts messages that are due in two to four hours, lets a mover look after them alone for some
+minutes, and then posts up to 200 a second that are due in 1 to 4 seconds; PID is the broker's, whose time on
+the processor is read. ``cluster`` kills the primary of three nodes again and
+again while two movers pass messages on, and counts what was lost, early, late or there twice, and why;
+requests are made and answered meanwhile, and messages fail and come back. Without --broker one embedded
+broker takes the nodes' place.
 """
 
 from __future__ import annotations
@@ -19,18 +22,22 @@ import signal
 import statistics
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from cluster import RealCluster
+from cluster import Cluster, EmbeddedNode, RealCluster
 
 import bmq
-from bmq.conventions import waiting_queue
+from bmq.conventions import WAITING_SUFFIX, waiting_queue
 from bmq.delays import Mover
 from bmq.testing import fresh_queue_uri
 
 RATE = 200
+#: Seconds that a confirmation may take until all nodes have it.
+CONFIRMING = 0.2
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -38,6 +45,64 @@ def used(pid: int) -> float:
     """Seconds of processor time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+@dataclass(slots=True)
+class Life:
+    """What became of one message, in seconds since 1970.
+
+    Attributes:
+        posted: when movers posted it.
+        passed: how many of these posts were acknowledged.
+        came: when the consumer took it.
+    """
+
+    posted: list[float] = field(default_factory=list[float])
+    passed: int = 0
+    came: list[float] = field(default_factory=list[float])
+
+
+class Watch(bmq.Interceptor):
+    """Notes the lives of messages, by their payloads, in movers' sessions and in the consumer's.
+
+    Attributes:
+        kills: when a primary was killed.
+    """
+
+    def __init__(self) -> None:
+        self.lives: dict[bytes, Life] = defaultdict(Life)
+        self.kills: list[float] = []
+
+    def on_receive(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
+        if not consumer.queue.uri.endswith(WAITING_SUFFIX):
+            for message in messages:
+                self.lives[message.data].came.append(time.time())
+
+    def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.Post]) -> list[bytes]:
+        for post in posts:
+            self.lives[bytes(post.data)].posted.append(time.time())
+        return [bytes(post.data) for post in posts]
+
+    def on_ack(self, context: list[bytes], outcome: bmq.PostOutcome) -> None:
+        if outcome.acknowledged == len(context):
+            for data in context:
+                self.lives[data].passed += 1
+
+    def twice(self) -> str:
+        """Say how many were passed on twice, and why messages came twice."""
+        why: Counter[str] = Counter()
+        for life in self.lives.values():
+            if len(life.came) < 2:
+                continue
+            first, second = life.came[:2]
+            if len(life.posted) < 2 or second < life.posted[1]:
+                why["came again before a mover had posted it again"] += 1
+            elif any(kill - CONFIRMING < first < kill < second for kill in self.kills):
+                why["confirmed by its consumer in the moment of a kill"] += 1
+            else:
+                why["not recognised"] += 1
+        again = sum(life.passed > 1 for life in self.lives.values())
+        return f"passed on more than once: {again:,}; of those that came twice: {dict(why)}"
 
 
 class Run:
@@ -49,15 +114,15 @@ class Run:
         self.seen: dict[bytes, list[float]] = {}
         self.redelivered = 0
 
-    async def post(self, queue: bmq.Queue, seconds: float) -> None:
-        """Post 200 messages a second that are due in 1 to 4 seconds."""
+    async def post(self, queue: bmq.Queue, seconds: float, delayed: bool = True) -> None:
+        """Post 200 messages a second that are due in 1 to 4 seconds, or at once."""
         until = time.time() + seconds
         async with asyncio.TaskGroup() as group:
             while (now := time.time()) < until:
                 number = len(self.due)
                 data = b"%d" % number
-                self.due[data] = now + 1 + number % 31 / 10
-                group.create_task(queue.post(data, not_before=self.due[data]))
+                self.due[data] = now + (1 + number % 31 / 10 if delayed else 0)
+                group.create_task(queue.post(data, not_before=self.due[data] if delayed else None))
                 await asyncio.sleep(1 / RATE)
 
     async def consume(self, queue: bmq.Queue) -> None:
@@ -88,9 +153,9 @@ class Run:
         )
 
 
-async def mover(stack: AsyncExitStack, broker: str, uri: str) -> Mover:
+async def mover(stack: AsyncExitStack, broker: str, uri: str, *watch: Watch) -> Mover:
     """Start a mover in a session of its own."""
-    session = await stack.enter_async_context(bmq.connect(broker))
+    session = await stack.enter_async_context(bmq.connect(broker, interceptors=watch))
     made = Mover(await session.open_queue(waiting_queue(uri), read=True, default_subscription=False))
     task = asyncio.create_task(made.run())
 
@@ -102,7 +167,7 @@ async def mover(stack: AsyncExitStack, broker: str, uri: str) -> Mover:
     return made
 
 
-async def waiting(broker: str, pid: int, counts: list[int], seconds: float) -> None:
+async def waiting(broker: str, pid: int, counts: list[int], minutes: int, seconds: float) -> None:
     """Measure what messages cost that wait."""
     for count in counts:
         run = Run("bmq.test.mem.priority")
@@ -110,51 +175,73 @@ async def waiting(broker: str, pid: int, counts: list[int], seconds: float) -> N
             session = await stack.enter_async_context(bmq.connect(broker))
             queue = await session.open_queue(run.uri, read=True, write=True)
             store = await session.output(waiting_queue(run.uri))
-            later = {"bmq_due": round(time.time() * 1000) + 3_600_000, "bmq_destination": run.uri}
+            begin = round(time.time() * 1000) + 7_200_000
             (
-                await store.post_many(bmq.PutMessage(bytes(200), later) for _ in range(count))
+                await store.post_many(
+                    bmq.PutMessage(
+                        bytes(200),
+                        {"bmq_due": begin + number * 7_200_000 // count, "bmq_destination": run.uri},
+                    )
+                    for number in range(count)
+                )
             ).raise_for_failures()
-            await mover(stack, broker, run.uri)
+            moving = await mover(stack, broker, run.uri)
             consuming = asyncio.create_task(run.consume(queue))
-            await asyncio.sleep(3)
-            before, began = used(pid), time.time()
-            await asyncio.sleep(seconds)
-            idle = (used(pid) - before) / (time.time() - began)
-            before, began, own = used(pid), time.time(), time.process_time()
+            idle: list[float] = []
+            own = time.process_time()
+            for _ in range(minutes):
+                before, began = used(pid), time.time()
+                await asyncio.sleep(60)
+                idle.append((used(pid) - before) / (time.time() - began) * 1000)
+                print(f"    {count:,} waiting, nothing due: broker {idle[-1]:.1f} ms/s", flush=True)
+            own = (time.process_time() - own) / 60 / max(1, minutes) * 1000
+            before, began, busy = used(pid), time.time(), time.process_time()
             await run.post(queue, seconds)
-            busy = (used(pid) - before) / (time.time() - began)
-            own = (time.process_time() - own) / (time.time() - began)
+            took = time.time() - began
+            busy = (time.process_time() - busy) / took * 1000
+            broker_busy = (used(pid) - before) / took * 1000
             await run.complete()
             consuming.cancel()
+            assert moving.held == 0
         async with bmq.admin.connect(broker) as admin:
             await admin.queue(waiting_queue(run.uri)).purge()
         print(
-            f"{count:>9,} waiting: broker {idle * 1000:.1f} ms/s idle, {busy * 1000:.1f} ms/s with {RATE} "
-            f"messages/s, this process {own * 1000:.0f} ms/s; {run.told()}",
+            f"{count:>9,} waiting, nothing due: broker {idle[-1] if idle else 0:.1f} ms/s in the last "
+            f"minute, this process {own:.1f} ms/s; with {len(run.due) / seconds:.0f} messages/s: broker "
+            f"{broker_busy:.1f} ms/s, this process {busy:.0f} ms/s; {run.told()}",
             flush=True,
         )
 
 
-async def lose_nodes(program: str, laps: int, down: float) -> None:
+async def lose_nodes(program: str | None, laps: int, down: float) -> None:
     """Kill the primary again and again."""
     run = Run("bmq.test.persistent.priority.sc")
     with tempfile.TemporaryDirectory() as work:
-        cluster = RealCluster(program, Path(work))
-        await cluster.start()
+        cluster: Cluster = RealCluster(program, Path(work)) if program else EmbeddedNode(Path(work))
         try:
+            await cluster.start()
             nodes = ",".join(cluster.ways["nodes"])
             async with AsyncExitStack() as stack:
                 session = await stack.enter_async_context(bmq.connect(nodes, max_unacked_messages=100_000))
-                queue = await session.open_queue(run.uri, read=True, write=True)
-                movers = [await mover(stack, nodes, run.uri) for _ in range(2)]
-                consuming = asyncio.create_task(run.consume(queue))
-                posting = asyncio.create_task(run.post(queue, laps * (2 * down + 8)))
+                watch, plain = Watch(), Run("bmq.test.persistent.priority.sc")
+                consumers = await stack.enter_async_context(bmq.connect(nodes, interceptors=[watch]))
+                queue = await session.open_queue(run.uri, write=True)
+                movers = [await mover(stack, nodes, run.uri, watch) for _ in range(2)]
+                consuming = asyncio.create_task(run.consume(await consumers.open_queue(run.uri, read=True)))
+                # The same without a delay, for comparison.
+                at_once = await session.open_queue(plain.uri, write=True)
+                other = await stack.enter_async_context(bmq.connect(nodes))
+                comparing = asyncio.create_task(plain.consume(await other.open_queue(plain.uri, read=True)))
+                seconds = laps * (2 * down + 8)
+                posting = asyncio.create_task(run.post(queue, seconds))
+                posting_at_once = asyncio.create_task(plain.post(at_once, seconds, delayed=False))
                 others = asyncio.create_task(answers_and_retries(nodes, posting))
                 outages: list[float] = []
                 for _ in range(laps):
                     await asyncio.sleep(down)
                     victim = await cluster.primary()
                     await cluster.kill(victim, signal.SIGKILL)
+                    watch.kills.append(time.time())
                     began = time.monotonic()
                     await asyncio.sleep(down)
                     await cluster.revive(victim)
@@ -162,7 +249,12 @@ async def lose_nodes(program: str, laps: int, down: float) -> None:
                     outages.append(time.monotonic() - began)
                 await posting
                 await run.complete()
+                await posting_at_once
+                await plain.complete()
+                comparing.cancel()
                 consuming.cancel()
+                print(f"without a delay: {plain.told()}")
+                print(watch.twice())
                 shares = " and ".join(str(each.moved) for each in movers)
                 print(
                     f"{laps} times the primary killed, back after {statistics.mean(outages):.1f} s; "
@@ -229,16 +321,17 @@ def main() -> None:
     cost.add_argument("--broker", default="tcp://localhost:30114")
     cost.add_argument("--pid", type=int, required=True)
     cost.add_argument("--count", type=int, nargs="+", default=[0, 10_000, 100_000])
-    cost.add_argument("--seconds", type=float, default=30.0)
+    cost.add_argument("--minutes", type=int, default=5)
+    cost.add_argument("--seconds", type=float, default=60.0)
     nodes = verbs.add_parser("cluster")
-    nodes.add_argument("--program", required=True)
+    nodes.add_argument("--broker")
     nodes.add_argument("--laps", type=int, default=5)
     nodes.add_argument("--down", type=float, default=5.0)
     given = parser.parse_args()
     if given.verb == "waiting":
-        bmq.run(waiting(given.broker, given.pid, given.count, given.seconds))
+        bmq.run(waiting(given.broker, given.pid, given.count, given.minutes, given.seconds))
     else:
-        bmq.run(lose_nodes(given.program, given.laps, given.down))
+        bmq.run(lose_nodes(given.broker, given.laps, given.down))
 
 
 if __name__ == "__main__":

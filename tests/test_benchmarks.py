@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+from bmq.testing import BackgroundBroker
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -48,6 +51,18 @@ def test_programs() -> None:
     rows = first_column(run("programs.py", "--messages", "100", "--rounds", "1"))
     for name in ("post_many, values", "async for, values", "consume, concurrency=64, key"):
         assert float(rows[name].replace(",", "")) > 0
+
+
+def test_requests_beside_posts() -> None:
+    printed = run("answers.py", "--rounds", "1")
+    assert re.match(r"a request takes [\d.]+ times as long as a post", printed)
+
+
+def test_what_waiting_costs() -> None:
+    with BackgroundBroker() as broker:
+        where = ("--broker", broker.uri, "--pid", str(os.getpid()))
+        printed = run("delays.py", "waiting", *where, "--count", "100", "--minutes", "0", "--seconds", "2")
+    assert re.search(r"100 waiting.* posted, 0 lost, 0 twice .*, 0 early", printed)
 
 
 def test_what_it_costs_to_be_seen(tmp_path: Path) -> None:

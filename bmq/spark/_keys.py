@@ -27,10 +27,10 @@ _TEXTS = (
 _NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_null)
 
 
-def _table() -> np.ndarray[Any, np.dtype[np.uint32]]:
-    table = np.arange(256, dtype=np.uint32)
+def _table() -> np.ndarray[Any, Any]:
+    table: np.ndarray[Any, Any] = np.arange(256, dtype=np.uint32)
     for _ in range(8):
-        table = (table >> 1) ^ np.where(table & 1, np.uint32(_POLYNOMIAL), np.uint32(0))
+        table = (table >> 1) ^ (table & 1) * np.uint32(_POLYNOMIAL)
     return table
 
 
@@ -68,16 +68,15 @@ def bucket_column(keys: Any) -> Any:
     # Longest first: those that have an n-th byte are then the first so many.
     order = np.argsort(-lengths, kind="stable")
     starts, lengths = ends[:-1][order], lengths[order]
-    sums = np.full(count, 0xFFFFFFFF, np.uint32)
+    sums: np.ndarray[Any, Any] = np.full(count, 0xFFFFFFFF, np.uint32)
     few = int(np.searchsorted(-lengths, -_LONG, "left"))
     for at in range(int(lengths[few]) if few < count else 0):
         rest = slice(few, int(np.searchsorted(-lengths, -at, "left")))
         step = content[starts[rest] + at] ^ (sums[rest] & 0xFF)
         sums[rest] = _TABLE[step] ^ (sums[rest] >> 8)
     sums = ~sums & 0x7FFFFFFF
-    whole = memoryview(content)
     for at in range(few):
-        sums[at] = key_bucket(bytes(whole[starts[at] : starts[at] + lengths[at]]))
+        sums[at] = key_bucket(content[starts[at] : starts[at] + lengths[at]].tobytes())
     buckets = np.empty(count, np.int32)
     buckets[order] = sums.astype(np.int32)
     return pa.array(buckets, mask=np.asarray(keys.is_null()))

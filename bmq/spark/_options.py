@@ -138,15 +138,15 @@ WRITE_OPTIONS = (
         "keyColumn",
         str,
         "",
-        "the column with each row's key for [groups](groups.md): string, binary or an integer; it becomes the "
-        "property `bmq_bucket`",
+        "the column with each row's key for [groups](groups.md): string, binary or an integer; it becomes "
+        "the property `bmq_bucket`",
     ),
     Option(
         "notBeforeColumn",
         str,
         "",
-        "the column that says when each message is due: a timestamp, or seconds since 1970; such a message is "
-        "posted to the [waiting queue](delays.md), one with null at once",
+        "the column that says when each message is due: a timestamp, or seconds since 1970; such a message "
+        "is posted to the [waiting queue](delays.md), one with null at once",
     ),
     Option(
         "guidMode",

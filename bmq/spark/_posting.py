@@ -202,11 +202,11 @@ class _Partition:
             return
         due = due_column(batch.column(batch.schema.get_field_index(columns.not_before)))
         if due.null_count:
-            now = np.flatnonzero(np.asarray(due.is_null()))
+            now = np.flatnonzero(np.asarray(due.is_null())).tolist()
             yield uri, batch.take(pa.array(now)), [positions[at] for at in now]
         if due.null_count < len(due):
             self._check(uri, positions[0])
-            later = np.flatnonzero(np.asarray(due.is_valid()))
+            later = np.flatnonzero(np.asarray(due.is_valid())).tolist()
             rows = batch.append_column(DUE, due).take(pa.array(later))
             rows = rows.append_column(DESTINATION, pa.array([uri] * len(later), pa.string()))
             yield waiting_queue(uri), rows, [positions[at] for at in later]

@@ -508,7 +508,7 @@ class App:
             queue: the URI of the waiting queue, ``bmq://DOMAIN/NAME.delayed`` unless the producers say
                 otherwise.
             longest: seconds that messages may have to wait, to be compared with what the broker keeps.
-            lookahead: seconds before it is due that a message is taken from the broker and held here, at most.
+            lookahead: seconds before it is due that a message is taken and held here, at most.
             max_held: how many messages are held.
             max_held_bytes: how many bytes of them.
 

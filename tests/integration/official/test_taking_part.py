@@ -91,3 +91,58 @@ def test_it_asks_by_hand(broker: BrokerThread, connect: Connect, new_uri: NewUri
     for data in (b"a", b"1"):
         official.post(uri, data, properties={"bmq_reply_to": replies})
     asyncio.run(serve())
+
+
+def bucket(key: bytes) -> int:
+    """CRC-32C bit by bit, as RFC 3720 has it, without the highest bit."""
+    crc = 0xFFFFFFFF
+    for byte in key:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return ~crc & 0x7FFFFFFF
+
+
+def test_it_posts_with_a_bucket_by_hand(broker: BrokerThread, connect: Connect, new_uri: NewUri) -> None:
+    """What has one key comes to one member in order, whoever has posted it."""
+    uri, official = new_uri(PRIORITY), connect()
+    official.session.open_queue(uri, write=True)
+    keys = [f"order-{number}" for number in range(40)]
+
+    async def consume() -> dict[str, list[tuple[str, bytes]]]:
+        got: dict[str, list[tuple[str, bytes]]] = {key: [] for key in keys}
+        async with asyncio.timeout(TIMEOUT), bmq.connect(broker.uri) as one, bmq.connect(broker.uri) as two:
+            groups = [
+                (await session.open_queue(uri, read=True)).group(member=name, buckets=8)
+                for session, name in ((one, "a"), (two, "b"))
+            ]
+
+            async def member(group: bmq.groups.Group) -> None:
+                async for message in group:
+                    key = str(message.properties["key"])
+                    assert group.bucket_of(message) == bucket(key.encode()) % 8
+                    got[key].append((group.member, message.data))
+                    message.confirm()
+
+            for group in groups:
+                await group.open()
+            tasks = [asyncio.create_task(member(group)) for group in groups]
+            for data in (b"1", b"2", b"3"):
+                for key in keys:
+                    by_hand = {"key": key, "bmq_bucket": bucket(key.encode())}
+                    official.post(uri, data, properties=by_hand)
+            ours = await one.output(uri)
+            await asyncio.to_thread(official.statuses, 3 * len(keys))
+            for key in keys:
+                await ours.post(b"4", properties={"key": key}, key=key)
+            await eventually(lambda: all(len(each) == 4 for each in got.values()), TIMEOUT)
+            for group in groups:
+                await group.close()
+            await asyncio.gather(*tasks)
+        return got
+
+    got = asyncio.run(consume())
+    assert {member for each in got.values() for member, _ in each} == {"a", "b"}
+    for each in got.values():
+        assert [data for _, data in each] == [b"1", b"2", b"3", b"4"]
+        assert len({member for member, _ in each}) == 1

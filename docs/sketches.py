@@ -1,0 +1,214 @@
+"""Draw how groups, delayed messages and requests work.
+
+usage: python docs/sketches.py
+"""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+
+ASSETS = Path(__file__).parent / "assets"
+
+_STYLE = """
+ text{fill:#24292f} .dim{fill:#6e7781} .w{fill:#fff} .a{fill:#4b7bec} .b{fill:#20a37a} .n{fill:#8c959f}
+ .box{fill:#f6f8fa;stroke:#8c959f} .in{fill:#fff;stroke:#d0d7de} .ra,.rb,.rn{fill:none;stroke-width:2}
+ .ra{stroke:#4b7bec} .rb{stroke:#20a37a} .rn{stroke:#8c959f} .dash{stroke-dasharray:5 4}
+ @media (prefers-color-scheme: dark){
+  text{fill:#e6edf3} .dim{fill:#9da7b3} .w{fill:#fff}
+  .box{fill:#161b22;stroke:#6e7681} .in{fill:#0d1117;stroke:#3d444d}
+ }
+"""
+
+
+class Sketch:
+    """A picture, made of boxes, texts and arrows; it follows the reader's colour scheme.
+
+    Args:
+        width: in pixels, as all that follows.
+        height: of the whole.
+        title: what it shows, for those who cannot see it.
+    """
+
+    def __init__(self, width: int, height: int, title: str) -> None:
+        self._parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+            f'font-family="sans-serif" font-size="13" role="img" aria-label="{escape(title)}">',
+            f"<style>{_STYLE}</style>",
+            "<defs>",
+            *(
+                f'<marker id="m{kind}" markerWidth="9" markerHeight="9" refX="8" refY="4" orient="auto">'
+                f'<path d="M0,0 L9,4 L0,8 z" class="{kind}"/></marker>'
+                for kind in "abn"
+            ),
+            "</defs>",
+        ]
+
+    def box(self, x: int, y: int, width: int, height: int, kind: str = "box") -> None:
+        """Draw a rectangle."""
+        self._parts.append(f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{height}" rx="6"/>')
+
+    def text(
+        self,
+        x: int,
+        y: int,
+        text: str,
+        kind: str = "",
+        *,
+        size: int = 13,
+        at: str = "middle",
+        bold: bool = False,
+    ) -> None:
+        """Write a line."""
+        weight = ' font-weight="bold"' if bold else ""
+        self._parts.append(
+            f'<text x="{x}" y="{y}" text-anchor="{at}" font-size="{size}"{weight} class="{kind}">'
+            f"{escape(text)}</text>"
+        )
+
+    def arrow(self, path: str, kind: str = "n", *, dashed: bool = False, head: bool = True) -> None:
+        """Draw a line, given as an SVG path, with a head at its end."""
+        classes = f"r{kind}" + (" dash" if dashed else "")
+        end = f' marker-end="url(#m{kind})"' if head else ""
+        self._parts.append(f'<path class="{classes}" d="{path}"{end}/>')
+
+    def save(self, name: str) -> None:
+        """Write the file."""
+        (ASSETS / f"{name}.svg").write_text("\n".join([*self._parts, "</svg>", ""]), encoding="utf-8")
+
+
+def groups() -> None:
+    """Two members, four buckets, and who has what."""
+    sketch = Sketch(
+        760,
+        330,
+        "Two members ask for every bucket, each with priorities of its own; the broker gives each bucket to "
+        "the higher one",
+    )
+    sketch.box(14, 112, 120, 66)
+    sketch.text(74, 139, "producers")
+    sketch.text(74, 159, "post(..., key=…)", "dim", size=11)
+    sketch.arrow("M134,145 H206")
+    sketch.text(170, 136, "bucket", "dim", size=11)
+    sketch.box(210, 30, 318, 230)
+    sketch.text(369, 52, "the broker's routing table", bold=True)
+    for x, text in ((300, "bucket"), (388, "asked by A"), (476, "asked by B")):
+        sketch.text(x, 80, text, "dim")
+    for row, (first, second) in enumerate([(812, 344), (97, 630), (551, 704), (923, 265)]):
+        y = 110 + 34 * row
+        sketch.text(300, y, str(row))
+        for x, mine, other, kind in ((388, first, second, "a"), (476, second, first, "b")):
+            if mine > other:
+                sketch.box(x - 36, y - 17, 72, 24, kind)
+            sketch.text(x, y, str(mine), "w" if mine > other else "dim")
+    sketch.text(369, 246, "the number is the priority: a hash of member and bucket", "dim", size=11)
+    sketch.arrow("M528,105 H606", "a")
+    sketch.arrow("M528,190 H606", "b")
+    for y, name, owned in ((72, "A", "0 and 3"), (157, "B", "1 and 2")):
+        sketch.box(610, y, 136, 66)
+        sketch.text(678, y + 27, f"member {name}")
+        sketch.text(678, y + 47, f"owns {owned}", "dim", size=11)
+    sketch.text(
+        380, 292, "When A leaves or dies, its column goes, and 0 and 3 are B's: the rest does not move."
+    )
+    sketch.text(380, 314, "No member knows of another, and nobody has to decide anything.", "dim")
+    sketch.save("groups")
+
+
+def delays() -> None:
+    """What waits in the broker, what a mover holds, and where it goes."""
+    sketch = Sketch(
+        760,
+        384,
+        "Messages wait in a queue of the broker; a mover holds those that are due before a horizon, and "
+        "posts each to its destination when it is due",
+    )
+    sketch.box(10, 96, 122, 66)
+    sketch.text(71, 123, "producer")
+    sketch.text(71, 143, "post(…, delay=…)", "dim", size=11)
+    sketch.arrow("M132,129 H184")
+    sketch.box(188, 30, 216, 274)
+    sketch.text(296, 52, "bmq://…/orders.delayed", bold=True)
+    sketch.text(296, 72, "what waits, each with bmq_due", "dim", size=11)
+    for row, text in enumerate(["10:00:02", "10:04:30", "10:41:00", "11:20:00", "16:45:00", "tomorrow"]):
+        y = 84 + 28 * row + (34 if row > 2 else 0)
+        sketch.box(218, y, 156, 22, "a" if row <= 2 else "in")
+        sketch.text(296, y + 16, text, "w" if row <= 2 else "dim", size=12)
+    sketch.arrow("M198,174 H394", dashed=True, head=False)
+    sketch.text(296, 191, "the horizon: at most an hour ahead", "dim", size=11)
+    sketch.text(296, 296, "due later: stays where it is", "dim", size=11)
+    sketch.arrow("M404,96 H470", "a")
+    sketch.text(437, 87, "held", "dim", size=11)
+    sketch.box(474, 58, 272, 84)
+    sketch.text(610, 82, "mover", bold=True)
+    sketch.text(610, 104, "holds what is due soon, by its time", size=12)
+    sketch.text(610, 124, "any number of them", "dim", size=11)
+    sketch.arrow("M474,126 H408", "b")
+    sketch.text(439, 143, "confirmed", "dim", size=11)
+    sketch.arrow("M560,142 V212", "b")
+    sketch.text(570, 172, "when it is due: posted, under", "dim", size=11, at="start")
+    sketch.text(570, 188, "a GUID made of its own", "dim", size=11, at="start")
+    sketch.box(474, 216, 172, 66)
+    sketch.text(560, 243, "bmq://…/orders", bold=True)
+    sketch.text(560, 263, "keeps one of equal GUIDs", "dim", size=11)
+    sketch.arrow("M646,249 H682", "b")
+    sketch.text(687, 253, "consumers", at="start", size=12)
+    sketch.text(
+        380,
+        338,
+        "A message is confirmed where it waited once the post to its destination is acknowledged: a mover",
+    )
+    sketch.text(
+        380, 358, "that dies before is repeated by the next one, and the destination keeps one of the two."
+    )
+    sketch.save("delays")
+
+
+def requests() -> None:
+    """A request and its reply."""
+    sketch = Sketch(
+        760,
+        330,
+        "A requester posts to the responders' queue and awaits the reply, which comes in a queue of its own",
+    )
+    sketch.box(10, 40, 168, 220)
+    sketch.text(94, 64, "requester", bold=True)
+    sketch.text(94, 92, "await queue.request(", size=12)
+    sketch.text(94, 110, "data, timeout=5)", size=12)
+    sketch.text(94, 216, "Message, or an error", size=12)
+    sketch.text(94, 236, "late and second answers", "dim", size=11)
+    sketch.text(94, 251, "are dropped", "dim", size=11)
+    sketch.box(296, 60, 168, 66)
+    sketch.text(380, 87, "bmq://…/prices", bold=True)
+    sketch.text(380, 107, "shared by all responders", "dim", size=11)
+    sketch.box(296, 186, 168, 66)
+    sketch.text(380, 213, "…/replies.3f…", bold=True)
+    sketch.text(380, 233, "one a session", "dim", size=11)
+    sketch.box(582, 40, 168, 220)
+    sketch.text(666, 64, "responder", bold=True)
+    sketch.text(666, 98, "@app.responder(…)", size=12)
+    sketch.text(666, 150, "returns, or raises,", size=12)
+    sketch.text(666, 168, "until bmq_deadline", size=12)
+    sketch.arrow("M178,93 H292", "a")
+    sketch.text(235, 84, "GUID 4A…", "dim", size=11)
+    sketch.text(235, 110, "bmq_reply_to", "dim", size=11)
+    sketch.text(235, 124, "bmq_deadline", "dim", size=11)
+    sketch.arrow("M464,93 H578", "a")
+    sketch.arrow("M582,219 H468", "b")
+    sketch.text(525, 210, "bmq_request = 4A…", "dim", size=11)
+    sketch.text(525, 236, "bmq_error, if it failed", "dim", size=11)
+    sketch.text(525, 250, "GUID made of 4A…", "dim", size=11)
+    sketch.arrow("M296,219 H182", "b")
+    sketch.text(239, 210, "by bmq_request", "dim", size=11)
+    sketch.text(
+        380,
+        296,
+        "The request is confirmed once its reply is acknowledged: when a responder dies, another one has it.",
+    )
+    sketch.save("requests")
+
+
+if __name__ == "__main__":
+    groups()
+    delays()
+    requests()

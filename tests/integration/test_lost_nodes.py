@@ -1,0 +1,61 @@
+"""Groups, delayed messages, requests and durable retries while nodes of a cluster are killed.
+
+``BMQ_CLUSTER_PROGRAM`` names a real broker's program: then three of its nodes and a proxy run on loopback.
+Without it an embedded broker that keeps what it stores is killed and comes back.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
+PROGRAM = os.environ.get("BMQ_CLUSTER_PROGRAM")
+KILLS = "3" if PROGRAM else "1"
+
+
+def run(program: str, *arguments: str) -> str:
+    """Run a program of ``benchmarks``, which balances the books, and return what it prints."""
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / program), *arguments, *(("--broker", PROGRAM) if PROGRAM else ())],
+        capture_output=True,
+        text=True,
+        env={name: value for name, value in os.environ.items() if name != "BMQ_BROKER_URI"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def numbers(text: str, printed: str) -> list[int]:
+    """What was printed in the places of the ``#`` of a text."""
+    found = re.search(re.escape(text).replace(r"\#", r"([\d,]+)"), printed)
+    assert found, printed
+    return [int(each.replace(",", "")) for each in found.groups()]
+
+
+@pytest.mark.timeout(600 if PROGRAM else 100)
+def test_what_waits_survives_and_is_never_early() -> None:
+    """Twice is only what was confirmed by its consumer in the moment of a kill."""
+    printed = run("delays.py", "cluster", "--laps", KILLS, "--down", "5" if PROGRAM else "1")
+    (posted, lost, twice) = numbers("; # posted, # lost, # twice", printed)
+    assert (posted > 500, lost) == (True, 0)
+    assert numbers("# early; late", printed.rpartition("movers passed on")[2]) == [0]
+    assert twice <= 0.01 * posted
+    assert "not recognised" not in printed
+    (asked,) = numbers("# requests: {'right': #}", printed)[:1]
+    assert numbers("# requests: {'right': #}", printed) == [asked, asked]
+    assert numbers("that failed and came back: # lost", printed) == [0]
+
+
+@pytest.mark.timeout(600 if PROGRAM else 100)
+def test_a_group_loses_nothing_and_each_member_has_its_buckets_in_order() -> None:
+    printed = run("groups.py", "cluster", "--rounds", KILLS, "--rate", "300")
+    cells = printed.splitlines()[-1].replace(",", "").split("killed")[1].split()
+    posted, lost, _twice, out_of_order = map(int, cells[:4])
+    assert (posted > 500, lost, out_of_order) == (True, 0, 0)
