@@ -38,7 +38,7 @@ class _Reply(Generic[T]):
         self._answered = allocate_lock()
         self._answered.acquire()
         self._error: BaseException | None = None
-        self._future: asyncio.Future[T] | None = None
+        self._future: asyncio.Future[Any] | None = None
 
     # in the thread that waits
 
@@ -83,14 +83,13 @@ class _Reply(Generic[T]):
             self._error = error
             self._answered.release()
 
-    async def _run(self, awaitable: Awaitable[T]) -> T:
+    async def _run(self, awaitable: Awaitable[T]) -> None:
         # Not in a callback of the task: that would be called a turn of the event loop later.
         try:
             self._value = await awaitable
         except BaseException as error:
             self._error = error
         self._answered.release()
-        return self._value
 
     def _done(self, future: asyncio.Future[T]) -> None:
         try:

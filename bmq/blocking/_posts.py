@@ -7,11 +7,12 @@ import concurrent.futures
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
 from bmq.blocking._portal import Portal
-from bmq.client.message import Ack, PutMessage
+from bmq.client.message import Ack, FailedPost, PostReport, PutMessage
+from bmq.client.queue import Queue
 from bmq.errors import TimedOut
 
 __all__ = ["Feed", "PostFuture"]
@@ -109,9 +110,10 @@ class Feed:
     The iterable may wait for something, and may belong to its thread, as a database's cursor does.
     """
 
-    def __init__(self, portal: Portal) -> None:
+    def __init__(self, portal: Portal, queue: Queue) -> None:
         self._portal = portal
-        self._chunks: asyncio.Queue[list[Any] | BaseException | None] = asyncio.Queue()
+        self._queue = queue
+        self._chunks: asyncio.Queue[list[Any] | Exception | None] = asyncio.Queue()
         self._room = threading.Semaphore(_CHUNKS)
         self._over = False
 
@@ -121,7 +123,7 @@ class Feed:
         """Hand everything over, as there is room."""
         chunk: list[Any] = []
         size, since = 0, 0.0
-        ends: BaseException | None = None
+        ends: Exception | None = None
         try:
             for item in items:
                 if not chunk:
@@ -129,11 +131,8 @@ class Feed:
                 chunk.append(item)
                 data = item.data if item.__class__ is PutMessage else item
                 size += len(data) if isinstance(data, bytes) else 0
-                if (
-                    len(chunk) >= _CHUNK_ITEMS
-                    or size >= _CHUNK_BYTES
-                    or time.monotonic() - since >= _CHUNK_SECONDS
-                ):
+                full = len(chunk) >= _CHUNK_ITEMS or size >= _CHUNK_BYTES
+                if full or time.monotonic() - since >= _CHUNK_SECONDS:
                     self._hand_over(chunk)
                     chunk, size = [], 0
                     if self._over:
@@ -150,19 +149,63 @@ class Feed:
 
     # in the event loop
 
-    async def items(self) -> AsyncIterator[Any]:
-        """What ``post_many`` takes."""
-        while True:
-            chunk = await self._chunks.get()
-            if chunk is None:
-                return
-            if isinstance(chunk, BaseException):
-                raise chunk
+    async def post(self, rate: float | None) -> PostReport:
+        """Post what the thread hands over; see :meth:`bmq.Queue.post_many`."""
+        try:
+            if rate is not None:
+                return await self._queue.post_many(self._items(), rate=rate)
+            return await self._post_chunks()
+        finally:
+            self._over = True
+            self._room.release(_CHUNKS)
+
+    async def _items(self) -> AsyncIterator[Any]:
+        async for chunk in self._handed_over():
             for item in chunk:
                 yield item
+
+    async def _handed_over(self) -> AsyncIterator[list[Any]]:
+        while (chunk := await self._chunks.get()) is not None:
+            if isinstance(chunk, Exception):
+                raise chunk
+            yield chunk
             self._room.release()
 
-    def end(self, _: object = None) -> None:
-        """Nobody takes items any more."""
-        self._over = True
-        self._room.release(_CHUNKS)
+    async def _post_chunks(self) -> PostReport:
+        """Post chunk by chunk: the next one as soon as one is taken, before its outcomes are there."""
+        report = PostReport()
+        posting: list[tuple[int, asyncio.Task[PostReport]]] = []
+        loop = asyncio.get_running_loop()
+        first = 0
+        try:
+            async for chunk in self._handed_over():
+                taken: asyncio.Future[None] = loop.create_future()
+                task = loop.create_task(self._queue.post_many(_until_taken(chunk, taken)))
+                posting.append((first, task))
+                first += len(chunk)
+                await asyncio.wait((taken, task), return_when=asyncio.FIRST_COMPLETED)
+                while posting and posting[0][1].done():
+                    _add(report, *posting.pop(0))
+            while posting:
+                await asyncio.wait((posting[0][1],))
+                _add(report, *posting.pop(0))
+        finally:
+            for _, task in posting:
+                task.cancel()
+        return report
+
+
+def _until_taken(chunk: list[Any], taken: asyncio.Future[None]) -> Iterator[Any]:
+    """Yield the items, and tell when the last one was taken: it is posted in the same turn."""
+    yield from chunk
+    if not taken.done():
+        taken.set_result(None)
+
+
+def _add(report: PostReport, first: int, task: asyncio.Task[PostReport]) -> None:
+    """Add what became of a chunk; ``first`` is the position of its first item."""
+    part = task.result()
+    report.posted += part.posted
+    report.acknowledged += part.acknowledged
+    report.bytes += part.bytes
+    report.failures += [FailedPost(first + each.index, each.error) for each in part.failures]
