@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 import logging
 import threading
-import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
@@ -19,12 +19,11 @@ __all__ = ["Feed", "PostFuture"]
 
 logger = logging.getLogger("bmq.blocking")
 
-# Items go to the event loop when there are so many of them, of so many bytes, or when the first has waited
-# for so long, in seconds; and so many of these chunks may be on their way.
+# So many items, and so many bytes of them, may wait for the event loop, which posts so many in one turn.
+_AHEAD_ITEMS = 2000
+_AHEAD_BYTES = 8 * 1024 * 1024
 _CHUNK_ITEMS = 500
 _CHUNK_BYTES = 512 * 1024
-_CHUNK_SECONDS = 0.01
-_CHUNKS = 4
 
 
 class PostFuture(concurrent.futures.Future[Ack]):
@@ -105,7 +104,7 @@ class PostFuture(concurrent.futures.Future[Ack]):
 
 
 class Feed:
-    """Items of ``post_many``, taken in the thread that posts and handed to the event loop in chunks.
+    """Items of ``post_many``, taken in the thread that posts and handed to the event loop.
 
     The iterable may wait for something, and may belong to its thread, as a database's cursor does.
     """
@@ -113,39 +112,39 @@ class Feed:
     def __init__(self, portal: Portal, queue: Queue) -> None:
         self._portal = portal
         self._queue = queue
-        self._chunks: asyncio.Queue[list[Any] | Exception | None] = asyncio.Queue()
-        self._room = threading.Semaphore(_CHUNKS)
+        # Items, and at the end None or what the iterable raised.
+        self._items: deque[Any] = deque()
+        self._told = False
+        self._arrived = asyncio.Event()
+        self._room = threading.Event()
+        # Bytes that came in and that went out, each counted on one side.
+        self._in = self._out = 0
         self._over = False
 
     # in the thread that posts
 
     def fill(self, items: Iterable[Any]) -> None:
         """Hand everything over, as there is room."""
-        chunk: list[Any] = []
-        size, since = 0, 0.0
-        ends: Exception | None = None
         try:
             for item in items:
-                if not chunk:
-                    since = time.monotonic()
-                chunk.append(item)
-                data = item.data if item.__class__ is PutMessage else item
-                size += len(data) if isinstance(data, bytes) else 0
-                full = len(chunk) >= _CHUNK_ITEMS or size >= _CHUNK_BYTES
-                if full or time.monotonic() - since >= _CHUNK_SECONDS:
-                    self._hand_over(chunk)
-                    chunk, size = [], 0
+                while len(self._items) >= _AHEAD_ITEMS or self._in - self._out >= _AHEAD_BYTES:
+                    self._room.clear()
                     if self._over:
                         return
+                    if len(self._items) >= _AHEAD_ITEMS or self._in - self._out >= _AHEAD_BYTES:
+                        self._room.wait()
+                self._in += _size_of(item)
+                self._hand_over(item)
         except Exception as error:
-            ends = error
-        if chunk:
-            self._hand_over(chunk)
-        self._portal.soon(self._chunks.put_nowait, ends)
+            self._hand_over(_End(error))
+        else:
+            self._hand_over(_End(None))
 
-    def _hand_over(self, chunk: list[Any]) -> None:
-        self._room.acquire()
-        self._portal.soon(self._chunks.put_nowait, chunk)
+    def _hand_over(self, item: object) -> None:
+        self._items.append(item)
+        if not self._told:
+            self._told = True
+            self._portal.soon(self._arrived.set)
 
     # in the event loop
 
@@ -153,23 +152,44 @@ class Feed:
         """Post what the thread hands over; see :meth:`bmq.Queue.post_many`."""
         try:
             if rate is not None:
-                return await self._queue.post_many(self._items(), rate=rate)
+                return await self._queue.post_many(self._one_by_one(), rate=rate)
             return await self._post_chunks()
         finally:
             self._over = True
-            self._room.release(_CHUNKS)
+            self._room.set()
 
-    async def _items(self) -> AsyncIterator[Any]:
-        async for chunk in self._handed_over():
+    async def _one_by_one(self) -> AsyncIterator[Any]:
+        async for chunk in self._chunks():
             for item in chunk:
                 yield item
 
-    async def _handed_over(self) -> AsyncIterator[list[Any]]:
-        while (chunk := await self._chunks.get()) is not None:
-            if isinstance(chunk, Exception):
-                raise chunk
-            yield chunk
-            self._room.release()
+    async def _chunks(self) -> AsyncIterator[list[Any]]:
+        """Yield what is there, up to what is posted in one turn of the event loop; wait if there is none."""
+        items = self._items
+        while True:
+            if not items:
+                await self._arrived.wait()
+            self._arrived.clear()
+            self._told = False  # before looking: what is added from now on is either seen or told again
+            while items:
+                chunk: list[Any] = []
+                size = 0
+                end: _End | None = None
+                while items and len(chunk) < _CHUNK_ITEMS and size < _CHUNK_BYTES:
+                    item = items.popleft()
+                    if isinstance(item, _End):
+                        end = item
+                        break
+                    size += _size_of(item)
+                    chunk.append(item)
+                if chunk:
+                    yield chunk
+                self._out += size
+                self._room.set()
+                if end is not None:
+                    if end.error is not None:
+                        raise end.error
+                    return
 
     async def _post_chunks(self) -> PostReport:
         """Post chunk by chunk: the next one as soon as one is taken, before its outcomes are there."""
@@ -178,7 +198,7 @@ class Feed:
         loop = asyncio.get_running_loop()
         first = 0
         try:
-            async for chunk in self._handed_over():
+            async for chunk in self._chunks():
                 taken: asyncio.Future[None] = loop.create_future()
                 task = loop.create_task(self._queue.post_many(_until_taken(chunk, taken)))
                 posting.append((first, task))
@@ -193,6 +213,18 @@ class Feed:
             for _, task in posting:
                 task.cancel()
         return report
+
+
+class _End:
+    """There are no more items; ``error`` is what the iterable raised."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+
+
+def _size_of(item: Any) -> int:
+    data = item.data if item.__class__ is PutMessage else item
+    return len(data) if isinstance(data, bytes) else 0
 
 
 def _until_taken(chunk: list[Any], taken: asyncio.Future[None]) -> Iterator[Any]:

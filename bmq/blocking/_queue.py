@@ -77,6 +77,11 @@ class Queue:
             for consumer in queue.subscriptions[-subscriptions:]:
                 self._own(consumer)
 
+    def _forget(self) -> None:
+        """This process was made by a fork: messages that wait are its parent's."""
+        for line in (self._line, *(consumer._line for consumer in self._consumers.values())):
+            line.forget()
+
     def _own(self, consumer: _Consumer) -> Consumer:
         made = self._consumers[consumer] = Consumer(self, consumer, Line(self._portal, consumer))
         return made
@@ -225,8 +230,7 @@ class Queue:
             and not tags
             and self._is_safe(payload, properties, compression)
         ):
-            self._outbox.append((payload, dict(properties) if properties else None, compression, future))
-            self._tell()
+            self._put((payload, dict(properties) if properties else None, compression, future))
             return future
 
         def post() -> None:
@@ -482,22 +486,21 @@ class Queue:
                 message.confirmed = True
 
     def _confirm_one(self, message: _Message) -> None:
-        self._outbox.append(message)
-        self._tell()
+        self._put(message)
 
     def _confirm_messages(self, messages: Iterable[Message]) -> None:
         for message in messages:
             if not message.confirmed:
-                self._outbox.append(message._message)
+                self._put(message._message)
                 message.confirmed = True
-        self._tell()
 
-    def _tell(self) -> None:
-        """Have the event loop send what is in the outbox, and what comes into it until then."""
-        if self._told:
-            return
+    def _put(self, item: _Message | _Post) -> None:
+        """Have the event loop send something, with what else is put there until it does so."""
         if self._portal.forked:
             self._portal.check()
+        self._outbox.append(item)
+        if self._told:
+            return
         try:
             self._told = True
             self._portal.soon(self._send)
