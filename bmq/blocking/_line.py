@@ -40,6 +40,10 @@ class Line:
     def __len__(self) -> int:
         return len(self._messages)
 
+    def forget(self) -> None:
+        """Forget all messages."""
+        self._messages.clear()
+
     # in any thread
 
     def take(self) -> Message | None:

@@ -24,13 +24,13 @@ logger = logging.getLogger("bmq.blocking")
 # Windows does not interrupt a thread that waits for a lock: there it looks for Ctrl-C this often, in seconds.
 _SLICE = 0.05 if sys.platform == "win32" else -1.0
 # How long the end of the process waits for the thread, in seconds.
-_AT_EXIT = 1.0
+_AT_EXIT = 2.0
 
 
 class _Reply(Generic[T]):
     """What one thread waits for, and the event loop gives it; nothing is cheaper to wait for than a lock."""
 
-    __slots__ = ("_answered", "_error", "_future", "_value")
+    __slots__ = ("_answered", "_coroutine", "_error", "_future", "_value")
 
     _value: T
 
@@ -38,7 +38,8 @@ class _Reply(Generic[T]):
         self._answered = allocate_lock()
         self._answered.acquire()
         self._error: BaseException | None = None
-        self._future: asyncio.Future[T] | None = None
+        self._future: asyncio.Future[Any] | None = None
+        self._coroutine: Coroutine[Any, Any, T] | None = None
 
     # in the thread that waits
 
@@ -74,6 +75,7 @@ class _Reply(Generic[T]):
         try:
             awaitable = function()
             if inspect.iscoroutine(awaitable):
+                self._coroutine = awaitable
                 self._future = asyncio.get_running_loop().create_task(self._run(awaitable))
             else:
                 assert isinstance(awaitable, asyncio.Future)
@@ -83,14 +85,13 @@ class _Reply(Generic[T]):
             self._error = error
             self._answered.release()
 
-    async def _run(self, awaitable: Awaitable[T]) -> T:
+    async def _run(self, awaitable: Awaitable[T]) -> None:
         # Not in a callback of the task: that would be called a turn of the event loop later.
         try:
             self._value = await awaitable
         except BaseException as error:
             self._error = error
         self._answered.release()
-        return self._value
 
     def _done(self, future: asyncio.Future[T]) -> None:
         try:
@@ -106,7 +107,9 @@ class _Reply(Generic[T]):
             self._future.add_done_callback(lambda _: self._unwanted(undo))
 
     def _unwanted(self, undo: Callable[[T], object] | None) -> None:
-        if self._error is None and undo is not None:
+        if self._coroutine is not None:
+            self._coroutine.close()  # its task may have been cancelled before it began
+        if undo is not None and hasattr(self, "_value"):
             undo(self._value)
 
 
@@ -128,7 +131,7 @@ class Portal:
         asyncio.set_event_loop(self.loop)
         while not self._ended:
             try:
-                self.loop.run_forever()
+                self.loop.run_forever()  # returns when it is stopped
             except BaseException:
                 # on_event may raise SystemExit, which ends an event loop, but must not end this one.
                 logger.exception("a callback ended the event loop; it goes on")
@@ -216,10 +219,16 @@ class Portal:
         if not task.cancelled():
             task.exception()
 
-    def end(self) -> None:
-        """End the thread; for the end of the process."""
+    def _finish(self) -> None:
         self._ended = True
-        self.soon(self.loop.stop)
+        if self._kept:
+            asyncio.gather(*self._kept, return_exceptions=True).add_done_callback(lambda _: self.loop.stop())
+        else:
+            self.loop.stop()
+
+    def end(self) -> None:
+        """End the thread, after what :meth:`keep` still runs; for the end of the process."""
+        self.soon(self._finish)
         self._thread.join(_AT_EXIT)
         if not self._thread.is_alive():
             self.loop.close()

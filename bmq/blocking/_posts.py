@@ -6,24 +6,24 @@ import asyncio
 import concurrent.futures
 import logging
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
 from bmq.blocking._portal import Portal
-from bmq.client.message import Ack, PutMessage
+from bmq.client.message import Ack, FailedPost, PostReport, PutMessage
+from bmq.client.queue import Queue
 from bmq.errors import TimedOut
 
 __all__ = ["Feed", "PostFuture"]
 
 logger = logging.getLogger("bmq.blocking")
 
-# Items go to the event loop when there are so many of them, of so many bytes, or when the first has waited
-# for so long, in seconds; and so many of these chunks may be on their way.
+# So many items, and so many bytes of them, may wait for the event loop, which posts so many in one turn.
+_AHEAD_ITEMS = 2000
+_AHEAD_BYTES = 8 * 1024 * 1024
 _CHUNK_ITEMS = 500
 _CHUNK_BYTES = 512 * 1024
-_CHUNK_SECONDS = 0.01
-_CHUNKS = 4
 
 
 class PostFuture(concurrent.futures.Future[Ack]):
@@ -104,65 +104,140 @@ class PostFuture(concurrent.futures.Future[Ack]):
 
 
 class Feed:
-    """Items of ``post_many``, taken in the thread that posts and handed to the event loop in chunks.
+    """Items of ``post_many``, taken in the thread that posts and handed to the event loop.
 
     The iterable may wait for something, and may belong to its thread, as a database's cursor does.
     """
 
-    def __init__(self, portal: Portal) -> None:
+    def __init__(self, portal: Portal, queue: Queue) -> None:
         self._portal = portal
-        self._chunks: asyncio.Queue[list[Any] | BaseException | None] = asyncio.Queue()
-        self._room = threading.Semaphore(_CHUNKS)
+        self._queue = queue
+        # Items, and at the end None or what the iterable raised.
+        self._items: deque[Any] = deque()
+        self._told = False
+        self._arrived = asyncio.Event()
+        self._room = threading.Event()
+        # Bytes that came in and that went out, each counted on one side.
+        self._in = self._out = 0
         self._over = False
 
     # in the thread that posts
 
     def fill(self, items: Iterable[Any]) -> None:
         """Hand everything over, as there is room."""
-        chunk: list[Any] = []
-        size, since = 0, 0.0
-        ends: BaseException | None = None
         try:
             for item in items:
-                if not chunk:
-                    since = time.monotonic()
-                chunk.append(item)
-                data = item.data if item.__class__ is PutMessage else item
-                size += len(data) if isinstance(data, bytes) else 0
-                if (
-                    len(chunk) >= _CHUNK_ITEMS
-                    or size >= _CHUNK_BYTES
-                    or time.monotonic() - since >= _CHUNK_SECONDS
-                ):
-                    self._hand_over(chunk)
-                    chunk, size = [], 0
+                while len(self._items) >= _AHEAD_ITEMS or self._in - self._out >= _AHEAD_BYTES:
+                    self._room.clear()
                     if self._over:
                         return
+                    if len(self._items) >= _AHEAD_ITEMS or self._in - self._out >= _AHEAD_BYTES:
+                        self._room.wait()
+                self._in += _size_of(item)
+                self._hand_over(item)
         except Exception as error:
-            ends = error
-        if chunk:
-            self._hand_over(chunk)
-        self._portal.soon(self._chunks.put_nowait, ends)
+            self._hand_over(_End(error))
+        else:
+            self._hand_over(_End(None))
 
-    def _hand_over(self, chunk: list[Any]) -> None:
-        self._room.acquire()
-        self._portal.soon(self._chunks.put_nowait, chunk)
+    def _hand_over(self, item: object) -> None:
+        self._items.append(item)
+        if not self._told:
+            self._told = True
+            self._portal.soon(self._arrived.set)
 
     # in the event loop
 
-    async def items(self) -> AsyncIterator[Any]:
-        """What ``post_many`` takes."""
-        while True:
-            chunk = await self._chunks.get()
-            if chunk is None:
-                return
-            if isinstance(chunk, BaseException):
-                raise chunk
+    async def post(self, rate: float | None) -> PostReport:
+        """Post what the thread hands over; see :meth:`bmq.Queue.post_many`."""
+        try:
+            if rate is not None:
+                return await self._queue.post_many(self._one_by_one(), rate=rate)
+            return await self._post_chunks()
+        finally:
+            self._over = True
+            self._room.set()
+
+    async def _one_by_one(self) -> AsyncIterator[Any]:
+        async for chunk in self._chunks():
             for item in chunk:
                 yield item
-            self._room.release()
 
-    def end(self, _: object = None) -> None:
-        """Nobody takes items any more."""
-        self._over = True
-        self._room.release(_CHUNKS)
+    async def _chunks(self) -> AsyncIterator[list[Any]]:
+        """Yield what is there, up to what is posted in one turn of the event loop; wait if there is none."""
+        items = self._items
+        while True:
+            if not items:
+                await self._arrived.wait()
+            self._arrived.clear()
+            self._told = False  # before looking: what is added from now on is either seen or told again
+            while items:
+                chunk: list[Any] = []
+                size = 0
+                end: _End | None = None
+                while items and len(chunk) < _CHUNK_ITEMS and size < _CHUNK_BYTES:
+                    item = items.popleft()
+                    if isinstance(item, _End):
+                        end = item
+                        break
+                    size += _size_of(item)
+                    chunk.append(item)
+                if chunk:
+                    yield chunk
+                self._out += size
+                self._room.set()
+                if end is not None:
+                    if end.error is not None:
+                        raise end.error
+                    return
+
+    async def _post_chunks(self) -> PostReport:
+        """Post chunk by chunk: the next one as soon as one is taken, before its outcomes are there."""
+        report = PostReport()
+        posting: list[tuple[int, asyncio.Task[PostReport]]] = []
+        loop = asyncio.get_running_loop()
+        first = 0
+        try:
+            async for chunk in self._chunks():
+                taken: asyncio.Future[None] = loop.create_future()
+                task = loop.create_task(self._queue.post_many(_until_taken(chunk, taken)))
+                posting.append((first, task))
+                first += len(chunk)
+                await asyncio.wait((taken, task), return_when=asyncio.FIRST_COMPLETED)
+                while posting and posting[0][1].done():
+                    _add(report, *posting.pop(0))
+            while posting:
+                await asyncio.wait((posting[0][1],))
+                _add(report, *posting.pop(0))
+        finally:
+            for _, task in posting:
+                task.cancel()
+        return report
+
+
+class _End:
+    """There are no more items; ``error`` is what the iterable raised."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+
+
+def _size_of(item: Any) -> int:
+    data = item.data if item.__class__ is PutMessage else item
+    return len(data) if isinstance(data, bytes) else 0
+
+
+def _until_taken(chunk: list[Any], taken: asyncio.Future[None]) -> Iterator[Any]:
+    """Yield the items, and tell when the last one was taken: it is posted in the same turn."""
+    yield from chunk
+    if not taken.done():
+        taken.set_result(None)
+
+
+def _add(report: PostReport, first: int, task: asyncio.Task[PostReport]) -> None:
+    """Add what became of a chunk; ``first`` is the position of its first item."""
+    part = task.result()
+    report.posted += part.posted
+    report.acknowledged += part.acknowledged
+    report.bytes += part.bytes
+    report.failures += [FailedPost(first + each.index, each.error) for each in part.failures]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
@@ -23,7 +24,7 @@ from bmq.errors import BufferFull
 from bmq.protocol.client.queue import QueueState
 from bmq.wire.constants import Compression
 from bmq.wire.keys import Key
-from bmq.wire.properties import PropertyInput
+from bmq.wire.properties import PropertyInput, encode_properties
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -40,6 +41,13 @@ if TYPE_CHECKING:
 __all__ = ["Queue"]
 
 T = TypeVar("T")
+
+_COMPRESSIONS = (None, *Compression)
+_Post = tuple[bytes, dict[str, PropertyInput] | None, Compression | None, PostFuture]
+
+# So many posts and confirmations may wait for the event loop, and posts of so many bytes each.
+_OUTBOX = 1000
+_SMALL = 16 * 1024
 
 
 class Queue:
@@ -58,13 +66,21 @@ class Queue:
         self._portal = session._portal
         self._line = Line(self._portal, queue)
         self._handlers = Handlers(self._portal)
-        self._confirms: deque[_Message] = deque()
+        # Confirmations, and posts for which no thread waits, in the order in which they were made.
+        self._outbox: deque[_Message | _Post] = deque()
         self._told = False
+        # The posts among them that the event loop has seen and that have no outcome, and their size.
+        self._unsettled = self._unsettled_bytes = 0
         # All but that of the default subscription: opened with the queue, or made by subscribe().
         self._consumers: dict[_Consumer, Consumer] = {}
         if subscriptions:
             for consumer in queue.subscriptions[-subscriptions:]:
                 self._own(consumer)
+
+    def _forget(self) -> None:
+        """This process was made by a fork: messages that wait are its parent's."""
+        for line in (self._line, *(consumer._line for consumer in self._consumers.values())):
+            line.forget()
 
     def _own(self, consumer: _Consumer) -> Consumer:
         made = self._consumers[consumer] = Consumer(self, consumer, Line(self._portal, consumer))
@@ -206,14 +222,44 @@ class Queue:
             QueueClosed, SessionClosed: nothing was posted.
         """
 
-        def post() -> PostFuture:
-            future = PostFuture(self._portal)
+        future = PostFuture(self._portal)
+        if (
+            isinstance(payload, bytes)
+            and guid is None
+            and key is None
+            and not tags
+            and self._is_safe(payload, properties, compression)
+        ):
+            self._put((payload, dict(properties) if properties else None, compression, future))
+            return future
+
+        def post() -> None:
             self._queue.post_nowait(
                 payload, properties=properties, tags=tags, guid=guid, compression=compression, key=key
             ).add_done_callback(future._settle)
-            return future
 
-        return self._portal.call(post)
+        self._portal.call(post)
+        return future
+
+    def _is_safe(
+        self,
+        payload: bytes,
+        properties: Mapping[str, PropertyInput] | None,
+        compression: Compression | None,
+    ) -> bool:
+        """Whether nothing is wrong with a post: then this thread need not wait for the loop to say so."""
+        size = len(payload)
+        if properties:
+            size += len(encode_properties(properties, new=True))  # raises what is wrong with them
+        options = self.session.options
+        return (
+            0 < size <= _SMALL
+            and compression in _COMPRESSIONS
+            and len(self._outbox) < _OUTBOX
+            and self._unsettled + _OUTBOX < options.max_unacked_messages
+            and self._unsettled_bytes + _OUTBOX * _SMALL < options.max_unacked_bytes
+            and not (self._queue.closed or self.session.interceptors)
+        )
 
     def post_many(self, items: Iterable[bytes | PutMessage], *, rate: float | None = None) -> PostReport:
         """Post many messages, batched and with backpressure, as :meth:`bmq.Queue.post_many`.
@@ -231,15 +277,8 @@ class Queue:
         """
         if isinstance(items, list | tuple):
             return self._portal.run(lambda: self._queue.post_many(items, rate=rate))
-        feed = Feed(self._portal)
-
-        async def post() -> PostReport:
-            try:
-                return await self._queue.post_many(feed.items(), rate=rate)
-            finally:
-                feed.end()
-
-        return self._portal.run(post, meanwhile=lambda: feed.fill(items))
+        feed = Feed(self._portal, self._queue)
+        return self._portal.run(lambda: feed.post(rate), meanwhile=lambda: feed.fill(items))
 
     def request(
         self,
@@ -447,36 +486,62 @@ class Queue:
                 message.confirmed = True
 
     def _confirm_one(self, message: _Message) -> None:
-        self._confirms.append(message)
-        if not self._told:
-            self._tell()
+        self._put(message)
 
     def _confirm_messages(self, messages: Iterable[Message]) -> None:
         for message in messages:
             if not message.confirmed:
-                self._confirms.append(message._message)
+                self._put(message._message)
                 message.confirmed = True
-        self._tell()
 
-    def _tell(self) -> None:
-        """Have the event loop send confirmations; what is added until it does so is sent too."""
+    def _put(self, item: _Message | _Post) -> None:
+        """Have the event loop send something, with what else is put there until it does so."""
         if self._portal.forked:
             self._portal.check()
+        self._outbox.append(item)
+        if self._told:
+            return
         try:
             self._told = True
-            self._portal.soon(self._flush_confirms)
+            self._portal.soon(self._send)
         except BaseException:  # a signal came in between
             self._told = False
             raise
 
-    def _flush_confirms(self) -> None:
+    def _send(self) -> None:
+        """Send what is in the outbox; called in the event loop."""
         self._told = False  # first: what is added from now on is either seen below or told again
-        confirms = self._confirms
-        messages: list[_Message] = []
-        while confirms:
-            messages.append(confirms.popleft())
-        if messages:
-            self._queue.confirm(*messages)
+        outbox = self._outbox
+        confirms: list[_Message] = []
+        while outbox:
+            each = outbox.popleft()
+            if isinstance(each, tuple):
+                if confirms:
+                    self._queue.confirm(*confirms)
+                    confirms = []
+                self._post(each)
+            else:
+                confirms.append(each)
+        if confirms:
+            self._queue.confirm(*confirms)
+
+    def _post(self, post: _Post) -> None:
+        payload, properties, compression, future = post
+        try:
+            posted = self._queue.post_nowait(payload, properties=properties, compression=compression)
+        except Exception as error:  # the queue was closed meanwhile, or the window filled by others
+            future.set_exception(error)
+            return
+        size = len(payload)
+        self._unsettled += 1
+        self._unsettled_bytes += size
+
+        def settled(outcome: asyncio.Future[Ack]) -> None:
+            self._unsettled -= 1
+            self._unsettled_bytes -= size
+            future._settle(outcome)
+
+        posted.add_done_callback(settled)
 
     def configure(
         self,

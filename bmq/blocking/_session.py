@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Session", "connect"]
 
+# How long a session that nobody has closed has for closing, in seconds.
+_ABANDONED = 0.5
 # Those of this process that may be open.
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 # What this process has from the one it was forked from, and must not touch, not even to clean it up.
@@ -162,7 +164,7 @@ class Session:
             )
         finally:
             # Not here: garbage may be collected in any thread.
-            self._portal.soon(_close_at_once, self._portal, self._session)
+            self._portal.soon(_close_abandoned, self._portal, self._session)
 
     def __repr__(self) -> str:
         return f"<bmq.blocking.Session with {self.address}, {self.state.value}>"
@@ -298,8 +300,8 @@ class _Events:
         return following(self._portal, take, self._left.appendleft)
 
 
-def _close_at_once(portal: Portal, session: _Session) -> None:
-    portal.keep(session.close(0))
+def _close_abandoned(portal: Portal, session: _Session) -> None:
+    portal.keep(session.close(_ABANDONED))
 
 
 # the end of the process, and forks
@@ -326,6 +328,8 @@ def _forked() -> None:
         # Not closed: what refers to the number would close whatever gets it next.
         if (number := session.fileno()) >= 0:
             os.dup2(nothing, number, inheritable=False)
+        for queue in session._queues.values():
+            queue._forget()
         _inherited.append(session._session)
     os.close(nothing)
     _inherited.append(portal)

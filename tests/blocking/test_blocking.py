@@ -1,0 +1,542 @@
+"""Posting and receiving without asyncio: what a script does."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pytest
+
+import bmq
+from bmq.testing import BackgroundBroker
+
+
+def test_a_message_goes_out_and_comes_back(queue: bmq.blocking.Queue) -> None:
+    ack = queue.post(b"one", properties={"Number": 1}, tags=["new"])
+    for message in queue:
+        with message:
+            assert (message.data, message.properties["Number"], message.tags) == (b"one", 1, {"new"})
+            assert (message.guid, message.queue_uri) == (ack.guid, queue.uri)
+            assert message.age >= 0
+            assert not message.stale
+            message.state["seen"] = True
+            assert message.state == {"seen": True}
+        break
+    assert message.confirmed
+    queue.flush()
+    stats = queue.stats()
+    assert (stats.acknowledged, stats.received, stats.confirmed) == (1, 1, 1)
+
+
+def test_what_raises_is_not_confirmed(session: bmq.blocking.Session, bmq_queue_uri: str) -> None:
+    writer = session.open_queue(bmq_queue_uri, write=True)
+    writer.post(b"1")
+    with session.open_queue(bmq_queue_uri, read=True) as reader:
+        message = reader.receive(timeout=10)
+        with pytest.raises(ZeroDivisionError), message:
+            raise ZeroDivisionError
+        assert not message.confirmed
+    with session.open_queue(bmq_queue_uri, read=True) as reader:
+        again = reader.receive(timeout=10)
+        assert again.guid == message.guid
+        again.confirm()
+
+
+def test_many(queue: bmq.blocking.Queue) -> None:
+    """A list, and a generator, which is run here: it may belong to this thread."""
+    threads: set[int] = set()
+
+    def payloads() -> Iterator[bytes]:
+        for number in range(3000):
+            threads.add(threading.get_ident())
+            yield b"%d" % number
+
+    assert queue.post_many([b"a", bmq.PutMessage(b"b", {"x": 1})]).acknowledged == 2
+    report = queue.post_many(payloads())
+    assert (report.posted, report.acknowledged, report.bytes) == (3000, 3000, 10_890)
+    assert threads == {threading.get_ident()}
+    received: list[bytes] = []
+    for message in queue:
+        received.append(message.data)
+        message.confirm()
+        if len(received) == 1000:
+            break
+    for batch in queue.batches(500):
+        received += [message.data for message in batch]
+        batch.confirm()
+        if len(received) == 3002:
+            break
+    assert received == [b"a", b"b", *(b"%d" % number for number in range(3000))]
+
+
+def test_a_slow_generator_holds_nothing_back(queue: bmq.blocking.Queue) -> None:
+    """What it has yielded is posted although it waits for something: here, for those very messages."""
+
+    def items() -> Iterator[bytes]:
+        for number in range(3):
+            yield b"%d a" % number
+            yield b"%d b" % number
+            received = [queue.receive(timeout=10).data for _ in range(2)]
+            assert received == [b"%d a" % number, b"%d b" % number]
+
+    assert queue.post_many(items()).acknowledged == 6
+    assert queue.post_many(items(), rate=1000).acknowledged == 6
+
+
+def test_an_item_that_is_not_legal_ends_it_and_those_before_are_posted(queue: bmq.blocking.Queue) -> None:
+    with pytest.raises(bmq.InvalidPayload, match="a payload is bytes, not str"):
+        queue.post_many(item for item in [b"1", b"2", "three", b"4"])  # type: ignore[misc]
+    with pytest.raises(ZeroDivisionError):
+        queue.post_many(b"%d" % (6 // (2 - number)) for number in range(5))
+    queue.flush()
+    assert [queue.receive(timeout=10).data for _ in range(4)] == [b"1", b"2", b"3", b"6"]
+    assert queue.receive_nowait() is None
+
+
+def test_failures_say_which_item(session: bmq.blocking.Session, bmq_queue_uri: str) -> None:
+    queue = session.open_queue(bmq_queue_uri, write=True)
+
+    def items() -> Iterator[bytes]:
+        for number in range(1200):
+            if number == 900:
+                queue.close(timeout=0)
+            yield b"x"
+
+    with pytest.raises(bmq.QueueClosed):
+        queue.post_many(items())
+
+
+def test_posting_without_waiting(queue: bmq.blocking.Queue) -> None:
+    pending = [queue.post_nowait(b"%d" % number, properties={"n": number}) for number in range(2000)]
+    seen: list[Any] = []
+    pending[-1].add_done_callback(seen.append)
+    assert len({each.result(timeout=10).guid for each in pending}) == 2000
+    assert pending[0].exception() is None
+    queue.flush()
+    assert seen == [pending[-1]]
+    assert not pending[0].cancel()
+    large = queue.post_nowait(bytes(100_000), tags=["large"], key="k")
+    assert large.result(timeout=10)
+    assert queue.post(b"last")
+    received: list[bytes] = []
+    for message in queue:
+        received.append(message.data)
+        message.confirm()
+        if len(received) == 2002:
+            break
+    assert received == [*(b"%d" % number for number in range(2000)), bytes(100_000), b"last"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"payload": b""}, bmq.InvalidPayload),
+        ({"payload": "text"}, bmq.InvalidPayload),
+        ({"payload": b"x", "properties": {"": 1}}, bmq.InvalidProperty),
+        ({"payload": b"x", "properties": {"a": object()}}, bmq.InvalidProperty),
+        ({"payload": b"x", "guid": "not one"}, bmq.UsageError),
+        ({"payload": b"x", "compression": "zip"}, bmq.UsageError),
+    ],
+)
+def test_what_is_not_legal_is_raised_at_once(
+    queue: bmq.blocking.Queue, arguments: dict[str, Any], error: type[Exception]
+) -> None:
+    for post in (queue.post, queue.post_nowait):
+        with pytest.raises(error):
+            post(**arguments)
+    assert queue.unacked == 0
+
+
+def test_a_full_window_is_said(broker: str, bmq_queue_uri: str) -> None:
+    with bmq.blocking.connect(broker, max_unacked_messages=5) as session:
+        queue = session.open_queue(bmq_queue_uri, write=True)
+        posted: list[bmq.blocking.PostFuture] = []
+
+        def fill() -> None:
+            while len(posted) < 1000:
+                posted.append(queue.post_nowait(b"x"))
+
+        with pytest.raises(bmq.BufferFull, match="waits for room"):
+            fill()
+        assert queue.post(b"waits for room")
+        queue.flush()
+        assert queue.stats().acknowledged == len(posted) + 1
+
+
+def test_a_post_that_fails_and_is_forgotten_is_logged(
+    bmq_background_broker: BackgroundBroker, bmq_queue_uri: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with bmq.blocking.connect(bmq_background_broker.uri) as session:
+        queue = session.open_queue(bmq_queue_uri, write=True)
+        bmq_background_broker.call(lambda broker: broker.faults.nack(bmq.AckStatus.LIMIT_MESSAGES, 2))
+        asked, forgotten = queue.post_nowait(b"1"), queue.post_nowait(b"2")
+        queue.flush()
+        with pytest.raises(bmq.PostError, match="holds as many messages"):
+            asked.result()
+        assert not caplog.records
+        del asked, forgotten
+        (record,) = caplog.records
+        assert "nobody asked for its outcome: message" in record.getMessage()
+
+
+def test_receiving_in_other_ways(queue: bmq.blocking.Queue) -> None:
+    assert queue.receive_nowait() is None
+    with pytest.raises(bmq.TimedOut, match=r"no message of bmq://.* arrived within 0.05 s"):
+        queue.receive(timeout=0.05)
+    with pytest.raises(bmq.InvalidArgument, match="a timeout is a number"):
+        queue.receive(timeout="soon")  # type: ignore[arg-type]
+    queue.post_many([b"%d" % number for number in range(6)])
+    first = queue.receive(timeout=10)
+    assert first.data == b"0"
+    assert isinstance(first.subscription, bmq.blocking.Consumer)
+    first.subscription.put_back([first])
+    assert first.subscription.buffered == 6
+    batch = queue.receive_many(2, timeout=10)
+    assert [message.data for message in batch] == [b"0", b"1"]
+    with batch:
+        assert batch[0].data == b"0"
+        assert len(batch[:1]) == 1
+    assert all(message.confirmed for message in batch)
+    third = queue.receive_nowait()
+    assert third is not None
+    assert third.data == b"2"
+    queue.confirm(third, queue.receive(timeout=10).guid)
+    assert third.confirmed
+    (subscription,) = queue.subscriptions
+    subscription.pause()
+    assert subscription.paused
+    subscription.resume()
+    assert [message.data for message in queue.receive_many(timeout=10)] == [b"4", b"5"]
+
+
+def test_subscriptions(session: bmq.blocking.Session, bmq_queue_uri: str) -> None:
+    queue = session.open_queue(
+        bmq_queue_uri, read=True, write=True, subscriptions=['kind == "a"'], default_subscription=False
+    )
+    (given,) = queue.subscriptions
+    assert given.expressions == ['kind == "a"']
+    with queue.subscribe('kind == "b"', priority=3) as made:
+        queue.post_many([bmq.PutMessage(kind.encode(), {"kind": kind}) for kind in "abcab"])
+        assert [given.receive(timeout=10).data for _ in range(2)] == [b"a", b"a"]
+        for count, message in enumerate(made, 1):
+            assert message.data == b"b"
+            assert message.subscription is made
+            message.confirm()
+            if count == 2:
+                break
+        made.configure('kind == "c"')
+        assert made.receive(timeout=10).data == b"c"
+        assert made.stats().received == 3
+    assert made.closed
+    assert list(made) == []
+    with pytest.raises(bmq.QueueClosed):
+        made.receive()
+    with pytest.raises(bmq.UsageError, match="default_subscription=False"):
+        queue.receive()
+    with pytest.raises(bmq.InvalidExpression):
+        queue.subscribe("kind ==")
+
+
+def test_what_a_loop_had_taken_ahead_goes_to_the_next_consumer(queue: bmq.blocking.Queue) -> None:
+    queue.post_many([b"%d" % number for number in range(10)])
+    with queue.subscribe() as first:
+        for message in first:
+            assert message.data == b"0"
+            message.confirm()
+            break
+    with queue.subscribe() as second:
+        assert [second.receive(timeout=10).data for _ in range(9)] == [b"%d" % n for n in range(1, 10)]
+
+
+@dataclass
+class Order:
+    customer: Annotated[int, bmq.Property]
+    item: str
+
+
+def test_typed(queue: bmq.blocking.Queue) -> None:
+    orders = queue.typed(Order)
+    orders.post(Order(1, "tea"), properties={"Urgent": True})
+    assert orders.post_nowait(Order(2, "milk")).result(timeout=10)
+    assert orders.post_many(Order(number, "cup") for number in range(3, 6)).acknowledged == 3
+    with pytest.raises(bmq.InvalidPayload):
+        orders.post("no order")  # type: ignore[arg-type]
+    with orders.subscribe("customer == 2") as two:
+        assert two.receive(timeout=10).value == Order(2, "milk")
+    with pytest.raises(bmq.InvalidExpression):
+        orders.subscribe('customer == "two"')
+    first = orders.receive(timeout=10)
+    assert (first.value, first.properties["Urgent"]) == (Order(1, "tea"), True)
+    for message in orders:
+        with message:
+            if message.value.customer == 5:
+                break
+
+
+def test_a_group(broker: str, bmq_queue_uri: str) -> None:
+    loaded: list[int] = []
+    with bmq.blocking.connect(broker) as session:
+        queue = session.open_queue(bmq_queue_uri, read=True, write=True, default_subscription=False)
+
+        def load(bucket: int) -> None:
+            assert queue.stats().posted == 20  # a hook may use the session: it has a thread of its own
+            loaded.append(bucket)
+
+        queue.post_many([bmq.PutMessage(b"%d" % number, key=str(number)) for number in range(20)])
+        with queue.group(buckets=4, load=load) as group:
+            for count, message in enumerate(group, 1):
+                with message:
+                    assert group.bucket_of(message) in loaded
+                if count == 20:
+                    break
+            assert group.owned == set(loaded)
+            assert group.receive_nowait() is None
+            with pytest.raises(bmq.TimedOut):
+                group.receive(timeout=0.01)
+        assert group.closed
+        assert list(group) == []
+
+
+def test_session_events_and_options(broker: str) -> None:
+    told: list[Any] = []
+    with bmq.blocking.connect(broker, on_event=told.append, process_name="script") as session:
+        assert session.options.process_name == "script"
+        assert session.health().ready
+        assert session.fileno() > 0
+        assert session.address == broker
+        events = session.events()
+    assert isinstance(list(events)[-1], bmq.events.Disconnected)
+    assert isinstance(told[-1], bmq.events.Disconnected)
+    assert session.fileno() == -1
+
+
+def test_output_and_queues(session: bmq.blocking.Session, bmq_queue_uri: str) -> None:
+    queue = session.output(bmq_queue_uri)
+    assert session.output(bmq_queue_uri) is queue
+    assert session.queues == [queue]
+    queue.close()
+    assert session.queues == []
+
+
+def test_a_request(broker: str, bmq_queue_uri: str, in_thread: Callable[[Callable[[], object]], Any]) -> None:
+    with bmq.blocking.connect(broker) as session, bmq.blocking.connect(broker) as other:
+        asked = other.open_queue(bmq_queue_uri, read=True)
+
+        def answer() -> None:
+            request = asked.receive(timeout=10)
+            properties = {"bmq_request": request.guid, "bmq_requester": request.properties["bmq_requester"]}
+            other.output(str(request.properties["bmq_reply_to"])).post(b"42", properties=properties)
+            request.confirm()
+
+        in_thread(answer)
+        queue = session.open_queue(bmq_queue_uri, write=True)
+        reply = queue.request(b"6 * 7", timeout=10)
+        assert (reply.data, reply.confirmed) == (b"42", True)
+        with pytest.raises(bmq.TimedOut, match="was not answered"):
+            queue.request(b"?", timeout=0.05)
+
+
+def test_a_table(queue: bmq.blocking.Queue) -> None:
+    import polars as pl
+
+    table = pl.DataFrame({"value": ["a", "b"], "number": [1, 2]})
+    assert queue.post_table(table, properties=["number"]).acknowledged == 2
+    assert queue.post_encoded(queue.encode_table(table)).acknowledged == 2
+    assert [queue.receive(timeout=10).data for _ in range(4)] == [b"a", b"b", b"a", b"b"]
+
+
+caller = contextvars.ContextVar("caller", default="nobody")
+
+
+def test_interceptors_see_the_context_of_who_posts(broker: str, bmq_queue_uri: str) -> None:
+    class Noting(bmq.Interceptor):
+        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.Post]) -> None:
+            for post in posts:
+                post.properties["caller"] = caller.get()
+
+    with bmq.blocking.connect(broker, interceptors=[Noting()]) as session:
+        queue = session.open_queue(bmq_queue_uri, read=True, write=True)
+        caller.set("me")
+        queue.post(b"1")
+        queue.post_nowait(b"2")
+        queue.post_many([b"3"])
+        assert [queue.receive(timeout=10).properties["caller"] for _ in range(3)] == ["me"] * 3
+
+
+def test_credentials_may_take_their_time(broker: str) -> None:
+    asked: list[str] = []
+
+    def credentials() -> bmq.Credentials:
+        asked.append(threading.current_thread().name)
+        return bmq.Credentials.anonymous()
+
+    with bmq.blocking.connect(broker, credentials=credentials):
+        assert asked
+        assert "bmq" not in asked
+
+
+ERRORS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any], Any]]] = {
+    "the URI": (lambda session, _: session.open_queue("nonsense", read=True), lambda _: None),
+    "no side": (lambda session, uri: session.open_queue(uri), lambda _: None),
+    "no domain": (
+        lambda session, _: session.open_queue("bmq://no.such.domain/q", read=True, timeout=5),
+        lambda _: None,
+    ),
+    "a string of subscriptions": (
+        lambda session, uri: session.open_queue(uri, read=True, subscriptions="x > 1"),
+        lambda _: None,
+    ),
+    "posting to what is read": (lambda s, uri: s.open_queue(uri, read=True), lambda q: q.post(b"x")),
+    "reading what is written": (lambda s, uri: s.open_queue(uri, write=True), lambda q: q.receive()),
+    "a batch of none": (
+        lambda s, uri: s.open_queue(uri, read=True),
+        lambda q: q.batches(0),
+    ),
+    "a limit": (
+        lambda s, uri: s.open_queue(uri, read=True),
+        lambda q: q.configure(max_unconfirmed_messages=-1),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ERRORS)
+async def test_errors_are_those_of_the_asyncio_api(what: str, broker: str, bmq_queue_uri: str) -> None:
+    opening, doing = ERRORS[what]
+
+    async def said(there: bool) -> tuple[type[BaseException], str]:
+        if there:
+            async with bmq.connect(broker) as session:
+
+                async def do() -> None:
+                    await doing(await opening(session, bmq_queue_uri))
+
+                with pytest.raises(bmq.Error) as error:
+                    await do()
+        else:
+            with bmq.blocking.connect(broker) as session, pytest.raises(bmq.Error) as error:
+                doing(opening(session, bmq_queue_uri))
+        return type(error.value), str(error.value)
+
+    assert await said(False) == await said(True)
+
+
+USES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "close": lambda session, *_: session.close(),
+    "open": lambda session, queue, _: session.open_queue(queue.uri, read=True),
+    "output": lambda session, *_: session.output("bmq://bmq.test.mem.priority/other"),
+    "post": lambda _, queue, __: queue.post(b"x"),
+    "post_nowait": lambda _, queue, __: queue.post_nowait(b"x"),
+    "post_many": lambda _, queue, __: queue.post_many([b"x"]),
+    "post_many generator": lambda _, queue, __: queue.post_many(iter([b"x"])),
+    "flush": lambda _, queue, __: queue.flush(),
+    "receive": lambda _, queue, __: queue.receive(),
+    "receive_nowait": lambda _, queue, __: queue.receive_nowait(),
+    "receive_many": lambda _, queue, __: queue.receive_many(),
+    "configure": lambda _, queue, __: queue.configure(priority=3),
+    "subscribe": lambda _, queue, __: queue.subscribe("x == 1").open(),
+    "queue.close": lambda _, queue, __: queue.close(),
+    "confirm": lambda _, __, message: message.confirm(),
+    "stats": lambda session, queue, _: (type(session.stats()), type(queue.stats())),
+    "state": lambda session, queue, _: (session.state, queue.state, session.queues, queue.closed),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+async def test_what_is_used_after_closing_says_so_as_in_asyncio(
+    use: str, broker: str, bmq_queue_uri: str
+) -> None:
+    async def said(there: bool) -> Any:
+        if there:
+            async with bmq.connect(broker) as session:
+                queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
+                await queue.post(b"1")
+                message: Any = await queue.receive(timeout=10)
+        else:
+            with bmq.blocking.connect(broker) as session:
+                queue = session.open_queue(bmq_queue_uri, read=True, write=True)
+                queue.post(b"1")
+                message = queue.receive(timeout=10)
+        try:
+            result = USES[use](session, queue, message)
+            return await result if hasattr(result, "__await__") else result
+        except bmq.Error as error:
+            return type(error), str(error)
+
+    here, there = await said(False), await said(True)
+    assert here == there
+    with bmq.blocking.connect(broker) as session:  # the message was never confirmed: as it is there
+        for message in session.open_queue(bmq_queue_uri, read=True).receive_many(timeout=10):
+            message.confirm()
+
+
+def test_closing_ends_loops(queue: bmq.blocking.Queue, in_thread: Callable[[Any], Any]) -> None:
+    queue.post_many([b"1", b"2", b"3"])
+    seen: list[bytes] = []
+    first = threading.Event()
+
+    def consume() -> None:
+        for message in queue:
+            seen.append(message.data)
+            message.confirm()
+            first.set()
+
+    thread = in_thread(consume)
+    assert first.wait(10)
+    queue.session.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert list(queue) == []
+
+
+def test_closing_waits_for_threads_that_handle(
+    session: bmq.blocking.Session, bmq_queue_uri: str, in_thread: Callable[[Any], Any]
+) -> None:
+    queue = session.open_queue(bmq_queue_uri, read=True, write=True)
+    queue.post_many([b"1", b"2"])
+    inside, go = threading.Event(), threading.Event()
+    posted: list[bmq.Ack] = []
+
+    def handle() -> None:
+        with queue.receive(timeout=10):
+            inside.set()
+            assert go.wait(10)
+            posted.append(queue.post(b"while it closes"))
+
+    def let_go() -> None:
+        while not queue.closed:
+            threading.Event().wait(0.001)
+        go.set()
+
+    with queue.receive(timeout=10):  # what the thread that closes handles is not waited for
+        in_thread(handle)
+        assert inside.wait(10)
+        in_thread(let_go)
+        assert session.close().clean
+    assert posted
+    assert session.state is bmq.SessionState.CLOSED
+
+
+def test_what_is_still_handled_when_the_time_is_up_is_reported(
+    session: bmq.blocking.Session, bmq_queue_uri: str, in_thread: Callable[[Any], Any]
+) -> None:
+    queue = session.open_queue(bmq_queue_uri, read=True, write=True)
+    queue.post(b"1")
+    inside, go = threading.Event(), threading.Event()
+
+    def handle() -> None:
+        with queue.receive(timeout=10):
+            inside.set()
+            assert go.wait(10)
+
+    in_thread(handle)
+    assert inside.wait(10)
+    logging.getLogger("bmq.client").disabled = True
+    try:
+        assert session.close(timeout=0.05).unfinished_handlers == 1
+    finally:
+        logging.getLogger("bmq.client").disabled = False
+        go.set()
