@@ -16,6 +16,7 @@ from bmq._loop import new_event_loop
 from bmq.arrow._tables import Tables, TablesOptions
 from bmq.client.connect import connect
 from bmq.errors import StateError, UsageError
+from bmq.protocol.client.core import SessionState
 
 if TYPE_CHECKING:
     from bmq.client.options import CredentialsSource, SessionOptions
@@ -95,7 +96,8 @@ class Source:
         queue: the queue's URI; of a fanout queue with ``?id=APPID``.
         subscription: what to read, as for :meth:`bmq.Queue.subscribe`; None for everything.
         max_messages: how many rows there are at most; None for no limit.
-        idle_timeout: without a message for so many seconds the stream ends; None for never.
+        idle_timeout: without a message for so many seconds, while there is a connection, the stream ends;
+            None for never.
         confirm: when what was read is confirmed without a call of :meth:`confirm`.
         credentials: as for :class:`bmq.connect`.
         ssl: as for :class:`bmq.connect`.
@@ -196,10 +198,10 @@ class Source:
 
     def _next(self) -> RecordBatch | None:
         """The next batch, decoded in this thread; None at the end."""
-        if self._left == 0:
-            return None
         if self._closed:
             raise StateError("the source is closed")
+        if self._left == 0:
+            return None
         if not self._thread.run(self._take()):
             return None
         batch = self._tables._next()
@@ -213,12 +215,14 @@ class Source:
         if tables._rest is not None:
             return True
         consumer = tables._consumer
-        if not consumer.buffered:
+        while not consumer.buffered:
             try:
                 async with asyncio.timeout(self._idle):
                     await consumer.wait()
             except TimeoutError:
-                return False
+                # While there is no connection the queue is not silent: it cannot be heard.
+                if consumer.queue.session.state is SessionState.STARTED:
+                    return False
         rows = tables._maker.max_rows
         tables._take(rows if self._left is None else min(rows, self._left))
         return True
