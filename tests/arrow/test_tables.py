@@ -201,7 +201,9 @@ async def test_a_message_that_cannot_be_read_is_named_and_left_out(broker: bmq.b
         tables = await queue.tables(metadata=["guid"])
         await eventually(lambda: tables.buffered == 3)
         assert (await tables.receive()).to_pydict()["value"] == [b"first"]
-        with pytest.raises(bmq.ProtocolError, match=f"message [0-9A-F]{{32}} of {URI} cannot be read") as info:
+        with pytest.raises(
+            bmq.ProtocolError, match=f"message [0-9A-F]{{32}} of {URI} cannot be read"
+        ) as info:
             await tables.receive()
         assert "decompresses to more than the limit of 1000 bytes" in str(info.value)
         assert (await tables.receive()).to_pydict()["value"] == [b"third"]
@@ -248,7 +250,7 @@ async def test_cancelling_loses_nothing(broker: bmq.broker.Broker) -> None:
 async def test_a_batch_has_so_many_bytes_at_most(
     broker: bmq.broker.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bmq.arrow._tables._MAX_BYTES", 50_000)
+    monkeypatch.setattr("bmq.client.tables._MAX_BYTES", 50_000)
     async with bmq.connect(broker.uri) as session:
         queue = await session.open_queue(URI, read=True, write=True)
         sizes = [1000] * 200 + [60_000] + [30_000, 30_000, 10]
