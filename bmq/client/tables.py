@@ -17,7 +17,7 @@ from bmq.errors import ProtocolError, UsageError
 from bmq.wire.constants import PushFlags
 from bmq.wire.guid import guid_to_text
 from bmq.wire.push_columns import PushColumns
-from bmq.wire.push_table import MAP, TableDecoder, guid_texts
+from bmq.wire.push_table import MAP, TableDecoder, guid_texts, to_arrow
 
 if TYPE_CHECKING:
     from bmq.client.queue import Queue
@@ -149,11 +149,11 @@ class _RowMaker:
         if name == "guid":
             return guid_texts(columns.guids)
         if name == "redelivered":
-            return pa.array((columns.flags & PushFlags.OUT_OF_ORDER) != 0)
+            return to_arrow((columns.flags & PushFlags.OUT_OF_ORDER) != 0)
         counts = [count for count, _ in taken.arrivals]
         clock = time.time() - now
         times = [int((clock + arrived) * 1e6) for _, (arrived, _) in taken.arrivals]
-        return pa.array(np.repeat(times, counts), pa.int64()).cast(_METADATA[name])
+        return to_arrow(np.repeat(np.array(times, np.int64), counts)).cast(_METADATA[name])
 
 
 def _kinds(properties: Any) -> dict[str, ArrowType] | None:

@@ -114,7 +114,8 @@ def test_a_program_that_fails_confirms_nothing(broker: BackgroundBroker) -> None
             next(iter(source.reader))
             raise ZeroDivisionError
 
-    pytest.raises(ZeroDivisionError, handle)
+    with pytest.raises(ZeroDivisionError):
+        handle()
     assert threads() == []
     assert left(broker.uri) == list(range(COUNT))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -285,3 +287,25 @@ async def test_a_writer_cannot_receive_tables(peer: Any) -> None:
         queue = await session.open_queue(URI, write=True)
         with pytest.raises(bmq.UsageError, match="not opened for reading"):
             queue.tables()
+
+
+def test_pandas_is_not_imported() -> None:
+    """It is not needed, and its import takes longer than many a program runs."""
+    code = f"""
+import asyncio, sys
+import bmq, pyarrow as pa
+
+async def main():
+    async with bmq.broker.Broker() as broker, bmq.connect(broker.uri) as session:
+        queue = await session.open_queue("{URI}", read=True, write=True)
+        for n in range(200):
+            queue.post_nowait(b"x", properties={{"n": n, "s": "s", "b": n > 100}})
+        kinds = {{"n": pa.int8(), "s": pa.string(), "b": pa.bool_()}}
+        async with queue.tables(properties=kinds, metadata=["guid", "received_at", "redelivered"]) as tables:
+            await tables.receive(timeout=30)
+
+asyncio.run(main())
+print("pandas" in sys.modules)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"
