@@ -33,6 +33,7 @@ import bmq
 import bmq.admin
 import bmq.errors
 import bmq.events
+import bmq.arrow
 import bmq.groups
 import bmq.otel
 import bmq.prometheus
@@ -565,6 +566,7 @@ GENERATED: dict[str, Callable[..., str]] = {
     "api-codecs": lambda: _api_of(bmq.codecs),
     "api-workers": lambda: _api_of(bmq.workers),
     "api-delays": lambda: _api_of(bmq.delays),
+    "api-arrow": lambda: _api_of(bmq.arrow),
     "api-groups": lambda: _api_of(bmq.groups),
     "api-broker": lambda: _api_of(bmq.broker),
     "api-otel": lambda: _api_of(bmq.otel),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import bmq
+import bmq.arrow
 import bmq.otel
 import bmq.prometheus
 import bmq.taskiq
@@ -21,6 +22,7 @@ from tests.test_docs import generate as generate
 URI = "bmq://bmq.test.mem.priority/q"
 PARTS = (
     bmq,
+    bmq.arrow,
     bmq.broker,
     bmq.codecs,
     bmq.delays,

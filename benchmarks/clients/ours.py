@@ -128,6 +128,30 @@ async def consume_batches(queue: Any, job: dict[str, Any], meter: Meter) -> dict
     return meter.result(job["count"])
 
 
+async def consume_tables(queue: Any, job: dict[str, Any], meter: Meter) -> dict[str, Any]:
+    """The same messages as columns, the properties too."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kinds = {"CustomerId": pa.int64(), "OrderType": pa.string()} if job["properties"] else {}
+    left = job["count"]
+    tables = queue.tables(
+        properties=kinds, max_unconfirmed_messages=job["unconfirmed"], max_unconfirmed_bytes=2**30
+    )
+    meter = Meter()  # nothing is delivered yet, and what is imported is not measured
+    async for batch in tables:
+        assert pc.min(pc.binary_length(batch["value"])).as_py() == job["size"]
+        if kinds:
+            assert pc.min(batch["CustomerId"]).as_py() == 1234
+            assert pc.min(batch["OrderType"]).as_py() == "EXPRESS"
+        tables.confirm()
+        left -= batch.num_rows
+        if left <= 0:
+            break
+    await asyncio.sleep(0)
+    return meter.result(job["count"])
+
+
 async def ack_latency(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
     """One message at a time: from the post to its acknowledgement."""
     payload, samples = bytes(job["size"]), []
@@ -186,7 +210,7 @@ PRODUCERS: dict[str, Callable[[Any, dict[str, Any]], Awaitable[dict[str, Any]]]]
 }
 # Messages arrive as soon as the queue is open: time starts before that.
 CONSUMERS: dict[str, Callable[[Any, dict[str, Any], Meter], Awaitable[dict[str, Any]]]] = {
-    f.__name__: f for f in (consume, consume_batches)
+    f.__name__: f for f in (consume, consume_batches, consume_tables)
 }
 
 

@@ -6,7 +6,7 @@ says what is confirmed. :class:`Tables`, which :meth:`bmq.Queue.tables` makes, i
 
 try:
     from bmq.arrow._source import Confirm, Source, reader
-    from bmq.arrow._tables import Tables, TablesOptions
+    from bmq.client.tables import Tables, TablesOptions
 except ModuleNotFoundError as error:
     missing = str(error.name).partition(".")[0]
     if missing not in ("numpy", "pyarrow"):

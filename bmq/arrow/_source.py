@@ -13,9 +13,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from bmq._loop import new_event_loop
-from bmq.arrow._tables import Tables, TablesOptions
 from bmq.client.connect import connect
-from bmq.errors import StateError, UsageError
+from bmq.client.tables import Tables, TablesOptions
+from bmq.errors import SessionClosed, StateError, TimedOut, UsageError
+from bmq.protocol.client.core import SessionState
 
 if TYPE_CHECKING:
     from bmq.client.options import CredentialsSource, SessionOptions
@@ -95,7 +96,8 @@ class Source:
         queue: the queue's URI; of a fanout queue with ``?id=APPID``.
         subscription: what to read, as for :meth:`bmq.Queue.subscribe`; None for everything.
         max_messages: how many rows there are at most; None for no limit.
-        idle_timeout: without a message for so many seconds the stream ends; None for never.
+        idle_timeout: without a message for so many seconds, while there is a connection, the stream ends;
+            None for never.
         confirm: when what was read is confirmed without a call of :meth:`confirm`.
         credentials: as for :class:`bmq.connect`.
         ssl: as for :class:`bmq.connect`.
@@ -195,33 +197,25 @@ class Source:
             self.confirm()
 
     def _next(self) -> RecordBatch | None:
-        """The next batch, decoded in this thread; None at the end."""
-        if self._left == 0:
-            return None
+        """The next batch; None at the end."""
         if self._closed:
             raise StateError("the source is closed")
-        if not self._thread.run(self._take()):
+        if self._left == 0:
             return None
-        batch = self._tables._next()
-        if self._left is not None:
+        batch = self._thread.run(self._receive())
+        if self._left is not None and batch is not None:
             self._left -= batch.num_rows
         return batch
 
-    async def _take(self) -> bool:
-        """Wait for messages, and take them; return whether there are some."""
-        tables = self._tables
-        if tables._rest is not None:
-            return True
-        consumer = tables._consumer
-        if not consumer.buffered:
+    async def _receive(self) -> RecordBatch | None:
+        assert self._session is not None
+        while True:
             try:
-                async with asyncio.timeout(self._idle):
-                    await consumer.wait()
-            except TimeoutError:
-                return False
-        rows = tables._maker.max_rows
-        tables._take(rows if self._left is None else min(rows, self._left))
-        return True
+                return await self._tables.receive(self._idle, max_rows=self._left)
+            except TimedOut:
+                # While there is no connection the queue is not silent: it cannot be heard.
+                if self._session.state is SessionState.STARTED:
+                    return None
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The stream, for whatever reads Arrow."""
@@ -241,7 +235,8 @@ class Source:
         return self._thread.run(self._confirm_all())
 
     async def _confirm_all(self) -> int:
-        self._tables._consumer.queue._driver.check_open()
+        if self._session is None or self._session.state is SessionState.CLOSED:
+            raise SessionClosed("the session is over: what was read is delivered again")
         return self._tables.confirm()
 
     # the end

@@ -31,9 +31,9 @@ from bmq.wire.push import GUID, Push
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
-    from bmq.arrow import Tables, TablesOptions
     from bmq.client._driver import Driver
     from bmq.client.session import Session
+    from bmq.client.tables import Tables, TablesOptions
     from bmq.client.typed import TypedQueue
     from bmq.codecs import Codec
     from bmq.groups import Group, GroupOptions
@@ -579,7 +579,14 @@ class Queue:
         """
         if not self._core.readable:
             raise UsageError(f"queue {self.uri} was not opened for reading: open_queue(..., read=True)")
-        from bmq.arrow import Tables
+        try:
+            from bmq.client.tables import Tables
+        except ModuleNotFoundError as error:
+            if error.name not in ("numpy", "pyarrow"):
+                raise
+            raise ModuleNotFoundError(
+                f"tables need {error.name}, which is not installed: pip install 'bmq[arrow]'", name=error.name
+            ) from error
 
         return Tables(self, selector, **options)
 

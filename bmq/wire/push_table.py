@@ -22,7 +22,7 @@ from bmq.wire.message import NO_PROPERTIES, split_application_data
 from bmq.wire.properties import Properties, split_properties
 from bmq.wire.push_columns import PushColumns
 
-__all__ = ["MAP", "Decoded", "TableDecoder", "guid_texts"]
+__all__ = ["MAP", "Decoded", "TableDecoder", "guid_texts", "to_arrow"]
 
 pa: Any = importlib.import_module("pyarrow")
 pc: Any = importlib.import_module("pyarrow.compute")
@@ -152,7 +152,7 @@ class TableDecoder:
         if errors and payload is not None:
             valid = np.ones(rows, bool)
             valid[list(errors)] = False
-            payload = pc.if_else(pa.array(valid), payload, pa.scalar(None, pa.binary()))
+            payload = pc.if_else(to_arrow(valid), payload, pa.scalar(None, pa.binary()))
         return Decoded(rows, payload, properties, errors)
 
     # one by one
@@ -250,7 +250,7 @@ def _together(parts: list[tuple[Array, ArrowArray]], kind: ArrowType = None) -> 
     rows = np.concatenate([part[0] for part in parts])
     back = np.empty(len(rows), np.int64)
     back[rows] = np.arange(len(rows))
-    return pa.concat_arrays([part[1] for part in parts]).take(pa.array(back))
+    return pa.concat_arrays([part[1] for part in parts]).take(to_arrow(back))
 
 
 def _pieces(buffer: bytes, starts: Array, stops: Array) -> ArrowArray:
@@ -265,7 +265,20 @@ def _pieces(buffer: bytes, starts: Array, stops: Array) -> ArrowArray:
     items = pa.Array.from_buffers(
         pa.binary(), 2 * count - 1, [None, pa.py_buffer(bounds), pa.py_buffer(buffer)]
     )
-    return items.take(pa.array(np.arange(0, 2 * count, 2)))
+    return items.take(to_arrow(np.arange(0, 2 * count, 2)))
+
+
+def to_arrow(values: Array, valid: Array | None = None) -> ArrowArray:
+    """Return numbers or truth values as an Arrow array.
+
+    ``pa.array`` does this too, and imports pandas for it, which takes longer than many a program runs.
+    """
+    mask = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    if values.dtype == bool:
+        packed = np.packbits(values, bitorder="little")
+        return pa.Array.from_buffers(pa.bool_(), len(values), [mask, pa.py_buffer(packed)])
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [mask, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 # where properties are
@@ -420,15 +433,15 @@ def _values(buffer: bytes, alike: _Alike, name: str, wanted: ArrowType, convert:
         if types.is_integer(wanted):
             native = np.dtype(wanted.to_pandas_dtype())
             if numbers.dtype.itemsize <= native.itemsize:
-                return pa.array(numbers.astype(native))
+                return to_arrow(numbers.astype(native))
             numbers = numbers.astype(numbers.dtype.newbyteorder("="))
             limits = np.iinfo(native)
-            outside = (numbers < limits.min) | (numbers > limits.max)
-            return pa.array(numbers.astype(native), mask=outside)
+            fits = (numbers >= limits.min) & (numbers <= limits.max)
+            return to_arrow(numbers.astype(native), fits)
         if types.is_string(wanted):
-            return pa.array(numbers.astype(np.int64)).cast(pa.string())
+            return to_arrow(numbers.astype(np.int64)).cast(pa.string())
     elif kind is PropertyType.BOOL:
-        truths = pa.array(at_offsets(buffer, np.dtype("u1"), starts) == 1)
+        truths = to_arrow(at_offsets(buffer, np.dtype("u1"), starts) == 1)
         if types.is_boolean(wanted):
             return truths
         if types.is_string(wanted):
@@ -455,16 +468,16 @@ def _strings(raw: ArrowArray) -> ArrowArray:
 def _maps(buffer: bytes, alike: _Alike) -> ArrowArray:
     """All properties of each message, as strings."""
     rows, count = len(alike.rows), len(alike.names)
-    offsets = pa.array(np.arange(0, (rows + 1) * count, count, dtype=np.int32) if count else [0] * (rows + 1))
+    offsets = to_arrow(np.arange(rows + 1, dtype=np.int32) * np.int32(count))
     if not count:
         nothing = pa.nulls(0, pa.string())
-        return pa.MapArray.from_arrays(offsets.cast(pa.int32()), nothing, nothing)
+        return pa.MapArray.from_arrays(offsets, nothing, nothing)
     names = pa.array([_repaired(name) for name in alike.names], pa.string())
-    keys = names.take(pa.array(np.tile(np.arange(count), rows)))
+    keys = names.take(to_arrow(np.tile(np.arange(count), rows)))
     values = pa.concat_arrays([_values(buffer, alike, name, pa.string(), _text) for name in alike.names])
     # They are property by property, and wanted message by message.
     order = np.arange(rows * count).reshape(count, rows).T.reshape(-1)
-    return pa.MapArray.from_arrays(offsets, keys, values.take(pa.array(order)))
+    return pa.MapArray.from_arrays(offsets, keys, values.take(to_arrow(order)))
 
 
 def _texts_of(properties: Properties) -> list[tuple[str, str]]:

@@ -26,3 +26,20 @@ async def test_post_table(server: Server, queue: bmq.Queue) -> None:
         assert (await task).acknowledged == COUNT
     # Thousands of calls a slice of three thousand rows or so; post_many makes 25 for each row.
     assert (counter.calls + more.calls) / COUNT < 0.5
+
+
+async def test_tables(server: Server, session: bmq.Session) -> None:
+    queue = await session.open_queue("bmq://bmq.test.mem.priority/q", read=True)
+    properties = {"CustomerId": pa.int64(), "OrderType": pa.string()}
+    tables = await queue.tables(properties=properties, max_rows=COUNT, metadata=["guid"])
+    server.deliver(COUNT, bytes(256), {"CustomerId": 1234, "OrderType": "EXPRESS"})
+    rows = 0
+    with counted() as counter:
+        async for batch in tables:
+            tables.confirm()
+            rows += batch.num_rows
+            if rows == COUNT:
+                break
+        await server.until(lambda: server.confirm_count == COUNT)
+    # A hundred calls or so an event, which has two hundred messages here; a message by itself takes ten.
+    assert counter.calls / COUNT < 2

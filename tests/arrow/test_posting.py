@@ -247,8 +247,9 @@ async def test_a_reader_cannot_post_tables(broker: bmq.broker.Broker) -> None:
             await queue.post_table(pa.table(ROWS))
 
 
+@pytest.mark.parametrize("call", ["await queue.post_table([])", "queue.tables()"])
 @pytest.mark.parametrize("missing", ["numpy", "pyarrow"])
-def test_what_is_missing_is_named(missing: str) -> None:
+def test_what_is_missing_is_named(missing: str, call: str) -> None:
     code = f"""
 import asyncio, sys
 sys.modules["{missing}"] = None
@@ -256,8 +257,8 @@ import bmq
 
 async def main():
     async with bmq.broker.Broker() as broker, bmq.connect(broker.uri) as session:
-        queue = await session.open_queue("{URI}", write=True)
-        await queue.post_table([])
+        queue = await session.open_queue("{URI}", read=True, write=True)
+        {call}
 
 asyncio.run(main())
 """

@@ -1,4 +1,4 @@
-"""Batches of rows out of a queue, for asyncio."""
+"""Received messages as batches of rows. Needs the extra ``bmq[arrow]``."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from bmq.errors import ProtocolError, UsageError
 from bmq.wire.constants import PushFlags
 from bmq.wire.guid import guid_to_text
 from bmq.wire.push_columns import PushColumns
-from bmq.wire.push_table import MAP, TableDecoder, guid_texts
+from bmq.wire.push_table import MAP, TableDecoder, guid_texts, to_arrow
 
 if TYPE_CHECKING:
     from bmq.client.queue import Queue
     from bmq.subscriptions import Selector
 
-__all__ = ["RowMaker", "Tables", "TablesOptions"]
+__all__ = ["Tables", "TablesOptions"]
 
 pa: Any = importlib.import_module("pyarrow")
 
@@ -46,7 +46,7 @@ _UNCONFIRMED_BYTES = 4 * _MAX_BYTES
 
 
 class TablesOptions(TypedDict, total=False):
-    """What rows are, and how many come together: for :meth:`bmq.Queue.tables` and :func:`reader`.
+    """What rows are, and how many come together: for :meth:`bmq.Queue.tables` and :mod:`bmq.arrow`.
 
     Attributes:
         properties: the properties that become columns, with the type of each: a mapping of names to Arrow
@@ -71,7 +71,7 @@ class TablesOptions(TypedDict, total=False):
     max_unconfirmed_bytes: int | None
 
 
-class RowMaker:
+class _RowMaker:
     """Makes batches of what was taken.
 
     Attributes:
@@ -149,11 +149,11 @@ class RowMaker:
         if name == "guid":
             return guid_texts(columns.guids)
         if name == "redelivered":
-            return pa.array((columns.flags & PushFlags.OUT_OF_ORDER) != 0)
+            return to_arrow((columns.flags & PushFlags.OUT_OF_ORDER) != 0)
         counts = [count for count, _ in taken.arrivals]
         clock = time.time() - now
         times = [int((clock + arrived) * 1e6) for _, (arrived, _) in taken.arrivals]
-        return pa.array(np.repeat(times, counts), pa.int64()).cast(_METADATA[name])
+        return to_arrow(np.repeat(np.array(times, np.int64), counts)).cast(_METADATA[name])
 
 
 def _kinds(properties: Any) -> dict[str, ArrowType] | None:
@@ -194,7 +194,7 @@ class Tables:
         max_unconfirmed_bytes: int | None = None,
     ) -> None:
         limit = queue._driver.options.max_message_size
-        self._maker = RowMaker(
+        self._maker = _RowMaker(
             queue.uri, limit, properties=properties, value=value, metadata=metadata, max_rows=max_rows
         )
         self.schema: ArrowSchema = self._maker.schema
@@ -225,13 +225,14 @@ class Tables:
         """Whether no more messages will arrive."""
         return self._consumer.closed
 
-    async def receive(self, timeout: float | None = None) -> RecordBatch:
+    async def receive(self, timeout: float | None = None, *, max_rows: int | None = None) -> RecordBatch:
         """Wait until there is a message, then return all that are there, up to ``max_rows``.
 
         A batch has at most 64 MiB, unless it is one message.
 
         Args:
             timeout: seconds to wait for the first; None waits without bound.
+            max_rows: how many rows this one has at most; None for as many as any.
 
         Returns:
             A ``pyarrow.RecordBatch`` with at least one row.
@@ -249,17 +250,8 @@ class Tables:
             if not consumer.buffered:
                 async with within(timeout, f"no message of {consumer.queue.uri} arrived"):
                     await consumer.wait()
-            self._take(self._maker.max_rows)
-        return self._next()
-
-    def _take(self, rows: int) -> None:
-        """Take messages that wait."""
-        self._rest = self._consumer.take(rows, _MAX_BYTES)
-
-    def _next(self) -> RecordBatch:
-        """Make a batch of what was taken."""
+            self._rest = consumer.take(self._most(max_rows), _MAX_BYTES)
         taken, self._rest = self._rest, None
-        assert taken is not None
         rows = 1
         try:
             batch, rows = self._maker.make(taken, self._consumer._connection.now())
@@ -268,6 +260,9 @@ class Tables:
             if rows < taken.columns.count:
                 self._rest = taken.part(rows, taken.columns.count)
         return batch
+
+    def _most(self, rows: int | None) -> int:
+        return self._maker.max_rows if rows is None else min(rows, self._maker.max_rows)
 
     def __aiter__(self) -> AsyncIterator[RecordBatch]:
         self._consumer._connection.check_loop()

@@ -1,0 +1,199 @@
+"""Queues as readers of Arrow batches, for programs without an event loop."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import bmq
+import bmq.arrow
+from bmq.arrow import Confirm, Source, reader
+from bmq.testing import BackgroundBroker
+
+URI = "bmq://bmq.test.mem.priority/source"
+COUNT = 5_000
+TABLE = pa.table({"value": [f"order {n}" for n in range(COUNT)], "n": range(COUNT)})
+OPTIONS: dict[str, Any] = {"properties": {"n": pa.int64()}, "idle_timeout": 0.3, "max_rows": 1000}
+
+
+@pytest.fixture
+def broker() -> Iterator[BackgroundBroker]:
+    """A broker with the rows in a queue."""
+    with BackgroundBroker() as broker:
+        post(broker.uri, TABLE)
+        yield broker
+
+
+def post(uri: str, table: Any) -> None:
+    async def main() -> None:
+        async with bmq.connect(uri) as session:
+            queue = await session.open_queue(URI, write=True)
+            await queue.post_table(table, properties=["n"])
+
+    bmq.run(main())
+
+
+def left(uri: str) -> list[int]:
+    """What is in the queue, without taking it."""
+    numbers = reader(uri, URI, confirm="never", **OPTIONS).read_all()["n"]
+    return sorted(numbers.to_pylist())
+
+
+def threads() -> list[str]:
+    return [each.name for each in threading.enumerate() if each.name == "bmq.arrow"]
+
+
+WAYS = {
+    "pyarrow": lambda each: each.read_all().column("n").to_pylist(),
+    "pandas": lambda each: each.read_pandas()["n"].tolist(),
+    "Polars": lambda each: pl.from_arrow(each)["n"].to_list(),  # type: ignore[index]
+    "the C interface": lambda each: pa.RecordBatchReader.from_stream(each).read_all()["n"].to_pylist(),
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_everything_is_read_and_confirmed(broker: BackgroundBroker, way: Any) -> None:
+    assert way(reader(broker.uri, URI, **OPTIONS)) == list(range(COUNT))
+    assert threads() == []
+    assert left(broker.uri) == []
+
+
+def test_a_batch_is_confirmed_when_the_next_one_is_asked_for(broker: BackgroundBroker) -> None:
+    stream = reader(broker.uri, URI, **OPTIONS)
+    assert stream.schema.names == ["value", "n"]
+    for n in range(3):
+        assert stream.read_next_batch()["n"][0].as_py() == n * 1000
+    del stream
+    assert threads() == []
+    assert left(broker.uri) == list(range(2000, COUNT))
+
+
+def test_everything_is_confirmed_at_the_end_or_nothing(broker: BackgroundBroker) -> None:
+    stream = reader(broker.uri, URI, confirm=Confirm.END, **OPTIONS)
+    for _ in range(4):
+        stream.read_next_batch()
+    del stream
+    assert left(broker.uri) == list(range(COUNT))
+    assert reader(broker.uri, URI, confirm="end", **OPTIONS).read_all().num_rows == COUNT
+    assert left(broker.uri) == []
+
+
+def test_a_program_says_itself_what_is_confirmed(broker: BackgroundBroker) -> None:
+    with Source(broker.uri, URI, max_messages=3000, **OPTIONS) as source:
+        assert source.reader is source.reader
+        frame = pl.DataFrame(source)
+        assert frame["n"].to_list() == list(range(3000))
+        assert source.confirm() == 3000
+        assert source.confirm() == 0
+    source.close()
+    assert left(broker.uri) == list(range(3000, COUNT))
+    with pytest.raises(bmq.StateError, match="closed: what was not confirmed is delivered again"):
+        source.confirm()
+
+
+def test_nothing_comes_after_it_is_closed(broker: BackgroundBroker) -> None:
+    with Source(broker.uri, URI, **OPTIONS) as source:
+        stream = source.reader
+        stream.read_next_batch()
+    with pytest.raises(bmq.StateError, match="the source is closed"):
+        stream.read_next_batch()
+
+
+def test_a_program_that_fails_confirms_nothing(broker: BackgroundBroker) -> None:
+    def handle() -> None:
+        with Source(broker.uri, URI, **OPTIONS) as source:
+            next(iter(source.reader))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        handle()
+    assert threads() == []
+    assert left(broker.uri) == list(range(COUNT))
+
+
+def test_it_ends_at_so_many_messages(broker: BackgroundBroker) -> None:
+    """At once, however long it would wait for more."""
+    options = OPTIONS | {"idle_timeout": None}
+    sizes = [batch.num_rows for batch in reader(broker.uri, URI, max_messages=2500, **options)]
+    assert sum(sizes) == 2500
+    assert max(sizes) <= 1000
+    assert left(broker.uri) == list(range(2500, COUNT))
+
+
+def test_the_broker_selects(broker: BackgroundBroker) -> None:
+    table = reader(broker.uri, URI, subscription="n >= 4990", **OPTIONS).read_all()
+    assert table["n"].to_pylist() == list(range(4990, 5000))
+    assert left(broker.uri) == list(range(4990))
+
+
+def test_one_that_is_never_read_ends_when_it_is_dropped(broker: BackgroundBroker) -> None:
+    stream = reader(broker.uri, URI, **OPTIONS)
+    assert threads() == ["bmq.arrow"]
+    del stream
+    gc.collect()
+    assert threads() == []
+    assert len(left(broker.uri)) == COUNT
+
+
+def test_what_goes_wrong_is_raised_where_it_is_read(broker: BackgroundBroker) -> None:
+    session = bmq.SessionOptions(reconnect_timeout=1.0)
+    stream = reader(broker.uri, URI, session=session, **OPTIONS)
+    stream.read_next_batch()
+    broker.stop()
+    with pytest.raises(bmq.SessionClosed, match="the session is over"):
+        list(stream)  # a queue that cannot be heard is not drained
+    assert threads() == []
+
+
+def test_what_cannot_be_opened_is_said_at_once() -> None:
+    with pytest.raises(bmq.ConnectionFailed, match=r"127\.0\.0\.1:1"):
+        reader("tcp://127.0.0.1:1", URI)
+    with BackgroundBroker() as broker:
+        with pytest.raises(bmq.OpenQueueError, match=r"no\.such\.domain"):
+            reader(broker.uri, "bmq://no.such.domain/q")
+        with pytest.raises(bmq.UsageError, match="cannot be read as double"):
+            reader(broker.uri, URI, properties={"a": pa.float64()})
+        with pytest.raises(bmq.UsageError, match="confirm is next, end, never, not 'later'"):
+            reader(broker.uri, URI, confirm="later")
+        with pytest.raises(bmq.UsageError, match="1 message or more: max_messages=0"):
+            reader(broker.uri, URI, max_messages=0)
+    assert threads() == []
+
+
+def test_a_program_ends_in_the_middle_of_a_stream(broker: BackgroundBroker) -> None:
+    code = f"""
+import bmq.arrow
+stream = bmq.arrow.reader("{broker.uri}", "{URI}", max_rows=1000)
+print(stream.read_next_batch().num_rows)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert (run.stdout, run.stderr) == ("1000\n", "")
+
+
+@pytest.mark.parametrize("missing", ["numpy", "pyarrow"])
+def test_what_is_missing_is_named(missing: str) -> None:
+    code = f"import sys; sys.modules['{missing}'] = None; import bmq.arrow"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    expected = (
+        f"ModuleNotFoundError: bmq.arrow needs {missing}, which is not installed: pip install 'bmq[arrow]'"
+    )
+    assert run.stderr.splitlines()[-1] == expected
+
+
+def test_pandas_reads_types_as_they_are(broker: BackgroundBroker) -> None:
+    frame = reader(broker.uri, URI, metadata=["received_at"], **OPTIONS).read_pandas()
+    assert isinstance(frame, pd.DataFrame)
+    assert frame.dtypes.astype(str).to_dict() == {
+        "value": "object",
+        "n": "int64",
+        "received_at": "datetime64[us, UTC]",
+    }
