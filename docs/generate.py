@@ -31,9 +31,9 @@ from reference import describe
 
 import bmq
 import bmq.admin
+import bmq.arrow
 import bmq.errors
 import bmq.events
-import bmq.arrow
 import bmq.groups
 import bmq.otel
 import bmq.prometheus

@@ -107,7 +107,7 @@ def test_the_public_names_of_a_queue_and_a_consumer() -> None:
     }
     assert public(bmq.Queue) == receiving | {
         *("close", "closed", "configure", "confirm", "encode_table", "flush", "group"),
-        *("post", "post_encoded", "post_many", "post_nowait", "post_table"),
+        *("post", "post_encoded", "post_many", "post_nowait", "post_table", "tables"),
         *(
             "readable",
             "request",
