@@ -12,6 +12,7 @@ from bmq.spark._columns import Columns
 from bmq.spark._guids import GuidMode
 from bmq.spark._portal import ConnectionSettings
 from bmq.spark._posting import SinkSettings
+from bmq.spark._security import Security
 from bmq.subscriptions import Expression
 from bmq.wire.constants import Compression
 from bmq.wire.uri import QueueUri
@@ -56,6 +57,13 @@ def _whole(text: str) -> int:
     number = int(text)
     if number < 0:
         raise ValueError("it cannot be negative")
+    return number
+
+
+def _above_zero(text: str) -> float:
+    number = float(text)
+    if not number > 0:
+        raise ValueError("it is above 0")
     return number
 
 
@@ -117,7 +125,27 @@ _CONNECTION = (
     Option("connectTimeoutMs", _seconds, 10.0, "after which a broker that cannot be reached is an error"),
     Option("reconnectTimeoutMs", _seconds, 120.0, "after which a connection that is lost is an error"),
     Option("user", str, "", "user name, where the broker wants one"),
-    Option("password", str, "", "its password"),
+    Option("password", str, "", "its password, or what another mechanism wants; it travels with the job"),
+    Option(
+        "passwordEnv", str, "", "the environment variable that has it instead, where the connection is made"
+    ),
+    Option("mechanism", str, "", "the mechanism of authentication, if it is not BASIC"),
+    Option(
+        "credentials",
+        str,
+        "",
+        "`MODULE:NAME` of a function or class that makes `bmq.Credentials`, instead of all these; it is "
+        "called for each connection, and when they have to be renewed",
+    ),
+    Option(
+        "tlsCaFile",
+        str,
+        "",
+        "authorities to trust instead of the system's, a PEM file where the connection is made",
+    ),
+    Option("tlsCertFile", str, "", "a certificate to show, a PEM file"),
+    Option("tlsKeyFile", str, "", "its key, where it is not in the same file"),
+    Option("tlsServerName", str, "", "the name in the broker's certificate, where it is not the address's"),
 )
 
 #: Options of ``df.write`` and ``df.writeStream``.
@@ -157,6 +185,7 @@ WRITE_OPTIONS = (
     Option("jobId", str, "", "names the job in GUIDs, so that a job that is run again adds nothing"),
     Option("writeName", str, "", "tells writes in the same `foreachBatch` apart"),
     Option("compression", parse_compression, Compression.NONE, "`none` or `zlib`"),
+    Option("rate", _above_zero, None, "how many rows a second a partition posts at most"),
     Option("maxRetries", _whole, 5, "how often a negatively acknowledged message is posted again"),
     Option("retryIntervalMs", _seconds, 0.2, "before the first of these, doubled each time"),
     Option("ackTimeoutMs", _seconds, 300.0, "without an outcome, after which the task fails"),
@@ -270,8 +299,17 @@ def connection(options: Options, **more: Any) -> ConnectionSettings:
         broker=options["broker"],
         connect_timeout=options["connectTimeoutMs"],
         reconnect_timeout=options["reconnectTimeoutMs"],
-        user=options["user"],
-        password=options["password"],
+        security=Security(
+            user=options["user"],
+            password=options["password"],
+            password_env=options["passwordEnv"],
+            mechanism=options["mechanism"],
+            credentials=options["credentials"],
+            tls_ca_file=options["tlsCaFile"],
+            tls_cert_file=options["tlsCertFile"],
+            tls_key_file=options["tlsKeyFile"],
+            tls_server_name=options["tlsServerName"],
+        ),
         **more,
     )
 
@@ -317,6 +355,7 @@ def sink_settings(options: Options, names: Sequence[str]) -> SinkSettings:
         guid_mode=parse_guid_mode(options["guidMode"], has_id=bool(columns.id)),
         job_id=options["jobId"],
         write_name=options["writeName"],
+        rate=options["rate"],
         max_retries=options["maxRetries"],
         retry_interval=options["retryIntervalMs"],
         ack_timeout=options["ackTimeoutMs"],

@@ -14,6 +14,7 @@ from bmq.spark._columns import Columns, check_columns
 from bmq.spark._options import parse_compression, parse_guid_mode
 from bmq.spark._portal import ConnectionSettings
 from bmq.spark._posting import SLICE_BYTES, SLICE_ROWS, Scope, SinkSettings, name_row, post_partition
+from bmq.spark._security import Security
 from bmq.spark._summary import PartitionReport, Summary
 
 if TYPE_CHECKING:
@@ -134,8 +135,16 @@ def write_partition(
     reconnect_timeout: float = 120.0,
     ack_timeout: float = 300.0,
     idle_timeout: float = 30.0,
+    rate: float | None = None,
     user: str = "",
     password: str = "",
+    password_env: str = "",
+    mechanism: str = "",
+    credentials: str = "",
+    tls_ca_file: str = "",
+    tls_cert_file: str = "",
+    tls_key_file: str = "",
+    tls_server_name: str = "",
 ) -> WritePartition:
     """Make a function that posts the rows of a partition, for ``foreachPartition``.
 
@@ -200,8 +209,17 @@ def write_partition(
         reconnect_timeout: seconds until a lost connection that cannot be restored is an error.
         ack_timeout: seconds without an outcome after which the task fails.
         idle_timeout: seconds after which the session of a worker is closed when no partition uses it.
+        rate: how many rows a second a partition posts at most; None for as many as go.
         user: user name, where the broker wants one.
-        password: its password.
+        password: its password, or what another mechanism wants. It travels with the job.
+        password_env: the environment variable that has it instead, on the worker.
+        mechanism: the mechanism of authentication, if it is not BASIC.
+        credentials: ``MODULE:NAME`` of a function or class that makes :class:`bmq.Credentials`, instead of
+            all these.
+        tls_ca_file: authorities to trust instead of the system's: a PEM file on the worker.
+        tls_cert_file: a certificate to show: a PEM file on the worker.
+        tls_key_file: its key, where it is not in the same file.
+        tls_server_name: the name in the broker's certificate, where it is not the address's.
 
     Raises:
         UsageError: an argument is not legal, or (with ``schema``) a column cannot be posted.
@@ -228,14 +246,24 @@ def write_partition(
             connect_timeout=connect_timeout,
             reconnect_timeout=reconnect_timeout,
             idle_timeout=idle_timeout,
-            user=user,
-            password=password,
+            security=Security(
+                user=user,
+                password=password,
+                password_env=password_env,
+                mechanism=mechanism,
+                credentials=credentials,
+                tls_ca_file=tls_ca_file,
+                tls_cert_file=tls_cert_file,
+                tls_key_file=tls_key_file,
+                tls_server_name=tls_server_name,
+            ),
         ),
         queue=queue,
         columns=columns,
         guid_mode=parse_guid_mode(guid_mode, has_id=bool(id_column)),
         job_id=job_id,
         write_name=write_name,
+        rate=rate,
         max_retries=max_retries,
         retry_interval=retry_interval,
         ack_timeout=ack_timeout,

@@ -20,11 +20,11 @@ from typing import Any, TypeVar
 from bmq._loop import new_event_loop
 from bmq.client._address import find_broker
 from bmq.client.connect import connect
-from bmq.client.options import Credentials
 from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.errors import ConnectionFailed
 from bmq.protocol.client.core import SessionState
+from bmq.spark._security import Security
 from bmq.wire.constants import Compression
 
 __all__ = ["ConnectionSettings", "Lease", "Portal", "portal", "shutdown"]
@@ -44,8 +44,7 @@ class ConnectionSettings:
         connect_timeout: seconds until a broker that cannot be reached is an error.
         reconnect_timeout: seconds until a lost connection that cannot be restored is an error.
         idle_timeout: seconds after which a session nobody uses is closed.
-        user: user name, where the broker wants one.
-        password: its password. It is in no representation of this object.
+        security: credentials and TLS.
     """
 
     broker: str = "tcp://localhost:30114"
@@ -53,8 +52,7 @@ class ConnectionSettings:
     connect_timeout: float = 10.0
     reconnect_timeout: float = 120.0
     idle_timeout: float = 30.0
-    user: str = ""
-    password: str = field(default="", repr=False)
+    security: Security = field(default_factory=Security)
 
     async def open(self, **fields: Any) -> Session:
         """Connect; a broker that is not there yet is tried again until ``connect_timeout`` is over.
@@ -65,8 +63,9 @@ class ConnectionSettings:
         Raises:
             ConnectionFailed: it could not be reached in time; the message names the address.
             NegotiationError, AuthenticationError: the broker refused.
+            UsageError: what ``security`` names is not there.
         """
-        credentials = Credentials("BASIC", f"{self.user}:{self.password}".encode()) if self.user else None
+        security = self.security
         last: list[BaseException] = []
 
         def retryable(error: BaseException) -> bool:
@@ -77,7 +76,9 @@ class ConnectionSettings:
             async with asyncio.timeout(self.connect_timeout):
                 return await connect(
                     self.broker,
-                    credentials=credentials,
+                    credentials=security.source(),
+                    ssl=security.context(),
+                    server_hostname=security.tls_server_name or None,
                     process_name="bmq.spark",
                     compression=self.compression,
                     connect_timeout=self.connect_timeout,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from bmq._backoff import backoff
+from bmq._pace import Pace
 from bmq.client.message import FailedPost, PostReport
 from bmq.client.queue import Queue
 from bmq.conventions import BUCKET, DESTINATION, DUE, waiting_queue
@@ -58,6 +59,7 @@ class SinkSettings:
         guid_mode: where GUIDs come from.
         job_id: names the job in GUIDs, instead of what Spark says.
         write_name: tells writes apart that share job and batch.
+        rate: how many rows a second a partition posts at most; None for as many as go.
         max_retries: how often a negatively acknowledged message is posted again.
         retry_interval: seconds before the first such retry, doubled each time.
         ack_timeout: seconds without any outcome for a slice of rows after which the task fails.
@@ -69,6 +71,7 @@ class SinkSettings:
     guid_mode: GuidMode = GuidMode.CONTENT
     job_id: str = ""
     write_name: str = ""
+    rate: float | None = None
     max_retries: int = 5
     retry_interval: float = 0.2
     ack_timeout: float = 300.0
@@ -82,6 +85,8 @@ class SinkSettings:
         taken |= {DUE, DESTINATION} if self.columns.not_before else set[str]()
         if twice := taken.intersection(self.columns.properties):
             raise UsageError(f"{', '.join(sorted(twice))}: made of another column, and a property column too")
+        if self.rate is not None and not self.rate > 0:
+            raise UsageError(f"rate is a number of rows a second, above 0, not {self.rate}")
         if self.guid_mode is GuidMode.ID and not self.columns.id:
             raise UsageError("guidMode=id needs an id column")
 
@@ -163,7 +168,7 @@ class _Partition:
         started = time.monotonic()
         report = self._report
         reconnects = self._lease.session.stats().reconnects
-        for first, whole in batches:
+        for first, whole in self._paced(batches):
             report.rows += whole.num_rows
             for batch in spread_maps(whole, self._settings.columns.properties, first, name_row):
                 for uri, rows, positions in self._by_queue(batch, first):
@@ -174,6 +179,19 @@ class _Partition:
             self._land()
         report.seconds = time.monotonic() - started
         report.reconnects = self._lease.session.stats().reconnects - reconnects
+
+    def _paced(self, batches: Iterator[tuple[int, RecordBatch]]) -> Iterator[tuple[int, RecordBatch]]:
+        """Hold rows back to the rate that is set, in pieces of a tenth of a second."""
+        rate = self._settings.rate
+        if rate is None:
+            yield from batches
+            return
+        pace, step = Pace(rate), max(1, int(rate / 10))
+        for first, whole in batches:
+            for at in range(0, whole.num_rows, step):
+                piece = whole.slice(at, step)
+                self._portal.run(pace.wait(piece.num_rows))
+                yield first + at, piece
 
     def _by_queue(self, batch: RecordBatch, first: int) -> Iterator[tuple[str, RecordBatch, Sequence[int]]]:
         """Part rows by their target; return each target's rows and their positions in the partition."""

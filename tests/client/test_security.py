@@ -6,14 +6,12 @@ import asyncio
 import itertools
 import logging
 import ssl
-import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 import bmq
+from tests.certificates import Certificates, make_certificates
 from tests.fakes.broker import Peer
 from tests.waiting import eventually
 
@@ -146,40 +144,9 @@ async def test_representations_keep_secrets(peer: Peer) -> None:
 # TLS
 
 
-@dataclass
-class Certificates:
-    directory: Path
-
-    def context(self, purpose: ssl.Purpose, name: str | None = None) -> ssl.SSLContext:
-        context = ssl.create_default_context(purpose, cafile=str(self.directory / "ca.pem"))
-        if name is not None:
-            context.load_cert_chain(self.directory / f"{name}.pem", self.directory / f"{name}.key")
-        return context
-
-
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """A certificate authority, and certificates of a broker and of a client."""
-    directory = tmp_path_factory.mktemp("certificates")
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True)
-
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    # What Python 3.13 and later insist on (VERIFY_X509_STRICT): keys that say what for and whose they are.
-    authority = ("-addext", "keyUsage=critical,keyCertSign,cRLSign", "-subj", "/CN=test CA", "-days", "2")
-    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", *authority)
-    for name, alternative in (
-        ("broker", "DNS:broker.example,IP:127.0.0.1"),
-        ("client", "DNS:client.example"),
-    ):
-        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}.example")
-        (directory / "extensions").write_text(
-            f"subjectAltName={alternative}\nauthorityKeyIdentifier=keyid\nsubjectKeyIdentifier=hash\n"
-        )
-        signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "extensions")
-        openssl("x509", "-req", "-in", f"{name}.csr", *signing, "-out", f"{name}.pem", "-days", "2")
-    return Certificates(directory)
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 async def test_tls_end_to_end(certificates: Certificates) -> None:

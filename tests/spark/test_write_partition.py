@@ -267,6 +267,15 @@ def test_rows_are_taken_as_they_are_posted(broker: BrokerThread, queue: str) -> 
     assert stored[0] > 10_000
 
 
+def test_a_rate_holds_rows_back(broker: BrokerThread, queue: str) -> None:
+    started = time.monotonic()
+    sink(broker, queue, rate=200.0)(iter(ORDERS[:60]))  # twenty at once, and twenty more twice
+    assert time.monotonic() - started >= 0.19
+    assert [message.data for message in broker.drain(queue)] == [row.body.encode() for row in ORDERS[:60]]
+    with pytest.raises(bmq.UsageError, match="rate is a number of rows a second, above 0, not 0"):
+        sink(broker, queue, rate=0.0)
+
+
 def test_an_id_that_comes_twice_is_one_message_and_is_counted(broker: BrokerThread, queue: str) -> None:
     rows = [Row(body=f"{n}", key=n % 10) for n in range(30)]
     write = write_partition(queue=queue, broker=broker.uri, value="body", id_column="key")
