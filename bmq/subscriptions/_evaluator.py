@@ -75,7 +75,10 @@ def lookup(properties: Mapping[str, Any] | None) -> Lookup:
     """
     if properties is None:
         return _nothing
-    return _wire_lookup(properties) if isinstance(properties, Properties) else properties.get
+    if isinstance(properties, Properties):
+        plain = properties.plain
+        return plain.get if plain is not None else _wire_lookup(properties)
+    return properties.get
 
 
 def _nothing(_name: str) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -249,6 +250,32 @@ async def test_batches(queue: bmq.Queue, bmq_connect: Connect, bmq_queue_uri: st
     assert received == [b"%d" % number for number in range(100)]
     await queue.close()
     assert await left_in(bmq_connect, bmq_queue_uri) == []
+
+
+async def test_a_property_of_a_batch(queue: bmq.Queue) -> None:
+    def properties(number: int) -> dict[str, Any] | None:
+        if number % 10 == 9:
+            return None
+        if number % 10 == 8:
+            return {"kind": bmq.Typed(bmq.PropertyType.SHORT, number)}
+        return {"id": number, "kind": "k" * (number % 6), "express": number % 2 == 0}
+
+    await queue.post_many(
+        bmq.PutMessage(
+            b"payload" * 1000,
+            properties(number),
+            compression=bmq.Compression.ZLIB if number % 7 == 0 else None,
+        )
+        for number in range(100)
+    )
+    received = 0
+    while received < 100:
+        async with await queue.receive_many(timeout=TIMEOUT) as batch:
+            for name in ("id", "kind", "express", "missing"):
+                assert batch.column(name) == [message.properties.get(name) for message in batch]
+            numbers = range(received, received + len(batch))
+            assert batch.column("id") == [None if number % 10 > 7 else number for number in numbers]
+            received += len(batch)
 
 
 async def test_a_producer_without_reader_and_a_reader_in_another_session(
