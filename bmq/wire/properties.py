@@ -25,6 +25,7 @@ from bmq.wire.padding import padding, unpadded_length
 from bmq.wire.property_schema import Encoder, Layouts, headers_of, make_encoder
 
 __all__ = [
+    "NOT_OF_THE_SCHEMA",
     "Properties",
     "PropertyInput",
     "PropertyValue",
@@ -97,6 +98,9 @@ _encoders: dict[tuple[Any, ...], Encoder | None] = {}
 _ENCODERS_CACHED = 512
 _ENCODER_PROPERTIES = 32
 _layouts = {False: Layouts(new=False), True: Layouts(new=True)}
+
+#: What an encoder raises when properties are not of its schema, or a value is not legal.
+NOT_OF_THE_SCHEMA = (ValueError, KeyError, error)
 
 # The new encoding, without a schema id.
 _NO_SCHEMA = 1
@@ -202,7 +206,7 @@ def encode_properties(properties: Mapping[str, PropertyInput], *, new: bool) -> 
                 area = encoder(properties, b"")
                 if area is not None:
                     return area
-            except (ValueError, KeyError, error):
+            except NOT_OF_THE_SCHEMA:
                 pass  # the slower way below raises the error that explains it
         elif key not in _encoders:
             _learn_encoder(key, properties, new=new)
@@ -279,18 +283,21 @@ class SchemaIds:
     there are more sequences than ids, the others are posted without one.
 
     A schema id travels shifted by one; the lowest bit says that this message introduces it.
+
+    Attributes:
+        usual: the encoder for the names and types seen last, and their schema id.
     """
 
-    __slots__ = ("_by_names", "_known", "_last")
+    __slots__ = ("_by_names", "_known", "usual")
 
     #: How many ids a session uses: all producers of a queue share the broker's 32,767 numbers for it.
     LIMIT = 1000
 
     def __init__(self) -> None:
         self._by_names: dict[tuple[str, ...], int] = {}
-        # The encoder and the id for names and types seen before, and for those seen last.
+        # The encoder and the id for names and types seen before.
         self._known: dict[tuple[Any, ...], tuple[Encoder, int]] = {}
-        self._last: tuple[Encoder, int] = _no_encoder, 0
+        self.usual: tuple[Encoder, int] = _no_encoder, 0
 
     def encode(self, properties: Mapping[str, PropertyInput], payload: bytes = b"") -> tuple[bytes, int]:
         """Return the area in the new encoding with a payload behind it, and the schema id of the PUT message.
@@ -300,11 +307,11 @@ class SchemaIds:
         """
         if properties.__class__ is dict:
             try:
-                encoder, schema_id = self._last
+                encoder, schema_id = self.usual
                 data = encoder(properties, payload)
                 if data is not None:
                     return data, schema_id
-            except (ValueError, KeyError, error):
+            except NOT_OF_THE_SCHEMA:
                 pass  # another schema, or a value that does not fit
             return self._encode_another(properties, payload)
         area = encode_properties(properties, new=True)
@@ -318,9 +325,9 @@ class SchemaIds:
             try:
                 data = known[0](properties, payload)
                 if data is not None:
-                    self._last = known
+                    self.usual = known
                     return data, known[1]
-            except (ValueError, KeyError, error):
+            except NOT_OF_THE_SCHEMA:
                 pass  # the slower way below raises the error that explains it
         area = encode_properties(properties, new=True)
         schema_id = self.number(properties)
