@@ -173,13 +173,13 @@ class Poster:
         """Post one message; see :meth:`bmq.Queue.post_nowait`."""
         connection = self._connection
         self._driver.check_open()
-        now, tick = connection.clock()
-        data = payload if isinstance(payload, bytes) else _as_bytes(payload)
+        now, tick = connection.turn if connection.scheduled else connection.clock()
+        data = payload if payload.__class__ is bytes else _as_bytes(payload)
         raw, data, flags, schema_id, packing = self._prepare(data, properties, guid, tick, compression)
         future: PostFuture = connection.loop.create_future()
         connection.core.post(self._core, raw, data, future, now, 0, flags, schema_id, packing)
         if not connection.scheduled:
-            connection.transmit_soon()
+            connection.transmit_post()
         return future
 
     async def post_many(self, items: Iterable[Any] | AsyncIterable[Any]) -> PostReport:
