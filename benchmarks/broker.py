@@ -79,12 +79,16 @@ def cpu(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def end_to_end(count: int) -> dict[str, float]:
-    """Produce and consume at the same time; the broker keeps to one core where that can be arranged."""
+def end_to_end(count: int, subscriptions: int = 0) -> dict[str, float]:
+    """Produce and consume at the same time; the broker keeps to one core where that can be arranged.
+
+    With subscriptions each message has two properties, and each subscription asks for both.
+    """
     with embedded_broker() as (uri, pid):
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(pid, {min(os.sched_getaffinity(0))})
-        job = fresh_queue(Job("raw", "post", count, PAYLOAD))
+        job = Job("raw", "post", count, PAYLOAD, properties=subscriptions > 0, subscriptions=subscriptions)
+        job = fresh_queue(job)
         begin, used = time.perf_counter(), cpu(pid)
         workers = [
             subprocess.Popen(

@@ -31,6 +31,8 @@ class Job:
         count: how many messages.
         size: of a payload, in bytes.
         properties: whether each message has two properties.
+        subscriptions: how many subscriptions the consumer has, each for its share of the messages by both
+            properties; 0 for one for everything.
         loop: the event loop, "uvloop" or "asyncio".
         pace: messages a second, where the case has a pace.
         burst: posts in one turn of the event loop, where the case has bursts; 0 for its own choice.
@@ -48,6 +50,7 @@ class Job:
     count: int = 100_000
     size: int = 256
     properties: bool = False
+    subscriptions: int = 0
     loop: str = "uvloop"
     pace: float = 0.0
     burst: int = 0

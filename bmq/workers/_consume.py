@@ -479,7 +479,7 @@ class Workers:
         handler: Callable[[Any], Awaitable[object]] | None,
         alarm: Alarm | None,
     ) -> None:
-        """Take messages and handle them, one after another; ``handler`` is called directly if there is one."""
+        """Take messages and handle them one after another, with this handler if one is given."""
         held, progress, now = self._held, self.progress, self._clock.time
         async for message in self._consumer:
             if message.redelivered:
