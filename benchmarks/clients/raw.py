@@ -123,7 +123,8 @@ class Connection:
             expressions = [
                 Expression(
                     version=ExpressionVersion.E_VERSION_1,
-                    text=f'CustomerId >= {n * SHARE} && CustomerId < {(n + 1) * SHARE} && OrderType == "EXPRESS"',
+                    text=f"CustomerId >= {n * SHARE} && CustomerId < {(n + 1) * SHARE} "
+                    '&& OrderType == "EXPRESS"',
                 )
                 for n in range(count)
             ]

@@ -33,6 +33,7 @@ __all__ = [
     "Typed",
     "encode_properties",
     "first_properties",
+    "plain_values",
     "properties_length",
     "property_column",
     "split_properties",
@@ -417,6 +418,24 @@ def first_properties(data: bytes, new: bool) -> Properties:
     properties._index = None
     properties.length, properties._values, properties.plain = found
     return properties
+
+
+def plain_values(data: bytes, new: bool) -> dict[str, Any] | None:
+    """Return all values of the properties that application data begins with, where these are read at once.
+
+    Args:
+        data: the properties area and what follows it.
+        new: whether it is in the new encoding.
+
+    Returns:
+        The values by name, all of them bool, int or str; None if they have to be read in another way.
+    """
+    layouts = _layouts[new]
+    try:
+        found = layouts.usual(data) or layouts.read(data)
+    except (IndexError, UnicodeDecodeError, error):
+        found = layouts.read(data)
+    return found[2] if found is not None else None
 
 
 def property_column(data: Sequence[bytes], new: bool, name: str) -> list[PropertyValue | None]:
