@@ -174,7 +174,7 @@ class Poster:
         connection = self._connection
         self._driver.check_open()
         now, tick = connection.turn if connection.scheduled else connection.clock()
-        data = payload if payload.__class__ is bytes else _as_bytes(payload)
+        data = payload if type(payload) is bytes else _as_bytes(payload)
         raw, data, flags, schema_id, packing = self._prepare(data, properties, guid, tick, compression)
         future: PostFuture = connection.loop.create_future()
         connection.core.post(self._core, raw, data, future, now, 0, flags, schema_id, packing)

@@ -473,6 +473,8 @@ class _Chain(_Generator):
 def compile_chain(nodes: Sequence[Node | None]) -> Callable[[Lookup], int]:
     """Compile several trees to a function that returns the place of the first one that matches, or -1.
 
+    It takes what gives a property's value by name, and None, not KeyError, where there is none.
+
     Args:
         nodes: the trees; None for one that matches everything.
     """

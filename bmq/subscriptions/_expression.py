@@ -148,7 +148,7 @@ class Expression:
         """
         evaluator = self._evaluator or self.compile()
         # As lookup() does it, without the call.
-        plain = properties.plain if properties.__class__ is Properties else None
+        plain = properties.plain if type(properties) is Properties else None
         return evaluator(lookup(properties) if plain is None else plain.get) is True
 
     def evaluate(self, properties: Mapping[str, PropertyInput] | None) -> Evaluation:

@@ -142,7 +142,7 @@ class TagFilter:
         Args:
             properties: as for ``post``; None for a message without any.
         """
-        if properties.__class__ is not Properties:
+        if type(properties) is not Properties:
             return self.matches_tags(tags_of(properties))
         # Each tag has one name: those of a message that came need not be decoded.
         any_of, all_of = self._names

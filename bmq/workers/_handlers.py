@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from bmq.client.message import Message
 from bmq.errors import UsageError
@@ -99,7 +99,9 @@ class Invoker:
         self.name = name_of(handler)
         self._handler: Callable[[Any], Any] = handler
         self.timeout = timeout
-        self.direct = self._handler if is_async(handler) else None
+        self.direct: Callable[[Any], Awaitable[object]] | None = (
+            cast("Callable[[Any], Awaitable[object]]", handler) if is_async(handler) else None
+        )
         # Threads of its own: the loop's default ones are few, and shared with the rest of the program.
         self._threads = None if self.direct is not None else ThreadPoolExecutor(concurrency, self.name)
 
