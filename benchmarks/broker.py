@@ -79,12 +79,16 @@ def cpu(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def end_to_end(count: int) -> dict[str, float]:
-    """Produce and consume at the same time; the broker keeps to one core where that can be arranged."""
+def end_to_end(count: int, subscriptions: int = 0) -> dict[str, float]:
+    """Produce and consume at the same time; the broker keeps to one core where that can be arranged.
+
+    With subscriptions each message has two properties, and each subscription asks for both.
+    """
     with embedded_broker() as (uri, pid):
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(pid, {min(os.sched_getaffinity(0))})
-        job = fresh_queue(Job("raw", "post", count, PAYLOAD))
+        job = Job("raw", "post", count, PAYLOAD, properties=subscriptions > 0, subscriptions=subscriptions)
+        job = fresh_queue(job)
         begin, used = time.perf_counter(), cpu(pid)
         workers = [
             subprocess.Popen(
@@ -197,16 +201,11 @@ def one_queue(outcome: dict[str, Any]) -> float:
     return float((memory["queues"][0] - memory["start"][0]) / QUEUES)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--messages", type=int, default=1_000_000)
-    parser.add_argument("--output", type=Path, default=Path("build/broker"), metavar="NAME")
-    options = parser.parse_args()
-    console = Console()
+def run(console: Console, messages: int, output: Path) -> None:
+    """Measure everything, print it and write it to ``output``."""
     with console.status("end to end on one core"):
-        one = end_to_end(max(10_000, options.messages // 5))
+        one = end_to_end(max(10_000, messages // 5))
+        ten = end_to_end(max(10_000, messages // 5), subscriptions=10)
     program = str(HERE / "clients" / "measured_broker.py")
     with tempfile.TemporaryDirectory() as configuration:
         file = Path(configuration, "domains", f"{DOMAIN}.json")
@@ -216,11 +215,13 @@ def main() -> None:
             started_broker(program, "--port", "0", "--config", configuration) as (uri, process),
             console.status("many queues") as status,
         ):
-            outcome = bmq.run(many(uri, process, options.messages, status.update))
+            outcome = bmq.run(many(uri, process, messages, status.update))
     table = Table(title="The embedded broker", show_header=False)
     for name, value in (
         ("end to end, one core, messages a second", f"{one['rate']:,.0f}"),
         ("its CPU time a message", f"{one['cpu_us']:.1f} us: {one['one_core']:,.0f} a second of one core"),
+        ("with two properties and ten subscriptions", f"{ten['rate']:,.0f}"),
+        ("its CPU time a message", f"{ten['cpu_us']:.1f} us: {ten['one_core']:,.0f} a second of one core"),
         (f"{CONNECTIONS} connections, {QUEUES} queues, messages", f"{outcome['posted']:,}"),
         ("posted a second", f"{outcome['post_rate']:,.0f}"),
         ("consumed a second", f"{outcome['consume_rate']:,.0f}"),
@@ -234,11 +235,21 @@ def main() -> None:
     ):
         table.add_row(name, value)
     console.print(table)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    document = {"machine": machine(), "end_to_end": one, "many": outcome}
-    options.output.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    document = {"machine": machine(), "end_to_end": one, "ten_subscriptions": ten, "many": outcome}
+    output.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
     if outcome["lost"] or outcome["duplicated"]:
         raise SystemExit("messages were lost or duplicated")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--output", type=Path, default=Path("build/broker"), metavar="NAME")
+    options = parser.parse_args()
+    run(Console(), options.messages, options.output)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,11 @@ class Job:
         count: how many messages.
         size: of a payload, in bytes.
         properties: whether each message has two properties.
+        subscriptions: how many subscriptions the consumer has, each for its share of the messages by both
+            properties; 0 for one for everything.
         loop: the event loop, "uvloop" or "asyncio".
+        concurrency: how many handlers work at once, where the case has handlers.
+        timeout: seconds that a handler may take; 0 for no limit.
         pace: messages a second, where the case has a pace.
         burst: posts in one turn of the event loop, where the case has bursts; 0 for its own choice.
         unconfirmed: how many messages the broker may have delivered without confirmation.
@@ -48,7 +52,10 @@ class Job:
     count: int = 100_000
     size: int = 256
     properties: bool = False
+    subscriptions: int = 0
     loop: str = "uvloop"
+    concurrency: int = 1
+    timeout: float = 0.0
     pace: float = 0.0
     burst: int = 0
     unconfirmed: int = 1_000_000

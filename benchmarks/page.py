@@ -29,6 +29,7 @@ def comparison(document: dict[str, Any], picture: Path) -> dict[str, str]:
     return {
         "where": f"{report.where(document)}.",
         "throughput": report.throughput(series).markdown(),
+        "beside": report.beside(series).markdown(),
         "latency": report.latency(series).markdown(),
         "rest": report.rest(series).markdown(),
     }
@@ -44,10 +45,12 @@ def scale(document: dict[str, Any]) -> dict[str, str]:
 
 
 def embedded(document: dict[str, Any]) -> dict[str, str]:
-    one, load = document["end_to_end"], document["many"]
+    one, ten, load = document["end_to_end"], document["ten_subscriptions"], document["many"]
     rows = [
         ["end to end, kept to one core, messages a second", f"{one['rate']:,.0f}"],
         ["its CPU time a message, end to end", f"{one['cpu_us']:.1f} us ({one['one_core']:,.0f} a second)"],
+        ["with two properties and ten subscriptions", f"{ten['rate']:,.0f}"],
+        ["its CPU time a message then", f"{ten['cpu_us']:.1f} us ({ten['one_core']:,.0f} a second)"],
         ["messages through 200 connections and 500 queues", f"{load['posted']:,}"],
         ["of these lost, duplicated", f"{load['lost']}, {load['duplicated']}"],
         ["posted, then consumed, a second", f"{load['post_rate']:,.0f}, {load['consume_rate']:,.0f}"],

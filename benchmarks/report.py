@@ -23,6 +23,14 @@ PATHS = (
         "post_many, properties",
         "official post, properties",
         "raw post, properties",
+        4.0,
+        0.0,
+    ),
+    (
+        "post_nowait, two properties",
+        "post_nowait, properties",
+        "official post, properties",
+        "raw post, properties",
         3.0,
         0.0,
     ),
@@ -33,12 +41,29 @@ PATHS = (
         "iterate, properties",
         "official consume, properties",
         "raw consume, properties",
-        2.0,
+        3.0,
         0.0,
     ),
     ("post_many, plain asyncio", "post_many, asyncio", "official post", "raw post", 0.0, 0.0),
     ("batches, plain asyncio", "batches, asyncio", "official consume", "raw consume", 0.0, 0.0),
 )
+# what, beside what, the figure that is compared, and how many times as much it should be: at most, or, for a
+# rate, at least.
+BESIDE = (
+    ("post_many, two properties: CPU us", "post_many, properties", "post_many", "cpu_us", 1.6),
+    ("async for, two properties read: CPU us", "iterate, properties", "iterate", "cpu_us", 1.6),
+    ("one task awaiting post, p50 us", "ack", "raw ack", "p50_us", 1.6),
+    ("one task awaiting post, p99 us", "ack", "raw ack", "p99_us", 2.0),
+    ("one task awaiting post, plain asyncio, p50 us", "ack, asyncio", "raw ack", "p50_us", 0.0),
+    ("consume(concurrency=1): messages a second", "consume 1", "iterate", "rate", 0.8),
+    ("consume(concurrency=100)", "consume 100", "iterate", "rate", 0.7),
+    ("consume(concurrency=1, timeout=30)", "consume 1, timeout", "iterate", "rate", 0.6),
+)
+_BESIDE = {
+    "post_many": "without properties",
+    "iterate": "async for",
+    "raw ack": "a bare blocking socket",
+}
 #: How much more a message may cost where there is a lot of something.
 FLAT = 0.15
 LATENCIES = (
@@ -75,7 +100,7 @@ class Grid:
 def show(console: Console, document: dict[str, Any], series: dict[str, Series]) -> None:
     """Print everything."""
     console.print(f"\n[bold]{where(document)}[/]")
-    for grid in (throughput(series), latency(series), rest(series)):
+    for grid in (throughput(series), beside(series), latency(series), rest(series)):
         console.print(grid.printed())
 
 
@@ -116,6 +141,24 @@ def throughput(series: dict[str, Series]) -> Grid:
         ),
         rows,
     )  # fmt: skip
+
+
+def beside(series: dict[str, Series]) -> Grid:
+    rows = []
+    for title, mine, other, key, goal in BESIDE:
+        times, low, high = ratio(series[mine], series[other], key)
+        met = times >= goal if key == "rate" else times <= goal
+        digits = 0 if key == "rate" else 2 if key == "cpu_us" else 1
+        rows.append(
+            [
+                title,
+                f"{series[mine].median(key):,.{digits}f}",
+                f"{_BESIDE[other]}: {series[other].median(key):,.{digits}f}",
+                f"{times:.2f} ({low:.2f}-{high:.2f})",
+                _goal(met, f"{goal:.1f}" if goal else ""),
+            ]
+        )
+    return Grid("Beside what it stands on", ("what", "", "beside", "times (spread)", "goal"), rows)
 
 
 def latency(series: dict[str, Series]) -> Grid:
@@ -197,7 +240,7 @@ def scale(costs: dict[str, dict[str, list[float]]]) -> Grid:
                     for count, low, mid in zip(by_count, least, middle, strict=True)
                 ),
                 f"{growth:.2f} ({max(middle) / middle[0]:.2f})",
-                _goal(growth <= 1 + FLAT, f"{1 + FLAT:.2f}"),
+                _goal(growth <= 1 + FLAT, f"{1 + FLAT:.2f}") if case != "plain" else "",
             ]
         )
     return Grid(

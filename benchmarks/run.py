@@ -5,7 +5,7 @@
 Measures with the broker that ``BMQ_BROKER_URI`` names, else with an embedded broker in a process of its own.
 Every measurement is a fresh process on a fresh queue; each round makes all of them, and what is reported is
 the median over the rounds. Prints tables, writes NAME.json and draws NAME.png; then
-does what scale.py does.
+does what scale.py, stages.py and broker.py do.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import broker
 import report
 import scale
-from harness import Job, Series, broker, fresh_queue, machine, reduced, wait_until_idle
+import stages
+from harness import Job, Series, fresh_queue, machine, reduced, wait_until_idle
+from harness import broker as broker_to_measure
 from rich.console import Console
 from rich.progress import Progress
 
@@ -50,9 +53,14 @@ def chains(count: int) -> list[Chain]:
         ],
     ]
     with_properties: list[Chain] = [
-        [(f"{name}, properties", replace(job, properties=True)) for name, job in plain[i]] for i in (0, 1, 2)
+        [(f"{name}, properties", replace(job, properties=True)) for name, job in plain[i]]
+        for i in (0, 1, 2, 3)
     ]
-    return plain + with_properties
+    workers: list[Chain] = [
+        [("", many), (f"consume {name}", Job("ours", "handle", count, concurrency=number, timeout=timeout))]
+        for name, number, timeout in (("1", 1, 0.0), ("100", 100, 0.0), ("1, timeout", 1, 30.0))
+    ]
+    return plain + with_properties + workers
 
 
 def latencies(count: int) -> list[Chain]:
@@ -178,7 +186,7 @@ def main() -> None:
         options.rounds, options.count, options.only = 2, 20_000, PARTS[:3]
     console = Console()
     series: dict[str, Series] = {}
-    with broker() as (uri, what), Progress(console=console, transient=True) as progress:
+    with broker_to_measure() as (uri, what), Progress(console=console, transient=True) as progress:
         parts = {
             "paths": (chains(options.count), options.rounds),
             "latency": (latencies(min(options.count // 20, 5_000)), options.rounds),
@@ -220,6 +228,8 @@ def main() -> None:
         console.print(f"written: {picture}")
     if len(options.only) == len(PARTS):
         scale.run(console, options.rounds, options.output.with_name("scale.json"))
+        stages.run(console, options.output.with_name("stages.json"))
+        broker.run(console, 1_000_000, options.output.with_name("broker.json"))
 
 
 if __name__ == "__main__":

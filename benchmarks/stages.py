@@ -27,20 +27,21 @@ from bmq.client._counting import ReceiveCounts
 from bmq.client._posting import PostBatch, settle
 from bmq.client.consumer import Consumer
 from bmq.client.interceptors import Hooks
-from bmq.client.message import Message
+from bmq.client.message import Message, MessageBatch
 from bmq.protocol.client.outbox import Outbox
 from bmq.protocol.client.posts import Posts
 from bmq.protocol.client.queue import SubscriptionOptions
 from bmq.protocol.framing import Framer
+from bmq.subscriptions import Expression, TagFilter
 from bmq.wire.ack import encode_acks
 from bmq.wire.confirm import encode_confirm, encode_queue_confirms
-from bmq.wire.constants import EventType, PutFlags
+from bmq.wire.constants import EventType, PushFlags, PutFlags
 from bmq.wire.crc import crc32c
 from bmq.wire.event import HEADER_SIZE, pack_event_header, read_event
 from bmq.wire.guid import GuidGenerator
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.padding import padding
-from bmq.wire.properties import Properties, encode_properties
+from bmq.wire.properties import SchemaIds, encode_properties
 from bmq.wire.push import decode_push_runs, encode_push
 from bmq.wire.put import encode_puts
 
@@ -107,8 +108,10 @@ def producing() -> list[tuple[str, float]]:
     def post(posts: Posts) -> None:
         posts.post_many(queue, list(outgoing), batch, 0.0)
 
+    ids = SchemaIds()
+    ids.encode(PROPERTIES)
     guid, crc, encode = (
-        least(repeat(lambda: generator.next(1))),
+        least(lambda _: generator.next_list(1, COUNT)),
         least(repeat(lambda: crc32c(PAYLOAD))),
         least(lambda _: encode_puts(0, outgoing)),
     )
@@ -120,7 +123,7 @@ def producing() -> list[tuple[str, float]]:
         ("copy into the PUT event", least(lambda outbox: outbox.take(), filled) - encode),
         ("read the ACK, take the post out of the window", least(lambda p: p.acked(acks, 0.0), posted)),
         ("count the outcome", least(settle, outcomes)),
-        ("with two properties: encode them", least(repeat(lambda: encode_properties(PROPERTIES, new=True)))),
+        ("with two properties: encode them in front", least(repeat(lambda: ids.encode(PROPERTIES, PAYLOAD)))),
     ]
 
 
@@ -154,12 +157,43 @@ def consuming() -> list[tuple[str, float]]:
             consumer._pop()
 
     received = [Message(consumer, push, arrival) for push in pushes]
-    area = encode_properties(PROPERTIES, new=True)
+    data = encode_properties(PROPERTIES, new=True) + PAYLOAD
+    flags = int(PushFlags.MESSAGE_PROPERTIES)
+    with_properties: list[Any] = [(0, (1,), guid, flags, 2, 0, data) for guid in guids]
 
-    def read_properties() -> None:
-        properties = Properties(area, new=True)
-        properties["CustomerId"]
-        properties["OrderType"]
+    def fresh() -> list[Message]:
+        return [Message(consumer, push, arrival) for push in with_properties]
+
+    def read_properties(messages: list[Message]) -> None:
+        for message in messages:
+            properties = message.properties
+            properties["CustomerId"]
+            properties["OrderType"]
+
+    def column(name: str) -> Callable[[list[Message]], object]:
+        return lambda messages: MessageBatch(consumer, messages).column(name)
+
+    expression, tags = Expression("CustomerId > 1000"), TagFilter(any_of=["urgent"])
+
+    def read() -> list[Message]:
+        messages = fresh()
+        for message in messages:
+            assert message.properties
+        return messages
+
+    def matches(selector: Any) -> Callable[[list[Message]], None]:
+        def run(messages: list[Message]) -> None:
+            for message in messages:
+                selector.matches(message.properties)
+
+        return run
+
+    def compares(message: Any) -> bool:
+        return bool(message.confirmed > 1000)
+
+    def floor(messages: list[Message]) -> None:
+        for message in messages:
+            compares(message)
 
     outbox = Outbox()
 
@@ -180,17 +214,18 @@ def consuming() -> list[tuple[str, float]]:
         ("message.data", least(lambda _: [message.data for message in received])),
         ("encode the confirmation, one by one", least(one_by_one)),
         ("the same for a batch", least(in_bulk)),
-        ("with two properties: find and read both", least(repeat(read_properties))),
+        ("with two properties: find and read both", least(read_properties, fresh)),
+        ('batch.column("CustomerId")', least(column("CustomerId"), fresh)),
+        ('batch.column("OrderType")', least(column("OrderType"), fresh)),
+        ("Expression.matches, one comparison, properties not read before", least(matches(expression), fresh)),
+        ("the same, properties read before", least(matches(expression), read)),
+        ("TagFilter.matches, properties read before", least(matches(tags), read)),
+        ("floor of these: a function call that compares an attribute", least(floor, read)),
     ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--output", type=Path, default=Path("build/stages"), metavar="NAME")
-    options = parser.parse_args()
-    console = Console()
+def run(console: Console, output: Path) -> None:
+    """Measure everything, print it and write it to ``output``."""
     document: dict[str, Any] = {"machine": machine()}
     for title, stages in (("Producing", producing()), ("Consuming", consuming())):
         table = Table(title=f"{title}, us a message of 256 bytes")
@@ -200,8 +235,16 @@ def main() -> None:
             table.add_row(name, f"{us:.2f}")
         console.print(table)
         document[title.lower()] = dict(stages)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--output", type=Path, default=Path("build/stages"), metavar="NAME")
+    run(Console(), parser.parse_args().output)
 
 
 if __name__ == "__main__":

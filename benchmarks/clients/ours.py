@@ -66,12 +66,13 @@ async def post_table(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
 async def post_nowait(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
     """A future for every post; the window is what limits how many are under way."""
     payload, left = bytes(job["size"]), job["count"]
+    properties = PROPERTIES if job["properties"] else None
     burst = job.get("burst") or BURST
     meter = Meter()
     futures: list[Any] = []
     while left:
         now = min(burst, left)
-        futures += [queue.post_nowait(payload) for _ in range(now)]
+        futures += [queue.post_nowait(payload, properties=properties) for _ in range(now)]
         left -= now
         await asyncio.sleep(0)
     await queue.flush()
@@ -152,6 +153,29 @@ async def consume_tables(queue: Any, job: dict[str, Any], meter: Meter) -> dict[
     return meter.result(job["count"])
 
 
+async def handle(queue: Any, job: dict[str, Any], meter: Meter) -> dict[str, Any]:
+    """The same by a worker, whose handler does nothing else."""
+    import bmq
+
+    left, size = job["count"], job["size"]
+    done = asyncio.get_running_loop().create_future()
+
+    async def handler(message: bmq.Message) -> None:
+        nonlocal left
+        assert len(message.data) == size
+        left -= 1
+        if not left:
+            done.set_result(None)
+
+    work = bmq.consume(queue, handler, concurrency=job["concurrency"], timeout=job["timeout"] or None)
+    task = asyncio.ensure_future(work)
+    await done
+    result = meter.result(job["count"])
+    task.cancel()
+    await asyncio.wait([task])
+    return result
+
+
 async def ack_latency(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
     """One message at a time: from the post to its acknowledgement."""
     payload, samples = bytes(job["size"]), []
@@ -210,7 +234,7 @@ PRODUCERS: dict[str, Callable[[Any, dict[str, Any]], Awaitable[dict[str, Any]]]]
 }
 # Messages arrive as soon as the queue is open: time starts before that.
 CONSUMERS: dict[str, Callable[[Any, dict[str, Any], Meter], Awaitable[dict[str, Any]]]] = {
-    f.__name__: f for f in (consume, consume_batches, consume_tables)
+    f.__name__: f for f in (consume, consume_batches, consume_tables, handle)
 }
 
 

@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import time
+from itertools import cycle
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -43,7 +44,9 @@ from bmq.wire.control import (
 from bmq.wire.event import HEADER_SIZE, pack_event_header, read_event
 from bmq.wire.properties import encode_properties
 
-PROPERTIES = {"CustomerId": 1234, "OrderType": "EXPRESS"}
+PROPERTIES: dict[str, Any] = {"CustomerId": 1234, "OrderType": "EXPRESS"}
+# A subscription is for so many numbers of customers.
+SHARE = 1000
 PER_EVENT = 500
 EVENT_BYTES = 512 * 1024
 _LIST_HEADER, _ACK, _PUSH_HEADER = 4, 24, 32
@@ -107,19 +110,29 @@ class Connection:
             raise SystemExit(f"cannot open {uri}: {answer.body}")
         return parameters
 
-    def configure(self, subscribed: bool, *, wait: bool = True) -> None:
+    def configure(self, subscribed: bool, *, wait: bool = True, count: int = 0) -> None:
         consumer = ConsumerInfo(
             max_unconfirmed_messages=2**31 - 1,
             max_unconfirmed_bytes=2**62,
             consumer_priority=0,
             consumer_priority_count=1,
         )
-        everything = Subscription(
-            s_id=1,
-            expression=Expression(version=ExpressionVersion.E_UNDEFINED, text=""),
-            consumers=(consumer,),
+        expressions = [Expression(version=ExpressionVersion.E_UNDEFINED, text="")]
+        if count:
+            # Ranges, which have to be tried one after the other.
+            expressions = [
+                Expression(
+                    version=ExpressionVersion.E_VERSION_1,
+                    text=f"CustomerId >= {n * SHARE} && CustomerId < {(n + 1) * SHARE} "
+                    '&& OrderType == "EXPRESS"',
+                )
+                for n in range(count)
+            ]
+        subscriptions = tuple(
+            Subscription(s_id=n, expression=expression, consumers=(consumer,))
+            for n, expression in enumerate(expressions, 1)
         )
-        stream = StreamParameters(app_id="__default", subscriptions=(everything,) if subscribed else ())
+        stream = StreamParameters(app_id="__default", subscriptions=subscriptions if subscribed else ())
         self.request(ConfigureStream(q_id=0, stream_parameters=stream), wait=wait)
 
     def bodies(self, kind: int) -> Any:
@@ -152,10 +165,18 @@ def guids(seed: str, count: int) -> list[bytes]:
 
 def put_events(job: dict[str, Any]) -> list[bytes]:
     payload, flags, schema = bytes(job["size"]), PutFlags.ACK_REQUESTED, 0
+    payloads = [payload]
     if job["properties"]:
-        payload = encode_properties(PROPERTIES, new=True) + payload
+        customers = [PROPERTIES["CustomerId"] + n * SHARE - SHARE for n in range(job["subscriptions"])]
+        payloads = [
+            encode_properties({**PROPERTIES, "CustomerId": customer}, new=True) + payload
+            for customer in customers or [PROPERTIES["CustomerId"]]
+        ]
         flags, schema = flags | PutFlags.MESSAGE_PROPERTIES, 1
-    messages = [put.encode_put(0, guid, payload, flags, schema) for guid in guids(job["seed"], job["count"])]
+    messages = [
+        put.encode_put(0, guid, payload, flags, schema)
+        for guid, payload in zip(guids(job["seed"], job["count"]), cycle(payloads))
+    ]
     per_event = max(1, min(PER_EVENT, EVENT_BYTES // len(messages[0])))
     events = []
     for start in range(0, len(messages), per_event):
@@ -223,7 +244,7 @@ def drain(job: dict[str, Any]) -> dict[str, Any]:
     """Confirm ``count`` messages, whatever their GUIDs."""
     connection = Connection(job["broker"])
     parameters = connection.open(job["queue"], QueueFlags.READ)
-    connection.configure(True, wait=False)
+    connection.configure(True, wait=False, count=job["subscriptions"])
     left = job["count"]
     for held, offset, length in connection.bodies(EventType.PUSH):
         at, end, confirms = offset + HEADER_SIZE, offset + length, []

@@ -121,6 +121,19 @@ async def unacknowledged(session: bmq.Session, job: dict[str, Any]) -> dict[str,
     return {"cpu_us": spent}
 
 
+async def plain(_: bmq.Session, job: dict[str, Any]) -> dict[str, Any]:
+    """What the memory costs by itself: as many GUIDs and tuples into a dictionary, and nothing else."""
+    step, spent = 100_000, 0.0
+    held: dict[bytes, Any] = {}
+    for reached in range(0, job["count"] + 1, step):
+        cpu = Cpu()
+        for number in range(reached, reached + step):
+            guid = number.to_bytes(16, "big")
+            held[guid] = (guid, PAYLOAD, 1, 0, 0), reached, number
+        spent = cpu.per(step)
+    return {"cpu_us": spent}
+
+
 async def written(session: bmq.Session, queue: bmq.Queue, count: int) -> None:
     """Wait until so many posts are without outcome and on their way: nothing tells, so look."""
     while queue.unacked < count or session.stats().write_buffer_bytes:  # noqa: ASYNC110
@@ -151,7 +164,7 @@ async def open_queues(session: bmq.Session, job: dict[str, Any]) -> dict[str, An
     return {"bytes": tracemalloc.get_traced_memory()[0], "queues": len(opened)}
 
 
-CASES = {f.__name__: f for f in (messages, queues, subscriptions, unacknowledged, window, open_queues)}
+CASES = {f.__name__: f for f in (messages, queues, subscriptions, unacknowledged, plain, window, open_queues)}
 
 
 async def main(job: dict[str, Any]) -> dict[str, Any]:

@@ -15,11 +15,11 @@ This is what a real broker was measured to do.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bmq.broker._storage import MessageRecord
-from bmq.subscriptions import Equalities, Evaluator, Expression
+from bmq.subscriptions import Equalities, Evaluator, Expression, Lookup, compile_chain
 from bmq.wire.control.messages import (
     INVALID_CONSUMER_PRIORITY,
     ConsumerInfo,
@@ -53,6 +53,11 @@ UNMATCHED: Final[Blocked] = ()
 
 _compiled: dict[str, Evaluator] = {}
 _COMPILED_KEPT = 4096
+# What finds the first of several expressions that matches. So many are compiled together at most: that takes
+# time whenever a consumer changes, and there may be many.
+_chains: dict[tuple[str, ...], Callable[[Lookup], int]] = {}
+_CHAINS_KEPT = 64
+_CHAIN = 32
 
 
 def compile_expression(version: int, text: str) -> Evaluator | None:
@@ -71,6 +76,17 @@ def compile_expression(version: int, text: str) -> Evaluator | None:
         if len(_compiled) >= _COMPILED_KEPT:
             _compiled.clear()
         found = _compiled[text] = expression.compile()
+    return found
+
+
+def compile_first(texts: tuple[str, ...]) -> Callable[[Lookup], int]:
+    """Return what gives the place of the first expression that matches, or -1; "" matches everything."""
+    found = _chains.get(texts)
+    if found is None:
+        if len(_chains) >= _CHAINS_KEPT:
+            _chains.clear()
+        trees = [Expression(text, strict=False).ast if text else None for text in texts]
+        found = _chains[texts] = compile_chain(trees)
     return found
 
 
@@ -229,7 +245,7 @@ class Routing:
         cost: how many expressions it may take to find out who gets a message.
     """
 
-    __slots__ = ("_by_stream", "_likely", "cost", "groups", "levels", "only")
+    __slots__ = ("_by_stream", "_first", "_likely", "cost", "groups", "levels", "only")
 
     def __init__(self, streams: Iterable[SubStream] = ()) -> None:
         wanted: dict[tuple[int, str], list[tuple[CompiledSubscription, Subscriber]]] = {}
@@ -260,6 +276,11 @@ class Routing:
         # Groups of equalities, as consumer groups have one a bucket, are found by one lookup.
         self._likely = Equalities(self.groups, lambda group: group.text if group.matcher is not None else "")
         self.cost = 0 if self.only is not None else self._likely.most
+        self._first: Callable[[Lookup], int] | None = None
+        if self._likely.finds_none and 1 < len(self.groups) <= _CHAIN:
+            self._first = compile_first(
+                tuple(group.text if group.matcher is not None else "" for group in self.groups)
+            )
 
     def select(self, message: MessageRecord) -> Subscriber | Blocked | None:
         """Return who gets a message, or what it waits for.
@@ -270,6 +291,12 @@ class Routing:
         if only is not None:
             return only.first
         lookup = message.lookup
+        if self._first is not None:
+            place = self._first(lookup)
+            if place >= 0:
+                group = self.groups[place]
+                if group.first is not None and not group.full:
+                    return group.first
         for _, group in self._likely.candidates(lookup):
             if group.full or (group.matcher is not None and group.matcher(lookup) is not True):
                 continue

@@ -12,8 +12,9 @@ from typing import Final, TypeVar
 
 from bmq.broker._domain_config import Limits
 from bmq.broker._history import History
+from bmq.errors import ProtocolError
 from bmq.subscriptions import Lookup, lookup
-from bmq.wire.properties import Properties
+from bmq.wire.properties import first_properties, plain_values
 
 __all__ = ["CapacityMeter", "MessageRecord", "MessageStore", "property_lookup", "shrink"]
 
@@ -90,7 +91,15 @@ class MessageRecord:
 
 def property_lookup(data: bytes, flags: int, schema_id: int) -> Lookup:
     """Return what expressions read the properties at the start of ``data`` with."""
-    return lookup(Properties(data, new=schema_id != 0) if flags else None)
+    if not flags:
+        return lookup(None)
+    values = plain_values(data, schema_id != 0)
+    if values is not None:
+        return values.get
+    try:
+        return lookup(first_properties(data, schema_id != 0))
+    except ProtocolError:
+        return lookup(None)
 
 
 class CapacityMeter:

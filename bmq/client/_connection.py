@@ -236,6 +236,7 @@ class Connection:
         loop: the event loop.
         writable: whether the transport takes more.
         scheduled: whether something is sent at the end of this turn of the event loop.
+        alone: whether posts are made one at a time, each when the one before has its outcome.
         turn: the loop's time, and nanoseconds since the session was started, when that was asked for. Another
             object in every turn.
         close_reason: why this side closed the channel, "" if it did not.
@@ -255,6 +256,7 @@ class Connection:
         self._channel: Channel | None = None
         self._epoch = time.monotonic_ns()
         self.turn = 0.0, 0
+        self.alone = False
         self._sent_before = 0
         self._received_before = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -307,7 +309,28 @@ class Connection:
 
     def _transmit_scheduled(self) -> None:
         self.scheduled = False
+        self.alone = len(self.core.posts) == 1
         self.transmit()
+
+    def transmit_post(self) -> None:
+        """Send a post while nothing is scheduled: at once where posts are made one at a time, else soon.
+
+        Who awaits one post after the other gains a turn of the event loop. Who makes several in a turn has
+        them in one event, but for the first one after a time in which they were made one at a time.
+        """
+        channel = self._channel
+        self.alone = self.alone and len(self.core.posts) == 1
+        if not self.alone or channel is None or not self.writable:
+            self.transmit_soon()
+            return
+        try:
+            if data := self.core.data_to_send(self.loop.time()):
+                channel.write(data)
+            if self._busy_poll:
+                self._stay_awake()
+            self._arm(self.core.posts.deadline)
+        except Exception as error:
+            self._crash(error)
 
     def transmit(self) -> None:
         """Hand over what the core reports, send what it has to send, and arm its timer."""
@@ -316,11 +339,16 @@ class Connection:
         except Exception as error:
             self._crash(error)
 
-    def _transmit(self) -> None:
+    def _hand_over(self) -> None:
+        """Hand over what the core reports."""
         core, handle = self.core, self._owner.handle
         while events := core.events():
             for event in events:
                 handle(event)
+
+    def _transmit(self) -> None:
+        core = self.core
+        self._hand_over()
         channel = self._channel
         if channel is not None:
             # What the transport does not take now stays in the core, which holds no second copy of posts.
@@ -330,7 +358,10 @@ class Connection:
                     break
             if self._busy_poll:
                 self._stay_awake()
-        deadline = core.next_deadline()
+        self._arm(core.next_deadline())
+
+    def _arm(self, deadline: float | None) -> None:
+        """Have the timer run at a deadline, unless it runs before that."""
         if deadline is not None and (self._timer is None or deadline < self._timer_at):
             if self._timer is not None:
                 self._timer.cancel()
@@ -397,7 +428,13 @@ class Connection:
         """Bytes arrived."""
         if channel is self._channel:
             try:
-                self.core.receive(data, self.loop.time())
+                core = self.core
+                if core.receive(data, self.loop.time()):
+                    for event in core.events():
+                        self._owner.handle(event)
+                    if self._busy_poll:
+                        self._stay_awake()
+                    return
             except Exception as error:
                 self._crash(error)
             self.transmit()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any
 
 from bmq.client._observing import ObservedPost, ObservedPosts
@@ -19,8 +19,8 @@ from bmq.protocol.client.queue import QueueCore
 from bmq.wire.constants import MAX_APPLICATION_DATA, Compression, PutFlags
 from bmq.wire.guid import guid_from_text, guid_to_text
 from bmq.wire.keys import Key, key_bucket
-from bmq.wire.message import join_application_data
-from bmq.wire.properties import PropertyInput, encode_properties
+from bmq.wire.message import join_application_data, too_large
+from bmq.wire.properties import NOT_OF_THE_SCHEMA, PropertyInput, encode_properties
 from bmq.wire.put import Outgoing
 
 if TYPE_CHECKING:
@@ -173,13 +173,13 @@ class Poster:
         """Post one message; see :meth:`bmq.Queue.post_nowait`."""
         connection = self._connection
         self._driver.check_open()
-        now, tick = connection.clock()
-        data = payload if isinstance(payload, bytes) else _as_bytes(payload)
+        now, tick = connection.turn if connection.scheduled else connection.clock()
+        data = payload if type(payload) is bytes else _as_bytes(payload)
         raw, data, flags, schema_id, packing = self._prepare(data, properties, guid, tick, compression)
         future: PostFuture = connection.loop.create_future()
         connection.core.post(self._core, raw, data, future, now, 0, flags, schema_id, packing)
         if not connection.scheduled:
-            connection.transmit_soon()
+            connection.transmit_post()
         return future
 
     async def post_many(self, items: Iterable[Any] | AsyncIterable[Any]) -> PostReport:
@@ -277,10 +277,16 @@ class Poster:
     def _take(self, items: Iterable[Any], budget: int, batch: PostBatch) -> bool:
         """Post items, up to a budget of bytes; return whether these were all of them."""
         self._check()
-        messages: list[Outgoing] = []
-        append, prepare = messages.append, self._prepare
+        driver = self._driver
         now, tick = self._connection.clock()
-        report = batch.report
+        messages: list[Outgoing] = []
+        # Application data of messages that are alike in all the rest: nearly always all of them are.
+        run: list[bytes] = []
+        run_schema = 0
+        ids = driver.schema_ids
+        encoder, usual_schema = ids.usual
+        simple = not self._compression and driver.core.new_properties
+        size = 0
         try:
             for item in items:
                 if item.__class__ is PutMessage:
@@ -292,16 +298,58 @@ class Poster:
                     data, properties, guid, compression = item, None, None, None
                 if data.__class__ is not bytes:
                     data = _as_bytes(data)
-                message = prepare(data, properties, guid, tick, compression)
-                append(message)
-                report.bytes += len(data)
-                budget -= len(message[1])
+                length = len(data)
+                if not (
+                    simple and guid is None and compression is None and 0 < length <= MAX_APPLICATION_DATA
+                ):
+                    self._end_run(run, run_schema, messages, tick)
+                    message = self._prepare(data, properties, guid, tick, compression)
+                    messages.append(message)
+                    data = message[1]
+                else:
+                    schema_id = 0
+                    if properties:
+                        joined = None
+                        if properties.__class__ is dict:
+                            try:
+                                joined, schema_id = encoder(properties, data), usual_schema
+                            except NOT_OF_THE_SCHEMA:
+                                pass
+                        if joined is None:
+                            joined, schema_id = self._with_properties(data, properties)
+                            encoder, usual_schema = ids.usual
+                        data = joined
+                        if len(data) > MAX_APPLICATION_DATA:
+                            raise too_large(len(data))
+                    if schema_id != run_schema:
+                        self._end_run(run, run_schema, messages, tick)
+                        run_schema = schema_id
+                    run.append(data)
+                size += length
+                budget -= len(data)
                 if budget <= 0:
                     return False
             return True
         finally:
             # Also when an item is not legal: those before it are posted.
+            self._end_run(run, run_schema, messages, tick)
+            batch.report.bytes += size
             self._accept(messages, batch, batch, now)
+
+    def _end_run(self, run: list[bytes], schema_id: int, messages: list[Outgoing], tick: int) -> None:
+        """Make messages of application data that differ in nothing else."""
+        if run:
+            guids = self._driver.guids.next_list(tick, len(run))
+            flags = _WITH_PROPERTIES if schema_id else _PLAIN
+            messages += zip(guids, run, repeat(flags), repeat(schema_id), repeat(0), strict=False)
+            run.clear()
+
+    def _with_properties(self, data: bytes, properties: Mapping[str, PropertyInput]) -> tuple[bytes, int]:
+        """Return a payload behind its properties, in the new encoding, and their schema id."""
+        joined, schema_id = self._driver.schema_ids.encode(properties, data)
+        if len(joined) > MAX_APPLICATION_DATA:
+            raise too_large(len(joined))
+        return joined, schema_id
 
     def _accept(self, messages: list[Outgoing], batch: PostBatch, token: object, now: float) -> None:
         core, connection, report = self._core, self._connection, batch.report
@@ -338,6 +386,9 @@ class Poster:
             compression = int(wanted)
         if properties:
             new = driver.core.new_properties
+            if new and not compression:
+                data, schema_id = self._with_properties(data, properties)
+                return raw, data, _WITH_PROPERTIES, schema_id, 0
             if new:
                 area, schema_id = driver.schema_ids.encode(properties)
             else:

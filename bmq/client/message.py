@@ -13,8 +13,15 @@ from bmq.wire.guid import guid_to_text
 from bmq.wire.keys import Key
 from bmq.wire.message import NO_PROPERTIES, split_application_data
 from bmq.wire.options import LimitedIds
-from bmq.wire.properties import Properties, PropertyInput, split_properties
-from bmq.wire.push import COMPRESSION, DATA, FLAGS, GUID, SUB_IDS, Push
+from bmq.wire.properties import (
+    Properties,
+    PropertyInput,
+    PropertyValue,
+    first_properties,
+    properties_length,
+    property_column,
+)
+from bmq.wire.push import DATA, FLAGS, GUID, SUB_IDS, Push
 
 if TYPE_CHECKING:
     from bmq.client._counting import Arrival
@@ -46,23 +53,8 @@ class Message:
         self._push = push
         self._arrival = arrival
         self._properties: Properties | None = None
+        self._payload: bytes | None = None
         self.confirmed = False
-
-    def _split(self) -> Properties:
-        _, _, _, flags, schema_id, compression, data = self._push
-        if compression:
-            properties, self._payload = split_application_data(
-                data,
-                has_properties=bool(flags & _HAS_PROPERTIES),
-                schema_id=schema_id,
-                compression=compression,
-                limit=self._consumer._max_message_size,
-            )
-        else:
-            properties, length = split_properties(data, schema_id != 0)
-            self._payload = data[length:]
-        self._properties = properties
-        return properties
 
     @property
     def data(self) -> bytes:
@@ -71,12 +63,19 @@ class Message:
         Raises:
             ProtocolError: the producer's data is malformed or decompresses to more than the session allows.
         """
-        push = self._push
-        if not (push[FLAGS] & _HAS_PROPERTIES or push[COMPRESSION]):
-            return push[DATA]
-        if self._properties is None:
-            self._split()
-        return self._payload
+        _, _, _, flags, _, compression, data = self._push
+        if not (flags & _HAS_PROPERTIES or compression):
+            return data
+        payload = self._payload
+        if payload is None:
+            if compression:
+                self._inflate()
+                assert self._payload is not None
+                return self._payload
+            properties = self._properties
+            length = properties.length if properties is not None else properties_length(data)
+            payload = self._payload = data[length:]
+        return payload
 
     @property
     def properties(self) -> Properties:
@@ -87,11 +86,23 @@ class Message:
         """
         properties = self._properties
         if properties is None:
-            push = self._push
-            properties = (
-                self._split() if push[FLAGS] & _HAS_PROPERTIES or push[COMPRESSION] else NO_PROPERTIES
-            )
+            _, _, _, flags, schema_id, compression, data = self._push
+            if compression:
+                return self._inflate()
+            properties = first_properties(data, schema_id != 0) if flags & _HAS_PROPERTIES else NO_PROPERTIES
+            self._properties = properties
         return properties
+
+    def _inflate(self) -> Properties:
+        _, _, _, flags, schema_id, compression, data = self._push
+        self._properties, self._payload = split_application_data(
+            data,
+            has_properties=bool(flags & _HAS_PROPERTIES),
+            schema_id=schema_id,
+            compression=compression,
+            limit=self._consumer._max_message_size,
+        )
+        return self._properties
 
     @property
     def raw(self) -> bytes:
@@ -205,7 +216,7 @@ class Message:
 class MessageBatch(Sequence[Message]):
     """Messages that were received together; :meth:`confirm` confirms them all at once.
 
-    ``async with batch:`` does so on a clean exit.
+    ``async with batch:`` does so on a clean exit. :meth:`column` reads a property of all of them.
     """
 
     __slots__ = ("_consumer", "_messages")
@@ -213,6 +224,26 @@ class MessageBatch(Sequence[Message]):
     def __init__(self, consumer: Consumer, messages: list[Message]) -> None:
         self._consumer = consumer
         self._messages = messages
+
+    def column(self, name: str) -> list[PropertyValue | None]:
+        """Return one property of all messages, in their order; None where a message does not have it.
+
+        Where the messages have one schema, that takes a fraction of what asking each message takes.
+
+        Args:
+            name: the property's name.
+
+        Raises:
+            ProtocolError: a producer's data is malformed or decompresses to more than the session allows.
+        """
+        if not self._messages:
+            return []
+        pushes = [message._push for message in self._messages]
+        _, _, _, flags, schema_ids, compressions, data = zip(*pushes, strict=True)
+        one_encoding = 0 not in schema_ids or not any(schema_ids)
+        if one_encoding and not any(compressions) and all(each & _HAS_PROPERTIES for each in {*flags}):
+            return property_column(data, schema_ids[0] != 0, name)
+        return [message.properties.get(name) for message in self._messages]
 
     def confirm(self) -> None:
         """Confirm every message of the batch that is not confirmed yet, as :meth:`Message.confirm` does."""
@@ -251,9 +282,12 @@ class MessageBatch(Sequence[Message]):
         return f"<bmq.MessageBatch of {len(self._messages)} from {self._consumer.queue.uri}>"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PutMessage:
     """A message to post with :meth:`bmq.Queue.post_many`.
+
+    It is not frozen, since that takes more time than posting it. What is changed after it was taken from the
+    items changes nothing.
 
     Attributes:
         data: the payload, 1 byte to 64 MiB.

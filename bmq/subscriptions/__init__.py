@@ -8,7 +8,7 @@ from bmq.subscriptions._diagnostics import ErrorKind, point_at
 from bmq.subscriptions._domains import AppOutcome, Finding, check_domain, explain_domain
 from bmq.subscriptions._doubts import Doubt
 from bmq.subscriptions._equalities import Equalities
-from bmq.subscriptions._evaluator import EvaluationFailure, Evaluator, Lookup, lookup
+from bmq.subscriptions._evaluator import EvaluationFailure, Evaluator, Lookup, compile_chain, lookup
 from bmq.subscriptions._expression import Evaluation, Expression
 from bmq.subscriptions._filters import (
     CmqTags,
@@ -62,6 +62,7 @@ __all__ = [
     "TagFilter",
     "check_domain",
     "check_property_types",
+    "compile_chain",
     "complement",
     "explain_domain",
     "lookup",

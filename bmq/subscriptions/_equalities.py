@@ -75,9 +75,10 @@ class Equalities(Generic[_T]):
 
     Attributes:
         most: how many things there are to try for one message at most.
+        finds_none: whether no thing has an equality: then all have to be tried for every message.
     """
 
-    __slots__ = ("_all", "_by_remainder", "_modulus", "_name", "_others", "most")
+    __slots__ = ("_all", "_by_remainder", "_modulus", "_name", "_others", "finds_none", "most")
 
     def __init__(self, things: Sequence[_T], text_of: Callable[[_T], str]) -> None:
         found = [equality(text_of(thing)) for thing in things]
@@ -93,6 +94,7 @@ class Equalities(Generic[_T]):
                 self._by_remainder.setdefault(each.remainder, []).append(place)
             else:
                 self._others.append(place)
+        self.finds_none = not self._by_remainder
         self.most = len(self._others) + max((len(each) for each in self._by_remainder.values()), default=0)
 
     def candidates(self, get: Lookup) -> list[tuple[int, _T]]:

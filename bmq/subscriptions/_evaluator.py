@@ -11,7 +11,7 @@ other side or its negation before anything is evaluated, which is the only way b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
@@ -39,6 +39,7 @@ __all__ = [
     "Evaluator",
     "Lookup",
     "always",
+    "compile_chain",
     "compile_tree",
     "encoded",
     "lookup",
@@ -75,7 +76,10 @@ def lookup(properties: Mapping[str, Any] | None) -> Lookup:
     """
     if properties is None:
         return _nothing
-    return _wire_lookup(properties) if isinstance(properties, Properties) else properties.get
+    if isinstance(properties, Properties):
+        plain = properties.plain
+        return plain.get if plain is not None else _wire_lookup(properties)
+    return properties.get
 
 
 def _nothing(_name: str) -> None:
@@ -214,18 +218,27 @@ class _Generator:
         self._indent = 2
         self._constants: list[Any] = []
         self._variables = 0
+        # The variables that have a property's value already, by its name and the type it was found to have.
+        self._known: dict[tuple[str, str], str] = {}
 
     def function(self, node: Node) -> Evaluator:
         result = self._boolean(node, "the whole expression")
         self._write(f"return {result}")
+        return cast("Evaluator", self._compiled())
+
+    def _compiled(self) -> Any:
         names = ", ".join(f"k{i}" for i in range(len(self._constants)))
         source = "\n".join([f"def make({names}):", "  def evaluate(get):", *self._lines, "  return evaluate"])
         made: dict[str, Any] = {}
         # All share one namespace: one of its own would be the largest part of a compiled expression.
         exec(compile(source, "<subscription expression>", "exec"), _HELPERS, made)
-        return cast("Evaluator", made["make"](*self._constants))
+        return made["make"](*self._constants)
 
     # -- writing
+
+    def _end(self, failure: str) -> str:
+        """What ends the evaluation with an error."""
+        return f"return {failure}"
 
     def _write(self, line: str) -> None:
         self._lines.append("  " * self._indent + line)
@@ -245,7 +258,15 @@ class _Generator:
 
     def _property(self, node: Property, wanted: str = "", reason: str = "") -> tuple[str, str]:
         """Read a property; with ``wanted`` any other type than that ends the evaluation."""
-        name, value = self._constant(node.name), self._variable()
+        known = self._known.get((node.name, wanted))
+        if known is not None:
+            return known, wanted
+        value = self._known[node.name, wanted] = self._variable()
+        self._read(node, value, wanted, reason)
+        return value, wanted
+
+    def _read(self, node: Property, value: str, wanted: str, reason: str) -> None:
+        name = self._constant(node.name)
         missing = EvaluationFailure(ErrorKind.NAME, node.offset, f"the message has no property `{node.name}`")
         unreadable = EvaluationFailure(
             ErrorKind.TYPE, node.offset, f"`{node.name}` is BINARY, which an expression cannot read"
@@ -256,12 +277,11 @@ class _Generator:
         fail = self._constant(_reader(failures, wrong))
         test = f"type({value}) is not {wanted}" if wanted else f"type({value}) not in PLAIN"
         self._write(f"try: {value} = get({name})")
-        self._write(f"except KeyError: return {missing_name}")
+        self._write(f"except KeyError: {self._end(missing_name)}")
         self._write(f"if {test}:")
-        self._write(f"  if {value} is None: return {missing_name}")
+        self._write(f"  if {value} is None: {self._end(missing_name)}")
         self._write(f"  {value} = exact({value})")
-        self._write(f"  if {test}: return {fail}({value})")
-        return value, wanted
+        self._write(f"  if {test}: {self._end(f'{fail}({value})')}")
 
     def _value(self, node: Node) -> tuple[str, str]:
         """Evaluate to (variable, type); the type is "" when it depends on the message."""
@@ -298,7 +318,7 @@ class _Generator:
             reason = f"{reason}, and this is {_TYPE_NAMES[kind]}"
         failure = self._failure(ErrorKind.TYPE, node, reason)
         # If the type is known, this always fails; being a test, it keeps the code after it reachable.
-        self._write(f"if type({value}) is not {wanted}: return {failure}")
+        self._write(f"if type({value}) is not {wanted}: {self._end(failure)}")
 
     # -- booleans
 
@@ -316,9 +336,11 @@ class _Generator:
                 result = self._variable()
                 self._write(f"{result} = {self._boolean(left, where)}")
                 self._write(f"if {result}:" if operator == "&&" else f"if not {result}:")
+                known = dict(self._known)
                 self._indent += 1
                 self._write(f"{result} = {self._boolean(right, where)}")
                 self._indent -= 1
+                self._known = known  # what was read on the right may not have been
                 return result
             case _:
                 return self._typed(node, "bool", f"{where} has to be a boolean")
@@ -356,8 +378,8 @@ class _Generator:
         if node.operator in ("/", "%"):
             zero = self._failure(ErrorKind.ARITHMETIC, node, f"`{node.operator}` by zero")
             large = self._failure(ErrorKind.ARITHMETIC, node, f"{INT64_MIN} {node.operator} -1 overflows")
-            self._write(f"if {b} == 0: return {zero}")
-            self._write(f"if {b} == -1 and {a} == MIN: return {large}")
+            self._write(f"if {b} == 0: {self._end(zero)}")
+            self._write(f"if {b} == -1 and {a} == MIN: {self._end(large)}")
             function = "quotient" if node.operator == "/" else "remainder"
             self._write(f"{result} = {function}({a}, {b})")
         else:
@@ -393,7 +415,7 @@ class _Generator:
         if not a_kind and not b_kind:
             self._write(f"elif type({a}) is str and type({b}) is str:")
             self._write(f"  {result} = encoded({a}) {operator} encoded({b})")
-        self._write(f"else: return {failure}")
+        self._write(f"else: {self._end(failure)}")
         return result
 
 
@@ -404,3 +426,56 @@ def compile_tree(node: Node) -> Evaluator:
         InvalidExpression: a tree made by hand has an operator that the language does not have.
     """
     return _Generator().function(lowered(node))
+
+
+class _Chain(_Generator):
+    """Writes one function for several expressions, which reads each property once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._names: dict[str, str] = {}
+
+    def chain(self, nodes: Sequence[Node | None]) -> Callable[[Lookup], int]:
+        self._indent = 3
+        for place, node in enumerate(nodes):
+            if node is None:
+                self._lines.append(f"    return {place}")
+                break
+            self._lines.append("    while True:")
+            self._known.clear()
+            result = self._boolean(node, "the whole expression")
+            self._write(f"if {result}: return {place}")
+            self._write("break")
+        else:
+            self._lines.append("    return -1")
+        self._lines[:0] = [f"    {read} = get({self._constant(name)})" for name, read in self._names.items()]
+        return cast("Callable[[Lookup], int]", self._compiled())
+
+    def _end(self, failure: str) -> str:
+        return "break"
+
+    def _read(self, node: Property, value: str, wanted: str, reason: str) -> None:
+        test = f"type({value}) is not {wanted}" if wanted else f"type({value}) not in PLAIN"
+        self._write(f"{value} = {self._name(node.name)}")
+        self._write(f"if {test}:")
+        self._write(f"  {value} = exact({value})")
+        self._write(f"  if {test}: break")
+
+    def _exists(self, name: str) -> str:
+        read, result = self._name(name), self._variable()
+        self._write(f"{result} = type({read}) in PLAIN or readable({read})")
+        return result
+
+    def _name(self, name: str) -> str:
+        return self._names.setdefault(name, f"p{len(self._names)}")
+
+
+def compile_chain(nodes: Sequence[Node | None]) -> Callable[[Lookup], int]:
+    """Compile several trees to a function that returns the place of the first one that matches, or -1.
+
+    It takes what gives a property's value by name, and None, not KeyError, where there is none.
+
+    Args:
+        nodes: the trees; None for one that matches everything.
+    """
+    return _Chain().chain([node if node is None else lowered(node) for node in nodes])

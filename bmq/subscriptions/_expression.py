@@ -12,7 +12,7 @@ from bmq.subscriptions._diagnostics import ErrorKind
 from bmq.subscriptions._doubts import Doubt, find_doubts, warn_of
 from bmq.subscriptions._evaluator import EvaluationFailure, Evaluator, always, compile_tree, lookup
 from bmq.subscriptions._syntax import Node
-from bmq.wire.properties import PropertyInput, Typed
+from bmq.wire.properties import Properties, PropertyInput, Typed
 
 __all__ = ["Evaluation", "Expression", "made", "planned"]
 
@@ -146,7 +146,10 @@ class Expression:
         Raises:
             InvalidProperty: a value that was read is of a type no property can have.
         """
-        return self.compile()(lookup(properties)) is True
+        evaluator = self._evaluator or self.compile()
+        # As lookup() does it, without the call.
+        plain = properties.plain if type(properties) is Properties else None
+        return evaluator(lookup(properties) if plain is None else plain.get) is True
 
     def evaluate(self, properties: Mapping[str, PropertyInput] | None) -> Evaluation:
         """Evaluate on a message's properties and tell true, false and the kinds of errors apart.

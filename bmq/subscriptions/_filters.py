@@ -20,8 +20,8 @@ from bmq.subscriptions._expression import Expression, made, planned
 from bmq.subscriptions._planner import MAX_SUBSCRIPTIONS, plan_text, plan_tree
 from bmq.subscriptions._rewrite import is_total
 from bmq.subscriptions._syntax import Exists, Node, Not, join
-from bmq.subscriptions._tags import distinct, pulsar_tags, tag_name, tags_of
-from bmq.wire.properties import PropertyInput
+from bmq.subscriptions._tags import distinct, pulsar_tags, tag_name, tag_names, tags_of
+from bmq.wire.properties import Properties, PropertyInput
 
 __all__ = [
     "CmqTags",
@@ -99,11 +99,10 @@ class TagFilter:
         InvalidProperty: a tag is too long for any expression to name.
     """
 
-    __slots__ = ("_all_of", "_any_of")
+    __slots__ = ("_all_of", "_any_of", "_names")
 
     def __init__(self, *, any_of: Iterable[str] = (), all_of: Iterable[str] = ()) -> None:
-        self._any_of = distinct(any_of)
-        self._all_of = distinct(all_of)
+        self.__setstate__((distinct(any_of), distinct(all_of)))
 
     @classmethod
     def from_pulsar(cls, metadata: Mapping[str, str]) -> TagFilter:
@@ -143,7 +142,12 @@ class TagFilter:
         Args:
             properties: as for ``post``; None for a message without any.
         """
-        return self.matches_tags(tags_of(properties))
+        if type(properties) is not Properties:
+            return self.matches_tags(tags_of(properties))
+        # Each tag has one name: those of a message that came need not be decoded.
+        any_of, all_of = self._names
+        names = tag_names(properties)
+        return (not any_of or not any_of.isdisjoint(names)) and all_of <= names
 
     def subscriptions(self) -> list[Expression | None]:
         """The subscriptions that together are this filter; ``[None]``, without expression, for everything.
@@ -192,6 +196,7 @@ class TagFilter:
 
     def __setstate__(self, state: tuple[tuple[str, ...], tuple[str, ...]]) -> None:
         self._any_of, self._all_of = state
+        self._names = frozenset(map(tag_name, self._any_of)), frozenset(map(tag_name, self._all_of))
 
 
 class CmqTags(TagFilter):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from binascii import Error, a2b_base64, b2a_base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Final
 
 from bmq.errors import InvalidArgument, InvalidProperty, ProtocolError
@@ -28,6 +28,7 @@ __all__ = [
     "pulsar_properties",
     "pulsar_tags",
     "tag_name",
+    "tag_names",
     "tag_properties",
     "tags_of",
     "with_pulsar_tags",
@@ -108,6 +109,17 @@ def tags_of(properties: Mapping[str, PropertyInput] | None) -> frozenset[str]:
             except (Error, InvalidProperty):
                 continue
     return frozenset(tags)
+
+
+def tag_names(properties: Properties) -> Set[str]:
+    """The names of a message's properties that are tags, and of others."""
+    if properties.plain is not None:
+        return properties.plain.keys()
+    try:
+        types = properties.types
+    except ProtocolError:  # the broker cannot decode these either, and treats them as absent
+        return frozenset()
+    return {name for name, kind in types.items() if kind is not PropertyType.BINARY}
 
 
 def _decoded(name: str) -> str:

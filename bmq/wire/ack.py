@@ -75,6 +75,10 @@ def iter_acks(event: bytes, body: int) -> Iterator[tuple[int, bytes, bytes, int]
     Raises:
         ProtocolError: as :func:`decode_acks`.
     """
+    start = body + len(_HEADER)
+    if event[body:start] == _HEADER and not (len(event) - start) % ACK_SIZE:
+        # As every broker sends them.
+        return ACK_MESSAGE.struct.iter_unpack(memoryview(event)[start:])
     start, stride = read_list_header(event, body, "Ack", ACK_MESSAGE.size)
     if stride == ACK_MESSAGE.size:
         return ACK_MESSAGE.struct.iter_unpack(memoryview(event)[start:])

@@ -85,6 +85,13 @@ class GuidGenerator:
         self._counter = first + count & _COUNTER_MASK
         return bytes(guids)
 
+    def next_list(self, tick: int, count: int) -> list[bytes]:
+        """Return the same in a list."""
+        if count == 1:
+            return [self.next(tick)]
+        guids = self.next_many(tick, count)
+        return [guids[at : at + 16] for at in range(0, count * 16, 16)]
+
     @property
     def client_id_text(self) -> str:
         """The client id as negotiation wants it: 12 upper-case hexadecimal digits."""

@@ -16,6 +16,7 @@ __all__ = [
     "join_application_data",
     "read_properties",
     "split_application_data",
+    "too_large",
 ]
 
 NO_PROPERTIES = Properties()
@@ -50,10 +51,7 @@ def join_application_data(
     """
     plain = area + payload if area else payload
     if len(plain) > MAX_APPLICATION_DATA:
-        raise InvalidPayload(
-            f"properties and payload take {len(plain):,} bytes; "
-            f"a message has at most {MAX_APPLICATION_DATA:,} (64 MiB)"
-        )
+        raise too_large(len(plain))
     if compression == _ZLIB:
         # What is not compressed, and what is.
         head, rest = (area, (payload,)) if new else (b"", (area, payload))
@@ -63,6 +61,13 @@ def join_application_data(
             if len(packed) < size:
                 return head + packed, _ZLIB
     return plain, _NONE
+
+
+def too_large(size: int) -> InvalidPayload:
+    """Return the error for properties and a payload that are too much together."""
+    return InvalidPayload(
+        f"properties and payload take {size:,} bytes; a message has at most {MAX_APPLICATION_DATA:,} (64 MiB)"
+    )
 
 
 def split_application_data(

@@ -7,7 +7,7 @@ else is the same. Values are ``bool`` (BOOL), ``int`` (INT64), ``str`` (STRING, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from struct import Struct, error
 from typing import Any, NamedTuple, cast
@@ -22,16 +22,20 @@ from bmq.wire.constants import (
     PropertyType,
 )
 from bmq.wire.padding import padding, unpadded_length
-from bmq.wire.property_schema import Encoder, Layouts, make_encoder
+from bmq.wire.property_schema import Encoder, Layouts, headers_of, make_encoder
 
 __all__ = [
+    "NOT_OF_THE_SCHEMA",
     "Properties",
     "PropertyInput",
     "PropertyValue",
     "SchemaIds",
     "Typed",
     "encode_properties",
+    "first_properties",
+    "plain_values",
     "properties_length",
+    "property_column",
     "split_properties",
 ]
 
@@ -87,15 +91,17 @@ _WORDS_SHIFT = PROPERTIES_HEADER.fields["areaWords"].shift
 
 # The first byte of an area whose headers have the sizes declared here.
 _STANDARD_SIZES = _pack_area(0, 0)[0]
-# Where an area says how many properties it has, and how long the header of each is.
-_COUNT_AT = AREA_HEADER - 1
-_HEAD = PROPERTY_HEADER.size
+# Makes an object without calling its __init__.
+_make = object.__new__
 
 # Schemas repeat from message to message: these are kept for writing them (encoders) and reading (layouts).
 _encoders: dict[tuple[Any, ...], Encoder | None] = {}
 _ENCODERS_CACHED = 512
 _ENCODER_PROPERTIES = 32
 _layouts = {False: Layouts(new=False), True: Layouts(new=True)}
+
+#: What an encoder raises when properties are not of its schema, or a value is not legal.
+NOT_OF_THE_SCHEMA = (ValueError, KeyError, error)
 
 # The new encoding, without a schema id.
 _NO_SCHEMA = 1
@@ -198,10 +204,10 @@ def encode_properties(properties: Mapping[str, PropertyInput], *, new: bool) -> 
         encoder = _encoders.get(key)
         if encoder is not None:
             try:
-                area = encoder(properties)
+                area = encoder(properties, b"")
                 if area is not None:
                     return area
-            except (ValueError, error):
+            except NOT_OF_THE_SCHEMA:
                 pass  # the slower way below raises the error that explains it
         elif key not in _encoders:
             _learn_encoder(key, properties, new=new)
@@ -266,7 +272,7 @@ def _encode(properties: Mapping[str, PropertyInput], *, new: bool) -> bytes:
     return _pack_area((length >> 2) + 1, count) + packer.pack(*heads) + b"".join(parts)
 
 
-def _no_encoder(_: Mapping[str, Any]) -> bytes | None:
+def _no_encoder(_: Mapping[str, Any], _payload: bytes) -> bytes | None:
     return None
 
 
@@ -278,49 +284,58 @@ class SchemaIds:
     there are more sequences than ids, the others are posted without one.
 
     A schema id travels shifted by one; the lowest bit says that this message introduces it.
+
+    Attributes:
+        usual: the encoder for the names and types seen last, and their schema id.
     """
 
-    __slots__ = ("_by_names", "_known", "_last")
+    __slots__ = ("_by_names", "_known", "usual")
 
     #: How many ids a session uses: all producers of a queue share the broker's 32,767 numbers for it.
     LIMIT = 1000
 
     def __init__(self) -> None:
         self._by_names: dict[tuple[str, ...], int] = {}
-        # The encoder and the id for names and types seen before, and for those seen last.
+        # The encoder and the id for names and types seen before.
         self._known: dict[tuple[Any, ...], tuple[Encoder, int]] = {}
-        self._last: tuple[Encoder, int] = _no_encoder, 0
+        self.usual: tuple[Encoder, int] = _no_encoder, 0
 
-    def encode(self, properties: Mapping[str, PropertyInput]) -> tuple[bytes, int]:
-        """Return the properties area in the new encoding, and the schema id of the PUT message.
+    def encode(self, properties: Mapping[str, PropertyInput], payload: bytes = b"") -> tuple[bytes, int]:
+        """Return the area in the new encoding with a payload behind it, and the schema id of the PUT message.
 
         Raises:
             InvalidProperty: a name, type, value or the number of properties is not legal.
         """
         if properties.__class__ is dict:
             try:
-                encoder, schema_id = self._last
-                area = encoder(properties)
-                if area is not None:
-                    return area, schema_id
-                key = (True, *properties, *map(type, properties.values()))
-                known = self._known.get(key)
-                if known is not None:
-                    area = known[0](properties)
-                    if area is not None:
-                        self._last = known
-                        return area, known[1]
-            except (ValueError, error):
-                key = (True, *properties, *map(type, properties.values()))
-                # The slower way below raises the error that explains it.
-            area = encode_properties(properties, new=True)
-            schema_id = self.number(properties)
-            made = _encoders.get(key)
-            if made is not None and len(self._known) < _ENCODERS_CACHED:
-                self._known[key] = made, schema_id & ~1 or schema_id
-            return area, schema_id
+                encoder, schema_id = self.usual
+                data = encoder(properties, payload)
+                if data is not None:
+                    return data, schema_id
+            except NOT_OF_THE_SCHEMA:
+                pass  # another schema, or a value that does not fit
+            return self._encode_another(properties, payload)
         area = encode_properties(properties, new=True)
-        return area, self.number(properties) if area else 0
+        return area + payload, self.number(properties) if area else 0
+
+    def _encode_another(self, properties: Mapping[str, PropertyInput], payload: bytes) -> tuple[bytes, int]:
+        """Do the same for properties that are not of the schema before."""
+        key = (True, *properties, *map(type, properties.values()))
+        known = self._known.get(key)
+        if known is not None:
+            try:
+                data = known[0](properties, payload)
+                if data is not None:
+                    self.usual = known
+                    return data, known[1]
+            except NOT_OF_THE_SCHEMA:
+                pass  # the slower way below raises the error that explains it
+        area = encode_properties(properties, new=True)
+        schema_id = self.number(properties)
+        made = _encoders.get(key)
+        if made is not None and len(self._known) < _ENCODERS_CACHED:
+            self._known[key] = made, schema_id & ~1 or schema_id
+        return area + payload, schema_id
 
     def number(self, properties: Iterable[str]) -> int:
         """Return the schema id, as it travels, of a message whose properties have these names."""
@@ -373,17 +388,83 @@ def split_properties(data: bytes, new: bool) -> tuple[Properties, int]:
     Raises:
         ProtocolError: the header is cut short or claims more bytes than there are.
     """
+    properties = first_properties(data, new)
+    return properties, properties.length
+
+
+def first_properties(data: bytes, new: bool) -> Properties:
+    """Return the properties that application data begins with; all values are there if that costs little.
+
+    Args:
+        data: the properties area and what follows it.
+        new: whether it is in the new encoding.
+
+    Raises:
+        ProtocolError: the header is cut short or claims more bytes than there are.
+    """
+    layouts = _layouts[new]
     try:
-        known = _layouts[new].readers.get(data[: AREA_HEADER + data[_COUNT_AT] * _HEAD])
-        if known is not None:
-            read, length = known
-            values = read(data)
-            if values is not None:
-                return Properties(data, new, length, values), length
+        found = layouts.usual(data)
     except (IndexError, UnicodeDecodeError, error):
-        pass  # what follows says what is wrong, if anything is
-    length = properties_length(data)
-    return Properties(data, new, length), length
+        found = None
+    if found is None:
+        found = layouts.read(data)
+        if found is None:
+            return Properties(data, new, properties_length(data))
+    # As __init__ would do it, without the call: this is done for every message.
+    properties = _make(Properties)
+    properties._area = data
+    properties._new = new
+    properties._index = None
+    properties.length, properties._values, properties.plain = found
+    return properties
+
+
+def plain_values(data: bytes, new: bool) -> dict[str, Any] | None:
+    """Return all values of the properties that application data begins with, where these are read at once.
+
+    Args:
+        data: the properties area and what follows it.
+        new: whether it is in the new encoding.
+
+    Returns:
+        The values by name, all of them bool, int or str; None if they have to be read in another way.
+    """
+    layouts = _layouts[new]
+    try:
+        found = layouts.usual(data) or layouts.read(data)
+    except (IndexError, UnicodeDecodeError, error):
+        found = layouts.read(data)
+    return found[2] if found is not None else None
+
+
+def property_column(data: Sequence[bytes], new: bool, name: str) -> list[PropertyValue | None]:
+    """Return one property of many messages: in a few passes over all of them where they have one schema.
+
+    Args:
+        data: application data that begins with an area.
+        new: whether all areas are in the new encoding.
+        name: the property's name.
+
+    Raises:
+        ProtocolError: an area is malformed.
+    """
+    layouts = _layouts[new]
+    found = layouts.column(data, name) if data else []
+    if found is not None:
+        return found
+    places: dict[bytes, list[int]] = {}
+    for place, each in enumerate(data):
+        places.setdefault(headers_of(each, 0), []).append(place)
+    values: list[PropertyValue | None] = [None] * len(data)
+    for alike in places.values():
+        some = [data[place] for place in alike]
+        found = layouts.column(some, name)
+        if found is None:
+            found = [first_properties(each, new).get(name) for each in some]
+        for place, value in zip(alike, found, strict=True):
+            values[place] = value
+    return values
 
 
 class Properties(Mapping[str, PropertyValue]):
@@ -396,29 +477,33 @@ class Properties(Mapping[str, PropertyValue]):
         area: the properties area (more bytes may follow).
         new: whether it is in the new encoding.
         length: what :func:`properties_length` returned for it, if it was called.
-        values: all its values, if they were read already.
+
+    Attributes:
+        length: how many bytes the area takes, padding included; 0 until that is known.
+        plain: all values by name, if they were read at once and are nothing but bool, int and str (no CHAR,
+            no BINARY); None otherwise. It must not be changed.
 
     Raises:
         ProtocolError: on first access, when the area is malformed.
     """
 
-    __slots__ = ("_area", "_end", "_index", "_new", "_values")
+    __slots__ = ("_area", "_end", "_index", "_new", "_values", "length", "plain")
 
-    def __init__(
-        self, area: bytes = b"", new: bool = True, length: int = 0, values: dict[str, Any] | None = None
-    ) -> None:
+    def __init__(self, area: bytes = b"", new: bool = True, length: int = 0) -> None:
         self._area = area
         self._new = new
-        # The length of the area, until it is indexed; then without its padding.
-        self._end = length
+        self.length = length
+        # Where values are, and where the last one ends, once the area is indexed; or the values themselves.
         self._index: dict[str, tuple[int, int, int]] | None = None if area else {}
-        self._values = values
+        self._end = 0
+        self._values: dict[str, Any] | None = None
+        self.plain: Mapping[str, Any] | None = None if area else {}
 
     def _entries(self) -> dict[str, tuple[int, int, int]]:
         index = self._index
         if index is None:
             area = self._area
-            total = self._end or properties_length(area)
+            total = self.length or properties_length(area)
             pad = area[total - 1]
             if not 1 <= pad <= 4 or pad > total:
                 unpadded_length(area, 0, total, field="message properties padding")
@@ -429,10 +514,10 @@ class Properties(Mapping[str, PropertyValue]):
                 if index is None:
                     index = _parse(area, end, self._new)
                     layouts.learn(area, end, index)
-                layouts.read(area, end, index)
+                layouts.prepare(area, end, index)
             else:
                 index = _parse(area, end, self._new)
-            self._end, self._index = end, index
+            self.length, self._end, self._index = total, end, index
         return index
 
     def __getitem__(self, name: str) -> PropertyValue:

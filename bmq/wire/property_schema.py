@@ -9,27 +9,30 @@ the same results as :mod:`bmq.wire.properties`, which does what they cannot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from struct import Struct
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from operator import itemgetter
+from struct import Struct, calcsize, error, unpack
 from typing import Any, NamedTuple
 
 from bmq.wire.codec import PROPERTIES_HEADER, PROPERTY_HEADER
 from bmq.wire.constants import MAX_PROPERTY_VALUE, PropertyType
 from bmq.wire.padding import PADDING
 
-__all__ = ["Encoder", "Layout", "Layouts", "make_encoder"]
+__all__ = ["Encoder", "Layout", "Layouts", "headers_of", "make_encoder"]
 
-#: Takes properties, in a dict, and returns the area. None when they are not of its schema; ``struct.error``
-#: on an int out of range, ``ValueError`` when the area is so large that every limit has to be looked at.
-Encoder = Callable[[Mapping[str, Any]], "bytes | None"]
+#: Takes properties, in a dict, and a payload; returns the area with the payload behind it. None when they are
+#: not of its schema; ``KeyError`` when a name is not; ``struct.error`` on an int out of range, ``ValueError``
+#: when the area is so large that every limit has to be looked at, or a text is no plain UTF-8.
+Encoder = Callable[[Mapping[str, Any], bytes], "bytes | None"]
 
 _FIRST_BYTE = (
     PROPERTY_HEADER.size // 2 << PROPERTIES_HEADER.fields["propertyHeaderSize2x"].shift
     | PROPERTIES_HEADER.size // 2 << PROPERTIES_HEADER.fields["headerSize2x"].shift
 )
-_WORDS_SHIFT = PROPERTIES_HEADER.fields["areaWords"].shift
 _TYPE_SHIFT = PROPERTY_HEADER.fields["type"].shift
 # What follows the length in the header of an area: a reserved byte, the number of properties.
+_WORD = 4
 _HEADERS_AT = PROPERTIES_HEADER.size
 _COUNT_AT = _HEADERS_AT - 1
 _KEY_AT = _HEADERS_AT - 2
@@ -39,6 +42,65 @@ _FIXED: dict[type, tuple[str, int, PropertyType]] = {
     bool: ("?", 1, PropertyType.BOOL),
 }
 _VARIABLE: dict[type, PropertyType] = {str: PropertyType.STRING, bytes: PropertyType.BINARY}
+# An area begins with a word that ends with its length in words, which is 0 in this one.
+_EMPTY = int.from_bytes(PROPERTIES_HEADER.struct.pack(_FIRST_BYTE, 0, 0)[:4], "big")
+
+
+class _Pieces:
+    """The pieces of an area, in order: what is of a known length is packed together, and then all is joined.
+
+    Attributes:
+        names: what the expression refers to.
+    """
+
+    def __init__(self) -> None:
+        self._items: list[bytes | tuple[str, str]] = []
+        self.names: dict[str, Any] = {"join": b"".join}
+
+    def constant(self, raw: bytes) -> None:
+        """Add bytes that are always the same."""
+        last = self._items[-1] if self._items else None
+        if isinstance(last, bytes):
+            self._items[-1] = last + raw
+        else:
+            self._items.append(raw)
+
+    def add(self, letter: str, expression: str) -> None:
+        """Add what an expression gives: a number or so in a format of ``struct``, or, with "", bytes."""
+        self._items.append((letter, expression))
+
+    def expression(self) -> str:
+        """Return the expression for all of them in one piece."""
+        joined: list[str] = []
+        run: list[bytes | tuple[str, str]] = []
+        for item in [*self._items, None]:
+            if item is not None and (isinstance(item, bytes) or item[0]):
+                run.append(item)
+                continue
+            if run:
+                joined.append(self._packed(run))
+                run = []
+            if item is not None:
+                joined.append(item[1])
+        return f"join(({', '.join(joined)}))"
+
+    def _packed(self, run: list[bytes | tuple[str, str]]) -> str:
+        formats, arguments = [">"], []
+        for item in run:
+            if isinstance(item, bytes):
+                formats.append(f"{len(item)}s")
+                arguments.append(self._named(item))
+            else:
+                formats.append(item[0])
+                arguments.append(item[1])
+        if len(run) == 1 and isinstance(run[0], bytes):
+            return arguments[0]
+        return f"{self._named(Struct(''.join(formats)).pack)}({', '.join(arguments)})"
+
+    def _named(self, thing: object) -> str:
+        name = f"c{len(self.names)}"
+        self.names[name] = thing
+        return name
 
 
 def make_encoder(keys: list[str], names: list[bytes], types: list[type], *, new: bool) -> Encoder | None:
@@ -52,83 +114,94 @@ def make_encoder(keys: list[str], names: list[bytes], types: list[type], *, new:
     """
     if not all(t in _FIXED or t in _VARIABLE for t in types):
         return None
+    count = len(names)
+    order = sorted(range(count), key=names.__getitem__) if new else range(count)
     # In the old encoding the order matters too.
-    same = f"len(p) != {len(names)}" if new else "(*p,) != KEYS"
-    values = [f"(v{i} := get(K{i})).__class__ is not {kind.__name__}" for i, kind in enumerate(types)]
-    lines = ["get = p.get", f"if {' or '.join([same, *values])}: return None"]
-    formats = [PROPERTIES_HEADER.struct.format, PROPERTY_HEADER.struct.format[1:] * len(names)]
-    heads: list[str] = []
-    prefix: list[str] = []  # what the struct packs behind the headers, up to the first value of any length
-    rest: list[str] = []  # what is joined behind it
+    same = f"len(p) != {count}" if new else "(*p,) != KEYS"
+    values = [f"type(v{i} := p[K{i}]) is not {kind.__name__}" for i, kind in enumerate(types)]
+    lines = [f"if {' or '.join([same, *values])}: return None"]
+    heads: list[tuple[str, int]] = []  # the words of each property's header: what changes in it, and the rest
+    parts: list[bytes | tuple[str, str]] = []  # names; values as (format, expression), "" for any length
     offset, lengths = 0, ""  # a constant, and the variable lengths added so far
-    for i in sorted(range(len(names)), key=names.__getitem__) if new else range(len(names)):
+    for i in order:
         name, kind = names[i], types[i]
         if kind in _FIXED:
             letter, size, number = _FIXED[kind]
-            value_size = str(size)
+            parts += [name, (letter, f"v{i}")]
+            own = ""
         else:
-            number = _VARIABLE[kind]
-            raw = f"v{i}" if kind is bytes else f"r{i}"
+            number, letter, size, own = _VARIABLE[kind], "", 0, f" + s{i}"
+            raw = f"v{i}"
             if kind is str:
-                lines.append(f"r{i} = v{i}.encode('utf-8', 'surrogateescape')")
+                raw = f"r{i}"
+                lines.append(f"{raw} = v{i}.encode()")
             lines.append(f"s{i} = len({raw})")
-            letter, size, value_size = "", 0, f"s{i}"
-        field = (
-            f"{number << _TYPE_SHIFT} + {offset}{lengths}"
-            if new
-            else f"{number << _TYPE_SHIFT} + {value_size}"
-        )
-        heads += [field, str(len(name))]
-        if not rest and letter:
-            formats.append(f"{len(name)}s{letter}")
-            prefix += [f"n{i}", f"v{i}"]
-        elif not rest:
-            formats.append(f"{len(name)}s")
-            prefix.append(f"n{i}")
-            rest.append(f"v{i}" if kind is bytes else f"r{i}")
-        else:
-            rest.append(f"n{i}")
-            rest.append(f"f{i}(v{i})" if letter else (f"v{i}" if kind is bytes else f"r{i}"))
+            parts += [name, ("", raw)]
+        word = number << _TYPE_SHIFT
+        heads.append((lengths, word + offset) if new else (own, word + size))
+        heads.append(("", len(name)))
         offset += len(name) + size
-        if not letter:
-            lengths += f" + s{i}"
-    fixed = PROPERTIES_HEADER.size + PROPERTY_HEADER.size * len(names) + offset
-    packed = ", ".join(
-        [str(_FIRST_BYTE), f"((size >> 2) + 1) << {_WORDS_SHIFT}", str(len(names)), *heads, *prefix]
-    )
-    source = "\n    ".join(
-        [
-            "def encode(p):",
-            *lines,
-            f"size = {fixed}{lengths}",
-            f"if size > {MAX_PROPERTY_VALUE}: raise ValueError",
-            f"return {' + '.join([f'pack({packed})', *rest, 'PADDING[size & 3]'])}",
-        ]
-    )
-    pack = Struct("".join(formats)).pack
-    namespace: dict[str, Any] = {"pack": pack, "PADDING": PADDING, "KEYS": tuple(keys)}
-    for i, (key, name, kind) in enumerate(zip(keys, names, types, strict=True)):
-        namespace[f"K{i}"], namespace[f"n{i}"] = key, name
-        if kind in _FIXED:
-            namespace[f"f{i}"] = Struct(">" + _FIXED[kind][0]).pack
+        lengths += own
+    fixed = _HEADERS_AT + _HEADER * count + offset
+    # All that is constant, in a row, is one piece of bytes; the rest is packed up to the first value of any
+    # length, and what follows that is joined.
+    pieces = _Pieces()
+    if lengths:
+        lines += [f"size = {fixed}{lengths}", f"if size > {MAX_PROPERTY_VALUE}: raise ValueError"]
+        pieces.add("I", f"(size >> 2) + {_EMPTY + 1}")
+    elif fixed > MAX_PROPERTY_VALUE:
+        return None
+    else:
+        pieces.constant(Struct(">I").pack((fixed >> 2) + _EMPTY + 1))
+    pieces.constant(PROPERTIES_HEADER.struct.pack(_FIRST_BYTE, 0, count)[4:])
+    formats = PROPERTY_HEADER.struct.format[1:]
+    for at, (changing, word) in enumerate(heads):
+        letter = formats[at % len(formats)]
+        if changing:
+            pieces.add(letter, f"{word}{changing}")
+        else:
+            pieces.constant(Struct(">" + letter).pack(word))
+    for part in parts:
+        if isinstance(part, bytes):
+            pieces.constant(part)
+        else:
+            pieces.add(*part)
+    if lengths:
+        pieces.add("", "PADDING[size & 3]")
+    else:
+        pieces.constant(PADDING[fixed & 3])
+    pieces.add("", "payload")
+    source = "\n    ".join(["def encode(p, payload):", *lines, f"return {pieces.expression()}"])
+    namespace: dict[str, Any] = {"PADDING": PADDING, "KEYS": tuple(keys), **pieces.names}
+    namespace.update({f"K{i}": key for i, key in enumerate(keys)})
     exec(compile(source, "<message properties>", "exec"), namespace)
     encoder: Encoder = namespace["encode"]
     return encoder
 
 
-#: Takes an area, which more bytes may follow, and returns all its values by name. None, UnicodeDecodeError or
-#: ``struct.error`` for one that it cannot read.
-Reader = Callable[[bytes], "dict[str, Any] | None"]
+#: An area's length; all values by name; these again if they alone tell their types (none is CHAR or BINARY).
+_Read = tuple[int, dict[str, Any], "dict[str, Any] | None"]
+#: Takes application data that begins with an area, and reads it. None, IndexError, UnicodeDecodeError or
+#: ``struct.error`` for an area that it cannot read.
+Reader = Callable[[bytes], "_Read | None"]
 
 # How values are unpacked, and what makes a property's value of that, by the number of their type.
 _UNPACKED = {PropertyType.SHORT: "h", PropertyType.INT32: "i", PropertyType.INT64: "q"}
+_OPEN = (PropertyType.STRING, PropertyType.BINARY)
+_AMBIGUOUS = (PropertyType.CHAR, PropertyType.BINARY)
 _MADE = {PropertyType.BOOL: " == b'\\1'", PropertyType.STRING: ".decode()"}
 # All values are read at once only where that costs little: few, short ones.
 _READ_PROPERTIES = 8
 _READ_BYTES = 512
-# The source of a reader depends on the types alone: it is compiled once for each sequence of them.
-_reader_makers: dict[tuple[int, ...], Callable[..., Reader]] = {}
+# The source of a reader depends on the types, and on whether the last value is of any length: it is compiled
+# once for each sequence of them.
+_reader_makers: dict[tuple[tuple[int, ...], bool], Callable[..., Reader]] = {}
 _READER_MAKERS = 512
+
+
+def headers_of(area: bytes, start: int = _KEY_AT) -> bytes:
+    """Return the bytes of all headers, from behind the area's length on, or with that: ``start=0``."""
+    return area[start : _HEADERS_AT + area[_COUNT_AT] * _HEADER] if len(area) > _COUNT_AT else b""
 
 
 class Layout(NamedTuple):
@@ -148,15 +221,18 @@ class Layout(NamedTuple):
     exact: bool
 
 
+def _nothing(_: bytes) -> None:
+    return None
+
+
 class Layouts:
     """The layouts of one encoding by their headers' bytes.
 
     Attributes:
-        readers: for areas with few and short values, what reads them all at once, and the area's length; by
-            all their headers, that with the length included.
+        usual: reads areas with the headers and the length that are usual at present.
     """
 
-    __slots__ = ("_known", "_new", "readers")
+    __slots__ = ("_columns", "_exact", "_known", "_new", "_readers", "_unusual", "usual")
 
     # So a peer that never repeats a schema fills some megabytes at most.
     _MAX = 1024
@@ -166,7 +242,13 @@ class Layouts:
     def __init__(self, *, new: bool) -> None:
         self._known: dict[bytes, Layout] = {}
         self._new = new
-        self.readers: dict[bytes, tuple[Reader, int]] = {}
+        # What reads all values of an area at once, and one of many areas, where they are few and short.
+        self._readers: dict[bytes, Reader] = {}
+        self._columns: dict[bytes, _Columns] = {}
+        # Those for areas of one length, which are the quickest; and the last area that was not as usual.
+        self._exact: dict[tuple[bytes, int], Reader | None] = {}
+        self._unusual: tuple[bytes, int] = b"", 0
+        self.usual: Reader = _nothing
 
     def find(self, area: bytes, end: int) -> dict[str, tuple[int, int, int]] | None:
         """Return the index of an area whose headers and names are known.
@@ -175,7 +257,7 @@ class Layouts:
             area: the area; its headers have the sizes declared.
             end: its length without padding.
         """
-        layout = self._known.get(_key(area))
+        layout = self._known.get(headers_of(area))
         if layout is None:
             return None
         entries, names, minimum, exact = layout
@@ -186,22 +268,68 @@ class Layouts:
                 return None
         return entries
 
-    def read(self, area: bytes, end: int, index: dict[str, tuple[int, int, int]]) -> None:
-        """Keep what reads areas with the same headers as a legal one, if that is worth it.
+    def read(self, data: bytes) -> _Read | None:
+        """Read an area that is not as usual; None if it cannot be read at once.
 
-        There are as many as there are lengths of the values: when there are too many, no more are made, and
-        the other areas are read by their index.
+        The second of two that are alike in headers and length makes these the usual ones.
         """
-        if len(index) > _READ_PROPERTIES or end > _READ_BYTES or len(self.readers) >= self._MAX:
+        key = headers_of(data)
+        reader = self._readers.get(key)
+        if reader is None:
+            return None
+        try:
+            found = reader(data)
+        except (IndexError, UnicodeDecodeError, error):
+            return None
+        if found is not None:
+            unusual = key, found[0] - data[found[0] - 1]
+            if unusual == self._unusual:
+                exact = self._exact.get(unusual)
+                if exact is None and len(self._exact) < self._MAX:
+                    exact = self._exact[unusual] = self._columns[key].shape.ending(unusual[1]).reader()
+                self.usual = exact or reader
+            self._unusual = unusual
+        return found
+
+    def column(self, data: Sequence[bytes], name: str) -> list[Any] | None:
+        """Read one property of areas that all have the same headers, their length included.
+
+        Args:
+            data: application data that begins with an area; at least one.
+            name: the property's name.
+
+        Returns:
+            Its values, None where an area does not have it; None if the areas cannot be read this way.
+        """
+        try:
+            columns = self._columns.get(headers_of(data[0]))
+            return columns.read(data, name) if columns is not None else None
+        except (IndexError, UnicodeDecodeError, error):
+            return None
+
+    def prepare(self, area: bytes, end: int, index: dict[str, tuple[int, int, int]]) -> None:
+        """Keep what reads areas with the same headers as a legal one at once, if that is worth it.
+
+        Names of the same lengths have the same headers: the first ones are kept. When there are too many, no
+        more are made, and the other areas are read by their index.
+        """
+        key = headers_of(area)
+        if (
+            len(index) > _READ_PROPERTIES
+            or end > _READ_BYTES
+            or key in self._readers
+            or len(self._readers) >= self._MAX
+        ):
             return
-        reader = _make_reader(area, end, index)
+        shape = _Shape(area, end, index, new=self._new)
+        reader = shape.reader()
         if reader is not None:
-            total = (end >> 2) + 1 << 2
-            self.readers[area[: _HEADERS_AT + len(index) * _HEADER]] = reader, total
+            self._readers[key] = reader
+            self._columns[key] = _Columns(shape)
 
     def learn(self, area: bytes, end: int, index: dict[str, tuple[int, int, int]]) -> None:
         """Keep the positions of names and values in a legal area."""
-        key = _key(area)
+        key = headers_of(area)
         if len(key) > self._MAX_KEY:
             return
         entries = list(index.items())
@@ -215,52 +343,171 @@ class Layouts:
         if len(self._known) >= self._MAX:
             self._known.clear()
         last, (kind, start, _) = entries[-1]
-        open_ended = self._new and kind in (PropertyType.STRING, PropertyType.BINARY)
+        open_ended = self._new and kind in _OPEN
         if open_ended:
             index = {**index, last: (kind, start, 0)}
         self._known[key] = Layout(index, tuple(names), start if open_ended else end, not open_ended)
 
 
-def _key(area: bytes) -> bytes:
-    """Return the bytes of the headers after the area's length; the sizes before it are the standard ones."""
-    return area[_KEY_AT : _HEADERS_AT + area[_COUNT_AT] * _HEADER]
+class _Shape:
+    """Where everything is in areas with the same headers and names, as ``struct`` wants it.
+
+    Attributes:
+        names: the properties' names.
+        kinds: their types.
+        constants: for each property, the bytes that are the same in all areas, in front of its value: the
+            headers and its name, or its name alone.
+        formats: how its value is unpacked; that of a last value of any length is "".
+        start: where such a value starts, 0 if there is none: then the areas are all of one length.
+        last: the padding's last byte then.
+        words: the least and the greatest word that an area begins with.
+    """
+
+    __slots__ = ("constants", "formats", "kinds", "last", "names", "start", "words")
+
+    def __init__(self, area: bytes, end: int, index: dict[str, tuple[int, int, int]], *, new: bool) -> None:
+        self.names = list(index)
+        self.kinds = tuple(kind for kind, _, _ in index.values())
+        self.constants: list[bytes] = []
+        self.formats: list[str] = []
+        self.start, self.last = 0, 4 - end % 4
+        position = _WORD
+        for kind, start, stop in index.values():
+            self.constants.append(area[position:start])
+            position = stop or end
+            self.formats.append(_UNPACKED.get(PropertyType(kind)) or f"{position - start}s")
+            if new and len(self.formats) == len(index) and kind in _OPEN:
+                self.start, self.formats[-1] = start, ""
+        word = _EMPTY + (end >> 2) + 1
+        self.words = word, word
+        if self.start:
+            self.words = _EMPTY + (self.start >> 2) + 1, _EMPTY + _READ_BYTES // 4
+
+    def ending(self, end: int) -> _Shape:
+        """Return that of areas of one length, which is quicker to read; ``end`` is that without padding."""
+        if not self.start:
+            return self
+        shape = copy(self)
+        shape.formats = [*self.formats[:-1], f"{end - self.start}s"]
+        shape.start, shape.last = 0, 4 - end % 4
+        shape.words = (_EMPTY + (end >> 2) + 1,) * 2
+        return shape
+
+    def reader(self) -> Reader | None:
+        """Return what reads all values of an area."""
+        kinds = self.kinds, bool(self.start)
+        maker = _reader_makers.get(kinds)
+        if maker is None:
+            if len(_reader_makers) >= _READER_MAKERS:
+                return None
+            maker = _reader_makers[kinds] = _make_maker(*kinds)
+        items = [f"{len(each)}s{value}" for each, value in zip(self.constants, self.formats, strict=True)]
+        end = "" if self.start else f"{self.last - 1}xB"
+        unpack = Struct(f">I{''.join(items)}{end}").unpack_from
+        return maker(unpack, self.constants, self.names, *self.words, self.start, self.last)
 
 
-def _make_reader(area: bytes, end: int, index: dict[str, tuple[int, int, int]]) -> Reader | None:
-    kinds = tuple(kind for kind, _, _ in index.values())
-    maker = _reader_makers.get(kinds)
-    if maker is None:
-        if len(_reader_makers) >= _READER_MAKERS:
-            return None
-        maker = _reader_makers[kinds] = _make_maker(kinds)
-    position = _HEADERS_AT + len(index) * _HEADER
-    formats, names = [f">{position}x"], []
-    for kind, start, stop in index.values():
-        stop = stop or end
-        names.append(area[position:start])
-        formats.append(f"{start - position}s{_UNPACKED.get(PropertyType(kind)) or f'{stop - start}s'}")
-        position = stop
-    pad = 4 - end % 4
-    formats.append(f"{pad - 1}xB")
-    return maker(Struct("".join(formats)).unpack_from, names, list(index), pad)
-
-
-def _make_maker(kinds: tuple[int, ...]) -> Callable[..., Reader]:
+def _make_maker(kinds: tuple[int, ...], any_length: bool) -> Callable[..., Reader]:
     count = range(len(kinds))
-    made = [f"K{i}: v{i}{_MADE.get(PropertyType(kinds[i]), '')}" for i in count]
-    same = " and ".join([*(f"n{i} == N{i}" for i in count), "last == pad"])
-    source = "\n".join(
-        [
-            "def make(unpack, names, keys, pad):",
-            f"  {''.join(f'N{i}, ' for i in count)} = names",
-            f"  {''.join(f'K{i}, ' for i in count)} = keys",
-            "  def read(area):",
-            f"    {''.join(f'n{i}, v{i}, ' for i in count)} last = unpack(area)",
-            f"    if {same}: return {{{', '.join(made)}}}",
-            "  return read",
+    fixed = [i for i in count if not any_length or i != count[-1]]
+    values = [f"v{i}" for i in fixed] + (["area[start:stop]"] if any_length else [])
+    made = [f"K{i}: {values[i]}{_MADE.get(PropertyType(kinds[i]), '')}" for i in count]
+    unpacked = "".join(f"c{i}, v{i}, " if i in fixed else f"c{i}, " for i in count)
+    same = " and ".join(f"c{i} == C{i}" for i in count)
+    again = "None" if any(kind in _AMBIGUOUS for kind in kinds) else "values"
+    returned = [f"values = {{{', '.join(made)}}}", f"return length, values, {again}"]
+    lines = [
+        "def make(unpack, constants, keys, least, most, start, last):",
+        f"  {''.join(f'C{i}, ' for i in count)} = constants",
+        f"  {''.join(f'K{i}, ' for i in count)} = keys",
+        f"  length = (least << 2) - {_EMPTY << 2}",
+        "  def read(area):",
+    ]
+    if any_length:
+        lines += [
+            f"    word, {unpacked} = unpack(area)",
+            f"    if {same} and least <= word <= most:",
+            f"      length = (word << 2) - {_EMPTY << 2}",
+            "      stop = length - area[length - 1]",
+            "      if length - 5 < stop < length and stop >= start:",
+            *(f"        {line}" for line in returned),
         ]
-    )
+    else:
+        lines += [
+            f"    word, {unpacked} pad = unpack(area)",
+            f"    if {same} and word == least and pad == last:",
+            *(f"      {line}" for line in returned),
+        ]
     namespace: dict[str, Any] = {}
-    exec(compile(source, "<message properties>", "exec"), namespace)
+    exec(compile("\n".join([*lines, "  return read"]), "<message properties>", "exec"), namespace)
     maker: Callable[..., Reader] = namespace["make"]
     return maker
+
+
+class _Columns:
+    """Reads one property of many areas: a few passes over all of them, each of them in C.
+
+    Attributes:
+        shape: what all the areas have to be like.
+    """
+
+    __slots__ = ("_first", "_names", "_starts", "shape")
+
+    def __init__(self, shape: _Shape) -> None:
+        self.shape = shape
+        # All headers, and the first name.
+        self._first = itemgetter(slice(_WORD + len(shape.constants[0])))
+        # The other names, and where the values start.
+        self._names: list[tuple[bytes, Callable[[bytes], bytes]]] = []
+        self._starts: list[int] = []
+        at = _WORD
+        for constant, value in zip(shape.constants, shape.formats, strict=True):
+            if self._starts:
+                self._names.append((constant, itemgetter(slice(at, at + len(constant)))))
+            at += len(constant)
+            self._starts.append(at)
+            at += calcsize(f">{value}")
+
+    def read(self, data: Sequence[bytes], name: str) -> list[Any] | None:
+        """Return the values of a property; None unless all areas have this shape, and one length in words.
+
+        Raises:
+            IndexError, UnicodeDecodeError: not all of them can be read.
+        """
+        shape, count = self.shape, len(data)
+        first = self._first(data[0])
+        if first[_WORD:] != shape.constants[0] or list(map(self._first, data)).count(first) != count:
+            return None
+        size = len(name.encode("utf-8", "surrogateescape"))
+        for constant, raw in self._names:
+            # One of another length cannot be the name that is wanted.
+            if len(constant) == size and list(map(raw, data)).count(constant) != count:
+                return None
+        word = int.from_bytes(first[:_WORD], "big")
+        length = word - _EMPTY << 2
+        if not shape.words[0] <= word <= shape.words[1]:
+            return None
+        pads = list(map(itemgetter(length - 1), data))
+        padded = pads.count(pads[0]) == count
+        if not shape.start:
+            if not padded or pads[0] != shape.last:
+                return None
+        elif not 1 <= min(pads) <= max(pads) <= min(4, length - shape.start):
+            return None
+        try:
+            wanted = shape.names.index(name)
+        except ValueError:
+            return [None] * count
+        start, kind, number = self._starts[wanted], shape.kinds[wanted], shape.formats[wanted]
+        stop = start + calcsize(f">{number}") if number else length - pads[0]
+        if number or padded:
+            values = list(map(itemgetter(slice(start, stop)), data))
+        else:
+            values = [each[start : length - pad] for each, pad in zip(data, pads, strict=True)]
+        if kind == PropertyType.STRING:
+            return list(map(bytes.decode, values))
+        if kind == PropertyType.BOOL:
+            return [value == b"\1" for value in values]
+        if kind in _UNPACKED:
+            return list(unpack(f">{count}{number}", b"".join(values)))
+        return values

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
+from struct import Struct
 from typing import Final, NamedTuple
 
 from bmq.errors import ProtocolError
 from bmq.wire.codec import PUT_HEADER
-from bmq.wire.constants import Compression, PutFlags
+from bmq.wire.constants import Compression, EventType, PutFlags
 from bmq.wire.crc import crc32c
+from bmq.wire.event import HEADER_SIZE, pack_event_header
 from bmq.wire.padding import PADDING
 from bmq.wire.shape import read_shape, wrong_data, wrong_length
 
@@ -25,6 +27,7 @@ __all__ = [
     "decode_put_runs",
     "decode_puts",
     "encode_put",
+    "encode_put_event",
     "encode_puts",
 ]
 
@@ -37,6 +40,9 @@ LARGE = 8192
 _HEADER_WORDS = PUT_HEADER.size // 4
 # The words of a header as they travel, and where the fields in them are: no options, nothing reserved.
 _pack = PUT_HEADER.struct.pack
+# The header of an event begins with its length; the rest is the same for all PUT events.
+_PUT_EVENT = pack_event_header(HEADER_SIZE, EventType.PUT)[4:]
+_pack_event = Struct(f">I{len(_PUT_EVENT)}s{PUT_HEADER.struct.format[1:]}").pack
 _FLAGS_SHIFT = PUT_HEADER.fields["flags"].shift
 _CAT_SHIFT = PUT_HEADER.fields["compressionAlgorithmType"].shift
 # The words around the whole words of data: the header, and the word that ends with the padding.
@@ -117,6 +123,25 @@ def encode_put(
     """
     pieces, _, _ = encode_puts(queue_id, ((guid, data, flags, schema_id, compression),))
     return b"".join(pieces)
+
+
+def encode_put_event(queue_id: int, message: Outgoing) -> bytes:
+    """Return a PUT event of one message."""
+    guid, data, flags, schema_id, compression = message
+    size = len(data)
+    words = (size >> 2) + _WORDS_AROUND
+    header = _pack_event(
+        HEADER_SIZE + words * 4,
+        _PUT_EVENT,
+        flags << _FLAGS_SHIFT | words,
+        compression << _CAT_SHIFT | _HEADER_WORDS,
+        queue_id,
+        guid,
+        crc32c(data),
+        schema_id,
+        0,
+    )
+    return b"".join((header, data, PADDING[size & 3]))
 
 
 def encode_puts(

@@ -21,11 +21,15 @@ class Clock(Protocol):
 
 
 class LoopClock:
-    """The clock of the running event loop."""
+    """The clock of the running event loop.
 
-    def time(self) -> float:
-        """Return the loop's time in seconds."""
-        return asyncio.get_running_loop().time()
+    Attributes:
+        time: returns the loop's time in seconds.
+    """
+
+    def __init__(self) -> None:
+        # The loop's own method: it is asked for every message.
+        self.time = asyncio.get_running_loop().time
 
     async def sleep(self, seconds: float) -> None:
         """Sleep for this many seconds; cancelling it ends it at once."""

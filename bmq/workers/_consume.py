@@ -25,7 +25,7 @@ from bmq.subscriptions import Selector
 from bmq.wire.uri import QueueUri
 from bmq.workers._clock import Clock, LoopClock
 from bmq.workers._failure import DeadLetter, Failure, GiveUp
-from bmq.workers._handlers import Handler, Invoker, is_async, name_of
+from bmq.workers._handlers import Alarm, Handler, Invoker, is_async, name_of, too_late
 from bmq.workers._lanes import Lanes
 from bmq.workers._later import Later, attempts_so_far, check_durable, is_durable
 from bmq.workers._left import Left
@@ -462,37 +462,95 @@ class Workers:
     async def _work(self) -> None:
         task = asyncio.current_task()
         assert task is not None
-        held = self._held
+        invoke = self._invoke
+        alarm = Alarm(task, invoke.timeout) if invoke.timeout is not None else None
+        # Most often there is nothing between a message and its handler: then nothing is put there, as each
+        # coroutine on the way costs as much as taking the message.
+        straight = self._around is None and self._later is None and self._ack is AckPolicy.ON_SUCCESS
+        try:
+            await self._take(task, invoke.direct if straight else None, alarm)
+        finally:
+            if alarm is not None:
+                alarm.close()
+
+    async def _take(
+        self,
+        task: asyncio.Task[None],
+        handler: Callable[[Any], Awaitable[object]] | None,
+        alarm: Alarm | None,
+    ) -> None:
+        """Take messages and handle them one after another, with this handler if one is given."""
+        held, progress, now = self._held, self.progress, self._clock.time
         async for message in self._consumer:
             if message.redelivered:
                 if any(message.guid == other.guid for other in held.values()):
                     continue  # delivered again after a reconnect; the worker that has it will confirm it
                 self._left.forget(message)
-            await self._paced(message)
+            if self._pace is not None:
+                await self._paced(message)
             held[task] = message
-            self.progress.handling += 1
+            progress.handling += 1
+            began = now()
             try:
-                await self._handle(message, task)
+                if handler is None:
+                    await self._handle(message, task, began)
+                else:
+                    error: BaseException | None = None
+                    if alarm is not None:
+                        alarm.begin()
+                    try:
+                        await handler(message)
+                    except (Exception, asyncio.CancelledError) as raised:
+                        error = raised
+                    if alarm is not None and alarm.end():
+                        error = self._too_late(error)
+                    if task.cancelling() and (error is None or isinstance(error, asyncio.CancelledError)):
+                        raise error or asyncio.CancelledError  # the handler may have suppressed it
+                    if error is None:
+                        progress.handled += 1
+                        progress.failed_last = False
+                        message.confirm()
+                    else:
+                        await self._handle(message, task, began, error)
+                        error = None  # it refers to this frame
             finally:
                 del held[task]
-                self.progress.handling -= 1
+                progress.handling -= 1
             if self._stopping:
                 return
 
-    async def _handle(self, message: Message, task: asyncio.Task[None]) -> None:
-        work = self._new(message, self._clock.time())
+    def _too_late(self, error: BaseException | None) -> BaseException:
+        """What an attempt ended with that was cancelled because it took too long."""
+        assert self._invoke.timeout is not None
+        if error is None or isinstance(error, asyncio.CancelledError):
+            return too_late(self._invoke.timeout)
+        return error
+
+    async def _handle(
+        self, message: Message, task: asyncio.Task[None], began: float, error: BaseException | None = None
+    ) -> None:
+        """Make attempts until a message is done with; ``error`` is that of a first one which was made."""
+        work = self._new(message, began)
         try:
-            while (delay := await self._try(work, task)) is not None:
+            delay = await self._try(work, task, error)
+            while delay is not None:
                 await self._rest(delay)
+                delay = await self._try(work, task)
         finally:
             self._not_failing(work)
 
-    async def _try(self, work: Work, task: asyncio.Task[None]) -> float | None:
-        """Make one attempt; return the seconds until the next one, None when the message is done with."""
+    async def _try(
+        self, work: Work, task: asyncio.Task[None], error: BaseException | None = None
+    ) -> float | None:
+        """Make one attempt, unless its error is given.
+
+        Returns:
+            The seconds until the next one, None when the message is done with.
+        """
         message, progress = work.message, self.progress
         if self._ack is AckPolicy.ON_RECEIPT:
             message.confirm()
-        error = work.error or await self._attempt(message, work.attempt, task)
+        error = error or work.error or await self._attempt(message, work.attempt, task)
         if error is None:
             progress.handled += 1
             progress.failed_last = False

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -108,6 +109,53 @@ class TestPostMany:
         report = await queue.post_many(items())
         assert report.acknowledged == 500
         assert await payloads(queue, 500) == [b"%d" % number for number in range(500)]
+
+    async def test_items_of_all_kinds_stay_in_order(self, queue: bmq.Queue) -> None:
+        def item(number: int) -> bytes | PutMessage:
+            data = b"%d" % number
+            guid = number.to_bytes(16, "big").hex().upper() if number % 11 == 3 else None
+            packed = bmq.Compression.ZLIB if number % 13 == 5 else None
+            shapes: list[dict[str, Any]] = [
+                {"n": number},
+                {"s": "x" * (number % 9), "n": number},
+                {"n": True},
+            ]
+            if number % 5 < 3:
+                return PutMessage(data, shapes[number % 5], guid=guid, compression=packed)
+            return PutMessage(data, guid=guid, tags=["odd"]) if number % 2 else data
+
+        items = [item(number) for number in range(800)]
+        report = await queue.post_many(items)
+        assert (report.acknowledged, report.bytes) == (800, sum(len(b"%d" % n) for n in range(800)))
+        for number, (item_, message) in enumerate(zip(items, await take(queue, 800), strict=True)):
+            assert message.data == b"%d" % number
+            expected = item_ if isinstance(item_, PutMessage) else PutMessage(item_)
+            assert message.tags == frozenset(expected.tags)
+            assert {k: v for k, v in message.properties.items() if k != "t.odd"} == (
+                expected.properties or {}
+            )
+            assert expected.guid in (None, message.guid)
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            PutMessage(b"x", {"n": 2**63}),
+            PutMessage(b"x", {"n": 1.5}),  # type: ignore[dict-item]
+            PutMessage(b""),
+            PutMessage(bytes(33 * MIB), {"n": bytes(33 * MIB)}),
+            "text",
+        ],
+    )
+    async def test_what_comes_before_an_item_that_is_not_legal_is_posted(
+        self, queue: bmq.Queue, wrong: Any
+    ) -> None:
+        good = [PutMessage(b"%d" % number, {"n": number}) for number in range(5)]
+        for _ in range(2):  # the second time the schema is known
+            with pytest.raises(bmq.UsageError):
+                await queue.post_many([*good, wrong, b"never"])
+            assert await payloads(queue, 5) == [b"0", b"1", b"2", b"3", b"4"]
+        await queue.flush(timeout=TIMEOUT)
+        assert queue.stats().posted == 10
 
     async def test_more_than_the_window_waits_instead_of_failing(
         self, bmq_connect: Connect, bmq_queue_uri: str
@@ -249,6 +297,32 @@ async def test_batches(queue: bmq.Queue, bmq_connect: Connect, bmq_queue_uri: st
     assert received == [b"%d" % number for number in range(100)]
     await queue.close()
     assert await left_in(bmq_connect, bmq_queue_uri) == []
+
+
+async def test_a_property_of_a_batch(queue: bmq.Queue) -> None:
+    def properties(number: int) -> dict[str, Any] | None:
+        if number % 10 == 9:
+            return None
+        if number % 10 == 8:
+            return {"kind": bmq.Typed(bmq.PropertyType.SHORT, number)}
+        return {"id": number, "kind": "k" * (number % 6), "express": number % 2 == 0}
+
+    await queue.post_many(
+        bmq.PutMessage(
+            b"payload" * 1000,
+            properties(number),
+            compression=bmq.Compression.ZLIB if number % 7 == 0 else None,
+        )
+        for number in range(100)
+    )
+    received = 0
+    while received < 100:
+        async with await queue.receive_many(timeout=TIMEOUT) as batch:
+            for name in ("id", "kind", "express", "missing"):
+                assert batch.column(name) == [message.properties.get(name) for message in batch]
+            numbers = range(received, received + len(batch))
+            assert batch.column("id") == [None if number % 10 > 7 else number for number in numbers]
+            received += len(batch)
 
 
 async def test_a_producer_without_reader_and_a_reader_in_another_session(

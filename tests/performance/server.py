@@ -7,9 +7,11 @@ import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import bmq
 from bmq.wire.ack import encode_acks
 from bmq.wire.confirm import ConfirmMessage
 from bmq.wire.put import DecodedPut
@@ -17,20 +19,25 @@ from tests.fakes.broker import Connection, Peer, ScriptedBroker
 
 
 class Counter:
-    """Counts the calls of Python and C functions in this thread."""
+    """Counts the calls of Python and C functions in this thread.
 
-    def __init__(self) -> None:
+    Args:
+        own: count only functions of this project, and what these call.
+    """
+
+    def __init__(self, *, own: bool = False) -> None:
         self.calls = 0
+        self._prefix = str(Path(bmq.__file__).parent) if own else ""
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        if event in ("call", "c_call"):
+        if event in ("call", "c_call") and frame.f_code.co_filename.startswith(self._prefix):
             self.calls += 1
 
 
 @contextmanager
-def counted() -> Iterator[Counter]:
+def counted(*, own: bool = False) -> Iterator[Counter]:
     """Count calls inside the block, but not those the server makes, nor the finalizers of earlier garbage."""
-    counter = Counter()
+    counter = Counter(own=own)
     gc.collect()
     gc.disable()
     sys.setprofile(counter)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bmq.errors import InvalidExpression
 from bmq.subscriptions import EvaluationFailure, Expression, lookup, parse, plan, unparse
-from bmq.subscriptions._evaluator import compile_tree
+from bmq.subscriptions._evaluator import compile_chain, compile_tree
 from bmq.subscriptions._rewrite import is_total, simplest
 from bmq.subscriptions._syntax import (
     MAX_OPERATORS,
@@ -44,6 +44,12 @@ def test_the_compiled_function_agrees_with_the_reference(node: Node, message: di
     # KeyError is as good as None for "missing".
     result = compile_tree(node)(message.__getitem__)
     assert (result.kind.name if isinstance(result, EvaluationFailure) else result) == expected
+
+
+@given(st.lists(st.one_of(st.none(), trees, conditions), max_size=5), messages)
+def test_a_chain_finds_the_first_that_matches(nodes: list[Node | None], message: dict[str, Any]) -> None:
+    places = [i for i, node in enumerate(nodes) if node is None or outcome(node, message) is True]
+    assert compile_chain(nodes)(lookup(message)) == (places[0] if places else -1)
 
 
 @given(st.one_of(trees, conditions), messages)

@@ -27,7 +27,7 @@ from bmq.subscriptions import (
     with_pulsar_tags,
 )
 from bmq.wire.constants import PropertyType
-from bmq.wire.properties import Properties, Typed, encode_properties
+from bmq.wire.properties import Properties, Typed, encode_properties, first_properties
 from tests.transcripts import probes
 
 
@@ -100,6 +100,27 @@ class TestEncoding:
         assert tags_of(None) == frozenset()
         area = encode_properties({"t.a": True, "t.d": Typed(PropertyType.CHAR, b"x"), "t.e": b""}, new=True)
         assert tags_of(Properties(area)) == {"a", "d"}
+
+    @pytest.mark.parametrize("count", [0, 20], ids=["few", "many"])
+    @given(
+        tags=st.sets(st.sampled_from(["a", "b", "ä", "紧急", "x y"])),
+        any_of=st.sets(st.sampled_from(["a", "ä", "z", "d"])),
+        all_of=st.sets(st.sampled_from(["b", "紧急", "d"])),
+    )
+    def test_a_filter_takes_a_message_that_came_as_one_that_goes(
+        self, count: int, tags: set[str], any_of: set[str], all_of: set[str]
+    ) -> None:
+        message = properties_of(tags) | {f"other{number}": number for number in range(count)} | {"t.d": b""}
+        area = encode_properties(message, new=True)
+        wanted = TagFilter(any_of=any_of, all_of=all_of)
+        for _ in range(3):
+            assert wanted.matches(first_properties(area, True)) is wanted.matches(message)
+
+    def test_of_a_message_that_cannot_be_read_there_are_none(self) -> None:
+        area = encode_properties(tag_properties({"a"}), new=True)
+        broken = first_properties(area[:6] + b"\xff" + area[7:], True)
+        assert not TagFilter(any_of=["a"]).matches(broken)
+        assert TagFilter().matches(broken)
 
     def test_misuse(self) -> None:
         with pytest.raises(

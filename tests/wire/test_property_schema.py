@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from bmq.errors import InvalidProperty, ProtocolError
 from bmq.wire import properties as module
 from bmq.wire.constants import PropertyType
-from bmq.wire.properties import Properties, Typed, encode_properties
+from bmq.wire.properties import (
+    Properties,
+    SchemaIds,
+    Typed,
+    encode_properties,
+    first_properties,
+    property_column,
+    split_properties,
+)
 from bmq.wire.property_schema import Layouts, make_encoder
 from tests.hostile import attempt
 
@@ -35,6 +43,11 @@ def forgotten() -> Iterator[None]:
 
 def read(area: bytes, new: bool) -> tuple[Any, ProtocolError | None]:
     return attempt(lambda: list(Properties(area, new=new).typed().items()))
+
+
+def read_first(data: bytes, new: bool) -> tuple[Any, ProtocolError | None]:
+    """The same of application data, as consumers read it."""
+    return attempt(lambda: list(first_properties(data, new).typed().items()))
 
 
 def read_cold(area: bytes, new: bool) -> tuple[Any, ProtocolError | None]:
@@ -79,7 +92,7 @@ def test_generated_encoders_need_no_help(message: dict[str, Any], new: bool) -> 
     encoder = make_encoder(list(message), [n.encode() for n in message], types, new=new)
     assert encoder is not None
     with forgotten():
-        assert encoder(message) == encode_properties(message, new=new), "the first time"
+        assert encoder(message, b"") == encode_properties(message, new=new), "the first time"
 
 
 @pytest.mark.parametrize("kind", [float, bytearray, memoryview, Typed, PropertyType, type(None)])
@@ -170,6 +183,112 @@ def test_a_known_schema_changes_no_answer(
         assert read(area, new)[0], "remembered from here on"
         for one in (*damaged, *damaged):
             assert same(read(one, new), read_cold(one, new))
+
+
+@ENCODINGS
+@given(message=mappings, changes=st.lists(edits, max_size=3), end=ends)
+def test_values_that_are_read_at_once_are_those_that_are_read_one_by_one(
+    message: dict[str, Any], changes: list[list[tuple[int, int]]], end: bytes, new: bool
+) -> None:
+    area = encode_properties(message, new=new)
+    damaged = [area + end, area[:-1], area + bytes(30)]
+    for change in changes:
+        other = bytearray(area)
+        for at, value in change:
+            other[at % len(other)] = value
+        damaged += [bytes(other) + b"payload", bytes(other)]
+    with forgotten():
+        for _ in range(4):  # headers are learned, then what is usual
+            properties, length = split_properties(area + b"payload", new)
+            assert dict(properties) == message
+            assert length == len(area)
+        for one in (*damaged, *damaged):
+            assert same(read_first(one, new), read_cold(one, new))
+
+
+@ENCODINGS
+@given(
+    messages=st.lists(st.sampled_from(["", "a", "bc", "def", "ghij", "klmno", "pqrstuvwx", "ä"]), max_size=9)
+)
+def test_texts_of_all_lengths_are_read_at_once(messages: list[str], new: bool) -> None:
+    data = [encode_properties({"id": 1, "text": text}, new=new) + b"payload" for text in messages]
+    with forgotten():
+        for _ in range(3):
+            for each, text in zip(data, messages, strict=True):
+                properties, length = split_properties(each, new)
+                assert properties == {"id": 1, "text": text}
+                assert each[length:] == b"payload"
+
+
+# Columns
+
+
+def column_cold(data: list[bytes], new: bool, name: str) -> tuple[Any, ProtocolError | None]:
+    with forgotten():
+        return attempt(lambda: [Properties(each, new).get(name) for each in data])
+
+
+@ENCODINGS
+@given(
+    messages=st.lists(mappings, min_size=1, max_size=3),
+    change=st.one_of(st.just([]), edits),
+    name=names,
+    data=st.data(),
+)
+def test_a_column_is_what_each_message_says(
+    messages: list[dict[str, Any]], change: list[tuple[int, int]], name: str, data: st.DataObject, new: bool
+) -> None:
+    area = bytearray(encode_properties(messages[0], new=new))
+    areas = [encode_properties(m, new=new) + b"payload" for m in messages]
+    for at, value in change:
+        area[at % len(area)] = value
+    areas.append(bytes(area))
+    drawn = data.draw(st.lists(st.sampled_from(areas), max_size=12))
+    name = data.draw(st.sampled_from([name, *messages[0]]))
+    with forgotten():
+        for _ in range(3):
+            values, error = attempt(lambda: property_column(drawn, new, name))
+            expected = column_cold(drawn, new, name)
+            assert (error is None) == (expected[1] is None)
+            if error is None:
+                assert values == expected[0]
+                assert [type(value) for value in values] == [type(value) for value in expected[0]]
+
+
+@ENCODINGS
+@pytest.mark.parametrize("size", [0, 3, 5, 7, 8, 9, 20, 30, 44, 45, 46, 50, 52, 55])
+def test_a_column_of_messages_that_are_cut_short(size: int, new: bool) -> None:
+    area = encode_properties({"CustomerId": 1, "OrderType": "EXPRESS"}, new=new)
+    for name in ("CustomerId", "OrderType", "else"):
+        assert property_column([area] * 3, new, name) == [Properties(area, new).get(name)] * 3
+        with pytest.raises(ProtocolError):
+            property_column([area, area[:size], area], new, name)
+
+
+@ENCODINGS
+def test_a_column_of_many_messages(new: bool) -> None:
+    orders = [
+        {"id": number, "paid": number % 3 == 0, "kind": "x" * (number % 13), "raw": b"y" * (number % 5)}
+        for number in range(500)
+    ]
+    data = [encode_properties(order, new=new) + b"payload" for order in orders]
+    for name in (*orders[0], "missing"):
+        assert property_column(data, new, name) == [order.get(name) for order in orders]
+
+
+# Posting
+
+
+@given(messages=st.lists(mappings, min_size=1, max_size=5), payload=st.binary(max_size=9))
+def test_areas_with_a_payload_are_areas_and_the_payload(
+    messages: list[dict[str, Any]], payload: bytes
+) -> None:
+    ids = SchemaIds()
+    for _ in range(3):
+        for message in messages:
+            data, schema_id = ids.encode(message, payload)
+            assert data == encode_properties(message, new=True) + payload
+            assert schema_id >> 1 == ids.number(message) >> 1
 
 
 @ENCODINGS

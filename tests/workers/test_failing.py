@@ -56,6 +56,55 @@ async def test_a_handler_that_ignores_its_deadline_has_failed_all_the_same(
     assert await seen_by(other_session, stage.queue.uri) == [b"x"]
 
 
+async def test_what_a_handler_raises_instead_of_ending_in_time_is_what_it_failed_with(stage: Stage) -> None:
+    failures: asyncio.Queue[Failure] = asyncio.Queue()
+
+    async def handle(message: bmq.Message) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise KeyError("cleaning up")
+
+    await post(stage.queue, b"x")
+    async with consuming(stage.queue, handle, timeout=0.02, on_error=failures.put_nowait):
+        assert isinstance((await failures.get()).error, KeyError)
+
+
+async def test_each_message_has_the_whole_time(stage: Stage) -> None:
+    """One after another they take longer than one may."""
+    failures: asyncio.Queue[Failure] = asyncio.Queue()
+
+    async def handle(message: bmq.Message) -> None:
+        await asyncio.sleep(0.05)
+        await stage.handle(message)
+
+    await post(stage.queue, *numbered(8))
+    async with consuming(stage.queue, handle, timeout=0.3, on_error=failures.put_nowait):
+        assert await stage.next(8) == [b"%d" % number for number in range(8)]
+        assert failures.empty()
+
+
+async def test_a_worker_that_is_cancelled_while_it_is_too_late_ends(stage: Stage) -> None:
+    began = asyncio.Event()
+    late = asyncio.Event()
+
+    async def handle(message: bmq.Message) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            late.set()
+            await asyncio.Event().wait()
+
+    await post(stage.queue, b"x")
+    task = asyncio.create_task(bmq.consume(stage.queue, handle, timeout=0.02, grace=0))
+    await began.wait()
+    await late.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 async def test_a_timeout_of_the_handlers_own_is_passed_on_as_it_is(stage: Stage) -> None:
     failures: asyncio.Queue[Failure] = asyncio.Queue()
 

@@ -121,6 +121,7 @@ class SessionInput(Enum):
 
 _S, _I = SessionState, SessionInput
 _OPEN = QueueState.OPEN
+_ACK = int(EventType.ACK)
 
 
 class ClientCore(Machine):
@@ -305,22 +306,32 @@ class ClientCore(Machine):
         self._stopping.append(Operation(token, deadline))
         self.fire(_I.STOP, now)
 
-    def receive(self, data: bytes, now: float) -> None:
-        """Take bytes from the broker. Never raises: a violation is reported with ``CloseChannel``."""
+    def receive(self, data: bytes, now: float) -> bool:
+        """Take bytes from the broker. Never raises: a violation is reported with ``CloseChannel``.
+
+        Returns:
+            Whether nothing came but acknowledgements: then there is nothing to send because of them, and no
+            deadline is nearer than before.
+        """
         if self._broken:
-            return
+            return False
         if self._heartbeat is not None:
             # Any bytes count, not only whole events: one of 64 MiB can take longer than a few heartbeats.
             self._heartbeat.received()
         events, error = self._framer.feed(data)
+        only_acks = error is None
         try:
             for event in events:
+                if event.type != _ACK:
+                    only_acks = False
                 self._dispatch(event, now)
         except Error as failure:
+            only_acks = False
             self._fail_channel(failure)
         if error is not None:
             done = self._handshake.state is HandshakeState.DONE
             self._fail_channel(error if done else not_a_broker(error))
+        return only_acks
 
     def tick(self, now: float) -> None:
         """Do what is due at ``now``."""
@@ -490,10 +501,9 @@ class ClientCore(Machine):
             self._pushed(event, now)
         elif kind == EventType.ACK:
             outcomes = self.posts.acked(event, now)
-            if self.posts.accepted:
-                self._emit(Acked(outcomes, self.posts.take_accepted()))
-            else:
-                self._report(outcomes)
+            accepted = self.posts.take_accepted() if self.posts.accepted else []
+            if outcomes or accepted:
+                self._events.append(Acked(outcomes, accepted))
         elif kind == EventType.CONTROL:
             self._answered(event, now)
         elif kind == EventType.AUTHENTICATION:

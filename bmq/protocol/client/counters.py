@@ -79,11 +79,15 @@ class PostCounts:
 
     def answered(self, count: int, size: int, seconds: float) -> None:
         """The broker has answered posts that were made at the same time."""
-        self.settled += count
-        self.settled_bytes += size
-        self.durations.add(seconds, count)
-        if self.whole is not None:
-            self.whole.answered(count, size, seconds)
+        bucket = bisect_left(BOUNDS, seconds)
+        each: PostCounts | None = self
+        while each is not None:
+            each.settled += count
+            each.settled_bytes += size
+            durations = each.durations
+            durations.buckets[bucket] += count
+            durations.seconds += seconds * count
+            each = each.whole
 
     def given_up(self, count: int, size: int, status: AckStatus) -> None:
         """Posts ended here, without an answer."""

@@ -198,9 +198,10 @@ class Disconnected(SessionEvent):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
 class Signal:
     """The base of what only the I/O layer sees."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +220,7 @@ Outcome = tuple[Any, int, bytes, AckStatus, Any]
 Accepted = tuple[Any, int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for each event that comes, and that would take longer
 class Acked(Signal):
     """Posts got their outcome: one by one, and as numbers of accepted ones."""
 
@@ -227,7 +228,7 @@ class Acked(Signal):
     accepted: list[Accepted] = field(default_factory=list["Accepted"])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pushed(Signal):
     """Messages arrived: (queue, subscription, its messages in order) each.
 

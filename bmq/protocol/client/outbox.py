@@ -8,7 +8,7 @@ from math import inf
 from bmq.wire.confirm import CONFIRM_SIZE, MAX_CONFIRMS, pack_confirms, split_confirms
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header
-from bmq.wire.put import Outgoing, encode_puts
+from bmq.wire.put import LARGE, Outgoing, encode_put_event, encode_puts
 
 __all__ = ["Outbox"]
 
@@ -80,8 +80,14 @@ class Outbox:
 
         An event of large messages comes in pieces, so that they are not copied.
         """
+        runs, waiting = self._runs, self._events
+        if len(runs) == 1 and not (waiting or self._confirms):
+            queue_id, messages = runs[0]
+            if len(messages) == 1 and len(messages[0][1]) < LARGE:
+                # One post: whoever waits for its outcome waits for this, too.
+                runs.clear()
+                return [encode_put_event(queue_id, messages[0])]
         self._close()
-        waiting = self._events
         taken: list[bytes] = []
         size = 0
         while waiting and size < limit:

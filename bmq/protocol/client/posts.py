@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
+from itertools import count, repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING, NoReturn
 
@@ -31,6 +32,7 @@ _Entry = tuple[Outgoing, int, int]
 # How often posts are checked for having waited too long.
 _EXPIRY_INTERVAL = 1.0
 
+_guid_of = itemgetter(0)
 _data_of = itemgetter(1)
 _SUCCESS = AckStatus.SUCCESS
 
@@ -194,11 +196,8 @@ class Posts:
             UsageError: a GUID is already in the window. The messages before it are posted.
         """
         number = self._last + 1
-        added: dict[bytes, _Entry] = {}
-        each = tag
-        for message in messages:
-            added[message[0]] = message, number, each
-            each += 1
+        entries: Iterator[_Entry] = zip(messages, repeat(number), count(tag), strict=False)
+        added = dict(zip(map(_guid_of, messages), entries, strict=False))
         if len(added) < len(messages) or not self._entries.keys().isdisjoint(added):
             self._refuse_known(queue, messages, token, now, tag)
         sending = queue.admit(len(messages))
