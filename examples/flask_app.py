@@ -18,6 +18,7 @@ from typing import Annotated
 from flask import Flask, Response, jsonify, request
 
 import bmq
+import bmq.blocking
 
 BROKER = os.environ.get("ORDERS_BROKER", "tcp://localhost:30114")
 QUEUE = os.environ.get("ORDERS_QUEUE", "bmq://bmq.test.mem.priority/orders")
@@ -54,7 +55,9 @@ class Orders:
 
 
 orders = Orders()
-atexit.register(orders.close)  # in the child of a fork it closes nothing of the parent's
+# In the child of a fork it closes nothing of the parent's. bmq.blocking is imported above: what it does itself
+# at exit comes after this.
+atexit.register(orders.close)
 
 
 @app.post("/orders")
