@@ -32,6 +32,7 @@ from reference import describe
 import bmq
 import bmq.admin
 import bmq.arrow
+import bmq.blocking
 import bmq.errors
 import bmq.events
 import bmq.groups
@@ -564,6 +565,7 @@ GENERATED: dict[str, Callable[..., str]] = {
     "statuses": statuses,
     "api": api,
     "api-codecs": lambda: _api_of(bmq.codecs),
+    "api-blocking": lambda: _api_of(bmq.blocking),
     "api-workers": lambda: _api_of(bmq.workers),
     "api-delays": lambda: _api_of(bmq.delays),
     "api-arrow": lambda: _api_of(bmq.arrow),

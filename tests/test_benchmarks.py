@@ -76,6 +76,17 @@ def test_what_it_costs_to_be_seen(tmp_path: Path) -> None:
             assert runs[f"{case} {way}"][0]["cpu_us"] > 0
 
 
+def test_without_asyncio(tmp_path: Path) -> None:
+    output = tmp_path / "blocking"
+    printed = run("blocking.py", "--rounds", "1", "--count", "200", "--output", str(output))
+    assert "the core over a blocking socket" in printed
+    runs = json.loads(output.with_suffix(".json").read_text())["runs"]
+    for name in ("bmq.blocking", "the asyncio client", "the official client", "run_coroutine_threadsafe"):
+        assert runs[f"{name}: ack_latency"][0]["p50_us"] > 0
+    for case in ("post_many", "consume", "post_nowait", "consume_batches"):
+        assert runs[f"bmq.blocking: {case}"][0]["rate"] > 0
+
+
 def test_faults() -> None:
     printed = run("soak.py", "--only", "ours", "--seconds", "6", "--lap", "6", "--seed", "4")
     rows = first_column(printed)

@@ -175,7 +175,7 @@ class Consumer:
             self._line.give_back()
             await self._consumer.close()
 
-        if not self._portal.forked:
+        if not (self._portal.forked or self._portal.over):
             self._portal.run(close)
 
     def __enter__(self) -> Consumer:

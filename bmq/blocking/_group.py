@@ -137,7 +137,7 @@ class Group:
             RequestTimeout: the broker did not answer in time; the queue is closed all the same.
             Exception: what ``drop`` raised.
         """
-        if not self._portal.forked:
+        if not (self._portal.forked or self._portal.over):
             self._portal.run(self._group.close)
 
     def __enter__(self) -> Group:

@@ -117,19 +117,24 @@ class Portal:
     """An event loop in a daemon thread: uvloop's where it is installed.
 
     It belongs to the process that made it. All blocking sessions of a process share one.
+
+    Attributes:
+        loop: the event loop.
+        forked: whether this is another process, made by a fork.
+        over: whether the process ends, and the thread with it.
     """
 
     def __init__(self) -> None:
         self.loop = new_event_loop()
         self.forked = False
-        self._ended = False
+        self.over = False
         self._kept: set[asyncio.Task[Any]] = set()
         self._thread = threading.Thread(target=self._serve, name="bmq", daemon=True)
         self._thread.start()
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
-        while not self._ended:
+        while not self.over:
             try:
                 self.loop.run_forever()  # returns when it is stopped
             except BaseException:
@@ -152,7 +157,7 @@ class Portal:
                 "this was called by the session's own thread (from on_event or an interceptor), which would "
                 "wait for itself: do it in another thread"
             )
-        if self._ended:
+        if self.over:
             raise SessionClosed("the session is closed: the process ends")
 
     def soon(self, function: Callable[..., object], *args: object) -> None:
@@ -220,7 +225,7 @@ class Portal:
             task.exception()
 
     def _finish(self) -> None:
-        self._ended = True
+        self.over = True
         if self._kept:
             asyncio.gather(*self._kept, return_exceptions=True).add_done_callback(lambda _: self.loop.stop())
         else:

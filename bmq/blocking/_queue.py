@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from bmq.blocking._group import Group
     from bmq.blocking._session import Session
     from bmq.blocking._typed import TypedQueue
-    from bmq.client._posting import GuidsOf
+    from bmq.client.message import GuidsOf
     from bmq.codecs import Codec
     from bmq.groups import GroupOptions
     from bmq.subscriptions import Selector
@@ -585,7 +585,7 @@ class Queue:
             async with waiting_for([self._handlers], closer):
                 await self._queue.close(timeout, at_once=at_once)
 
-        if not self._portal.forked:
+        if not (self._portal.forked or self._portal.over):
             self._portal.run(close)
 
     def __enter__(self) -> Queue:

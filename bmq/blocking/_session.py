@@ -135,7 +135,7 @@ class Session:
             async with waiting_for([queue._handlers for queue in self._queues.values()], closer):
                 return await self._session.close(timeout)
 
-        if self._portal.forked:
+        if self._portal.forked or self._portal.over:
             return CloseReport()
         return self._portal.run(close)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bmq.client._observing import ObservedPost, ObservedPosts
 from bmq.client.interceptors import Post
-from bmq.client.message import Ack, FailedPost, PostReport, PutMessage
+from bmq.client.message import Ack, FailedPost, GuidsOf, PostReport, PutMessage
 from bmq.client.options import check_compression
 from bmq.conventions import BUCKET
 from bmq.errors import AckStatus, InvalidPayload, PostError
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from bmq.wire.table import EncodedPosts
 
 __all__ = [
-    "GuidsOf",
     "ObservedPoster",
     "PostBatch",
     "PostFuture",
@@ -40,8 +39,6 @@ __all__ = [
 ]
 
 PostFuture = asyncio.Future[Ack]
-#: Makes GUIDs of what messages are: given the application data of some, it returns an array of 16 bytes each.
-GuidsOf = Callable[[list[bytes]], Any]
 
 _PLAIN = int(PutFlags.ACK_REQUESTED)
 _WITH_PROPERTIES = int(PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES)

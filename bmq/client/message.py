@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from bmq.client._counting import Arrival
     from bmq.client.consumer import Consumer
 
-__all__ = ["Ack", "FailedPost", "Message", "MessageBatch", "PostReport", "PutMessage"]
+__all__ = ["Ack", "FailedPost", "GuidsOf", "Message", "MessageBatch", "PostReport", "PutMessage"]
+
+#: Makes GUIDs of what messages are: given the application data of some, it returns an array of 16 bytes each.
+GuidsOf = Callable[[list[bytes]], Any]
 
 _HAS_PROPERTIES = int(PushFlags.MESSAGE_PROPERTIES)
 _OUT_OF_ORDER = int(PushFlags.OUT_OF_ORDER)

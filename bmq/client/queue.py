@@ -15,10 +15,10 @@ from bmq.client._counting import Arrival, ReceiveCounts, size_of
 from bmq.client._deadline import within
 from bmq.client._definition import Definition, Places, changed_options
 from bmq.client._handlers import Handlers
-from bmq.client._posting import GuidsOf, ObservedPoster, Poster, PostFuture, completed
+from bmq.client._posting import ObservedPoster, Poster, PostFuture, completed
 from bmq.client._subscriptions import Subscriptions
 from bmq.client.consumer import Consumer, Subscription
-from bmq.client.message import Ack, Message, MessageBatch, PostReport, PutMessage
+from bmq.client.message import Ack, GuidsOf, Message, MessageBatch, PostReport, PutMessage
 from bmq.client.stats import QueueStats, queue_stats
 from bmq.errors import Error, QueueClosed, UsageError
 from bmq.protocol.client.queue import QueueState, SubscriptionOptions

@@ -5,12 +5,16 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 import bmq
 import bmq.groups
+from tests.test_docs import generate as generate
+from tests.test_surface import described, offered
 
 PAIRS = {
     bmq.Session: bmq.blocking.Session,
@@ -75,6 +79,22 @@ def test_what_is_iterated_and_entered_there_is_here(there: type, here: type) -> 
 
 def test_connect_takes_the_same() -> None:
     assert parameters(bmq.blocking.connect) == parameters(bmq.connect)
+
+
+@pytest.fixture
+def page(generate: ModuleType) -> str:
+    """What the API page has on bmq.blocking."""
+    text = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+    return "\n" + str(generate.fill(text)).split("\n## bmq.blocking\n")[1].split("\n## bmq.")[0]
+
+
+@pytest.mark.parametrize("name", bmq.blocking.__all__)
+def test_every_name_is_on_the_api_page(page: str, name: str) -> None:
+    value = getattr(bmq.blocking, name)
+    if isinstance(value, type):
+        assert offered(value) <= described(page, name)
+    else:
+        assert f"\n### {name}\n" in page
 
 
 def test_the_results_are_the_same_classes(queue: bmq.blocking.Queue) -> None:

@@ -1,0 +1,40 @@
+"""The programs shown in docs/blocking.md run as they stand there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bmq.testing import BackgroundBroker
+
+PAGE = Path(__file__).parents[2] / "docs" / "blocking.md"
+PROGRAMS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(autouse=True)
+def loop_of_its_own() -> None:
+    """Each program has its own."""
+
+
+@pytest.mark.parametrize("number", range(len(PROGRAMS)))
+def test_every_program_shown_runs(tmp_path: Path, number: int) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAMS[number])
+    with BackgroundBroker() as broker:
+        run = subprocess.run(
+            [sys.executable, "-W", "error", str(path)],
+            env={**os.environ, "BMQ_BROKER_URI": broker.uri, "PYTHONPATH": str(PAGE.parents[1])},
+            input="first\n\nsecond\n",
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        posted = broker.call(lambda embedded: sum(len(queue.posts) for queue in embedded.queues.values()))
+    assert run.returncode == 0, run.stderr
+    assert "Traceback" not in run.stderr
+    assert "time was up" not in run.stderr
+    assert posted or "def post_fork" in PROGRAMS[number]
+    assert ("2 lines posted" in run.stdout) == ("sys.stdin" in PROGRAMS[number])

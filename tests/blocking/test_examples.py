@@ -1,0 +1,160 @@
+"""The examples without asyncio: the web application in a real server, the notebook in a real kernel."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from werkzeug.serving import make_server
+
+import bmq
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NOTEBOOK = EXAMPLES / "notebook.ipynb"
+
+
+@pytest.fixture
+def flask_app(broker: str, bmq_queue_uri: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    monkeypatch.setenv("ORDERS_BROKER", broker)
+    monkeypatch.setenv("ORDERS_QUEUE", bmq_queue_uri)
+    spec = importlib.util.spec_from_file_location("flask_app", EXAMPLES / "flask_app.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "flask_app", module)
+    spec.loader.exec_module(module)
+    yield module
+    module.orders.close()
+
+
+@pytest.fixture
+def served(flask_app: ModuleType) -> Iterator[str]:
+    server = make_server("127.0.0.1", 0, flask_app.app, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def ask(url: str, body: Any = None) -> tuple[int, Any]:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def test_the_web_application_takes_orders_in_many_threads(
+    served: str, session: bmq.blocking.Session, bmq_queue_uri: str
+) -> None:
+    orders = [{"customer": number, "item": "tea"} for number in range(40)]
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda order: ask(f"{served}/orders", order), orders))
+    assert [status for status, _ in answers] == [202] * 40
+    queue = session.open_queue(bmq_queue_uri, read=True)
+    received = {}
+    for _ in orders:
+        with queue.receive(timeout=10) as message:
+            received[message.guid] = (message.properties["customer"], json.loads(message.data)["item"])
+    assert received == {
+        answer["guid"]: (order["customer"], order["item"])
+        for (_, answer), order in zip(answers, orders, strict=True)
+    }
+    assert ask(f"{served}/healthy") == (200, {"ready": True})
+
+
+def test_the_web_application_says_what_is_wrong(served: str, flask_app: ModuleType) -> None:
+    assert ask(f"{served}/orders", {"item": "tea"})[0] == 400
+    assert ask(f"{served}/orders", {"customer": 1, "item": "tea"})[0] == 202
+    flask_app.orders.close()
+    status, answer = ask(f"{served}/orders", {"customer": 2, "item": "tea"})
+    assert (status, answer) == (503, {"error": "the session is closed"})
+    assert ask(f"{served}/healthy") == (503, {"ready": False})
+
+
+EXECUTE = """
+import sys
+import nbformat
+from nbclient import NotebookClient
+
+notebook = nbformat.read(sys.argv[1], 4)
+nbformat.validate(notebook)
+client = NotebookClient(notebook, timeout=60, resources={"metadata": {"path": sys.argv[2]}})
+with client.setup_kernel():
+    assert (client.km.transport, client.km.ip) == ("tcp", "127.0.0.1"), client.km.ip
+    for number, cell in enumerate(notebook.cells):
+        client.execute_cell(cell, number)
+nbformat.write(notebook, sys.argv[3])
+"""
+
+
+@pytest.fixture
+def execute(tmp_path: Path) -> Callable[[Path], subprocess.CompletedProcess[str]]:
+    """Run a notebook as Jupyter does; what it printed and drew is written to ``executed.ipynb``."""
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != "BMQ_BROKER_URI"},
+        "PYTHONPATH": str(EXAMPLES.parent),
+        "IPYTHONDIR": str(tmp_path / "ipython"),
+        "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime"),
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+    }
+
+    def run(notebook: Path) -> subprocess.CompletedProcess[str]:
+        arguments = [str(notebook), str(EXAMPLES), str(tmp_path / "executed.ipynb")]
+        return subprocess.run(
+            [sys.executable, "-c", EXECUTE, *arguments],
+            env=environment, capture_output=True, text=True, timeout=100, check=False,
+        )  # fmt: skip
+
+    return run
+
+
+def outputs(notebook: Path) -> list[Any]:
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return [output for cell in cells for output in cell.get("outputs", [])]
+
+
+class TestNotebook:
+    @pytest.fixture(autouse=True)
+    def loop_of_its_own(self) -> None:
+        """The notebook has a kernel of its own."""
+
+    def test_every_cell_works(self, execute: Any, tmp_path: Path) -> None:
+        run = execute(NOTEBOOK)
+        assert run.returncode == 0, run.stderr
+        shown = json.dumps(outputs(tmp_path / "executed.ipynb"))
+        assert "4,015 flights posted" in shown
+        assert "shape: (" in shown, "tables are shown"
+        assert "Error" not in shown
+        assert "Warning" not in shown
+
+    def test_a_cell_that_fails_is_noticed(self, execute: Any, tmp_path: Path) -> None:
+        notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+        code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+        code[0]["source"] = ["1 / 0"]
+        (tmp_path / "broken.ipynb").write_text(json.dumps(notebook))
+        run = execute(tmp_path / "broken.ipynb")
+        assert run.returncode != 0
+        assert "ZeroDivisionError" in run.stderr
+
+    def test_it_is_kept_without_outputs(self) -> None:
+        cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+        assert outputs(NOTEBOOK) == []
+        assert {cell["execution_count"] for cell in cells if cell["cell_type"] == "code"} == {None}
