@@ -72,8 +72,12 @@ format: setup ## let ruff rewrite what it can
 	$(RUN) -m ruff check --fix $(CODE)
 	$(RUN) -m ruff format $(CODE)
 
+# Each service among the examples imports what is beside it, so each is checked by itself.
 types: setup ## mypy and pyright, both strict
 	$(RUN) -m mypy
+	$(RUN) -m mypy $(filter-out examples/demo.py,$(wildcard examples/*.py))
+	for each in $(sort $(dir $(wildcard examples/*/*.py))); do \
+	    MYPYPATH=$$each $(RUN) -m mypy $$each*.py || exit 1; done
 	$(RUN) -m pyright
 
 docs: setup ## the documentation, strictly, into site/

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import (
     JSON,
@@ -30,7 +31,6 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
-    Row,
     Table,
     create_engine,
     insert,
@@ -63,7 +63,7 @@ def record(
     connection.execute(insert(outbox).values(payload=payload, properties=dict(properties or {})))
 
 
-def unposted(engine: Engine) -> list[Row[tuple[int, bytes, dict[str, str | int | bool]]]]:
+def unposted(engine: Engine) -> list[Any]:
     """The oldest rows that no relay has noted as posted."""
     wanted = (
         select(outbox.c.id, outbox.c.payload, outbox.c.properties)

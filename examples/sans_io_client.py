@@ -72,7 +72,8 @@ class BlockingClient:
         token = next(self._numbers)
         guid = self._guids.next(time.monotonic_ns())
         self._core.post(queue, guid, payload, token, time.monotonic())
-        return self._wait_for(token)
+        status: AckStatus = self._wait_for(token)
+        return status
 
     def receive(self) -> tuple[QueueCore, bytes, bytes]:
         """Return queue, GUID and data of the next message."""
@@ -122,6 +123,7 @@ class BlockingClient:
         self._look()
 
     def _look(self) -> bool:
+        """Take what has happened; return whether anything has."""
         events = self._core.events()
         for event in events:
             if isinstance(event, Connected):
@@ -137,6 +139,7 @@ class BlockingClient:
                     )
             elif isinstance(event, CloseChannel) and event.error:
                 raise ConnectionFailed(str(event.error))
+        return bool(events)
 
 
 def main() -> None:

@@ -37,7 +37,7 @@ async def serve(name: str, consumer: bmq.Consumer, handled: asyncio.Queue[str]) 
     async for message in consumer:
         async with message:  # confirms on a clean exit
             customer, kind = message.properties["CustomerId"], message.properties["OrderType"]
-            print(f"{name:>9} got {message.data.decode()}: customer {customer}, {kind}")
+            print(f"{name:>9} got {message.data.decode()}: customer {customer!r}, {kind!r}")
         handled.put_nowait(name)
 
 

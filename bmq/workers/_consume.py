@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from enum import Enum
 from operator import attrgetter
@@ -734,6 +734,12 @@ class _LaneWorkers(Workers):
         self._lanes: Lanes[Work] = Lanes()
         # What is in lanes: a message that is delivered again after a reconnect keeps its place.
         self._guids: set[str] = set()
+        # What was confirmed lately. A message may be done with while the one that was delivered again waits in
+        # line; no more can wait there than may be unconfirmed.
+        self._confirmed: OrderedDict[str, None] = OrderedDict()
+        options = self._consumer.queue.session.options
+        limit = self._consumer.options.max_unconfirmed_messages
+        self._most_confirmed = limit if options.drop_confirmed_redeliveries else 0
         self._idle: deque[asyncio.Future[None]] = deque()
         self._waiting: set[asyncio.Task[None]] = set()
 
@@ -747,6 +753,9 @@ class _LaneWorkers(Workers):
             guid = message.guid
             if message.redelivered:
                 if guid in self._guids:
+                    continue
+                if guid in self._confirmed:
+                    message.confirm()
                     continue
                 self._left.forget(message)
             work = self._new(message, 0.0)
@@ -796,12 +805,20 @@ class _LaneWorkers(Workers):
                 return
             if delay is None:
                 self._not_failing(work)
-                self._guids.discard(work.message.guid)
+                self._done(work.message)
                 self._lanes.done(key)
             else:
                 resting = asyncio.create_task(self._rest_lane(key, delay))
                 self._waiting.add(resting)
                 resting.add_done_callback(self._waiting.discard)
+
+    def _done(self, message: Message) -> None:
+        guid = message.guid
+        self._guids.discard(guid)
+        if message.confirmed and self._most_confirmed:
+            if len(self._confirmed) >= self._most_confirmed:
+                self._confirmed.popitem(last=False)
+            self._confirmed[guid] = None
 
     async def _rest_lane(self, key: Hashable, seconds: float) -> None:
         await self._clock.sleep(seconds)

@@ -10,7 +10,7 @@ orders only, in as many processes as it needs, and `bmq run orders --dir example
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
@@ -34,13 +34,13 @@ class Wanted(pydantic.BaseModel):
 
 
 @asynccontextmanager
-async def with_worker(api: fastapi.FastAPI) -> AsyncIterator[dict[str, Any]]:
+async def with_worker(api: fastapi.FastAPI) -> AsyncGenerator[dict[str, Any]]:
     async with worker:
         yield {"session": worker.session, "orders": (await worker.queue(ORDERS)).typed(Order)}
 
 
 @asynccontextmanager
-async def without_worker(api: fastapi.FastAPI) -> AsyncIterator[dict[str, Any]]:
+async def without_worker(api: fastapi.FastAPI) -> AsyncGenerator[dict[str, Any]]:
     async with bmq.connect() as session:
         queue = await session.open_queue(ORDERS, write=True)
         yield {"session": session, "orders": queue.typed(Order)}

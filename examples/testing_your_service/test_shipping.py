@@ -49,7 +49,8 @@ async def shipped(reports: bmq.Queue) -> int:
     """The number of the next order that was reported as shipped."""
     message = await reports.receive(timeout=10)
     message.confirm()
-    return json.loads(message.data)["shipped"]
+    number: int = json.loads(message.data)["shipped"]
+    return number
 
 
 async def test_an_order_is_shipped(service: None, orders: bmq.Queue, reports: bmq.Queue) -> None:
