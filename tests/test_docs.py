@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import itertools
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -180,6 +181,15 @@ class TestErrors:
 
 def _is_error(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, bmq.errors.Error)
+
+
+def test_pictures_are_what_their_script_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = runpy.run_path(str(DOCS / "sketches.py"))
+    monkeypatch.setitem(names["Sketch"].save.__globals__, "ASSETS", tmp_path)
+    for name in ("groups", "delays", "requests"):
+        names[name]()
+        drawn = (tmp_path / f"{name}.svg").read_text(encoding="utf-8")
+        assert drawn == (DOCS / "assets" / f"{name}.svg").read_text(encoding="utf-8")
 
 
 def test_a_marker_nobody_generates_is_refused(generate: ModuleType) -> None:
