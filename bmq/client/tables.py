@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
-from bmq.client._columns import ColumnConsumer, Taken
+from bmq.client._columns import ColumnConsumer, Receipt, Taken
 from bmq.client._deadline import within
 from bmq.client._definition import checked_options
 from bmq.errors import ProtocolError, UsageError
@@ -208,7 +208,7 @@ class Tables:
         self._consumer = ColumnConsumer(queue, selector, options)
         # Taken and not handed out; handed out and not confirmed.
         self._rest: Taken | None = None
-        self._out: list[Taken] = []
+        self._out: list[Receipt] = []
 
     @property
     def buffered(self) -> int:
@@ -218,7 +218,7 @@ class Tables:
     @property
     def unconfirmed(self) -> int:
         """How many rows were handed out and are not confirmed."""
-        return sum(each.columns.count for each in self._out)
+        return sum(len(each.guids) for each in self._out)
 
     @property
     def closed(self) -> bool:
@@ -255,7 +255,7 @@ class Tables:
         rows = 1
         try:
             batch, rows = self._maker.make(taken, self._consumer._connection.now())
-            self._out.append(taken if rows == taken.columns.count else taken.part(0, rows))
+            self._out.append(taken.part(0, rows).receipt())
         finally:
             if rows < taken.columns.count:
                 self._rest = taken.part(rows, taken.columns.count)
@@ -285,9 +285,9 @@ class Tables:
             UsageError: this is not the event loop that the session belongs to.
         """
         out, self._out = self._out, []
-        for taken in out:
-            self._consumer.confirm_taken(taken)
-        return sum(each.columns.count for each in out)
+        for receipt in out:
+            self._consumer.confirm_taken(receipt)
+        return sum(len(each.guids) for each in out)
 
     async def open(self) -> Tables:
         """Tell the broker about the subscription; ``async with`` and ``await`` do the same.
