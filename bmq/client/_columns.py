@@ -42,6 +42,10 @@ class Receipt(NamedTuple):
     arrivals: list[tuple[int, Arrival]]
     messages: list[Message]
 
+    def part(self, start: int, stop: int) -> Receipt:
+        """Return that of some rows."""
+        return Receipt(self.guids[start:stop], _part(self.arrivals, start, stop), self.messages[start:stop])
+
 
 class Taken(NamedTuple):
     """Messages that were taken.
@@ -62,14 +66,19 @@ class Taken(NamedTuple):
 
     def part(self, start: int, stop: int) -> Taken:
         """Return those of some rows."""
-        arrivals: list[tuple[int, Arrival]] = []
-        first = 0
-        for count, arrival in self.arrivals:
-            some = min(stop, first + count) - max(start, first)
-            if some > 0:
-                arrivals.append((some, arrival))
-            first += count
+        arrivals = _part(self.arrivals, start, stop)
         return Taken(self.columns.part(start, stop), arrivals, self.messages[start:stop])
+
+
+def _part(arrivals: list[tuple[int, Arrival]], start: int, stop: int) -> list[tuple[int, Arrival]]:
+    found: list[tuple[int, Arrival]] = []
+    first = 0
+    for count, arrival in arrivals:
+        some = min(stop, first + count) - max(start, first)
+        if some > 0:
+            found.append((some, arrival))
+        first += count
+    return found
 
 
 class _Event(NamedTuple):
