@@ -14,6 +14,7 @@ from bmq.client._definition import Numbered, Places, compile_selector
 from bmq.client.consumer import Consumer
 from bmq.client.message import Message
 from bmq.protocol.client.queue import SubscriptionOptions
+from bmq.wire.columns import Array
 from bmq.wire.constants import PushFlags
 from bmq.wire.push import Push
 from bmq.wire.push_columns import PushColumns, read_push_columns
@@ -22,10 +23,28 @@ if TYPE_CHECKING:
     from bmq.client.queue import Queue
     from bmq.subscriptions import Selector
 
-__all__ = ["ColumnConsumer", "Taken"]
+__all__ = ["ColumnConsumer", "Receipt", "Taken"]
 
 # Events of fewer messages are read message by message: that is as fast.
 _WORTH_IT = 100
+
+
+class Receipt(NamedTuple):
+    """What it takes to confirm messages: it does not keep what they are.
+
+    Attributes:
+        guids: their GUIDs.
+        arrivals: how many of them arrived together, and when, one after the other.
+        messages: the messages, if somebody wants to see each that is confirmed.
+    """
+
+    guids: Array
+    arrivals: list[tuple[int, Arrival]]
+    messages: list[Message]
+
+    def part(self, start: int, stop: int) -> Receipt:
+        """Return that of some rows."""
+        return Receipt(self.guids[start:stop], _part(self.arrivals, start, stop), self.messages[start:stop])
 
 
 class Taken(NamedTuple):
@@ -41,16 +60,25 @@ class Taken(NamedTuple):
     arrivals: list[tuple[int, Arrival]]
     messages: list[Message]
 
+    def receipt(self) -> Receipt:
+        """Return what it takes to confirm them."""
+        return Receipt(self.columns.guids.copy(), self.arrivals, self.messages)
+
     def part(self, start: int, stop: int) -> Taken:
         """Return those of some rows."""
-        arrivals: list[tuple[int, Arrival]] = []
-        first = 0
-        for count, arrival in self.arrivals:
-            some = min(stop, first + count) - max(start, first)
-            if some > 0:
-                arrivals.append((some, arrival))
-            first += count
+        arrivals = _part(self.arrivals, start, stop)
         return Taken(self.columns.part(start, stop), arrivals, self.messages[start:stop])
+
+
+def _part(arrivals: list[tuple[int, Arrival]], start: int, stop: int) -> list[tuple[int, Arrival]]:
+    found: list[tuple[int, Arrival]] = []
+    first = 0
+    for count, arrival in arrivals:
+        some = min(stop, first + count) - max(start, first)
+        if some > 0:
+            found.append((some, arrival))
+        first += count
+    return found
 
 
 class _Event(NamedTuple):
@@ -251,19 +279,19 @@ class ColumnConsumer(Consumer):
         columns = PushColumns.of([message._push for message in batch])
         return Taken(columns, arrivals, batch if self._message_by_message else [])
 
-    def confirm_taken(self, taken: Taken) -> None:
+    def confirm_taken(self, receipt: Receipt) -> None:
         """Confirm messages that were taken.
 
         Raises:
             UsageError: this is not the event loop that the session belongs to.
         """
         queue = self.queue
-        if taken.messages:
-            queue._confirm_messages(self, [each for each in taken.messages if not each.confirmed])
+        if receipt.messages:
+            queue._confirm_messages(self, [each for each in receipt.messages if not each.confirmed])
             return
-        queue._confirm_many(taken.columns.guids.tolist())
+        queue._confirm_many(receipt.guids.tolist())
         confirming, turn = queue._confirming, self._connection.turn
-        for count, arrival in taken.arrivals:
+        for count, arrival in receipt.arrivals:
             confirming.begin(self._counts, arrival, turn, count)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
-from bmq.client._columns import ColumnConsumer, Taken
+from bmq.client._columns import ColumnConsumer, Receipt, Taken
 from bmq.client._deadline import within
 from bmq.client._definition import checked_options
 from bmq.errors import ProtocolError, UsageError
@@ -55,7 +56,7 @@ class TablesOptions(TypedDict, total=False):
             one column ``properties``, a map of strings.
         value: the name of the column with the payload, which is binary.
         metadata: more columns: ``guid`` (the 32 digits of :attr:`bmq.Message.guid`), ``redelivered``, and
-            ``received_at`` (when the message arrived here).
+            ``received_at`` (when the message arrived here). A mapping gives the columns other names.
         max_rows: how many rows a batch has at most; 10,000 by default.
         priority: the highest matching priority gets a message; None for the queue's.
         max_unconfirmed_messages: how many delivered messages may be unconfirmed; None for three batches.
@@ -64,7 +65,7 @@ class TablesOptions(TypedDict, total=False):
 
     properties: Mapping[str, ArrowType] | ArrowSchema | None
     value: str
-    metadata: Iterable[str]
+    metadata: Iterable[str] | Mapping[str, str]
     max_rows: int
     priority: int | None
     max_unconfirmed_messages: int | None
@@ -86,26 +87,26 @@ class _RowMaker:
         *,
         properties: Mapping[str, ArrowType] | ArrowSchema | None = None,
         value: str = "value",
-        metadata: Iterable[str] = (),
+        metadata: Iterable[str] | Mapping[str, str] = (),
         max_rows: int = 10_000,
     ) -> None:
         if max_rows < 1:
             raise UsageError(f"a batch has 1 row or more: max_rows={max_rows}")
         kinds = _kinds(properties)
-        metadata = tuple(metadata)
-        unknown = [name for name in metadata if name not in _METADATA]
+        columns = dict(metadata) if isinstance(metadata, Mapping) else {name: name for name in metadata}
+        unknown = [name for name in columns if name not in _METADATA]
         if unknown:
             raise UsageError(f"no metadata {', '.join(unknown)}; there is: {', '.join(_METADATA)}")
         self.max_rows = max_rows
         self._uri = uri
-        self._metadata = metadata
+        self._metadata = tuple(columns)
         self._decoder = TableDecoder(kinds, limit=limit)
         fields = [pa.field(value, pa.binary())]
         if kinds is None:
             fields.append(pa.field("properties", MAP))
         else:
             fields += [pa.field(name, kind) for name, kind in kinds.items()]
-        fields += [pa.field(name, _METADATA[name]) for name in metadata]
+        fields += [pa.field(column, _METADATA[name]) for name, column in columns.items()]
         names = [field.name for field in fields]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -187,7 +188,7 @@ class Tables:
         *,
         properties: Mapping[str, ArrowType] | ArrowSchema | None = None,
         value: str = "value",
-        metadata: Iterable[str] = (),
+        metadata: Iterable[str] | Mapping[str, str] = (),
         max_rows: int = 10_000,
         priority: int | None = None,
         max_unconfirmed_messages: int | None = None,
@@ -208,7 +209,7 @@ class Tables:
         self._consumer = ColumnConsumer(queue, selector, options)
         # Taken and not handed out; handed out and not confirmed.
         self._rest: Taken | None = None
-        self._out: list[Taken] = []
+        self._out: deque[Receipt] = deque()
 
     @property
     def buffered(self) -> int:
@@ -218,7 +219,7 @@ class Tables:
     @property
     def unconfirmed(self) -> int:
         """How many rows were handed out and are not confirmed."""
-        return sum(each.columns.count for each in self._out)
+        return sum(len(each.guids) for each in self._out)
 
     @property
     def closed(self) -> bool:
@@ -255,7 +256,7 @@ class Tables:
         rows = 1
         try:
             batch, rows = self._maker.make(taken, self._consumer._connection.now())
-            self._out.append(taken if rows == taken.columns.count else taken.part(0, rows))
+            self._out.append(taken.part(0, rows).receipt())
         finally:
             if rows < taken.columns.count:
                 self._rest = taken.part(rows, taken.columns.count)
@@ -275,8 +276,11 @@ class Tables:
             await consumer._arrival()
         return await self.receive()
 
-    def confirm(self) -> int:
-        """Confirm every row that was handed out; return how many.
+    def confirm(self, rows: int | None = None) -> int:
+        """Confirm rows that were handed out; return how many.
+
+        Args:
+            rows: how many, those first that were handed out first; None for all.
 
         Buffered, and sent at the end of the current turn of the event loop. After the queue or the session is
         closed it has no effect: the messages will be delivered again.
@@ -284,10 +288,23 @@ class Tables:
         Raises:
             UsageError: this is not the event loop that the session belongs to.
         """
-        out, self._out = self._out, []
-        for taken in out:
-            self._consumer.confirm_taken(taken)
-        return sum(each.columns.count for each in out)
+        confirmed, left = 0, self.unconfirmed if rows is None else rows
+        while self._out and left > confirmed:
+            receipt = self._out.popleft()
+            count = min(left - confirmed, len(receipt.guids))
+            if count < len(receipt.guids):
+                self._out.appendleft(receipt.part(count, len(receipt.guids)))
+                receipt = receipt.part(0, count)
+            self._consumer.confirm_taken(receipt)
+            confirmed += count
+        return confirmed
+
+    def release(self) -> None:
+        """Leave it to others to confirm the rows that were handed out: :meth:`confirm` knows them no more.
+
+        For a program that keeps their GUIDs and gives these to :meth:`bmq.Queue.confirm`.
+        """
+        self._out.clear()
 
     async def open(self) -> Tables:
         """Tell the broker about the subscription; ``async with`` and ``await`` do the same.

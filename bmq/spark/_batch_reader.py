@@ -11,18 +11,16 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from bmq.spark._portal import portal
 from bmq.spark._receiving import SourceReceiver, SourceSettings
-from bmq.spark._rows import Received, RowMaker
+from bmq.spark._rows import RowMaker
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-    from bmq.client.queue import Queue
 
 __all__ = ["BatchLimits", "BatchReader"]
 
 logger = logging.getLogger("bmq.spark")
 
-_ROWS = 5000
+_ROWS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,24 +61,21 @@ class BatchReader(DataSourceReader):
         """Receive messages until there are enough, or no more for a while."""
         limits = self._limits
         maker = RowMaker(self._schema)
-        receiver = SourceReceiver(self._settings)
-        guids: dict[Queue, list[str]] = {}
+        receiver = SourceReceiver(self._settings, maker.properties)
         count = 0
         with portal() as here:
             try:
                 here.run(receiver.open())
                 while count < limits.max_messages:
                     wanted = min(_ROWS, limits.max_messages - count)
-                    received: list[Received] = here.run(receiver.take(wanted, limits.idle))
-                    if not received:
+                    arrived = here.run(receiver.take(wanted, limits.idle, drains=True))
+                    if not arrived:
                         break
-                    count += len(received)
-                    for each in received:
-                        message = each.message
-                        guids.setdefault(message.subscription.queue, []).append(message.guid)
-                    yield maker.make(received)
+                    for each in arrived:
+                        count += each.batch.num_rows
+                        yield maker.make(each)
                 if limits.confirm:
-                    here.run(receiver.confirm(guids))
+                    here.run(receiver.confirm_taken())
             finally:
                 here.run(receiver.close())
         logger.info("partition %s: %d messages read", partition.value, count)

@@ -113,7 +113,7 @@ class BmqDataSource(DataSource):
             partitions=options["numPartitions"],
         )
         # A batch is confirmed when the next one is asked for; by then the one after that should be arriving.
-        settings = _source(options, 3 * limits.per_trigger)
+        settings = _source(options, 3 * limits.per_trigger, options["numReceivers"])
         whole = schema if {"queue", "guid"} <= set(schema.fieldNames()) else _with_keys(schema)
         return StreamReader(settings, limits, log_path(options), schema, whole)
 
@@ -122,13 +122,14 @@ class BmqDataSource(DataSource):
         return ArrowPartition(settings, schema)
 
 
-def _source(options: Options, max_unconfirmed: int) -> SourceSettings:
+def _source(options: Options, max_unconfirmed: int, receivers: int = 1) -> SourceSettings:
     return SourceSettings(
         connection=connection(options),
         queues=tuple(queues(options)),
         subscriptions=tuple(subscriptions(options).items()),
         priority=options["consumerPriority"],
         max_unconfirmed=max_unconfirmed,
+        receivers=receivers,
     )
 
 

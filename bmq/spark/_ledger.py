@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections import deque
-from enum import Enum
+from typing import NamedTuple
 
-__all__ = ["Ledger", "Standing"]
+__all__ = ["Guids", "Ledger", "Sorted"]
 
-#: A message: the queue it came from, and its GUID. Applications of a fanout queue share GUIDs.
-Key = tuple[str, str]
+#: GUIDs by the URI of the queue they came from: applications of a fanout queue share GUIDs.
+Guids = dict[str, list[str]]
 
 _REMEMBERED_BATCHES = 8
 
 
-class Standing(Enum):
-    """What is known of a message that was delivered."""
+class Sorted(NamedTuple):
+    """What is known of messages that were delivered.
 
-    NEW = "new"
-    HANDED_OUT = "handed out"
-    COMMITTED = "committed"
+    Attributes:
+        fresh: the places of those that were not handed out; None if that is so for all.
+        committed: the GUIDs of those that are committed.
+    """
+
+    fresh: list[int] | None
+    committed: list[str]
 
 
 class Ledger:
@@ -30,44 +34,77 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self._handed_out: dict[Key, None] = {}
-        self._committed: dict[Key, None] = {}
-        self._open: deque[tuple[int, list[Key]]] = deque()
-        self._closed: deque[tuple[int, list[Key]]] = deque()
+        self._handed_out: dict[str, set[str]] = {}
+        self._committed: dict[str, set[str]] = {}
+        self._open: deque[tuple[int, Guids]] = deque()
+        self._closed: deque[tuple[int, Guids]] = deque()
 
-    def standing(self, key: Key) -> Standing:
-        """Return what is known of a message."""
-        if key in self._handed_out:
-            return Standing.HANDED_OUT
-        return Standing.COMMITTED if key in self._committed else Standing.NEW
+    def sort(self, uri: str, guids: list[str], seen: set[str]) -> Sorted:
+        """Return which messages are new.
 
-    def hand_out(self, end: int, keys: list[Key]) -> None:
+        Args:
+            uri: the queue they came from.
+            guids: their GUIDs.
+            seen: new ones of the batch that is being made; these are added.
+        """
+        handed_out, committed = self._handed_out.get(uri, _NONE), self._committed.get(uri, _NONE)
+        before = len(seen)
+        known = not (handed_out.isdisjoint(guids) and committed.isdisjoint(guids) and seen.isdisjoint(guids))
+        if not known:
+            seen.update(guids)
+            if len(seen) == before + len(guids):
+                return Sorted(None, [])
+            seen.difference_update(guids)
+        fresh: list[int] = []
+        again: list[str] = []
+        for place, guid in enumerate(guids):
+            if guid in handed_out:
+                continue
+            if guid in committed:
+                again.append(guid)
+            elif guid not in seen:
+                seen.add(guid)
+                fresh.append(place)
+        return Sorted(fresh, again)
+
+    def hand_out(self, end: int, guids: Guids) -> None:
         """Note a batch that is handed to Spark.
 
         Args:
             end: how many messages there are up to its end.
-            keys: its messages.
+            guids: its messages.
         """
-        self._open.append((end, keys))
-        self._handed_out.update(dict.fromkeys(keys))
+        self._open.append((end, guids))
+        _add(self._handed_out, guids)
 
-    def commit(self, end: int) -> list[Key]:
+    def commit(self, end: int) -> list[Guids]:
         """Note that everything up to ``end`` is committed; return what may be confirmed now."""
-        confirmed: list[Key] = []
+        confirmed: list[Guids] = []
         while self._open and self._open[0][0] <= end:
             batch = self._open.popleft()
             self._closed.append(batch)
-            for key in batch[1]:
-                del self._handed_out[key]
-            self._committed.update(dict.fromkeys(batch[1]))
-            confirmed.extend(batch[1])
+            _remove(self._handed_out, batch[1])
+            _add(self._committed, batch[1])
+            confirmed.append(batch[1])
         return confirmed
 
     def forget(self) -> int:
         """Forget the oldest committed batches; return up to where everything is forgotten."""
         end = 0
         while len(self._closed) > _REMEMBERED_BATCHES:
-            end, keys = self._closed.popleft()
-            for key in keys:
-                self._committed.pop(key, None)
+            end, guids = self._closed.popleft()
+            _remove(self._committed, guids)
         return end
+
+
+_NONE: frozenset[str] = frozenset()
+
+
+def _add(sets: dict[str, set[str]], guids: Guids) -> None:
+    for uri, each in guids.items():
+        sets.setdefault(uri, set()).update(each)
+
+
+def _remove(sets: dict[str, set[str]], guids: Guids) -> None:
+    for uri, each in guids.items():
+        sets.get(uri, set()).difference_update(each)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from bmq.errors import StateError, UsageError
@@ -99,13 +99,14 @@ class BatchLog:
                 found.append(LoggedBatch(int(match[1]), int(match[2]), info.path))
         return sorted(found)
 
-    def append(self, start: int, batch: RecordBatch) -> LoggedBatch:
-        """Write a batch; once this returns, it survives a crash."""
-        end = start + batch.num_rows
+    def append(self, start: int, batches: Sequence[RecordBatch]) -> LoggedBatch:
+        """Write a batch, in one or more parts; once this returns, it survives a crash."""
+        end = start + sum(batch.num_rows for batch in batches)
         path = f"{self._root}/{start:020d}-{end:020d}.arrow"
         partial = f"{path}.partial"
-        with self._fs.open_output_stream(partial) as sink, pa.ipc.new_file(sink, batch.schema) as file:
-            file.write_batch(batch)
+        with self._fs.open_output_stream(partial) as sink, pa.ipc.new_file(sink, batches[0].schema) as file:
+            for batch in batches:
+                file.write_batch(batch)
         if self._local:
             self._sync(partial)
         self._fs.move(partial, path)

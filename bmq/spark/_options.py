@@ -252,6 +252,7 @@ STREAM_OPTIONS = (
         "with `availableNow`: how many messages the run reads at most, for queues that never fall silent",
     ),
     Option("numPartitions", _positive, 1, "in how many partitions a batch is read"),
+    Option("numReceivers", _positive, 1, "how many sessions of the driver receive from each queue"),
 )
 
 #: Spark hands its own options of a streaming query on to the sink.

@@ -1,48 +1,24 @@
-"""From messages to rows: the columns a queue has as a source."""
+"""From what arrives to rows: the columns a queue has as a source."""
 
 from __future__ import annotations
 
-import base64
 import inspect
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.pandas import types as arrow_types
 
-from bmq.errors import ProtocolError, UsageError
+from bmq.errors import UsageError
 from bmq.spark._arrow import RecordBatch, pa
+from bmq.spark._receiving import GUID, RECEIVED_AT, REDELIVERED, VALUE, Arrived
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from bmq.client.message import Message
-
-__all__ = ["Received", "RowMaker", "source_ddl"]
+__all__ = ["RowMaker", "source_ddl"]
 
 
-class Received(NamedTuple):
-    """A message, and how and when it came.
-
-    Attributes:
-        message: the message.
-        subscription: the name of the subscription it came by; None for everything.
-        at: when, in microseconds since 1970.
-    """
-
-    message: Message
-    subscription: str | None
-    at: int
-
-
-_READERS: dict[str, Callable[[Received], Any]] = {
-    "value": lambda each: each.message.data,
-    "properties": lambda each: each.message.properties,
-    "guid": lambda each: each.message.guid,
-    "queue": lambda each: each.message.queue_uri,
-    "subscription": lambda each: each.subscription,
-    "redelivered": lambda each: each.message.redelivered,
-    "receivedAt": lambda each: each.at,
-}
+#: The columns of a source.
+_COLUMNS = ("value", "properties", "guid", "queue", "subscription", "redelivered", "receivedAt")
 
 
 def source_ddl(properties: str = "") -> str:
@@ -59,55 +35,52 @@ def source_ddl(properties: str = "") -> str:
 
 
 class RowMaker:
-    """Makes Arrow batches of one schema from messages.
+    """Makes Arrow batches of one schema from what arrives.
 
     Args:
         schema: the columns wanted.
 
     Raises:
-        UsageError: there is no such column.
+        UsageError: there is no such column, or no property can be read as such a type.
+
+    Attributes:
+        properties: the properties that are wanted, and their types; None for a map of all.
+        arrow_schema: the columns.
     """
 
     def __init__(self, schema: StructType) -> None:
-        unknown = [name for name in schema.fieldNames() if name not in _READERS]
+        unknown = [name for name in schema.fieldNames() if name not in _COLUMNS]
         if unknown:
             raise UsageError(
-                f"no column {', '.join(map(repr, unknown))} in a queue; there are: {', '.join(_READERS)}"
+                f"no column {', '.join(map(repr, unknown))} in a queue; there are: {', '.join(_COLUMNS)}"
             )
-        self._names = schema.fieldNames()
-        self._properties = _property_reader(schema) if "properties" in self._names else None
         self.arrow_schema = _arrow_schema(schema)
+        self.properties: dict[str, Any] | None = {}
+        if "properties" in schema.fieldNames():
+            self.properties = _wanted(schema, self.arrow_schema.field("properties").type)
 
-    def make(self, received: Sequence[Received]) -> RecordBatch:
-        """Return a row for each message.
-
-        Raises:
-            ProtocolError: a producer's data is malformed; the error names the message.
-        """
-        try:
-            arrays = [
-                pa.array(self._column(name, received), type=field.type)
-                for name, field in zip(self._names, self.arrow_schema, strict=True)
-            ]
-        except ProtocolError as error:
-            raise ProtocolError(f"message {_culprit(received)} cannot be read: {error.reason}") from error
+    def make(self, arrived: Arrived) -> RecordBatch:
+        """Return a row for each message."""
+        arrays = [self._column(field, arrived) for field in self.arrow_schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
 
-    def _column(self, name: str, received: Sequence[Received]) -> list[Any]:
-        if name == "properties" and self._properties is not None:
-            return [self._properties(each.message.properties) for each in received]
-        read = _READERS[name]
-        return [read(each) for each in received]
+    def _column(self, field: Any, arrived: Arrived) -> Any:
+        batch = arrived.batch
+        if field.name == "properties":
+            if self.properties is None:
+                return batch.column("properties").cast(field.type)
+            columns = [batch.column(name) for name in self.properties]
+            if not columns:
+                return pa.array([{}] * batch.num_rows, field.type)
+            return pa.StructArray.from_arrays(columns, fields=list(field.type))
+        if field.name == "queue":
+            return pa.repeat(pa.scalar(arrived.queue.uri, field.type), batch.num_rows)
+        if field.name == "subscription":
+            return pa.repeat(pa.scalar(arrived.subscription, field.type), batch.num_rows)
+        return batch.column(_FOUND_IN[field.name]).cast(field.type)
 
 
-def _culprit(received: Iterable[Received]) -> str:
-    for each in received:
-        try:
-            len(each.message.properties)
-            len(each.message.data)
-        except ProtocolError:
-            return f"{each.message.guid} of {each.message.queue_uri}"
-    return "?"
+_FOUND_IN = {"value": VALUE, "guid": GUID, "redelivered": REDELIVERED, "receivedAt": RECEIVED_AT}
 
 
 def _arrow_schema(schema: StructType) -> Any:
@@ -117,49 +90,19 @@ def _arrow_schema(schema: StructType) -> Any:
     return make(schema)  # pyspark 4.0 and 4.1 always take UTC
 
 
-def _property_reader(schema: StructType) -> Callable[[Any], Any]:
+_READABLE = ("boolean", "byte", "short", "integer", "long", "string", "binary")
+
+
+def _wanted(schema: StructType, kind: Any) -> dict[str, Any] | None:
     from pyspark.sql.types import StructType
 
-    kind = schema["properties"].dataType
-    if not isinstance(kind, StructType):
-        return lambda properties: [(name, _text(value)) for name, value in properties.items()]
-    fields: list[tuple[str, Callable[[Any], Any]]] = []
-    for field in kind.fields:
-        convert = _CONVERSIONS.get(field.dataType.typeName())
-        if convert is None:
+    properties = schema["properties"].dataType
+    if not isinstance(properties, StructType):
+        return None
+    for field in properties.fields:
+        if field.dataType.typeName() not in _READABLE:
             raise UsageError(
                 f"property {field.name!r} cannot be read as {field.dataType.simpleString()}; "
                 "there are boolean, byte, short, int, bigint, string and binary"
             )
-        fields.append((field.name, convert))
-    return lambda properties: {name: convert(properties.get(name)) for name, convert in fields}
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
-
-
-def _integer(bits: int) -> Callable[[Any], int | None]:
-    limit = 1 << (bits - 1)
-
-    def convert(value: Any) -> int | None:
-        fits = isinstance(value, int) and not isinstance(value, bool) and -limit <= value < limit
-        return value if fits else None
-
-    return convert
-
-
-#: A value of another type becomes null, except that everything becomes a string.
-_CONVERSIONS: dict[str, Callable[[Any], Any]] = {
-    "boolean": lambda value: value if isinstance(value, bool) else None,
-    "byte": _integer(8),
-    "short": _integer(16),
-    "integer": _integer(32),
-    "long": _integer(64),
-    "string": lambda value: None if value is None else _text(value),
-    "binary": lambda value: value if isinstance(value, bytes) else None,
-}
+    return {field.name: field.type for field in kind}

@@ -20,11 +20,12 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from bmq._signals import exit_on_sigterm
 from bmq.client.queue import Queue
-from bmq.spark._ledger import Key, Ledger, Standing
+from bmq.spark._arrow import RecordBatch, pa
+from bmq.spark._ledger import Guids, Ledger
 from bmq.spark._log import BatchLog
 from bmq.spark._portal import Portal, portal
-from bmq.spark._receiving import SourceReceiver, SourceSettings
-from bmq.spark._rows import Received, RowMaker
+from bmq.spark._receiving import GUID, SourceReceiver, SourceSettings
+from bmq.spark._rows import RowMaker
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
@@ -166,8 +167,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read a part of a batch from the log."""
         assert isinstance(partition, LogPartition)
-        for whole in BatchLog(self._log_path).read(partition.path, self._schema.fieldNames()):
-            part = whole.slice(partition.first, partition.count)
+        skip, left = partition.first, partition.count
+        for batch in BatchLog(self._log_path).read(partition.path, self._schema.fieldNames()):
+            part = batch.slice(skip, left)
+            skip = max(0, skip - batch.num_rows)
+            left -= part.num_rows
             for first in range(0, part.num_rows, _ROWS):
                 yield part.slice(first, _ROWS)
 
@@ -186,9 +190,9 @@ class Inlet:
         self._log = BatchLog(log_path)
         self._maker = RowMaker(schema)
         self._ledger = Ledger()
-        self._receiver = SourceReceiver(settings)
-        self._delivered: dict[Key, Queue] = {}
-        self._reconnects = 0
+        self._receiver = SourceReceiver(settings, self._maker.properties, by_guid=True)
+        # What was delivered on the connections there are, and is not confirmed.
+        self._delivered: dict[Queue, set[str]] = {}
         self._connected = False
         self._drained = False
         self._read = 0
@@ -217,13 +221,13 @@ class Inlet:
             if most <= 0:
                 return self.end
         wait = self._limits.idle if available_now else self._limits.poll
-        received = self._receive(most, wait)
-        if not received:
+        batches, guids = self._receive(most, wait, drains=available_now)
+        if not batches:
             self._drained = available_now
             return self.end
-        self._read += len(received)
-        batch = self._log.append(self.end, self._maker.make(received))
-        self._ledger.hand_out(batch.end, [_key(each) for each in received])
+        batch = self._log.append(self.end, batches)
+        self._read += batch.end - batch.start
+        self._ledger.hand_out(batch.end, guids)
         self.end = batch.end
         return self.end
 
@@ -237,40 +241,44 @@ class Inlet:
             if start is not None and batch.start >= start:
                 self._log.remove(batch)
                 continue
-            keys: list[Key] = []
+            guids: Guids = {}
             for rows in self._log.read(batch.path, ["queue", "guid"]):
                 columns: Any = rows.to_pydict()
-                keys.extend(zip(columns["queue"], columns["guid"], strict=True))
-            self._ledger.hand_out(batch.end, keys)
+                for uri, guid in zip(columns["queue"], columns["guid"], strict=True):
+                    guids.setdefault(uri, []).append(guid)
+            self._ledger.hand_out(batch.end, guids)
             end = max(end, batch.end)
         return end
 
-    def _receive(self, most: int, wait: float) -> list[Received]:
-        """Return messages that were not handed out before."""
+    def _receive(self, most: int, wait: float, *, drains: bool) -> tuple[list[RecordBatch], Guids]:
+        """Return messages that were not handed out before, and their GUIDs."""
         if not self._connected:
             self._portal.run(self._receiver.open())
             self._connected = True
         while True:
-            taken = self._portal.run(self._receiver.take(most, wait, self._limits.linger))
-            if self._receiver.reconnects != self._reconnects:
+            taken = self._portal.run(self._receiver.take(most, wait, self._limits.linger, drains=drains))
+            for queue in self._receiver.renewed():
                 # After a reconnect nothing counts as delivered; what is not confirmed comes again.
-                self._reconnects = self._receiver.reconnects
-                self._delivered.clear()
-            fresh: list[Received] = []
-            again: list[Key] = []
-            seen: set[Key] = set()
+                self._delivered.pop(queue, None)
+            batches: list[RecordBatch] = []
+            fresh: Guids = {}
+            seen: dict[str, set[str]] = {}
+            again: Guids = {}
             for each in taken:
-                key = _key(each)
-                self._delivered[key] = each.message.subscription.queue
-                standing = self._ledger.standing(key)
-                if standing is Standing.COMMITTED:
-                    again.append(key)
-                elif standing is Standing.NEW and key not in seen:
-                    seen.add(key)
-                    fresh.append(each)
-            self._confirm(again)
-            if fresh or not taken:
-                return fresh
+                uri = each.queue.uri
+                guids: list[str] = each.batch.column(GUID).to_pylist()
+                self._delivered.setdefault(each.queue, set()).update(guids)
+                rows, committed = self._ledger.sort(uri, guids, seen.setdefault(uri, set()))
+                again.setdefault(uri, []).extend(committed)
+                if rows is not None:
+                    each = each._replace(batch=each.batch.take(pa.array(rows, pa.int64())))
+                    guids = [guids[row] for row in rows]
+                if guids:
+                    fresh.setdefault(uri, []).extend(guids)
+                    batches.append(self._maker.make(each))
+            self._confirm([again])
+            if batches or not taken:
+                return _joined(batches), fresh
 
     def commit(self, end: int) -> None:
         """Confirm everything up to ``end``, and remove batches from the log that are long committed."""
@@ -281,14 +289,17 @@ class Inlet:
                 if batch.end <= done:
                     self._log.remove(batch)
 
-    def _confirm(self, keys: list[Key]) -> None:
-        guids: dict[Queue, list[str]] = {}
-        for key in keys:
-            queue = self._delivered.pop(key, None)
-            if queue is not None:  # otherwise it is confirmed when it is delivered again
-                guids.setdefault(queue, []).append(key[1])
-        if guids:
-            self._portal.run(self._receiver.confirm(guids))
+    def _confirm(self, batches: list[Guids]) -> None:
+        found: dict[Queue, list[str]] = {}
+        for guids in batches:
+            for queue, delivered in self._delivered.items():
+                # The others are confirmed when they are delivered again.
+                here = delivered.intersection(guids.get(queue.uri, ()))
+                if here:
+                    delivered -= here
+                    found.setdefault(queue, []).extend(here)
+        if found:
+            self._portal.run(self._receiver.confirm(found))
 
     def close(self) -> None:
         """Disconnect."""
@@ -297,5 +308,9 @@ class Inlet:
         self._log.release()
 
 
-def _key(received: Received) -> Key:
-    return (received.message.queue_uri, received.message.guid)
+def _joined(batches: list[RecordBatch]) -> list[RecordBatch]:
+    """The same rows in as few batches as possible."""
+    joined: list[RecordBatch] = (
+        pa.Table.from_batches(batches).combine_chunks().to_batches() if batches else []
+    )
+    return joined

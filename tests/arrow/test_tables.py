@@ -113,11 +113,22 @@ async def test_nothing_is_confirmed_but_by_confirm(broker: bmq.broker.Broker, qu
         assert (await tables.receive(timeout=30)).num_rows == 1000
         assert tables.unconfirmed == 1000 * n
     assert len(broker.queues[URI]) == COUNT
-    assert tables.confirm() == 3000
-    assert (tables.confirm(), tables.unconfirmed) == (0, 0)
+    assert tables.confirm(1500) == 1500
+    await eventually(lambda: queue.stats().confirmed == 1500)
+    assert (tables.confirm(0), tables.confirm(), tables.confirm(7), tables.unconfirmed) == (0, 1500, 0, 0)
     await tables.receive(timeout=30)
     await queue.session.close()
     await eventually(lambda: len(broker.queues[URI]) == COUNT - 3000, 30)
+
+
+async def test_others_confirm_by_guid(broker: bmq.broker.Broker, queue: bmq.Queue) -> None:
+    tables = await queue.tables(max_rows=COUNT, metadata=["guid"])
+    await eventually(lambda: tables.buffered == COUNT, 30)
+    batch = await tables.receive()
+    tables.release()
+    assert (tables.unconfirmed, tables.confirm()) == (0, 0)
+    queue.confirm(*batch["guid"].to_pylist()[:100])
+    await eventually(lambda: len(broker.queues[URI]) == COUNT - 100, 30)
 
 
 async def test_messages_are_counted_as_ever(queue: bmq.Queue) -> None:
@@ -271,6 +282,7 @@ async def test_a_batch_has_so_many_bytes_at_most(
         ({"properties": {"a": pa.float64()}}, "property 'a' cannot be read as double"),
         ({"properties": {"value": pa.int8()}}, "several columns are called value: name the payload's"),
         ({"properties": {"guid": pa.int8()}, "metadata": ["guid"]}, "several columns are called guid"),
+        ({"metadata": {"guid": "a"}, "properties": {"a": pa.int8()}}, "several columns are called a:"),
         ({"metadata": ["colour"]}, "no metadata colour; there is: guid, redelivered, received_at"),
         ({"max_rows": 0}, "1 row or more: max_rows=0"),
     ],

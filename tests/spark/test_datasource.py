@@ -699,3 +699,39 @@ def test_two_queries_cannot_share_a_log(
 def test_a_stream_needs_a_place_for_its_log() -> None:
     with pytest.raises(bmq.UsageError, match="option checkpointLocation is missing"):
         source(queue=f"bmq://{DOMAIN}/q").streamReader(WHOLE)
+
+
+def test_several_receivers_share_a_queue(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
+    """One of them is cut off meanwhile; what it had comes again, to any of them, and nothing twice."""
+    query = Query(broker, queue, tmp_path, numReceivers=3)
+    post_numbers(broker, queue, 0, 30)
+    rows = query.batch(20)
+    first, *others = broker.call(lambda b: list(b._connections))
+    assert len(others) == 2
+    broker.call(lambda b: first.transport.abort())
+    post_numbers(broker, queue, 30, 60)
+    while batch := query.batch(20):
+        rows += batch
+    assert sorted(map(int, rows)) == list(range(60))
+    query.runner.stop()
+    assert left_in(broker, queue) == []
+
+
+def test_a_batch_read_of_several_subscriptions_confirms_what_spark_got(
+    broker: BrokerThread, queue: str
+) -> None:
+    broker.post(queue, [bmq.PutMessage(b"x", {"n": n % 2}) for n in range(30)])
+    options = {"subscription": '{"even": "n == 0", "odd": "n == 1"}', "maxMessages": 10}
+    rows = read(source(broker=broker.uri, queue=queue, idleTimeoutMs=300, **options).reader(WHOLE), _first())
+    assert len(rows) == 10
+    assert {m.guid for m in broker.drain(queue, expect=20)}.isdisjoint(row["guid"] for row in rows)
+
+
+def test_a_broker_that_is_gone_is_no_drained_queue(broker: BrokerThread, queue: str) -> None:
+    broker.post(queue, [b"x"])
+    options = {"idleTimeoutMs": 200, "reconnectTimeoutMs": 1000}
+    rows = source(broker=broker.uri, queue=queue, **options).reader(WHOLE).read(_first())
+    assert next(rows).num_rows == 1
+    broker.call(lambda b: b.stop())
+    with pytest.raises(bmq.SessionClosed):
+        list(rows)
