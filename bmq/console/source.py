@@ -75,6 +75,9 @@ class RemoteBroker:
         uri: as for :class:`bmq.connect`.
         credentials: as for :class:`bmq.connect`, also of ``ssl`` and ``server_hostname``.
         timeout: seconds for connecting, and for each request.
+
+    Attributes:
+        looks_inside: False: what is in a message can only be seen by consuming it for a while.
     """
 
     looks_inside = False

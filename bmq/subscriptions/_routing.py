@@ -87,6 +87,7 @@ class Decision:
         also: routes of other expressions of the same priority that match too: the broker may choose them
             instead.
         steps: every group, in the order of evaluation.
+        broadcast: whether every consumer gets a copy.
     """
 
     candidates: tuple[Route, ...]

@@ -38,9 +38,11 @@ __all__ = [
     "walk",
 ]
 
-#: The broker's limits on one expression: bytes of text, operators, references to properties.
+#: The broker's limit on one expression's text, in bytes.
 MAX_LENGTH: Final = 128
+#: The broker's limit on one expression's operators.
 MAX_OPERATORS: Final = 10
+#: The broker's limit on one expression's references to properties.
 MAX_PROPERTIES: Final = 10
 
 INT64_MIN: Final = -(2**63)
