@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Every target works from a fresh clone: the first one that needs the virtual environment makes it.
 # Overridable: PYTHON (the interpreter that makes it), VENV (where), ARGS (passed on to the command), EXTRAS (what
 # of pyproject.toml is installed: "test" is enough for the tests of client, protocol and broker).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parts of the documentation that are written by the code itself.
 
 A page says ``<!-- generated: NAME -->`` where it wants one of them; MkDocs calls the hooks at the end of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The API reference, written from the docstrings of the public names.
 
 The docstrings follow Google's sections (Args, Returns, Raises, Attributes); what is rendered is what

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A minute in one terminal: records flow, a consumer is slow, the broker crashes, and nothing is lost.
 
     python examples/demo.py                                  # on the embedded broker

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The demo does what it says, and notices when the books are not balanced."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The documentation says what the code does: generated pages are complete, code blocks are code."""
 
 from __future__ import annotations

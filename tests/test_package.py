@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is published: metadata, the README of a package index, the files around the code."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Tab completes is what the API page describes: nothing more, nothing less."""
 
 from __future__ import annotations

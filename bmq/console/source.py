@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a console gets its data from: a broker over the wire, or an embedded one in the same process."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Evaluation: a syntax tree becomes one Python function.
 
 The function is generated as source and compiled once. Nothing of the expression is ever pasted into that

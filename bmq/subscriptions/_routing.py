@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which subscription a message would go to, offline.
 
 What a broker does for one message of one appId: subscriptions with byte-equal expressions form a group; of a

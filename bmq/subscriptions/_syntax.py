@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The syntax tree of a subscription expression and the table of its operators.
 
 Every node knows its ``offset``: the index into the text of the token it comes from (for a binary node, its
