@@ -1,14 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
 # Every target works from a fresh clone: the first one that needs the virtual environment makes it.
-# Overridable: PYTHON (the interpreter that makes it), VENV (where), ARGS (passed on to the command), EXTRAS (what
+# Overridable: PYTHON (the interpreter that makes it), VENV (where), ARGS (passed on to the command), GROUP (what
 # of pyproject.toml is installed: "test" is enough for the tests of client, protocol and broker).
 
 comma  := ,
 PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
-EXTRAS ?= dev
+GROUP  ?= dev
 
-WHAT_IS_INSTALLED := $(if $(filter dev,$(EXTRAS)),everything the tests need; Spark$(comma) PyArrow and pandas take most of a minute and 1.2 GB,$(EXTRAS))
+WHAT_IS_INSTALLED := $(if $(filter dev,$(GROUP)),everything the tests need; Spark$(comma) PyArrow and pandas take most of a minute and 1.2 GB,the group '$(GROUP)')
 RUN   := $(VENV)/bin/python
 STAMP := $(VENV)/.installed-from-pyproject
 # What a demo needs is installed in seconds; the environment becomes the whole one when another target wants more.
@@ -34,7 +35,8 @@ $(RUN):
 
 $(STAMP): pyproject.toml | $(RUN)
 	@echo "setting up $(VENV), once: $(WHAT_IS_INSTALLED)"
-	@$(PIP) --editable '.[$(EXTRAS)]'
+	@$(PIP) --upgrade 'pip>=25.1'
+	@$(PIP) --editable . --group $(GROUP)
 	@touch $@ $(DEMO)
 
 $(DEMO): pyproject.toml | $(RUN)
@@ -87,13 +89,11 @@ dist: ## sdist, wheel and bill of materials of a release into dist/, tried in an
 	@PYTHON="$(PYTHON)" ./.ci/dist
 
 bench: setup ## this client, the official one and the broker's limit, side by side; ARGS=--quick for a look
-	@$(RUN) -c 'import matplotlib' 2>/dev/null || \
-	    $(RUN) -m pip install --quiet --quiet --disable-pip-version-check --editable '.[dev,bench]'
+	@$(RUN) -c 'import matplotlib' 2>/dev/null || $(PIP) --group bench
 	$(RUN) benchmarks/run.py $(ARGS)
 
 mutants: setup ## bugs planted at random: do the tests find them? takes an hour or two
-	@$(RUN) -c 'import mutmut' 2>/dev/null || \
-	    $(RUN) -m pip install --quiet --quiet --disable-pip-version-check --editable '.[dev,mutants]'
+	@$(RUN) -c 'import mutmut' 2>/dev/null || $(PIP) --group mutants
 	$(RUN) -P tests/mutants.py $(ARGS)
 
 spark-versions: setup ## the tests of Spark on every supported line of pyspark, an environment each

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the package says about itself that depends on where its repository is: links, and the README's.
 
 Where that is stands in one place, ``[tool.bmq.links]`` of pyproject.toml; the documentation reads it from there

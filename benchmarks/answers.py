@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests: how long one takes beside a post, and how many come back a second.
 
 usage: python benchmarks/answers.py [--broker tcp://127.0.0.1:30114] [--rounds 20]

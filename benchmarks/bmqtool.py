@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``bmq bench`` beside the broker's own ``bmqtool --mode auto``, one after the other on one broker, in turns.
 
 usage: python benchmarks/bmqtool.py BMQTOOL URI [--messages 200000] [--size 256] [--rounds 5]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The embedded broker under load: every test suite of a user runs on it.
 
     python benchmarks/broker.py [--messages 1000000] [--output NAME]

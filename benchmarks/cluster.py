@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cluster on loopback whose nodes are killed and started again, or an embedded broker in its place.
 
 The configuration is the one of ``docker/cluster`` with other addresses, folders and times: there it takes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Delayed messages: what those that wait cost the broker, how late they are, and a cluster that loses nodes.
 
 usage: python benchmarks/delays.py waiting --broker tcp://127.0.0.1:30114 --pid PID [--count 0 10000 100000]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cluster whose nodes are killed while this client and the official one post and consume through it.
 
     python benchmarks/failover.py --broker /usr/local/bin/bmqbrkr

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What consumer groups cost a broker, and what is left of order when members come and go.
 
     python benchmarks/groups.py rates --uri tcp://127.0.0.1:30114 [--pid BROKER]

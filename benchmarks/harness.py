@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What all benchmarks need: a broker, and measurements in processes of their own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What it costs to be seen: the same work with nothing switched on, and with more and more that watches.
 
     python benchmarks/observed.py [--rounds 9] [--count 100000] [--before DIR] [--output NAME]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Puts measured tables into a page of the documentation, and the picture beside it.
 
     python benchmarks/page.py [--results build] [--page docs/performance.md]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What typed messages and lanes cost: each beside what it stands on, in one process, taking turns.
 
 usage: python benchmarks/programs.py [--messages N] [--rounds N]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The whole comparison: this client, the official one, and what the broker can take.
 
     python benchmarks/run.py [--quick] [--rounds 5] [--count 100000] [--output NAME]

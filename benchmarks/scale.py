@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Does a message cost the same when there is a lot of something? And how much memory does it take?
 
     python benchmarks/scale.py [--rounds 5] [--output build/scale.json]

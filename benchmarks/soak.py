@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """This client and the official one side by side, under the same faults, for as long as wished.
 
     python benchmarks/soak.py --seconds 3600 --seed 7 --broker tcp://127.0.0.1:30114

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows a second of the Spark sink, next to the same client and to the official one, in one run.
 
     python benchmarks/spark_sink.py [--quick] [--rounds 3] [--output NAME]

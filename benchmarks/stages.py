@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where each microsecond goes: every stage of a message's way, timed on its own.
 
     python benchmarks/stages.py [--output NAME]

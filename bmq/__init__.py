@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The asyncio client for BlazingMQ, in pure Python.
 
 ``bmq.connect`` starts everything. :mod:`bmq.events` has the session events, :mod:`bmq.errors` the errors,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pauses that grow from attempt to attempt."""
 
 from __future__ import annotations

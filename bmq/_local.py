@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What listens in this process: embedded brokers, and proxies in front of brokers.
 
 A connection to one of them goes to exactly that one, whatever BMQ_BROKER_URI says.

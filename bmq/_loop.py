@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The event loop that our programs and threads run, and what its library can do for us."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """So many a second, and no more."""
 
 from __future__ import annotations

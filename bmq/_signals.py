@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Signals as a request to end in good order."""
 
 from __future__ import annotations

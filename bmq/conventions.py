@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The names of the message properties that ``bmq`` itself sets and reads.
 
 All of them are legal names in subscription expressions, which take letters, digits and underscores only, so

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Session events: what :meth:`bmq.Session.events` yields and ``on_event`` is called with."""
 
 from bmq.protocol.client.events import (

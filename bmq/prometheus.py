@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metrics for Prometheus. Needs the extra ``bmq[prometheus]``.
 
 :class:`SessionCollector` collects the statistics of sessions for a registry of ``prometheus_client``, or as

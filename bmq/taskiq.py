@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker for taskiq: its tasks are messages of a queue. Needs the extra ``bmq[taskiq]``."""
 
 from __future__ import annotations

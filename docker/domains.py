@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the domain files of the brokers in Docker: the built-in domains of the embedded one.
 
 Run it after a change of the built-in domains: ``.venv/bin/python docker/domains.py``.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whole events annotated byte by byte, from the declarations that the codecs are made from.
 
 Every byte of an event is in exactly one row. Only sound events are meant: recorded or encoded here.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """State diagrams as SVG, drawn from a transition table.
 
 The states stand in one column in the order given. Each event is written beside the state it leaves, on a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parts of the documentation that are written by the code itself.
 
 A page says ``<!-- generated: NAME -->`` where it wants one of them; MkDocs calls the hooks at the end of
@@ -33,11 +34,15 @@ import bmq
 import bmq.admin
 import bmq.arrow
 import bmq.blocking
+import bmq.console
+import bmq.conventions
 import bmq.errors
 import bmq.events
 import bmq.groups
 import bmq.otel
 import bmq.prometheus
+import bmq.spark
+import bmq.subscriptions
 import bmq.taskiq
 from bmq.errors import AckStatus, ProtocolError, StatusCategory
 from bmq.protocol.broker.session import BrokerSession
@@ -575,6 +580,10 @@ GENERATED: dict[str, Callable[..., str]] = {
     "api-prometheus": lambda: _api_of(bmq.prometheus),
     "api-taskiq": lambda: _api_of(bmq.taskiq),
     "api-testing": lambda: _api_of(bmq.testing),
+    "api-conventions": lambda: _api_of(bmq.conventions),
+    "api-subscriptions": lambda: _api_of(bmq.subscriptions),
+    "api-spark": lambda: _api_of(bmq.spark),
+    "api-console": lambda: _api_of(bmq.console),
     "admin": admin,
     "session-events": session_events,
     "statements": statements,

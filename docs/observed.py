@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draw the pictures of tracing and metrics: a trace that a queue passes on, and what Prometheus scraped.
 
 usage: python docs/observed.py   (with the extras dev and bench, and Prometheus: `apt-get install prometheus`)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draw the pictures of the command line and of the console: what each shows in a terminal, and in a browser.
 
 usage: python docs/pictures.py   (with the extras cli and console, and Chromium; it brings its own broker)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record the demo: what it shows in a terminal while it runs, as one animated SVG.
 
 usage: python docs/recording.py   (a minute; with the extra cli; it brings its own broker)

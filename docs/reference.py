@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The API reference, written from the docstrings of the public names.
 
 The docstrings follow Google's sections (Args, Returns, Raises, Attributes); what is rendered is what
@@ -6,11 +7,15 @@ The docstrings follow Google's sections (Args, Returns, Raises, Attributes); wha
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import enum
 import inspect
 import re
+import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 __all__ = ["describe"]
@@ -28,10 +33,45 @@ def describe(names: Iterable[str], source: Any, *, level: int = 2) -> str:
         source: the module that has them.
         level: the level of the headings.
     """
-    return "\n\n".join("\n\n".join(_describe(name, getattr(source, name), level)) for name in names)
+    return "\n\n".join(
+        "\n\n".join(_describe(name, getattr(source, name), level) or _constant(name, source, level))
+        for name in names
+    )
 
 
-def _describe(name: str, thing: Any, level: int) -> Iterator[str]:
+def _constant(name: str, source: ModuleType, level: int) -> list[str]:
+    """A constant or the name of a type: what it is, and what is said with its definition."""
+    heading = f"{'#' * level} {name}"
+    found = _constants(source.__name__).get(name)
+    if found is None:
+        return [heading, render(inspect.getdoc(type(getattr(source, name))) or "")]
+    value, doc = found
+    return [heading, f"`{value}`", render(doc)]
+
+
+@cache
+def _constants(package: str) -> dict[str, tuple[str, str]]:
+    """Everything annotated at the top of a package's modules: its value, and what is said of it."""
+    found = {}
+    for module in [m for n, m in sys.modules.items() if n.startswith(package)]:
+        text = inspect.getsource(module)
+        lines = text.splitlines()
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.AnnAssign) and node.value:
+                said = []
+                while lines[node.lineno - 2 - len(said)].startswith("#:"):
+                    said.insert(0, lines[node.lineno - 2 - len(said)].removeprefix("#:").strip())
+                after = re.match(r'"""(.*?)"""', "\n".join(lines[node.end_lineno or 0 :]), re.DOTALL)
+                doc = after[1] if after else " ".join(said)
+                found[ast.unparse(node.target)] = ast.unparse(node.value), doc
+    return found
+
+
+def _describe(name: str, thing: Any, level: int) -> list[str]:
+    return list(_described(name, thing, level))
+
+
+def _described(name: str, thing: Any, level: int) -> Iterator[str]:
     heading = "#" * level
     if inspect.isclass(thing):
         yield f"{heading} {name}"
@@ -43,13 +83,10 @@ def _describe(name: str, thing: Any, level: int) -> Iterator[str]:
             return
         for attribute, member in _members(thing):
             yield from _member(name, attribute, member, level + 1)
-    elif callable(thing):
+    elif inspect.isroutine(thing):
         yield f"{heading} {name}"
         yield _signature(name, thing)
         yield render(inspect.getdoc(thing) or "")
-    else:
-        yield f"{heading} {name}"
-        yield render(inspect.getdoc(type(thing)) or "")
 
 
 def _is_plain(cls: type) -> bool:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draw how groups, delayed messages and requests work.
 
 usage: python docs/sketches.py

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Receive flight records that match an expression, and confirm each one.
 
     python examples/consumer.py --subscription 'origin == "JFK" && dep_delay > 60'

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A minute in one terminal: records flow, a consumer is slow, the broker crashes, and nothing is lost.
 
     python examples/demo.py                                  # on the embedded broker
@@ -217,7 +218,7 @@ def full(number: int, limit: int, what: str) -> str:
     """How much of a window is used, as a bar."""
     cells = 10
     filled = min(cells, -(-number * cells // limit))
-    colour = "red" if number >= limit else "green"
+    colour = "red" if number >= 0.8 * limit else "green"  # where a broker begins to fill it up again
     return f"[{colour}]{'■' * filled}[/][dim]{'·' * (cells - filled)}[/] {number} of {limit} {what}"
 
 

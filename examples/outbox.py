@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An outbox: what a transaction commits is posted, and posted once, whatever dies in between.
 
     python examples/outbox.py                                           # SQLite and the embedded broker

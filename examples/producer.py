@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Post flight records to a queue, with properties that consumers can subscribe on.
 
     python examples/producer.py --broker tcp://localhost:30114 --count 100

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A blocking client in a hundred lines: the protocol core of bmq over a plain socket.
 
     python examples/sans_io_client.py [--broker tcp://localhost:30114] [--queue URI] [--count 3]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Spark pipeline that ends in a queue, and another one that starts there, on the embedded broker.
 
     make demo-spark            # or: python examples/spark_pipeline.py

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tags: a topic with subscribers who each take the messages with their tags, and never see the others.
 
     python examples/tags.py                                  # on the embedded broker

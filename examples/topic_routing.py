@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Topic routing: one queue of orders, and services that each get theirs by a subscription.
 
     python examples/topic_routing.py                                  # on the embedded broker

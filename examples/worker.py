@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A service: handlers with concurrency, deadlines, retries and a queue for what cannot be handled.
 
     python examples/worker.py                                  # orders made up, on the embedded broker

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every test shares: how hypothesis searches, and that programs can be interrupted."""
 
 from __future__ import annotations

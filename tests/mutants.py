@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Can the tests fail? Plants small bugs drawn at random, one at a time, and runs the tests that reach them.
 
 `make mutants ARGS="..."`; CONTRIBUTING.md says how to read what it prints. The bugs are made by mutmut's

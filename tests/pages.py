@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a page of the documentation as its reader would: files are written, commands run, outputs compared.
 
 The blocks of a page, in order:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the tests of Spark on every supported line of pyspark, each in an environment of its own.
 
     make spark-versions [ARGS="--only 4.0 4.2"]

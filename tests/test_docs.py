@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The documentation says what the code does: generated pages are complete, code blocks are code."""
 
 from __future__ import annotations
@@ -308,3 +309,12 @@ def test_the_limits_of_the_embedded_broker_are_those_documented() -> None:
     assert len(documented) > 5
     assert {name: defaults[name] for name in documented} == documented
     assert {f"max_{each.name}": each.default for each in fields(Bounds)} == documented
+
+
+def test_addresses_of_elsewhere_are_whole() -> None:
+    """Nobody is asked over the network: only that they are well formed, and not of an example's."""
+    for page in PROSE:
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+            if target.startswith("http"):
+                assert re.fullmatch(r"https?://[\w.-]+\.[a-z]{2,}(/\S*)?", target), f"{page.name}: {target}"
+                assert "example." not in target

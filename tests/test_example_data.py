@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The records the demo sends are what their README says they are."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The house stands as CONTRIBUTING draws it: imports point one way, importing is quiet."""
 
 from __future__ import annotations

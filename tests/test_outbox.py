@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The outbox of the examples, on every database there is: SQLite always, PostgreSQL where it is installed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is published: metadata, the README of a package index, the files around the code."""
 
 from __future__ import annotations
@@ -174,3 +175,11 @@ def test_what_a_project_has_is_there_and_linked(name: str) -> None:
     assert (ROOT / name).exists()
     texts = [(ROOT / each).read_text(encoding="utf-8") for each in ("README.md", "CONTRIBUTING.md")]
     assert any(f"]({name})" in text for text in texts)
+
+
+def test_extras_are_for_users_and_groups_for_those_who_work_on_it(metadata: email.message.Message) -> None:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert set(metadata.get_all("Provides-Extra", [])) == set(pyproject["project"]["optional-dependencies"])
+    assert set(metadata.get_all("Provides-Extra", [])).isdisjoint(pyproject["dependency-groups"])
+    assert {"test", "dev", "release"} <= set(pyproject["dependency-groups"])
+    assert "pytest" not in str(metadata.get_all("Requires-Dist"))

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """No path assumes Linux: what other systems lack is taken away here, and all goes on.
 
 Of Windows and macOS this shows what can be shown elsewhere: that names which are missing there are not

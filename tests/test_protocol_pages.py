@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pages about the protocol: recorded events are annotated byte by byte, every field has a meaning."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The example of a blocking client: the protocol core is enough for one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A password that is given anywhere is shown nowhere; what a peer says plays with no log or terminal."""
 
 from __future__ import annotations

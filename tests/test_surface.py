@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Tab completes is what the API page describes: nothing more, nothing less."""
 
 from __future__ import annotations
@@ -13,8 +14,12 @@ import pytest
 
 import bmq
 import bmq.arrow
+import bmq.console
+import bmq.conventions
 import bmq.otel
 import bmq.prometheus
+import bmq.spark
+import bmq.subscriptions
 import bmq.taskiq
 from bmq.testing import FaultProxy
 from tests.test_docs import generate as generate
@@ -25,11 +30,15 @@ PARTS = (
     bmq.arrow,
     bmq.broker,
     bmq.codecs,
+    bmq.console,
+    bmq.conventions,
     bmq.delays,
     bmq.groups,
     bmq.otel,
     bmq.prometheus,
     bmq.taskiq,
+    bmq.spark,
+    bmq.subscriptions,
     bmq.testing,
     bmq.workers,
 )
@@ -41,7 +50,7 @@ CLASSES = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def page(generate: ModuleType) -> str:
     text = (Path(__file__).parent.parent / "docs" / "api.md").read_text(encoding="utf-8")
     return "\n" + str(generate.fill(text))

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recorded conversations with a real broker (``tests/data/transcripts``, described in the README there)."""
 
 from __future__ import annotations

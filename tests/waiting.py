@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Waiting for a condition, where no event says that it holds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A peer that acknowledges every post and looks at nothing else: how fast a client can be at most.
 
 Serves one connection; prints where it is ready, like ``bmq broker``.

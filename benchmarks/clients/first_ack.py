@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From before the first import to the first acknowledgement, in milliseconds.
 
 Takes one JSON object as its argument (see ``harness.Job``), prints one as its result.

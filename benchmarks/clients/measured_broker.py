@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``bmq broker`` that tells on stdout, for each SIGUSR1, how many bytes are in use.
 
 What a process has of the system says only half: the allocators keep a megabyte for one small object in it.

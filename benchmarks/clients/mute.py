@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An embedded broker that acknowledges nothing, until it is told to end."""
 
 import asyncio

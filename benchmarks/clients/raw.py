@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The broker's own limit: events encoded beforehand, over a bare socket, acknowledgements only counted.
 
 Also what fills a queue before a measurement and empties it afterwards. Takes one JSON object as its argument

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How this client's cost a message depends on how much there is of something.
 
 Takes one JSON object as its argument (see ``harness.Job``, ``count`` is what varies), prints one as its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The admin client: a broker's admin commands as calls."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One admin connection: the handshake, then commands and what the broker prints in answer."""
 
 from __future__ import annotations

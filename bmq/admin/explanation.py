@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Why a message is still in its queue: what a broker tells of a queue, in words."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From the JSON that brokers print to :mod:`bmq.admin.results`.
 
 The names are those of the broker's command schema (``mqbcmd.xsd``). An answer that does not have what it must

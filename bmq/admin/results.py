@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a broker answers to admin commands, as frozen values.
 
 Sizes are in bytes, times are UTC. What a broker does not say is None.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Queues as Arrow tables, for Polars, DuckDB, pandas and whatever else reads Arrow. Needs ``bmq[arrow]``.
 
 :func:`reader` makes a ``pyarrow.RecordBatchReader`` of a queue; :class:`Source` is the same where the program

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A queue as a stream of Arrow batches that any thread reads; the session lives in a thread of its own."""
 
 from __future__ import annotations

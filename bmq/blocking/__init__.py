@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """BlazingMQ without asyncio: for scripts, notebooks, and programs made of threads.
 
 ::

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Threads that handle messages while a queue or its session closes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages of one subscription on their way from the event loop to the threads that receive."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages as threads see them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The event loop of this process's blocking sessions, in a thread of its own, and how others use it."""
 
 from __future__ import annotations

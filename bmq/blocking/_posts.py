@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Posts for which no thread waits yet, and items on their way to the event loop."""
 
 from __future__ import annotations

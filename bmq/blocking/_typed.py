@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Queues and consumers of values instead of bytes, for threads."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The embedded broker: for development and tests. Production is a real BlazingMQ cluster.
 
 :class:`Broker` is a TCP server in the running event loop; ``python -m bmq broker`` is the same as a process.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Admin commands: the part of a real broker's that makes sense on one node without files.
 
 The result of a command is a dictionary shaped like the JSON that a real broker prints;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Admin commands about the cluster. The node is a cluster of one, and answers as a real cluster does."""
 
 from __future__ import annotations

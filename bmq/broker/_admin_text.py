@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The answers to admin commands as text for people, laid out like a real broker's."""
 
 from __future__ import annotations

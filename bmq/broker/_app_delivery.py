@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One application of a queue: its consumers, its place in the queue, and the messages it has skipped.
 
 Work is done in this order: messages to be redelivered, messages put aside, then onwards from where the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages that an application has skipped, and why, so that they are found again without a search."""
 
 from __future__ import annotations

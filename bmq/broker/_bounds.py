@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much clients may ask of an embedded broker, apart from what its domains say."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The domains an embedded broker knows without any file.
 
 Names, modes, appIds, TTL and deduplication window are those of the sample domains that ship with a real

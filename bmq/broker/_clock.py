@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where an embedded broker's time comes from."""
 
 from __future__ import annotations

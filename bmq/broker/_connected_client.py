@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One client of a broker: the queues it has open, and what it asks for them.
 
 Checks, their order, statuses and texts are those of a real broker (openQueue, configureStream, closeQueue).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One connection of the embedded broker: bytes between a transport and a session."""
 
 from __future__ import annotations

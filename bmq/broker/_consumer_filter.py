@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A filter of the broker's own in front of each consumer, as Pulsar's proposal of consumer filters has it.
 
 No BlazingMQ broker has one: it is for trying what the proposal describes, and is off unless a domain has one.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The domains of a broker: where their configuration comes from, and what they hold."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Domains: how queues of one kind behave, read from the same files that a real broker reads.
 
 A domain file is JSON: ``{"definition": {"location": ..., "parameters": {...}}}`` or

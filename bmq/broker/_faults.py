@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Making an embedded broker misbehave on purpose, so that services can be tested against it.
 
 A proxy in front of the broker makes the faults of a network (cut, delay, split, corrupt); this module has

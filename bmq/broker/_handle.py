@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A queue as a client has it open: a handle, and a stream in it for each application it reads."""
 
 from __future__ import annotations

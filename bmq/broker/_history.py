@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GUIDs of messages that are gone, remembered for a while: a message posted again is not stored again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Accepting connections; when the system has no file descriptors or memory left, it waits and tries again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The broker itself, without sockets: domains, queues, clients, and what is due with time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What was posted to an embedded broker, and what tests say of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A queue: one copy of each message, and the applications that want it."""
 
 from __future__ import annotations

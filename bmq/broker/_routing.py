@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who gets a message: one application's subscriptions, by priority and expression.
 
 Subscriptions with byte-equal expressions form a group; only those of the highest priority in it take part.

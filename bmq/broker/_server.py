@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The embedded broker: a TCP server around a :class:`~bmq.broker._node.Node`."""
 
 from __future__ import annotations

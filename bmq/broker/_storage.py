@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a queue stores: one copy of each message, in order of arrival, whatever the number of applications.
 
 Messages form a doubly linked list, so that one can leave from the middle, and every application can keep its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long messages wait in a queue and with consumers."""
 
 from __future__ import annotations

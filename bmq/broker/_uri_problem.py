@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a real broker says about a queue URI it cannot parse."""
 
 from __future__ import annotations

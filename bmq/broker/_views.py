@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Looking into an embedded broker: what its queues store, and which consumers have what. For tests."""
 
 from __future__ import annotations

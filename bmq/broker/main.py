@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``bmq broker``: the embedded broker as a process."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ``bmq`` command: one module a verb, imported when the verb is used.
 
 Data goes to stdout, everything else to stderr; colours and bars appear on terminals only. The exit statuses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The application behind :func:`bmq.cli.main`: its verbs, of which only the one that is used is imported."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TCP byte streams out of packet captures (pcap and pcapng), as tcpdump and Wireshark write them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Input from files and from standard input, without holding up the event loop."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages as text: properties on the command line, and one JSON object a message (NDJSON)."""
 
 from __future__ import annotations

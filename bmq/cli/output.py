@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where things are printed: data on stdout, all else on stderr."""
 
 from __future__ import annotations

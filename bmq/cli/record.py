@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``bmq record``."""
 
 from __future__ import annotations

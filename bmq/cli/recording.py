@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recorded conversations: one JSON line an event."""
 
 from __future__ import annotations

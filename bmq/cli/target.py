@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which broker, as whom, and how a verb that talks to one is run."""
 
 from __future__ import annotations

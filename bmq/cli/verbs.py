@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The verbs of the ``bmq`` command."""
 
 from __future__ import annotations

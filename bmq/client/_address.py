@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Broker addresses: ``tcp://host:port`` and ``tcps://host:port``, several separated by commas."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A consumer whose messages are taken as columns. Needs numpy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A session's connection: one TCP (or TLS) channel after another, under one core and one timer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is counted of received messages: as they arrive and as they are confirmed, several at a time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A deadline around something to wait for, with an error that says what did not happen."""
 
 from __future__ import annotations

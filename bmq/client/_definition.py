@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a consumer asks for, and messages with their place in the order of delivery."""
 
 from __future__ import annotations

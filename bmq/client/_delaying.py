@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Posts that are due later: what is posted instead, and where."""
 
 from __future__ import annotations

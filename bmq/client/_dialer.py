@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connecting and reconnecting."""
 
 from __future__ import annotations

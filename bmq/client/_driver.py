@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Puts the parts of a session together, and hands on what its core reports."""
 
 from __future__ import annotations

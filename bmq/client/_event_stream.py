@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Session events for the application: iterators and a callback."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Backpressure, both ways: room for posts, and received messages that wait for the application."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Handlers in flight: who is inside ``async with message`` while a queue closes."""
 
 from __future__ import annotations

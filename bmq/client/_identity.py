@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How this client introduces itself to brokers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Posts that interceptors see: who is told of their outcomes."""
 
 from __future__ import annotations

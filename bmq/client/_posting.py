@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The posting side of a queue: from a payload to a place in the window."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The log of a session: for whatever goes wrong one line when it begins, and one when it is over.
 
 Both have the same level, WARNING, so that a program that configures no logging sees both. What goes on, or

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long to wait between attempts to connect."""
 
 from __future__ import annotations

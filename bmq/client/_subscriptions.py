@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The subscriptions of a queue: its consumers, what the broker has of them, and what nobody wants."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The wire trace: every event of a session, field by field, in the log. Imported only when it is on."""
 
 from __future__ import annotations

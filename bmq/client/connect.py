@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where everything starts: :func:`connect` and :func:`run`."""
 
 from __future__ import annotations

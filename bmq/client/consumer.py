@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Consumers: where the messages of one subscription arrive."""
 
 from __future__ import annotations

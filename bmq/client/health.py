@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Health: that of a session, and that of its host, which suspends queues that want it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Interceptors: what sees the messages of a session go out and come in."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages: received ones, those to post, and what became of posts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Queues: posting, subscribing, closing."""
 
 from __future__ import annotations

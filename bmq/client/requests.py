@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests: a message that is answered by another one."""
 
 from __future__ import annotations

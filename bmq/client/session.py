@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sessions: a connection to a broker, restored when it is lost."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Statistics: what a session, a queue and a consumer have done, as frozen snapshots."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Received messages as batches of rows. Needs the extra ``bmq[arrow]``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Queues, consumers and messages of values instead of bytes; made by :meth:`bmq.Queue.typed`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How values of a type become messages, and messages values again.
 
 :meth:`bmq.Queue.typed` and handlers with an annotated value use this: a :class:`Codec` turns a value into a

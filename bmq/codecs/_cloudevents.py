@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CloudEvents in binary mode: the attributes are properties, the payload is the event's data."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a codec is, and which one a content type asks for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which fields of a type are properties too."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """JSON through orjson: dataclasses, typed dictionaries, lists and what they are made of."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The content types that have a codec without being registered."""
 
 from __future__ import annotations

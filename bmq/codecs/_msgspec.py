@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Codecs that msgspec does: JSON of its structs, MessagePack of all types it knows."""
 
 from __future__ import annotations

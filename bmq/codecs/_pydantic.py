@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """JSON of pydantic's models and dataclasses."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All that is known of the messages of one type."""
 
 from __future__ import annotations

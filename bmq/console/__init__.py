@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A local web page over the admin client: ``bmq console``, and ``bmq broker --console``.
 
 ::

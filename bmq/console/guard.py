@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which requests are answered: none that another page made a browser send.
 
 A page of another origin can have a browser send requests here, and with a domain name of its own that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The console's HTTP server: the page, what it shows, and what it may do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a console gets its data from: a broker over the wire, or an embedded one in the same process."""
 
 from __future__ import annotations
@@ -75,6 +76,9 @@ class RemoteBroker:
         uri: as for :class:`bmq.connect`.
         credentials: as for :class:`bmq.connect`, also of ``ssl`` and ``server_hostname``.
         timeout: seconds for connecting, and for each request.
+
+    Attributes:
+        looks_inside: False: what is in a message can only be seen by consuming it for a while.
     """
 
     looks_inside = False

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Looks at a broker again and again, and keeps what it saw for the plots."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Delayed messages: they wait in a queue of the broker until they are due.
 
 ``queue.post(..., delay=30)`` posts to a waiting queue; a :class:`Mover` passes each message on in time.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether a waiting queue can keep what waits."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages of a queue, each at its time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Passes messages on that are due."""
 
 from __future__ import annotations

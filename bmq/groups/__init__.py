@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Consumer groups with order by key, without a coordinator.
 
 Made by :meth:`bmq.Queue.group`::

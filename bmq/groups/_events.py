@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a group tells: buckets that come, go, or hold too much."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The expressions of a group: one a bucket, and one for messages without a key."""
 
 from __future__ import annotations

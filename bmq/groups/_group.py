@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A member of a consumer group."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One bucket of a group, as one member sees it."""
 
 from __future__ import annotations

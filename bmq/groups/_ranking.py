@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who is to have a bucket: rendezvous hashing with weights, as priorities that a broker compares.
 
 Every member draws a number for every bucket, from its own name and the bucket; the highest has it. Nobody has

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Traces and metrics with OpenTelemetry. Needs the extra ``bmq[otel]``, and the SDK to export anything.
 
 :class:`OpenTelemetry` is an interceptor: ``bmq.connect(..., interceptors=[OpenTelemetry()])``. How contexts

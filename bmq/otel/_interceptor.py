@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spans and metrics of messages, made where the client calls interceptors."""
 
 from __future__ import annotations

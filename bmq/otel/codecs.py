@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a trace's context travels in the properties of a message."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Instrumentation of programs that do not know of it: what ``opentelemetry-instrument`` finds."""
 
 from __future__ import annotations

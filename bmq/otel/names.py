@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The names that OpenTelemetry's conventions give to spans, attributes and metrics, as of version 1.44.
 
 The conventions for messaging are still in development: what changes there is changed here.

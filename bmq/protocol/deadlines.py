@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Deadlines of many keys, and which of them are due."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a byte stream to whole events, with the memory bounded."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Heartbeats: noticing a peer that has gone silent."""
 
 from __future__ import annotations

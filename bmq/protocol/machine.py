@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one runner of state machines: a table says what an input does in a state."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DataFrames to queues and queues to DataFrames. Needs the extra ``bmq[spark]``.
 
 :func:`write_partition` makes the function for ``foreachPartition``; :func:`write` posts a whole DataFrame and

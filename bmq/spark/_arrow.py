@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """pyarrow, imported as Any, because it has no type hints; other modules import it from here."""
 
 from __future__ import annotations

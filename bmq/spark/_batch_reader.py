@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``spark.read.format("bmq")``: take what is in a queue."""
 
 from __future__ import annotations

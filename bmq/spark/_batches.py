@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows and maps as Arrow columns: what Spark hands over, in the form in which it is posted."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which column of a DataFrame becomes what, and of which property type.
 
 What is wrong with the columns is found before the job starts, from the schema alone, and named.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``format("bmq")``: what Spark asks for readers and writers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Message GUIDs that a repeated task makes again, so that the broker drops what it has already.
 
 What that guarantees, and what not, is in the documentation of :func:`bmq.spark.write_partition`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write a whole DataFrame and see what became of it: the summary, log lines, a progress bar."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Look for a Java that Spark runs on before Spark starts: Spark's own error is long."""
 
 from __future__ import annotations

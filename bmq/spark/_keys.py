@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Columns that become properties of other names: the bucket of a key, and when a message is due."""
 
 from __future__ import annotations

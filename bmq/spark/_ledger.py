@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which messages were handed to Spark, and which of them are committed: what may be confirmed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The log of a streaming read: what was handed to Spark and is not known to be committed.
 
 A queue cannot be read twice, and Spark asks a source for the same range again after a crash. So a batch is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The options of ``format("bmq")``: declared once, parsed, and refused when unknown."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plain sink: a function for ``foreachPartition``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One event loop a worker process, in a thread of its own, with sessions that outlive tasks.
 
 Spark calls from a blocking thread; sessions live on a loop. The portal is where the two meet: made by the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A partition's rows to the broker: slices in flight, every acknowledgement awaited.
 
 The task's thread pulls batches of rows and encodes them, a slice at a time; the loop of the portal posts.

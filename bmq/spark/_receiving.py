@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The receiving side of a job: sessions, their queues and subscriptions."""
 
 from __future__ import annotations

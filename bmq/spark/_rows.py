@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From what arrives to rows: the columns a queue has as a source."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``spark.readStream.format("bmq")``: a queue as an endless DataFrame that survives restarts.
 
 What Spark calls, and what each call proves (the engine's order of events is in the documentation):

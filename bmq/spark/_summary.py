@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What became of a write: one report a partition, and their sum."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Spark calls to write: batch and stream, from Arrow batches (or rows, where Spark hands over those)."""
 
 from __future__ import annotations

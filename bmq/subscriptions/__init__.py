@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Subscriptions: the expression language, typed filters, tag filters, and the broker's routing, all offline.
 
 Nothing here talks to a broker: an :class:`Expression` is checked and evaluated where it is made.

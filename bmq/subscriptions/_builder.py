@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Expressions built from Python operators, so that values cannot be mistaken for syntax::
 
     (P("CustomerId") == 1234) & ((P.OrderType == "EXPRESS") | P.Urgent.exists())

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether the broker would compile an expression; the checks are made in the broker's order."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The errors for expressions that do not compile.
 
 The first line is the broker's own detailed message, word for word. Below it stand the expression with a caret

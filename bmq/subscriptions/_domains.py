@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Application subscriptions: the expressions in a domain's configuration file.
 
 They are evaluated once for every appId when a message is put. What does not match is confirmed on the

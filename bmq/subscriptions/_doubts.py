@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Legal expressions that surely do not mean what they say.
 
 A broker accepts ``x == 1 && x == 2``, reports nothing, and then delivers nothing. What is found here is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an expression demands one property to be equal to: many of them become one lookup.
 
 A broker with sixteen subscriptions ``k % 16 == 0`` to ``k % 16 == 15`` need not try one after the other.

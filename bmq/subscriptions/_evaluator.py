@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Evaluation: a syntax tree becomes one Python function.
 
 The function is generated as source and compiled once. Nothing of the expression is ever pasted into that
@@ -52,7 +53,13 @@ Lookup: TypeAlias = Callable[[str], Any]
 
 @dataclass(frozen=True, slots=True)
 class EvaluationFailure:
-    """Why an evaluation stopped: the kind of error and the index into the text it happened at."""
+    """Why an evaluation stopped.
+
+    Attributes:
+        kind: the kind of error.
+        offset: the index into the expression's text it happened at.
+        reason: what was wrong, for people.
+    """
 
     kind: ErrorKind
     offset: int

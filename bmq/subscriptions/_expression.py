@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A subscription expression as an object: checked when made, evaluated offline."""
 
 from __future__ import annotations

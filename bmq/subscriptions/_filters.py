@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tag filters as objects, and how to receive what a filter leaves out.
 
 :class:`TagFilter` has the meaning of Pulsar's ``anytag`` and ``alltag``, :class:`CmqTags` that of CMQ's tag

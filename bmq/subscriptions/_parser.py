@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tokens to a syntax tree.
 
 An operator-precedence parser with its own stack instead of recursion, so that no text, however nested, can

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fitting a filter into the broker's limits.
 
 Several subscriptions of one consumer are joined by *or*, and a message that matches several of them comes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether a filter fits what is known of the properties: which there are, and of which type."""
 
 from __future__ import annotations

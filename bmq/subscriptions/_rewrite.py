@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rewriting boolean trees without changing what they mean, errors included.
 
 ``!(a == 1)`` is ``a != 1`` and ``!a && !b`` is ``!(a || b)``: both sides are evaluated in the same order and

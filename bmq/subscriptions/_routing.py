@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which subscription a message would go to, offline.
 
 What a broker does for one message of one appId: subscriptions with byte-equal expressions form a group; of a
@@ -87,6 +88,7 @@ class Decision:
         also: routes of other expressions of the same priority that match too: the broker may choose them
             instead.
         steps: every group, in the order of evaluation.
+        broadcast: whether every consumer gets a copy.
     """
 
     candidates: tuple[Route, ...]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Text to tokens, with the broker's oddities.
 
 The minus sign belongs to the digits directly after it (``a-1`` is ``a``, ``-1``); a dot is legal in a name;

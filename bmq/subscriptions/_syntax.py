@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The syntax tree of a subscription expression and the table of its operators.
 
 Every node knows its ``offset``: the index into the text of the token it comes from (for a binary node, its
@@ -38,9 +39,11 @@ __all__ = [
     "walk",
 ]
 
-#: The broker's limits on one expression: bytes of text, operators, references to properties.
+#: The broker's limit on one expression's text, in bytes.
 MAX_LENGTH: Final = 128
+#: The broker's limit on one expression's operators.
 MAX_OPERATORS: Final = 10
+#: The broker's limit on one expression's references to properties.
 MAX_PROPERTIES: Final = 10
 
 INT64_MIN: Final = -(2**63)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tags on messages, as properties a subscription can test.
 
 The expression language has no sets, so a tag becomes a property of its own: a message tagged ``urgent`` has

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A syntax tree to the shortest text that means the same."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """For tests of services: a pytest plugin and a fault-injecting proxy.
 
 pytest loads the plugin, :mod:`bmq.testing.plugin`, by itself where bmq is installed.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An app under test: it runs against a broker of its own, and what happened can be asked for."""
 
 from __future__ import annotations

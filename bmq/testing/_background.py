@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An embedded broker on a thread of its own, for programs and tests without an event loop."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random faults that can be printed and replayed: what chaos tests are made of."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names and domains that tests make up."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One direction of a proxied connection: bytes in, bytes out, and what is done to them in between."""
 
 from __future__ import annotations

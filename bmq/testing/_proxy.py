@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A TCP proxy that does to a connection what networks do: cut, stall, delay, split, corrupt, throttle."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pytest plugin: a broker, sessions and a proxy for each test.
 
 pytest finds it by itself where bmq is installed. Fixtures that need an event loop work with pytest-asyncio,

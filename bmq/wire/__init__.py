@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bytes to values and back: the BlazingMQ wire format as pure functions.
 
 ``layout`` declares every binary header with Construct; ``codec`` derives precompiled ``struct`` codecs

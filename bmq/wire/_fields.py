@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fields of every structure: written by ``python -m bmq.wire.layout``, not by hand."""
 
 #: Name, width in bits and kind of each field, by structure.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ACK events: what became of posted messages."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Events taken apart, field by field, from the declarations in :mod:`bmq.wire.layout`.
 
 Nothing here raises on bad bytes: what cannot be read is reported in its place, and the rest is still read.

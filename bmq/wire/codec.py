@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # pyright: basic
 """Fast codecs, derived from the Construct declarations.
 

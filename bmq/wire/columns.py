@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Headers by the thousand: numpy arrays whose layout is that of the declarations.
 
 :mod:`bmq.wire.codec` packs and unpacks one structure; here the same structures are packed and read as columns

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ZLIB compression of application data, with the decompressed size capped."""
 
 from __future__ import annotations

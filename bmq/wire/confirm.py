@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CONFIRM and REJECT events: messages a consumer is done with."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Numbers and limits of the protocol."""
 
 from __future__ import annotations

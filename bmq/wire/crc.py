@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CRC32C, the checksum of PUT messages, computed by the processor's own instruction where it has one."""
 
 from __future__ import annotations

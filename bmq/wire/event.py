@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Event headers: packing them, and checking those that arrive."""
 
 from __future__ import annotations

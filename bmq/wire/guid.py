@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Message GUIDs: 16 bytes, unique by client id, nanosecond tick and counter."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bucket of a key: which messages have to stay in order among themselves."""
 
 from __future__ import annotations

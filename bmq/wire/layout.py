@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # pyright: basic
 """The layout of every binary header, declared once with Construct.
 
@@ -224,6 +225,7 @@ def fields_of(declaration: Any) -> list[tuple[str, int, str]]:
 def written_out() -> str:
     """Return the text of ``bmq/wire/_fields.py``."""
     lines = [
+        "# SPDX-License-Identifier: Apache-2.0",
         '"""The fields of every structure: written by ``python -m bmq.wire.layout``, not by hand."""',
         "",
         "#: Name, width in bits and kind of each field, by structure.",

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Application data: properties and payload of one message, compressed or not.
 
 What is compressed differs between the encodings: the old one compresses properties and payload together,

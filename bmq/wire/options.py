@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Options of a PUSH message: which subscriptions it is for."""
 
 from __future__ import annotations

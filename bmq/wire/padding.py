@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The padding rule: 1 to 4 bytes, each holding the number of padding bytes, never none."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Text from a peer, fit for a log or a terminal."""
 
 from __future__ import annotations

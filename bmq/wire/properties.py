@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Message properties: typed name/value pairs in front of the payload, in both encodings.
 
 The *old* encoding stores each value's length, the *new* one (MESSAGE_PROPERTIES_EX) each name's offset; all

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # pyright: basic
 """Message properties whose names and types repeat: work that is done once a schema, not once a message.
 

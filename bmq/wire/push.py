@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PUSH messages: what a consumer receives."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PUSH events as columns: where everything is in them, found with numpy, no object a message.
 
 What each message says is what :func:`bmq.wire.push.decode_push_runs` says, which a property test shows. That

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From PUSH messages to the columns of a table: the way back of :mod:`bmq.wire.table`.
 
 Messages whose properties have the same names and types are read together, with numpy; what is compressed,

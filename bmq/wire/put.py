@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PUT messages: what a producer sends."""
 
 from __future__ import annotations

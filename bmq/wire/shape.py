@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What PUT and PUSH messages have in common: how a message is divided, and what can be wrong with that."""
 
 from __future__ import annotations

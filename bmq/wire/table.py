@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From the columns of a table to PUT events: no object a row.
 
 Headers are numpy columns of the declared layouts; what differs in length (values, payloads, padding) is put

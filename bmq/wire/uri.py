@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Queue URIs: ``bmq://DOMAIN[.~TIER]/QUEUE[?id=APPID]``."""
 
 from __future__ import annotations

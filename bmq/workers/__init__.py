@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workers: functions that handle messages, with concurrency, deadlines, retries and dead letters.
 
 :func:`consume` feeds one function from one queue; :class:`App` is a whole service of such functions.

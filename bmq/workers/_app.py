@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A service of workers: a session, its queues, its handlers, an orderly end; and apps that are its parts."""
 
 from __future__ import annotations

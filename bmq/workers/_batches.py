@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A function that handles messages by the batch."""
 
 from __future__ import annotations

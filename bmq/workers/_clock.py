@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The clock that workers use; tests give them another one, and need not wait."""
 
 from __future__ import annotations

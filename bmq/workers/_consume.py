@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One function, fed from one queue."""
 
 from __future__ import annotations

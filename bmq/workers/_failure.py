@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is known about a failed message, and the queue where it can be put aside."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calling a handler: async ones in the loop, others in threads, both with a deadline."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lanes: what has one key is handled one after another, different keys side by side."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Retries that survive the worker: the message waits in a queue of its own until the next attempt."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages that a worker is done with and nobody has confirmed.
 
 They stay in the queue, and the broker counts them against the consumer's limits: it delivers no more once the

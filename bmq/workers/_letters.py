@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a dead letter was before it died."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a handler ends an attempt on purpose."""
 
 from __future__ import annotations

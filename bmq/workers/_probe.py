@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an app tells those who look after it: a few answers over HTTP."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Responders: handlers whose result is posted back to whoever asked."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Retry policies: when a message whose handler failed is handled again, and what becomes of it in the end.
 
 BlazingMQ knows no negative acknowledgement and redelivers nothing by itself while a consumer stays. So a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How subscribers are doing: one word for each, and the numbers behind it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Somebody for the messages that nobody takes.
 
 Where several filters share a queue, a message that none of them matches stays. That is harmless until it is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Logging no more than anybody reads: a handler may fail a hundred thousand times a second."""
 
 from __future__ import annotations

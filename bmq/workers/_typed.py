@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Handlers that take a value: what their annotations say, and the function that decodes for them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ends with status 0 if a broker answers a negotiation in time: ``healthy.py tcp://HOST:PORT [SECONDS]``."""
 
 from __future__ import annotations

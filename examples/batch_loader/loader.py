@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A loader: takes readings by the batch and puts them into a database, each once, whatever happens.
 
     bmq broker --port 30114 &

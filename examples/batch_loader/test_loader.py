@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the loader beside it, in SQLite and, where it is installed, in PostgreSQL.
 
 A crash between commit and confirmation stores nothing twice.

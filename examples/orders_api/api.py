@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Orders over HTTP: each is posted to a queue before the request is answered.
 
     bmq broker --port 30114 &

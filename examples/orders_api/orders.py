@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Orders, and who ships them: what the web service beside this posts, and the handler that takes it.
 
     bmq run orders --dir examples/orders_api

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the service beside it: they need pytest, pytest-asyncio and httpx, and no broker."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the worker beside it. They need pytest and pytest-asyncio, and no broker."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A worker for orders: typed messages, lanes by customer, dead letters for what cannot be shipped.
 
     bmq broker --port 30114 &

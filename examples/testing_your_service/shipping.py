@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small service: reads orders, ships the express ones first, reports what it shipped."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the service beside it: copy both and begin from here.
 
 Needs pytest and pytest-asyncio; the fixtures come with bmq. Nothing has to be started: each test has a broker

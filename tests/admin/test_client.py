@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The admin client and connections that fail, hang, or lead to somebody else."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a row of a table may cost, counted in calls: nothing is called for each row but its checksum."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Columns become the same bytes as messages do, one by one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables are posted: every row is a message, and has its outcome."""
 
 from __future__ import annotations

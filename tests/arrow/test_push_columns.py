@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PUSH events as columns: the same messages, and the same errors, as one by one."""
 
 from __future__ import annotations

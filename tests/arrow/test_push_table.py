@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Columns have what the messages have, read one by one."""
 
 from __future__ import annotations

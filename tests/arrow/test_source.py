@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Queues as readers of Arrow batches, for programs without an event loop."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Receiving as tables: the rows are the messages, and so is what becomes of them."""
 
 from __future__ import annotations

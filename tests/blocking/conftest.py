@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every test runs on plain asyncio and on uvloop in the thread, with a broker in another thread.
 
 With ``BMQ_BROKER_URI`` in the environment they run against that broker, but for those that need one of their

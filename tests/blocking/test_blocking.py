@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Posting and receiving without asyncio: what a script does."""
 
 from __future__ import annotations

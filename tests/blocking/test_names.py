@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``bmq.blocking`` has the names, the arguments and the types of the asyncio API."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Blocking sessions in real programs: Ctrl-C, a forgotten close, forks, and child processes."""
 
 from __future__ import annotations

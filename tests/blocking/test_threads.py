@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Several threads, lost connections, programs that sleep, and event loops beside it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker without sockets, a clock that stands still, and clients that are a few bytes each."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Admin commands, in text and JSON, shaped like a real broker's answers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Application subscriptions: expressions in the domain file, evaluated when a message is posted."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The embedded broker's filter before each delivery, as Pulsar's proposal describes it; off by default."""
 
 from __future__ import annotations

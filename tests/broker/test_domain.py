@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Domain files: what they say, what they may leave out, and errors that name file and member."""
 
 from __future__ import annotations

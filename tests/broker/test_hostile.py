@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What strangers and clients may make a broker hold and do: a bounded multiple of what they send."""
 
 from __future__ import annotations

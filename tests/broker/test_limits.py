@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quotas, TTL, deduplication, and how many may open a queue."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a broker needs for what it stores, and that all of it is given back."""
 
 from __future__ import annotations

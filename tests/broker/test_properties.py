@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What holds whatever happens: bytes that are not the protocol, and any order of things."""
 
 from __future__ import annotations

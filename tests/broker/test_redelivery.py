@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What happens to messages whose consumer goes: redelivery, delivery attempts, suspected poison."""
 
 from __future__ import annotations

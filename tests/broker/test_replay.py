@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The recorded clients' bytes go in; what comes out equals what the recorded broker answered.
 
 What legitimately differs, one by one:

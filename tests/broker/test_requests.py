@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """openQueue, configureStream, closeQueue: every refusal with its status and text (broker semantics 2.11)."""
 
 from __future__ import annotations

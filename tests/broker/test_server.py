@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The broker on a real socket: life, restarts, TLS, slow readers, what it does wrong on purpose."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connections: handshake, credentials, heartbeats, what is ignored in silence, and clients of old."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients of a few bytes over real sockets, closed at the end of each test."""
 
 from __future__ import annotations

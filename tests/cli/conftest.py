@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command is run in this process, against an embedded broker or the one that BMQ_BROKER_URI names."""
 
 from __future__ import annotations

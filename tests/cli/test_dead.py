@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dead letters on the command line: list, look, put back."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """doctor, bench, record, replay; and what ends a command from outside."""
 
 from __future__ import annotations

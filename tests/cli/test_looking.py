@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """peek, queues, stat, purge, admin, top, explain: what the broker tells of itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What needs no broker: check, decode, help, configuration."""
 
 from __future__ import annotations

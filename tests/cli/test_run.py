@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """bmq run: an app from a module, signals, exit statuses, and anew when a file changes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every test of the asyncio client runs on plain asyncio and on uvloop, and must leave its loop as it was."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Backpressure in both directions: nothing is dropped, nothing piles up, and the numbers can be seen."""
 
 from __future__ import annotations

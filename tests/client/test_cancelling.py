@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every public coroutine, cancelled: the session stays usable, nothing is lost, nothing is left behind."""
 
 from __future__ import annotations

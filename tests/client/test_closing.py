@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Closing: total, idempotent, in every state; handlers in flight finish, and what is left is reported."""
 
 from __future__ import annotations

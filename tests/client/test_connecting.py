@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connecting for the first time: addresses, deadlines, retries, whoever else may answer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a filter does not want is confirmed unseen, by its properties alone."""
 
 from __future__ import annotations

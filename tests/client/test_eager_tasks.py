@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tasks that run their first step when they are made (``asyncio.eager_task_factory``, since Python 3.12)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a session says that it is, and since when."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Interceptors: what they see, what they may change, and that they can harm nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever is done thousands of times leaves nothing behind: no objects, memory, tasks or file descriptors.
 
 Each test does some of it first, so that bounded memories are full, and compares after the rest.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who keeps a session alive, and what becomes of one that nobody closes; one event loop for each."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``busy_poll``: the event loop does not sleep while an answer may be on its way."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lost connections: how fast they are restored, in which order, and what ends the attempts."""
 
 from __future__ import annotations

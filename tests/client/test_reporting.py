@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What happens to a session is said: a line when it begins, one when it is over; nothing a peer forged."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a queue's subscriptions are after a broker has refused to change them."""
 
 from __future__ import annotations

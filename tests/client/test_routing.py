@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where messages go that name a subscription which is not there any more, and what is public of it all."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``bmq.run``: the event loop, the result, and what the garbage collector leaves alone meanwhile."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Authentication and TLS; and that secrets stay secret."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The wire trace, and what log records say they are about."""
 
 from __future__ import annotations

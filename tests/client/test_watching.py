@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Session events and host health, as the application sees them."""
 
 from __future__ import annotations

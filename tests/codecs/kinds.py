@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The types that these tests send about: one of each kind that a codec is built in for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values become payloads and properties, and values again; what does not fit is said."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Queues of values: posting, receiving, selecting; through a broker."""
 
 from __future__ import annotations

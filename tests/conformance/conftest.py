@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One test a rule; against an embedded broker, or unchanged against the one that BMQ_BROKER_URI names.
 
 Every expected value comes from what a real broker was recorded or measured to do, or from its source; the

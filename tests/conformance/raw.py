@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The client of the conformance tests: one message at a time, and what must not come as well as what must."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The admin client: the same results from an embedded broker and from a real one."""
 
 from __future__ import annotations

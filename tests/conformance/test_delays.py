@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Delayed messages: on time, never early, once."""
 
 from __future__ import annotations

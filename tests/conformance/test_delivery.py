@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who is given which message, when, and again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Retries that survive the worker: between two attempts the message waits in the broker."""
 
 from __future__ import annotations

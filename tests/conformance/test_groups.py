@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What consumer groups build on: who gets which bucket, and in which order when members come and go."""
 
 from __future__ import annotations

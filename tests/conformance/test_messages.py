@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PUT, ACK, CONFIRM: what is accepted, refused, recognised again; quotas; expiry."""
 
 from __future__ import annotations

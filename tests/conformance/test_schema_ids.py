@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A producer that uses a schema id again for another sequence of properties: consumers read what was posted.
 
 A broker passes ids on and says with a bit where one begins to mean something else; a message that is

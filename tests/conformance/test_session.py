@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Negotiation, authentication, heartbeats, requests that make no sense."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a full subscription does to the others: the table of docs/subscriptions/routing.md, and what
 :class:`bmq.subscriptions.RoutingTable` foretells, held against a broker."""
 

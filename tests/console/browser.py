@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page in a headless Chromium: ``make browser`` runs it, where there is one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A headless Chromium, driven over its DevTools protocol; no more of that than the page's tests need."""
 
 from __future__ import annotations

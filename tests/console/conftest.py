@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page's server, with an embedded broker behind it: in the same process, or over the wire."""
 
 from __future__ import annotations

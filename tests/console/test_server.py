@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the page asks for, and what it is not given."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The broker that tests put before a client: it does nothing that a test has not told it.
 
 :class:`ScriptedBroker` is one connection's end of the conversation, bytes in and bytes out; :class:`Peer`

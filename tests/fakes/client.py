@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The client that tests put before a broker: it says exactly what a test wants said.
 
 :class:`RawClient` knows how things are said and sorts what comes, bytes in and bytes out;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The services of docs/frameworks.md and examples/orders_api, on real servers: how they end under load."""
 
 from __future__ import annotations

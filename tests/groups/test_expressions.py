@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The expressions of a group."""
 
 from __future__ import annotations

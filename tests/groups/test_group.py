@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One member and its buckets, at an embedded broker."""
 
 from __future__ import annotations

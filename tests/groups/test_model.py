@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Members come, leave, die and dawdle at random, beside a model of who has what.
 
 The model is the ranking alone: it says who has a bucket after each change, without asking the broker. What

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The accounts of a chaos run: what was posted, what became of it, what arrived where, and when."""
 
 from __future__ import annotations

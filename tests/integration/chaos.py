@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A network gone wrong, and applications that go on all the same.
 
 The schedule of faults follows from a seed. The load is the same for every client that is put through it:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The suite runs against an embedded broker, or unchanged against the one that BMQ_BROKER_URI names.
 
 Every test runs on plain asyncio and on uvloop.

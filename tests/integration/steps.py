@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps that many tests take."""
 
 from __future__ import annotations

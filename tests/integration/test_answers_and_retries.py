@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests and durable retries through a network gone wrong, and a broker that is killed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Producers and consumers on several queues while the network and the broker fail at random.
 
 ``BMQ_CHAOS_SECONDS`` is how long all runs together inject faults (60), ``BMQ_CHAOS_SEED`` what their schedule

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scenarios of CMQ's description, with an application for each subscriber."""
 
 from __future__ import annotations

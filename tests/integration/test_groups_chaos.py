@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A consumer group while the connections of its members are cut, stalled and split."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Groups, delayed messages, requests and durable retries while nodes of a cluster are killed.
 
 ``BMQ_CLUSTER_PROGRAM`` names a real broker's program: then three of its nodes and a proxy run on loopback.

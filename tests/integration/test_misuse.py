@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Misuse is answered with a sentence that helps, before anything is sent."""
 
 from __future__ import annotations

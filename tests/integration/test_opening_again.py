@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An open that timed out is tried again on the same connection, whatever became of the first request."""
 
 from __future__ import annotations

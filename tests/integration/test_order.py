@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Subscriptions that come and go under a steady flow: what matches arrives, in the order of its delivery.
 
 The broker is a process of its own here (or the one that BMQ_BROKER_URI names): what it sends arrives whenever

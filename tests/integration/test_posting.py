@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Posting and receiving: payloads, properties, compression, batches, order."""
 
 from __future__ import annotations

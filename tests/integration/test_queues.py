@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Opening, configuring and closing queues; what the broker refuses; what comes back after a consumer goes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fanout, broadcast, subscriptions: who gets what."""
 
 from __future__ import annotations

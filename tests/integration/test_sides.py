@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One session that reads a queue in one place and writes to it in another."""
 
 from __future__ import annotations

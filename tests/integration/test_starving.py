@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Subscriptions with expressions that go quiet under load, as they do on a real broker, are looked after."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A queue that is opened with its subscriptions: nothing is delivered that nobody wants."""
 
 from __future__ import annotations

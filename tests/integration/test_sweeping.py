@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Filters that share a queue, one of which goes away with messages: the others stand still, unless somebody
 sweeps.
 

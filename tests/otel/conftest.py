@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Services whose spans and metrics are kept in memory, by the real SDK of OpenTelemetry."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs that do not know of it are instrumented."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Our names are those of the conventions, and the extra is all that is needed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A trace through the official client, which knows nothing of it and passes properties on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Traces through a queue, span by span; on an embedded broker, or on the one that BMQ_BROKER_URI names."""
 
 from __future__ import annotations

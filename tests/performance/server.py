@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker that does only what a test tells it, and is left out of what the test counts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How many function calls a message costs: what a profile would show, without depending on time.
 
 The budgets are what was counted, and a tenth. A change that goes beyond one has put work a message where

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What messages and queues cost in memory, and in objects of the event loop."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Prometheus reads: values, names, labels that are bounded, counters that only grow."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The dashboard of the documentation asks for what there is."""
 
 from __future__ import annotations

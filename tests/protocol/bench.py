@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A client core and a scripted broker, in memory, with a clock that stands still.
 
 The broker does nothing of its own accord: a test decides which request is answered, how, and when.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The client core and its connection: handshake, authentication, heartbeats, hostile bytes."""
 
 from __future__ import annotations

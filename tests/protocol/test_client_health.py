@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The client core on an unhealthy host: queues are suspended and resumed."""
 
 from __future__ import annotations

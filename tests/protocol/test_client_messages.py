@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The client core's messages: delivery, confirmations and redeliveries."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The small parts of the client core: deadlines, requests, the outbox, confirmations, renewal."""
 
 from __future__ import annotations

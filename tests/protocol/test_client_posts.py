@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The client core's posts: outcomes, retransmission, and what waits too long."""
 
 from __future__ import annotations

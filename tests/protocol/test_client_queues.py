@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The client core's queues: opening and configuring them, with every answer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real broker's half of recorded conversations drives the client core, which must say what was recorded."""
 
 from __future__ import annotations

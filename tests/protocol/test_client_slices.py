@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Posts that were encoded together: each row has one outcome, whatever the order the broker answers in."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is done about subscriptions besides changing them: kept numbers, and a look at those that go quiet."""
 
 from __future__ import annotations

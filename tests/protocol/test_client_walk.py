@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random walks over everything that can happen to a client core; what must hold is checked at every step.
 
 A walk that breaks a promise is shrunk, and printed as the program that breaks it.

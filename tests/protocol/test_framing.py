@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stream is cut into events whatever its chunks are, and a peer's mistakes end it with memory bounded."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Heartbeats: a silent peer is asked, and given up on; a talking one is left alone."""
 
 from __future__ import annotations

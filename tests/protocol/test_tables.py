@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The state machines as graphs: nothing is unreachable, nothing is a trap, every action can be run."""
 
 from __future__ import annotations

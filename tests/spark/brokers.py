@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker beside the tests: on a thread, because what is tested here blocks."""
 
 from __future__ import annotations

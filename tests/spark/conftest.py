@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker for every module; Spark sessions are shared by all of them."""
 
 from __future__ import annotations

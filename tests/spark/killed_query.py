@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A streaming query that stops in the middle of its second batch, to be killed there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real Spark on two executors, after a shuffle: repeated tasks neither lose nor double a row.
 
 A repeated task runs on another executor about every second time, and there sees the same rows in another

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``format("bmq")``: readers and writers called as Spark calls them, without a JVM."""
 
 from __future__ import annotations

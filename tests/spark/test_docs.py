@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What docs/spark.md says is what the code does: the guarantees in the same words, every option."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real Spark in one process: every way in and out of a queue."""
 
 from __future__ import annotations

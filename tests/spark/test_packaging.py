@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Importing is quiet, Spark finds the format, Java is asked for in one sentence."""
 
 from __future__ import annotations

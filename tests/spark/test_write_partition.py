@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plain sink, called as Spark would call it, without a JVM."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A second evaluator, written from the description of the language and as plainly as possible.
 
 It shares only the tree with the one under test: values are (type, value) pairs, errors are exceptions, and

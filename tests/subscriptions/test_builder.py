@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Expressions built from Python operators."""
 # ruff: noqa: E711, E712, SIM201, SIM300 - comparing with True and None, and the wrong way round, is the subject
 

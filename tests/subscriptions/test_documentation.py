@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sessions shown in the documentation of subscriptions, and in docstrings, are real."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Application subscriptions in a domain file: what the broker refuses, ignores, and does with a message."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Legal expressions that surely do not mean what they say."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many equalities as one lookup: nothing that matches is left out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Held against a second evaluator, on random trees and messages."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trees that no parser makes: what becomes code is what the language has, and nothing else."""
 
 from __future__ import annotations

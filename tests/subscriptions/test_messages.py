@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an invalid expression's error says: the broker's words, the place, the mistake, what is legal."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Filters bigger than one expression."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which subscription a message goes to, offline, as the seeds state it and a real broker did it."""
 
 from __future__ import annotations

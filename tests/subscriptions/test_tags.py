@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tags: how they are encoded, which filters take which messages, and what takes the rest."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The language, case by case: what the broker's own test drivers say, and what a real broker answered."""
 
 from __future__ import annotations

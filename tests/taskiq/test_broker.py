@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What taskiq asks of a broker, tested as its own are: tasks arrive, wait, are acknowledged, come again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`taskiq worker` as a process: the program of docs/taskiq.md, and how a worker ends with tasks at work."""
 
 from __future__ import annotations

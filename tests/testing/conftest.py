@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The proxy works on both event loops; a test says so with ``pytestmark = BOTH_LOOPS``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TestApp, and what the embedded broker says of posts: a test of handlers that reads as what it is about."""
 
 from __future__ import annotations

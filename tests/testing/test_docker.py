@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The compose file and the configuration of the real broker are what they should be."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tests shown in docs/testing.md pass as they stand there."""
 
 from __future__ import annotations

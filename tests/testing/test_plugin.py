@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fixtures, as a user's test suite meets them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server and clients for tests of the proxy: plain sockets, no protocol."""
 
 from __future__ import annotations

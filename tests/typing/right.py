@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What type checkers must accept, and the types they must see."""
 
 from __future__ import annotations

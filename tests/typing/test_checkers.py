@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What mypy and pyright, both strict, say about programs that use the package: right ones and wrong ones."""
 
 from __future__ import annotations

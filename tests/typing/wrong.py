@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What type checkers must refuse: every line that ends with the mark, and no other."""
 
 from __future__ import annotations

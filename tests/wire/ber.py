@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """BER built by hand: what no encoder of ours would write."""
 
 from bmq.wire.control import (

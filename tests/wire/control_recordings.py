@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The control and authentication events of the recorded conversations, with the family of each."""
 
 from functools import cache

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages as tests need them and the library does not."""
 
 from __future__ import annotations

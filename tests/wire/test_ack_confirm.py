@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ACK, CONFIRM and REJECT events: lists of equal items behind a header that says their size."""
 
 from __future__ import annotations

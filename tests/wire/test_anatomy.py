@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Events taken apart: what is shown is what the codecs read."""
 
 from __future__ import annotations

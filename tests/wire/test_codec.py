@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The generated codecs and the Construct declarations are the same thing."""
 
 from __future__ import annotations

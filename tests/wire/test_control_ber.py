@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The BER form of control messages: worked examples, and what is tolerated."""
 
 import base64

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The BER form of control messages: what is refused, in either direction, and what the error says."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The features string of an identity, and the codec that a broker chooses by it."""
 
 import pytest

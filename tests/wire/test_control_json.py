@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The JSON form of control messages: what is written, what is tolerated, what is refused."""
 
 import pytest

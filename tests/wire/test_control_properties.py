@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever is written is read back, in both encodings; whatever arrives is a value or a ProtocolError."""
 
 from typing import Any

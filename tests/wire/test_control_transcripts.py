@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every control message recorded between the official clients and a real broker is read and written back."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The values of control messages: the schema they follow, and how they behave in Python."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Event headers and padding."""
 
 from __future__ import annotations

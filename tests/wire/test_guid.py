@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Message GUIDs: unique, in their layout, and as text."""
 
 from __future__ import annotations

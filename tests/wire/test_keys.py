@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bucket of a key, as services in other languages compute it."""
 
 from __future__ import annotations

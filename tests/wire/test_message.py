@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Application data: properties and payload together, compressed or not, within their limits."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recorded events, damaged: every decoder answers with values or with a ProtocolError, never otherwise."""
 
 from __future__ import annotations

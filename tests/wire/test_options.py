@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Options of a PUSH message: every form that names subscriptions, and what is skipped."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Text of a peer in logs."""
 
 from __future__ import annotations

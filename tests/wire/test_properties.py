@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Message properties: what may be posted, what arrives, and what is refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is remembered of property schemas is quicker, and never an answer other than the first one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PUT and PUSH messages: their fields, peers of other versions, and headers that lie."""
 
 from __future__ import annotations

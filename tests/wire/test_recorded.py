@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every binary event that a real broker and its clients exchanged decodes, and encodes to the same bytes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The grammar of queue URIs, and errors that name the part that is wrong."""
 
 from __future__ import annotations

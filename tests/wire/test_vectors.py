@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The worked examples of the protocol description, byte for byte."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same brokers and queues as for the subscriptions, and a clock that need not be waited for."""
 
 from __future__ import annotations

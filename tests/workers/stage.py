@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tests of workers share: a queue with messages, and what a handler saw of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A service of workers: what it opens, how handlers share queues, and how it ends."""
 
 from __future__ import annotations

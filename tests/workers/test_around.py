@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Interceptors around handlers."""
 
 from __future__ import annotations

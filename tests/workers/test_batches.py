@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Batches: filled or timed out, confirmed together, failing in part; rate; pause and resume."""
 
 from __future__ import annotations

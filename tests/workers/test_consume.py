@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One function fed from a queue: confirming, order, concurrency, what is told, ending."""
 
 from __future__ import annotations

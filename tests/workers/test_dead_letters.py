@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dead letters of messages that cannot be posted again as they are, and which are one and the same."""
 
 from __future__ import annotations

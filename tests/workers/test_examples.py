@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The examples of routing, tags and workers are programs that run."""
 
 from __future__ import annotations

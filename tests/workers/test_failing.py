@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A handler that fails: deadlines, retries, dead letters."""
 
 from __future__ import annotations

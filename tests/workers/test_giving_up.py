@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A handler that keeps failing: what is done without a policy, and what each way of giving up leaves."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lanes: messages of one key one after another, whatever happens; different keys side by side."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What workers log: what it is about, and no more than anybody reads."""
 
 from __future__ import annotations

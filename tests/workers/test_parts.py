@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Several sessions in one service: apps that are parts of an app begin and end together."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an app answers over HTTP."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A message's life is not prolonged by handling it again: its post time travels, and retries end with it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When a retry policy tries again, and when it gives up."""
 
 from __future__ import annotations

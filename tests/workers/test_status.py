@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a subscriber is doing: active, failing, blocked, without a connection, closed; and its numbers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Handlers of values: what they are given, what becomes of what has no value, what is refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The console's page. What comes from the broker is put into the page as text, never as markup.
 "use strict";
 

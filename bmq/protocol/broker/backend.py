@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The interface between a broker's sessions and the broker itself."""
 
 from __future__ import annotations

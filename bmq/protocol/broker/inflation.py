@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much a broker decompresses: a bounded multiple of what was sent, whoever sent it."""
 
 from __future__ import annotations

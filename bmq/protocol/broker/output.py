@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a broker sends on one connection: ACK and PUSH messages gathered into events, between the answers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a broker does to application data: decompressing what old clients sent, rewriting for old clients.
 
 Data here carries its padding, as it travels and as a broker stores it.

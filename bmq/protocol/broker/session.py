@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The broker's side of one connection: bytes and the time in, bytes out.
 
 Queues and routing are left to a :class:`Backend`; this module has the handshake, the control messages and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a broker says about itself when it negotiates, and whom it lets in."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The session, client role: bytes and user calls in, bytes and events out.
 
 :class:`ClientCore` owns everything that belongs to a session and is not I/O: the handshake, the queues, the

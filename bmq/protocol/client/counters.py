@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is counted: a batch at a time, into plain numbers that only grow."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the client core reports: session events for the application, and signals for the I/O layer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The beginning of a connection, client role: optional authentication, then negotiation."""
 
 from __future__ import annotations

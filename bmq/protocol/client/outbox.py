@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What waits to be sent: messages of one kind gather into one event."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Posts that have no outcome yet: accepted, sent, sent again, and ended exactly once each."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A queue of a session, client role: its state machine, its subscriptions, what callers wait for."""
 
 from __future__ import annotations

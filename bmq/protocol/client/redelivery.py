@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Confirmations that may not have arrived: a redelivery of what was confirmed is recognised by them."""
 
 from __future__ import annotations

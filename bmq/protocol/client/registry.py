@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The queues of a session, client role: which there are, and what happens to all of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When credentials have to be renewed."""
 
 from __future__ import annotations

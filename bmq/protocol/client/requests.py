@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests and their responses: correlation by rId, and deadlines."""
 
 from __future__ import annotations

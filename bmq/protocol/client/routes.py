@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a delivered message goes: from (qId, sId) to a subscription."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Posts that were encoded together, a whole PUT event at a time: one entry of the window for them all.
 
 A broker acknowledges the posts to a queue in their order, nearly always. So what it is going to answer is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Control messages: values, and whole events to and from them.
 
 The messages are declared in :mod:`bmq.wire.control.messages`; :mod:`bmq.wire.control.json` and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Control messages as BER, derived from the declarations in :mod:`bmq.wire.control.messages`.
 
 Every member is an element of context tag, length and content; its type is known from the schema alone. The

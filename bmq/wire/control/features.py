@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ``features`` string of an identity: what a client or a broker can do.
 
 ``FIELD:VALUE,VALUE;FIELD:VALUE``, matched exactly, without spaces.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Control messages as JSON, derived from the declarations in :mod:`bmq.wire.control.messages`.
 
 Compact, members in schema order, enumerators by name, nulls left out, base64 for bytes. A choice is an object

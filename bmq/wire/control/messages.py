@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The messages that clients and brokers exchange to set things up (schema ``bmqp_ctrlmsg``).
 
 There are three kinds: negotiation and control messages, both in CONTROL events, and authentication messages,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How control messages are declared: once per member, for both encodings.
 
 A structure is a frozen, slotted dataclass. Each attribute says in its metadata which element id it has, of

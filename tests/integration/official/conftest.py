@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The official client, which blocks, against an embedded broker in a thread of its own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The service on the page for those who come from the official client: before and after do the same."""
 
 from __future__ import annotations

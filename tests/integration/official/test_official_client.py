@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A day of the official client (the C++ core, in BER) at the embedded broker."""
 
 from __future__ import annotations

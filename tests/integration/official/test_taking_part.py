@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The official client takes part in what `bmq` adds, by the properties that the conventions name."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker for these tests: the one named by BMQ_BROKER_URI, else an embedded one; fresh queues each."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A queue, a producer, and any number of clients that read it."""
 
 from __future__ import annotations

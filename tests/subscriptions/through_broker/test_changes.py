@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Subscriptions as objects: adding, changing and removing them while messages flow."""
 
 from __future__ import annotations

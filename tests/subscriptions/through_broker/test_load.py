@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ten consumers, twenty changing subscriptions, under load: every message reaches exactly one of them.
 
 Runs for 15 seconds; BMQ_LOAD_SECONDS sets how long, BMQ_LOAD_SEED repeats a run.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What BlazingMQ's description of subscriptions says, statement by statement, through a broker.
 
 The numbers are those of its list of details; what has no number comes from its overview and from the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The truth tables of Pulsar's and CMQ's tags through a broker, what does not match kept or discarded.
 
 Neither of the two keeps for a subscriber what its filter does not want. A BlazingMQ queue does, unless

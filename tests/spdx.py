@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which license a file is under stands in its first lines, so that tools find it without the others.
+
+python tests/spdx.py          # name the files that do not say it
+python tests/spdx.py --add    # write it into them
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+LINE = "SPDX-License-Identifier: Apache-2.0"
+#: How a comment begins, by what the file's name ends with; and the names that have no such end.
+COMMENTS = {
+    **dict.fromkeys(
+        (".py", ".toml", ".yml", ".yaml", "Makefile", "Dockerfile", "run", "dist", "integration"), "# "
+    ),
+    **dict.fromkeys((".js", ".mjs"), "// "),
+    ".css": "/* ",
+}
+#: Not ours: the data of the demo is in the public domain, and recorded or drawn files have no comments.
+LEFT_OUT = ("examples/data/", "tests/data/")
+
+
+def files() -> list[Path]:
+    """The files that can say it, as git knows them."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    found = (ROOT / name for name in sorted(listed.stdout.splitlines()) if not name.startswith(LEFT_OUT))
+    return [path for path in found if _begins(path) is not None and path.is_file() and path.stat().st_size]
+
+
+def _begins(path: Path) -> str | None:
+    return COMMENTS.get(path.suffix) if path.suffix else COMMENTS.get(path.name)
+
+
+def says(path: Path) -> bool:
+    """Whether a file says its license."""
+    return any(LINE in line for line in path.read_text(encoding="utf-8").splitlines()[:3])
+
+
+def add(path: Path) -> None:
+    """Write it into a file, below a line that says what runs it."""
+    text = path.read_text(encoding="utf-8")
+    first, rest = "", text
+    if text.startswith("#!"):
+        first, _, rest = text.partition("\n")
+        first += "\n"
+    begins = _begins(path)
+    end = " */" if begins == "/* " else ""
+    path.write_text(f"{first}{begins}{LINE}{end}\n{rest}", encoding="utf-8")
+
+
+def main() -> int:
+    missing = [path for path in files() if not says(path)]
+    for path in missing:
+        if "--add" in sys.argv:
+            add(path)
+        else:
+            sys.stdout.write(f"{path.relative_to(ROOT)}\n")
+    return bool(missing) and "--add" not in sys.argv
+
+
+if __name__ == "__main__":
+    sys.exit(main())
