@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``bmq.blocking`` beside the asyncio client, the official one, and other ways in which it could be made.
 
     python benchmarks/blocking.py [--rounds 5] [--count 20000] [--output NAME]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Orders over HTTP with Flask: each is in the queue before the answer says that it was taken.
 
     flask --app examples/flask_app.py run

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Certificates for tests of TLS, made on the spot."""
 
 from __future__ import annotations

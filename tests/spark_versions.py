@@ -37,9 +37,12 @@ def environment(line: str) -> Path:
     if not stamp.exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
         print(f"pyspark {line}: downloading some 500 MB", flush=True)
-        wanted = ["--editable", f"{ROOT}[spark,test]", f"pyspark=={line}.*", "protobuf", "fastavro"]
+        wanted = ["--editable", f"{ROOT}[spark]", "--group", f"{ROOT}/pyproject.toml:test"]
+        wanted += [f"pyspark=={line}.*", "protobuf", "fastavro"]
+        quiet = ["--quiet", "--disable-pip-version-check"]
+        subprocess.run([str(python), "-m", "pip", "install", *quiet, "--upgrade", "pip"], check=True)
         subprocess.run(
-            [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted],
+            [str(python), "-m", "pip", "install", *quiet, *wanted],
             check=True,
         )
         stamp.touch()

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One measurement of ``bmq.blocking``, or of what it could have been, in a process of its own.
 
 Takes one JSON object as its argument (see ``harness.Job``), prints one as its result.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who connects, and how it is kept private: credentials and TLS of Spark's drivers and workers.
 
 Only names travel with a job: of environment variables, files and functions. They are looked up where and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The programs shown in docs/blocking.md run as they stand there."""
 
 from __future__ import annotations

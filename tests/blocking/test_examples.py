@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The examples without asyncio: the web application in a real server, the notebook in a real kernel."""
 
 from __future__ import annotations

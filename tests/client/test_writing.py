@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When posts are written: at once where they are made one at a time, else at the end of the turn."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Credentials and TLS of Spark jobs: what is given is used, and stays where it was given."""
 
 from __future__ import annotations
