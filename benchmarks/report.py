@@ -48,20 +48,20 @@ PATHS = (
     ("post_many, plain asyncio", "post_many, asyncio", "official post", "raw post", 0.0, 0.0),
     ("batches, plain asyncio", "batches, asyncio", "official consume", "raw consume", 0.0, 0.0),
 )
-# what, beside what, the figure that is compared, and how many times as much it should be: at most, or, for a
-# rate, at least.
+# what, beside what, the figure that is compared, and how many times as much it may be. CPU time, as all else
+# depends on what the machine does meanwhile: a worker that reaches 0.8 of the rate takes 1.25 times the time.
 BESIDE = (
     ("post_many, two properties: CPU us", "post_many, properties", "post_many", "cpu_us", 1.6),
     ("async for, two properties read: CPU us", "iterate, properties", "iterate", "cpu_us", 1.6),
+    ("consume(concurrency=1): CPU us", "consume 1", "iterate", "cpu_us", 1 / 0.8),
+    ("consume(concurrency=100): CPU us", "consume 100", "iterate", "cpu_us", 1 / 0.7),
+    ("consume(concurrency=1, timeout=30): CPU us", "consume 1, timeout", "iterate", "cpu_us", 1 / 0.6),
     ("one task awaiting post, p50 us", "ack", "raw ack", "p50_us", 1.6),
     ("one task awaiting post, p99 us", "ack", "raw ack", "p99_us", 2.0),
     ("one task awaiting post, plain asyncio, p50 us", "ack, asyncio", "raw ack", "p50_us", 0.0),
-    ("consume(concurrency=1): messages a second", "consume 1", "iterate", "rate", 0.8),
-    ("consume(concurrency=100)", "consume 100", "iterate", "rate", 0.7),
-    ("consume(concurrency=1, timeout=30)", "consume 1, timeout", "iterate", "rate", 0.6),
 )
 _BESIDE = {
-    "post_many": "without properties",
+    "post_many": "without",
     "iterate": "async for",
     "raw ack": "a bare blocking socket",
 }
@@ -148,15 +148,14 @@ def beside(series: dict[str, Series]) -> Grid:
     rows = []
     for title, mine, other, key, goal in BESIDE:
         times, low, high = ratio(series[mine], series[other], key)
-        met = times >= goal if key == "rate" else times <= goal
-        digits = 0 if key == "rate" else 2 if key == "cpu_us" else 1
+        digits = 2 if key == "cpu_us" else 1
         rows.append(
             [
                 title,
                 f"{series[mine].median(key):,.{digits}f}",
                 f"{_BESIDE[other]}: {series[other].median(key):,.{digits}f}",
                 f"{times:.2f} ({low:.2f}-{high:.2f})",
-                _goal(met, f"{goal:.1f}" if goal else ""),
+                _goal(times <= goal, f"{goal:.2f}" if goal else ""),
             ]
         )
     return Grid("Beside what it stands on", ("what", "", "beside", "times (spread)", "goal"), rows)

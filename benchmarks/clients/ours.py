@@ -169,6 +169,7 @@ async def handle(queue: Any, job: dict[str, Any], meter: Meter) -> dict[str, Any
             done.set_result(None)
 
     work = bmq.consume(queue, handler, concurrency=job["concurrency"], timeout=job["timeout"] or None)
+    meter = Meter()  # nothing is delivered yet, and what is imported is not measured
     task = asyncio.ensure_future(work)
     await done
     result = meter.result(job["count"])

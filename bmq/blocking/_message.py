@@ -11,7 +11,7 @@ from bmq.client.message import Message as _Message
 from bmq.client.message import MessageBatch as _MessageBatch
 from bmq.codecs import Shape
 from bmq.wire.constants import PropertyType
-from bmq.wire.properties import Properties
+from bmq.wire.properties import Properties, PropertyValue
 
 if TYPE_CHECKING:
     from bmq.blocking._consumer import Consumer
@@ -174,6 +174,10 @@ class MessageBatch(Sequence[Message]):
         self._queue = queue
         self._batch = batch
         self._messages = [Message(queue, message) for message in batch]
+
+    def column(self, name: str) -> list[PropertyValue | None]:
+        """Return one property of all messages, as :meth:`bmq.MessageBatch.column` does."""
+        return self._batch.column(name)
 
     def confirm(self) -> None:
         """Confirm every message of the batch that is not confirmed yet, as :meth:`Message.confirm` does."""

@@ -47,7 +47,12 @@ async def test_what_is_posted_without_a_connection_is_sent_when_there_is_one(pee
         queue = await session.open_queue(URI, write=True)
         for _ in range(3):
             await queue.post(b"one at a time")
+        peer.hold.add("clientIdentity")
         peer.cut()
         await eventually(lambda: session.state is not bmq.SessionState.STARTED)
-        await queue.post(b"later")
+        later = queue.post_nowait(b"later")
+        await eventually(lambda: len(peer.connections) > 1 and peer.connection.script.identity)
+        assert not later.done()
+        peer.answer("clientIdentity")
+        await later
     assert len(peer.posted) == 4
