@@ -73,8 +73,10 @@ def main() -> None:
         cells: list[str] = []
         for case in ("ack_latency", "push_latency"):
             one, first = series.get(f"{name}: {case}"), series[f"bmq.blocking: {case}"]
-            for key in ("p50_us", "p99_us"):
-                cells.append(f"{one.median(key):.0f} ({ratio(one, first, key)[0]:.2f})" if one else "")
+            cells += [
+                f"{one.median(key):.0f} ({ratio(one, first, key)[0]:.2f})" if one else ""
+                for key in ("p50_us", "p99_us")
+            ]
         latency.add_row(name, *cells)
     console.print(latency)
     rates = Table(title="Messages a second; in brackets times bmq.blocking")

@@ -570,7 +570,7 @@ GENERATED: dict[str, Callable[..., str]] = {
     "statuses": statuses,
     "api": api,
     "api-codecs": lambda: _api_of(bmq.codecs),
-    "api-blocking": lambda: _api_of(bmq.blocking),
+    "api-blocking": lambda: describe(bmq.blocking.__all__, bmq.blocking, level=3),
     "api-workers": lambda: _api_of(bmq.workers),
     "api-delays": lambda: _api_of(bmq.delays),
     "api-arrow": lambda: _api_of(bmq.arrow),

@@ -56,8 +56,8 @@ class Orders:
 
 
 orders = Orders()
-# In the child of a fork it closes nothing of the parent's. bmq.blocking is imported above: what it does itself
-# at exit comes after this.
+# In the child of a fork it closes nothing of the parent's. bmq.blocking is imported above: so what it does
+# itself at exit comes after this.
 atexit.register(orders.close)
 
 

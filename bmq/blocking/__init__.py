@@ -21,6 +21,7 @@ from bmq.blocking._message import Message, MessageBatch, TypedMessage
 from bmq.blocking._posts import PostFuture
 from bmq.blocking._queue import Queue
 from bmq.blocking._session import Session, connect
+from bmq.blocking._tables import Tables
 from bmq.blocking._typed import TypedConsumer, TypedQueue
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "PostFuture",
     "Queue",
     "Session",
+    "Tables",
     "TypedConsumer",
     "TypedMessage",
     "TypedQueue",

@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 
     from bmq.blocking._group import Group
     from bmq.blocking._session import Session
+    from bmq.blocking._tables import Tables
     from bmq.blocking._typed import TypedQueue
     from bmq.client.message import GuidsOf
+    from bmq.client.tables import TablesOptions
     from bmq.codecs import Codec
     from bmq.groups import GroupOptions
     from bmq.subscriptions import Selector
@@ -436,6 +438,18 @@ class Queue:
         )
         self._consumers = {each: made for each, made in self._consumers.items() if not each.closed}
         return self._own(consumer)
+
+    def tables(self, selector: Selector = None, **options: Unpack[TablesOptions]) -> Tables:
+        """Receive as tables: batches of rows, as :meth:`bmq.Queue.tables`. Needs the extra ``bmq[arrow]``.
+
+        Raises:
+            UsageError: the queue was not opened for reading, an option is not legal, or no property can be
+                read as such a column.
+            InvalidExpression: the expression is not legal.
+        """
+        from bmq.blocking._tables import Tables
+
+        return Tables(self, self._portal.call(self._queue.tables, selector, **options))
 
     def group(
         self,

@@ -343,11 +343,23 @@ def test_a_request(broker: str, bmq_queue_uri: str, in_thread: Callable[[Callabl
 
 def test_a_table(queue: bmq.blocking.Queue) -> None:
     import polars as pl
+    import pyarrow as pa
 
     table = pl.DataFrame({"value": ["a", "b"], "number": [1, 2]})
     assert queue.post_table(table, properties=["number"]).acknowledged == 2
     assert queue.post_encoded(queue.encode_table(table)).acknowledged == 2
-    assert [queue.receive(timeout=10).data for _ in range(4)] == [b"a", b"b", b"a", b"b"]
+    with queue.tables(properties={"number": pa.int64()}, max_rows=3) as tables:
+        assert tables.schema.names == ["value", "number"]
+        batch = tables.receive(timeout=10)
+        rows = batch.num_rows
+        for batch in tables:
+            rows += batch.num_rows
+            if rows == 4:
+                break
+        assert batch["value"][-1].as_py() == b"b"
+        assert (tables.unconfirmed, tables.confirm(), tables.unconfirmed) == (4, 4, 0)
+    assert tables.closed
+    assert list(tables) == []
 
 
 caller = contextvars.ContextVar("caller", default="nobody")

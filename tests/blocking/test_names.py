@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import bmq
+import bmq.arrow
 import bmq.groups
 from tests.test_docs import generate as generate
 from tests.test_surface import described, offered
@@ -27,6 +28,7 @@ PAIRS = {
     bmq.TypedConsumer: bmq.blocking.TypedConsumer,
     bmq.TypedMessage: bmq.blocking.TypedMessage,
     bmq.groups.Group: bmq.blocking.Group,
+    bmq.arrow.Tables: bmq.blocking.Tables,
 }
 #: For what calls handlers in the event loop.
 NOT_HERE = {"around_handle"}
