@@ -214,6 +214,20 @@ async def test_no_request_is_lost_and_no_message_handled_twice(
     await ends_in_order(lambda broker: Shown(port, broker, tmp_path), broker_uri, uri)
 
 
+async def test_the_service_that_only_posts(
+    tmp_path: Path, broker_uri: str, fresh: Callable[..., str]
+) -> None:
+    uri, port = fresh(), free_port()
+    (code,) = re.findall(r"^## Posting only\n.*?^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (tmp_path / "service.py").write_text(code.replace(ORDERS, uri))
+    async with Shown(port, broker_uri, tmp_path) as service:
+        await asyncio.gather(*(service.place(number) for number in range(10)))
+        assert service.answered == set(range(10))
+        service.end()
+        await service.ended()
+    await until_depth(broker_uri, uri, 10)
+
+
 @pytest.mark.parametrize("kind", [Example, ExampleInTwo])
 async def test_the_example_loses_nothing_and_handles_nothing_twice(
     kind: type[Service], tmp_path: Path, broker_uri: str, fresh: Callable[..., str]

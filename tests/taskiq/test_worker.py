@@ -13,6 +13,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from bmq.taskiq import BmqBroker
 from tests.waiting import eventually, until_depth
@@ -75,6 +78,23 @@ async def test_the_program_shown_runs(tmp_path: Path, broker_uri: str, fresh: Ca
         worker.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(worker.wait(), 30) == 0, log.read_text()
     assert "Traceback" not in log.read_text(), log.read_text()
+
+
+async def test_the_worker_shown_takes_the_task_shown(
+    broker_uri: str, fresh: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)[1]
+    names: dict[str, Any] = {"__name__": __name__}
+    monkeypatch.setenv("BMQ_BROKER_URI", broker_uri)
+    exec(shown.replace(TASKS, fresh()), names)
+    broker = names["broker"]
+    await broker.startup()
+    await names["render"].kiq(1)
+    listening = broker.listen()
+    message = await asyncio.wait_for(anext(listening), 10)
+    assert broker.formatter.loads(message.data).args == [1]
+    await listening.aclose()
+    await broker.shutdown()
 
 
 async def test_workers_that_end_lose_nothing_and_do_nothing_twice(

@@ -1,0 +1,105 @@
+"""What the pages on typed messages, workers and testing show runs as it stands: handlers get messages."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import inspect
+import os
+import re
+import sys
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_args, get_origin, get_type_hints
+
+import pytest
+
+import bmq
+from bmq.broker import Broker
+from bmq.testing import TestApp
+from bmq.workers._typed import wanted_by
+from tests.waiting import eventually
+
+DOCS = Path(__file__).parent.parent / "docs"
+CODE_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+QUEUE = "bmq://bmq.test.mem.priority/shown"
+#: What the subscriptions that are shown ask for.
+PROPERTIES = {"CustomerId": 1234, "OrderType": "EXPRESS", "Region": "us"}
+
+
+def blocks() -> Iterator[Any]:
+    for name in ("typed.md", "workers.md", "testing.md"):
+        text = (DOCS / name).read_text(encoding="utf-8")
+        for match in CODE_BLOCK.finditer(text):
+            if "def test_" not in match[1]:  # these are run by pytest: tests/testing/test_documented.py
+                line = text.count("\n", 0, match.start()) + 2
+                yield pytest.param(match[1], id=f"{name}:{line}")
+
+
+def sample(of: Any) -> Any:
+    """A value of a type that a handler takes."""
+    if dataclasses.is_dataclass(of) and isinstance(of, type):
+        hints = get_type_hints(of)
+        return of(**{field.name: sample(hints[field.name]) for field in dataclasses.fields(of)})
+    if get_origin(of) is dict:
+        return {"number": sample(get_args(of)[1])}
+    return {int: 1234, str: "1 Main Street", bool: True}[of]
+
+
+async def give_each_handler_a_message(app: bmq.App) -> None:
+    async with TestApp(app) as test:
+        for each in test._all():
+            for registered in each.app._registered:
+                kind = wanted_by(registered.function)[0]  # type: ignore[arg-type]
+                kind = get_args(kind)[0] if get_origin(kind) is list else kind
+                value = b"some bytes" if kind in (bmq.Message, inspect.Parameter.empty) else sample(kind)
+                await each.post(registered.uri.canonical, value, properties=PROPERTIES)
+        for each in test._all():
+            await each.drained(*(str(registered.uri) for registered in each.app._registered))
+            assert each.failures == []
+
+
+async def give_it_a_message_and_end_it(program: Coroutine[Any, Any, Any], broker: Broker) -> None:
+    """Run a program that consumes from one queue, and would go on."""
+    running = asyncio.create_task(program)
+    (uri,) = await eventually(lambda: [*broker.queues], 20)
+    async with bmq.connect(broker.uri) as session:
+        await (await session.open_queue(uri, write=True)).post(b"some bytes", properties=PROPERTIES)
+        await broker.drained(uri, 20)
+    running.cancel()
+    await asyncio.wait([running])
+
+
+@pytest.mark.parametrize("code", list(blocks()))
+async def test_it_runs_as_it_stands(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("shown")
+    monkeypatch.setitem(sys.modules, "shown", module)
+    programs: list[Coroutine[Any, Any, Any]] = []
+    monkeypatch.setattr(bmq, "run", programs.append)
+    async with Broker(port=0) as broker, bmq.connect(broker.uri) as session:
+        monkeypatch.setenv("BMQ_BROKER_URI", broker.uri)
+        # But for how long the soak test goes on, which is more than a minute.
+        exec(compile(code.replace("count=60", "count=6"), "shown", "exec"), vars(module))
+        for program in programs:
+            if program.__qualname__ == "App.run":
+                program.close()
+            elif "bmq.consume(" in code:
+                await give_it_a_message_and_end_it(program, broker)
+            else:
+                await asyncio.wait_for(program, 60)
+        parts = {id(part) for app in vars(module).values() if isinstance(app, bmq.App) for part in app._parts}
+        for value in list(vars(module).values()):
+            if isinstance(value, bmq.App) and id(value) not in parts:
+                await give_each_handler_a_message(value)
+        # What is left is functions that are shown by themselves.
+        queue = await session.open_queue(QUEUE, read=True, write=True)
+        given = {bmq.Queue: queue, bytes: b"some bytes", str: broker.uri}
+        for function in [each for each in vars(module).values() if inspect.iscoroutinefunction(each)]:
+            if function.__module__ == "shown" and function.__name__ in ("post", "tell", "soak", "main"):
+                if programs and function.__name__ == "main":
+                    continue
+                hints = get_type_hints(function)
+                arguments = [given[hints[name]] for name in inspect.signature(function).parameters]
+                await asyncio.wait_for(function(*arguments), 100)
+    assert os.environ["BMQ_BROKER_URI"] == broker.uri
