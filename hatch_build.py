@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the package says about itself that depends on where its repository is: links, and the README's.
 
-Where that is stands in one place, ``[tool.bmq.links]`` of pyproject.toml; the documentation reads it from there
-too. As long as nothing stands there the package has no URLs, and its README no links into the repository.
+Where that is stands in one place, ``[tool.bmq.links]`` of pyproject.toml; the documentation reads it from
+there too. As long as nothing stands there the package has no URLs, and its README no links into the repository.
 """
 
 from __future__ import annotations
@@ -67,7 +67,12 @@ class LinksHook(MetadataHookInterface):
         known = links()
         text = (ROOT / "README.md").read_text(encoding="utf-8")
         metadata["readme"] = {"content-type": "text/markdown", "text": readme(text, known, version())}
-        names = {"Source": "repository", "Issues": "issues", "Changelog": "changelog", "Documentation": "site"}
+        names = {
+            "Source": "repository",
+            "Issues": "issues",
+            "Changelog": "changelog",
+            "Documentation": "site",
+        }
         metadata["urls"] = {
             label: known[name].format(version=version()) for label, name in names.items() if name in known
         }

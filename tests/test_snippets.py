@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the pages on typed messages, workers and testing show runs as it stands: handlers get messages."""
 
 from __future__ import annotations

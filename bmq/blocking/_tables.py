@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Received messages as batches of rows, for threads."""
 
 from __future__ import annotations

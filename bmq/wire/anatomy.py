@@ -226,17 +226,11 @@ def _list(event: bytes, body: int, header: str, message: str) -> Iterator[Part]:
         return
     while position + step <= len(event):
         values, parts = _structure(message, event, position, 0, {}, step)
-        yield from (
-            Part(
-                part.offset,
-                part.depth,
-                part.name,
-                f"{part.value} ({ACK_STATUS_FROM_WIRE[values['status']].name})",
-            )
-            if part.name == "status"
-            else part
-            for part in parts
-        )
+        for part in parts:
+            if part.name == "status":
+                status = ACK_STATUS_FROM_WIRE[int(values["status"])]
+                part = Part(part.offset, part.depth, part.name, f"{part.value} ({status.name})")
+            yield part
         position += step
     if position < len(event):
         left = len(event) - position
