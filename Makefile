@@ -15,7 +15,7 @@ STAMP := $(VENV)/.installed-from-pyproject
 # What a demo needs is installed in seconds; the environment becomes the whole one when another target wants more.
 DEMO  := $(VENV)/.installed-for-the-demo
 PIP   := $(RUN) -m pip install --quiet --quiet --disable-pip-version-check
-CODE  := $(wildcard bmq pyspark_bmq tests examples benchmarks docs docker)
+CODE  := $(wildcard bmq pyspark_bmq tests examples benchmarks docs docker hatch_build.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

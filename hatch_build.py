@@ -2,7 +2,8 @@
 """What the package says about itself that depends on where its repository is: links, and the README's.
 
 Where that is stands in one place, ``[tool.bmq.links]`` of pyproject.toml; the documentation reads it from
-there too. As long as nothing stands there the package has no URLs, and its README no links into the repository.
+there too. As long as nothing stands there the package has no URLs, and its README no links into the
+repository.
 """
 
 from __future__ import annotations
