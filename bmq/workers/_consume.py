@@ -735,8 +735,8 @@ class _LaneWorkers(Workers):
         self._lanes: Lanes[Work] = Lanes()
         # What is in lanes: a message that is delivered again after a reconnect keeps its place.
         self._guids: set[str] = set()
-        # What was confirmed lately. A message may be done with while the one that was delivered again waits in
-        # line; no more can wait there than may be unconfirmed.
+        # What was confirmed lately. A message may be done with while the one that was delivered again waits
+        # in line; no more can wait there than may be unconfirmed.
         self._confirmed: OrderedDict[str, None] = OrderedDict()
         options = self._consumer.queue.session.options
         limit = self._consumer.options.max_unconfirmed_messages
