@@ -94,7 +94,7 @@ class _RowMaker:
         if max_rows < 1:
             raise UsageError(f"a batch has 1 row or more: max_rows={max_rows}")
         kinds = _kinds(properties)
-        columns = dict(metadata) if isinstance(metadata, Mapping) else {name: name for name in metadata}
+        columns = _names(metadata)
         unknown = [name for name in columns if name not in _METADATA]
         if unknown:
             raise UsageError(f"no metadata {', '.join(unknown)}; there is: {', '.join(_METADATA)}")
@@ -156,6 +156,12 @@ class _RowMaker:
         clock = time.time() - now
         times = [int((clock + arrived) * 1e6) for _, (arrived, _) in taken.arrivals]
         return to_arrow(np.repeat(np.array(times, np.int64), counts)).cast(_METADATA[name])
+
+
+def _names(metadata: Iterable[str] | Mapping[str, str]) -> dict[str, str]:
+    """The column of each metadatum."""
+    names: Any = metadata
+    return dict(names) if hasattr(names, "items") else {name: name for name in metadata}
 
 
 def _kinds(properties: Any) -> dict[str, ArrowType] | None:
