@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from bmq.blocking._line import following
-from bmq.errors import StateError
 
 if TYPE_CHECKING:
     from bmq.blocking._queue import Queue
@@ -86,18 +85,21 @@ class Tables:
 
         return following(self._portal, take, self._left.appendleft)
 
-    def confirm(self) -> int:
-        """Confirm every row that was handed out, as :meth:`bmq.arrow.Tables.confirm`; return how many.
+    def confirm(self, rows: int | None = None) -> int:
+        """Confirm rows that were handed out, as :meth:`bmq.arrow.Tables.confirm`; return how many.
 
-        Raises:
-            StateError: a batch had arrived when receiving was interrupted: receive it first.
+        Args:
+            rows: how many, those first that were handed out first; None for all.
         """
-        if self._left:
-            raise StateError(
-                "receiving was interrupted when a batch had just arrived, which nobody has seen yet: "
-                "receive() it first, confirm() confirms everything"
-            )
-        return self._portal.call(self._tables.confirm)
+        return self._portal.call(self._confirm, rows)
+
+    def _confirm(self, rows: int | None) -> int:
+        # What had arrived when receiving was interrupted comes last, and was not handed out.
+        return self._tables.confirm(self.unconfirmed if rows is None else min(rows, self.unconfirmed))
+
+    def release(self) -> None:
+        """Leave it to others to confirm the rows handed out, as :meth:`bmq.arrow.Tables.release`."""
+        self._portal.call(self._tables.release)
 
     def open(self) -> Tables:
         """Tell the broker about the subscription, as :meth:`bmq.arrow.Tables.open`; ``with`` does the same.

@@ -357,7 +357,11 @@ def test_a_table(queue: bmq.blocking.Queue) -> None:
             if rows == 4:
                 break
         assert batch["value"][-1].as_py() == b"b"
-        assert (tables.unconfirmed, tables.confirm(), tables.unconfirmed) == (4, 4, 0)
+        assert (tables.unconfirmed, tables.confirm(1), tables.confirm(), tables.unconfirmed) == (4, 1, 3, 0)
+        queue.post(b"c", properties={"number": 3})
+        assert tables.receive(timeout=10).num_rows == 1
+        tables.release()
+        assert (tables.unconfirmed, tables.confirm()) == (0, 0)
     assert tables.closed
     assert list(tables) == []
 
