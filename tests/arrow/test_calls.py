@@ -20,7 +20,8 @@ async def test_post_table(server: Server, queue: bmq.Queue) -> None:
     columns = {"value": [bytes(256)] * COUNT, "CustomerId": [1234] * COUNT, "OrderType": ["EXPRESS"] * COUNT}
     table = pa.table(columns)
     names = ["CustomerId", "OrderType"]
-    first = asyncio.ensure_future(queue.post_table(table.slice(0, 1), properties=names))  # imports what it needs
+    # The first one imports what it needs.
+    first = asyncio.ensure_future(queue.post_table(table.slice(0, 1), properties=names))
     await server.until(lambda: server.post_count == 1)
     server.acknowledge()
     await first
