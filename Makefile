@@ -77,7 +77,7 @@ format: setup ## let ruff rewrite what it can
 # Each service among the examples imports what is beside it, so each is checked by itself.
 types: setup ## mypy and pyright, both strict
 	$(RUN) -m mypy
-	$(RUN) -m mypy $(filter-out examples/demo.py,$(wildcard examples/*.py))
+	$(RUN) -m mypy $(wildcard examples/*.py)
 	for each in $(sort $(dir $(wildcard examples/*/*.py))); do \
 	    MYPYPATH=$$each $(RUN) -m mypy $$each*.py || exit 1; done
 	$(RUN) -m pyright

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# pyright: basic
 """A minute in one terminal: records flow, a consumer is slow, the broker crashes, and nothing is lost.
 
     python examples/demo.py                                  # on the embedded broker
@@ -310,7 +311,7 @@ async def run(
     messages = []
     for number, (record, _) in enumerate(zip(records(), range(pace.count), strict=False)):
         plain = message(record)
-        messages.append(bmq.PutMessage(plain.data, properties={**plain.properties, "record": number}))
+        messages.append(bmq.PutMessage(plain.data, properties={**(plain.properties or {}), "record": number}))
     arrived = asyncio.Event()
     async with AsyncExitStack() as stack:
         log = stack.enter_context(last_line())

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# pyright: basic
 """A Spark pipeline that ends in a queue, and another one that starts there, on the embedded broker.
 
     make demo-spark            # or: python examples/spark_pipeline.py
