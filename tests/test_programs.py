@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs on pages that are not followed step by step: each runs as it stands, in an empty folder.
+
+One that goes on is ended by SIGTERM. What is printed is compared in tests/test_pages.py, and handlers get
+messages in tests/test_snippets.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import bmq
+from bmq.testing import BackgroundBroker
+
+ROOT = Path(__file__).parent.parent
+PAGES = (
+    "README", "docs/admin", "docs/broker", "docs/delays", "docs/events", "docs/failure", "docs/groups",
+    "docs/observability", "docs/opentelemetry", "docs/performance", "docs/prometheus", "docs/quickstart",
+    "docs/requests", "docs/tables",
+)  # fmt: skip
+CODE_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+#: A program that has gone on for so many seconds has done what it does at first.
+GOES_ON = 6.0
+
+
+def programs() -> Iterator[Any]:
+    for page in PAGES:
+        text = (ROOT / f"{page}.md").read_text(encoding="utf-8")
+        for match in CODE_BLOCK.finditer(text):
+            line = text.count("\n", 0, match.start()) + 2
+            yield pytest.param(match[1], id=f"{page.removeprefix('docs/')}:{line}")
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[BackgroundBroker]:
+    """A broker whose queues have what the programs look for."""
+    with BackgroundBroker() as broker:
+
+        async def fill() -> None:
+            async with bmq.connect(broker.uri) as session:
+                for domain in ("bmq.test.mem.fanout", "bmq.test.mem.priority"):
+                    queue = await session.open_queue(f"bmq://{domain}/orders", write=True)
+                    await queue.post(b"an order", properties={"CustomerId": 1234, "OrderType": "EXPRESS"})
+
+        asyncio.run(fill())
+        yield broker
+
+
+@pytest.fixture(autouse=True)
+def orders(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"body": [b"an order"]}), tmp_path / "orders.parquet")
+
+
+@pytest.mark.parametrize("code", list(programs()))
+def test_a_program_runs_as_it_stands(code: str, broker: BackgroundBroker, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(code, encoding="utf-8")
+    process = subprocess.Popen(
+        [sys.executable, "-X", "dev", "program.py"],
+        cwd=tmp_path,
+        env=os.environ | {"BMQ_BROKER_URI": broker.uri, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            said = process.communicate(timeout=GOES_ON if "bmq.run(" in code else 60.0)[1]
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGTERM)
+            said = process.communicate(timeout=60)[1]
+            assert process.returncode in (0, 128 + signal.SIGTERM), said
+        else:
+            assert process.returncode == 0, said
+    assert "Traceback" not in said, said
