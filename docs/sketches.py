@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draw how groups, delayed messages and requests work.
+"""Draw the house, the life of a message, and how groups, delayed messages and requests work.
 
 usage: python docs/sketches.py
 """
@@ -76,6 +76,90 @@ class Sketch:
     def save(self, name: str) -> None:
         """Write the file."""
         (ASSETS / f"{name}.svg").write_text("\n".join([*self._parts, "</svg>", ""]), encoding="utf-8")
+
+
+def house() -> None:
+    """The rooms, and who stands on whom."""
+    sketch = Sketch(
+        760,
+        400,
+        "The rooms of bmq: codecs below, then the protocol without input and output, then client and broker, "
+        "and on these everything else",
+    )
+    floors = [
+        ("your program", ["services", "scripts", "notebooks", "jobs", "tests"], "in"),
+        (
+            "on its public names",
+            ["workers", "groups", "delays", "blocking", "taskiq", "arrow", "spark", "otel", "cli", "console"],
+            "box",
+        ),
+        ("asyncio", ["client: connect, Session, Queue, Consumer", "broker: for tests", "admin"], "box"),
+        ("no I/O, no clock", ["protocol: client core, broker core", "subscriptions", "codecs"], "box"),
+        ("bytes and values", ["wire: layouts, events, control messages, properties, columns"], "box"),
+    ]
+    for floor, (what, rooms, kind) in enumerate(floors):
+        y = 16 + 72 * floor
+        sketch.text(120, y + 34, what, "dim", size=12, at="end")
+        letters = sum(max(len(room), 4) + 3 for room in rooms)
+        x = 136
+        for room in rooms:
+            width = round((612 - 6 * (len(rooms) - 1)) * (max(len(room), 4) + 3) / letters)
+            sketch.box(x, y, width, 56, kind)
+            sketch.text(x + width // 2, y + 34, room, size=11 if len(rooms) > 6 else 12)
+            x += width + 6
+        if floor:
+            sketch.arrow(f"M442,{y - 16} V{y - 1}")
+    sketch.text(442, 390, "Imports point downwards, and a test holds them to it.", "dim")
+    sketch.save("house")
+
+
+def message() -> None:
+    """The life of a message, from its post to its end."""
+    sketch = Sketch(
+        760,
+        530,
+        "A message is posted, stored and acknowledged, matched with a subscription, delivered, handled and "
+        "confirmed; what a lost connection does to it stands below",
+    )
+    for x, title in ((14, "producer"), (272, "broker"), (530, "consumer")):
+        sketch.box(x, 14, 216, 386)
+        sketch.text(x + 108, 38, title, bold=True)
+    steps = [
+        (14, 52, "await queue.post(data)", "gets a GUID, waits for room"),
+        (14, 122, "kept until acknowledged", "at most max_unacked_messages"),
+        (14, 192, "post returns an Ack", "or raises PostError"),
+        (272, 122, "stored", "a GUID seen before: not again"),
+        (272, 192, "matched with subscriptions", "the highest priority with room"),
+        (530, 192, "waits in line", "at most max_unconfirmed_messages"),
+        (530, 262, "async for message in queue", "data and properties are read when asked for"),
+        (530, 332, "async with message: ...", "handled, then confirmed"),
+        (272, 332, "removed", "or expired: time to live, attempts"),
+    ]
+    for x, y, what, more in steps:
+        sketch.box(x + 8, y, 200, 54, "in")
+        sketch.text(x + 108, y + 23, what, size=12)
+        sketch.text(x + 108, y + 42, more, "dim", size=9)
+    sketch.arrow("M122,106 V120")
+    sketch.arrow("M222,140 H278", "a")
+    sketch.text(251, 134, "PUT", "dim", size=10)
+    sketch.arrow("M280,166 H251 V219 H224", "b")
+    sketch.text(251, 233, "ACK", "dim", size=10)
+    sketch.arrow("M380,176 V190")
+    sketch.arrow("M480,219 H536", "a")
+    sketch.text(508, 213, "PUSH", "dim", size=10)
+    sketch.arrow("M638,246 V260")
+    sketch.arrow("M638,316 V330")
+    sketch.arrow("M538,359 H482", "b")
+    sketch.text(510, 374, "CONFIRM", "dim", size=10)
+    lost = [
+        "The producer loses its connection before the ACK: it posts again under the same GUID, stored once.",
+        "The consumer loses its connection before the CONFIRM: delivered again, here or elsewhere.",
+        "The handler fails: not confirmed; a worker's policy tries again, or makes it a dead letter.",
+        "No subscription matches: it stays, until somebody wants it or its time is over.",
+    ]
+    for row, text in enumerate(lost):
+        sketch.text(14, 432 + 25 * row, text, at="start")
+    sketch.save("message")
 
 
 def groups() -> None:
@@ -210,6 +294,8 @@ def requests() -> None:
 
 
 if __name__ == "__main__":
+    house()
+    message()
     groups()
     delays()
     requests()

@@ -711,9 +711,10 @@ def test_several_receivers_share_a_queue(broker: BrokerThread, queue: str, tmp_p
     assert len(others) == 2
     broker.call(lambda b: first.transport.abort())
     post_numbers(broker, queue, 30, 60)
-    while batch := query.batch(20):
-        rows += batch
+    while len(rows) < 60:
+        rows += query.batch(20)
     assert sorted(map(int, rows)) == list(range(60))
+    assert query.batch(20) == []
     query.runner.stop()
     assert left_in(broker, queue) == []
 
