@@ -153,5 +153,9 @@ async def test_what_a_killed_worker_had_runs_elsewhere(
         await worker.wait()
     (tmp_path / "service.py").write_text(SERVICE.format(uri=uri))
     async with running(tmp_path, broker_uri, "--workers", "1"):
-        assert (await done.receive(timeout=30)).data == b"0"
+        # The other one too, if the worker was killed before its confirmation was on the way.
+        again = [(await done.receive(timeout=30)).data]
+        while again[-1] != b"0":
+            again.append((await done.receive(timeout=30)).data)
+        assert again in ([b"0"], [b"1", b"0"])
     await client.shutdown()
