@@ -42,6 +42,7 @@ def shown(value: Any) -> str:
 def holders() -> list[Any]:
     from bmq.spark._options import WRITE_OPTIONS, Options, connection
     from bmq.spark._portal import ConnectionSettings
+    from bmq.spark._security import Security
 
     authentication = Authentication(users={"ann": SECRET})
     app = bmq.App("tcp://localhost:1", credentials=CREDENTIALS)
@@ -53,7 +54,8 @@ def holders() -> list[Any]:
         bmq.broker.Broker(auth=authentication),
         AuthenticationRequest(mechanism="BASIC", data=f"ann:{SECRET}".encode()),
         app,
-        ConnectionSettings(user="ann", password=SECRET),
+        Security(user="ann", password=SECRET),
+        ConnectionSettings(security=Security(user="ann", password=SECRET)),
         connection(Options({"user": "ann", "password": SECRET}, WRITE_OPTIONS)),
     ]
 

@@ -704,11 +704,17 @@ def test_a_stream_needs_a_place_for_its_log() -> None:
 
 def test_several_receivers_share_a_queue(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
     """One of them is cut off meanwhile; what it had comes again, to any of them, and nothing twice."""
+    others = broker.call(lambda b: set(b._connections))
     query = Query(broker, queue, tmp_path, numReceivers=3)
     post_numbers(broker, queue, 0, 30)
     rows = query.batch(20)
-    first, *others = broker.call(lambda b: list(b._connections))
-    assert len(others) == 2
+
+    async def receivers(b: bmq.broker.Broker) -> list[Any]:
+        """Once those that posted have gone."""
+        await eventually(lambda: len(set(b._connections) - others) == 3)
+        return list(set(b._connections) - others)
+
+    first, *_ = broker.call(receivers)
     broker.call(lambda b: first.transport.abort())
     post_numbers(broker, queue, 30, 60)
     while len(rows) < 60:
