@@ -4,11 +4,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -19,12 +16,13 @@ from sqlalchemy import Engine, create_engine, func, select
 
 import bmq
 
-EXAMPLE = Path(__file__).parent.parent / "examples" / "outbox.py"
+EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLE = EXAMPLES / "outbox.py"
 NewUri = Callable[..., str]
 
 
-def _load() -> Any:
-    specification = spec_from_file_location("outbox", EXAMPLE)
+def _load(path: Path) -> Any:
+    specification = spec_from_file_location(path.stem, path)
     assert specification
     assert specification.loader
     module = module_from_spec(specification)
@@ -32,57 +30,17 @@ def _load() -> Any:
     return module
 
 
-outbox = _load()
+outbox = _load(EXAMPLE)
+postgresql = _load(EXAMPLES / "batch_loader" / "postgresql.py")
 
 
-def postgresql() -> Path | None:
-    """The folder of PostgreSQL's programs, which Debian does not have in the PATH."""
-    found = [Path(initdb).parent for initdb in (shutil.which("initdb"),) if initdb]
-    found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    return next((each for each in found if (each / "pg_ctl").exists()), None)
-
-
-PROGRAMS = postgresql()
-DATABASES = ["sqlite"] + (["postgresql"] if PROGRAMS else [])
-
-
-class _PostgreSQL:
-    """A server of these tests' own, which listens on a socket in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        assert PROGRAMS
-        # The server refuses to run as root.
-        self._user = {"user": "postgres"} if os.geteuid() == 0 else {}
-        if self._user:
-            shutil.chown(folder, "postgres")
-        self._data = folder / "data"
-        self._run(PROGRAMS / "initdb", "-D", self._data, "-U", "bmq", "-A", "trust", "--no-sync")
-        settings = f"-k {folder} -c listen_addresses='' -c fsync=off"
-        self._control = PROGRAMS / "pg_ctl"
-        self._run(self._control, "-D", self._data, "-o", settings, "-l", folder / "log", "-w", "start")
-        self.url = f"postgresql+psycopg://bmq@/postgres?host={folder}"
-
-    def _run(self, *command: str | Path) -> None:
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/", check=False, **self._user
-        )  # type: ignore[call-overload]
-        assert done.returncode == 0, done.stdout.decode()
-
-    def stop(self) -> None:
-        self._run(self._control, "-D", self._data, "-m", "immediate", "-w", "stop")
+DATABASES = ["sqlite"] + (["postgresql"] if postgresql.PROGRAMS else [])
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    folder = Path(tempfile.mkdtemp(prefix="bmq-pg-"))
-    started = None
-    try:
-        started = _PostgreSQL(folder)
-        yield started.url
-    finally:
-        if started is not None:
-            started.stop()
-        shutil.rmtree(folder)
+    with postgresql.running() as url:
+        yield url
 
 
 @pytest.fixture(params=DATABASES)
@@ -124,7 +82,7 @@ async def stored(queue: bmq.Queue) -> list[bytes]:
 
 def test_which_databases_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     """Not without a word: who runs this is told what was not tried."""
-    missing = "" if PROGRAMS else "; PostgreSQL was not tried: there is no initdb and pg_ctl here"
+    missing = "" if postgresql.PROGRAMS else "; PostgreSQL was not tried: there is no initdb and pg_ctl here"
     with capsys.disabled():
         print(f"\nthe outbox on {' and '.join(DATABASES)}{missing}", file=sys.stderr)
     assert DATABASES[0] == "sqlite"

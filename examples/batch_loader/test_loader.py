@@ -7,10 +7,8 @@ A crash between commit and confirmation stores nothing twice.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +16,7 @@ from pathlib import Path
 import loader
 import pytest
 from loader import DEAD, READINGS, Reading
+from postgresql import PROGRAMS, running
 from sqlalchemy import create_engine, select
 
 import bmq
@@ -50,53 +49,10 @@ bmq.run(main())
 """
 
 
-def _programs() -> Path | None:
-    """The folder of PostgreSQL's programs, which Debian does not have in the PATH."""
-    found = [Path(program).parent for program in (shutil.which("pg_ctl"),) if program]
-    found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    return next((each for each in found if (each / "pg_ctl").exists()), None)
-
-
-PROGRAMS = _programs()
-
-
-class PostgreSQL:
-    """A server of these tests' own, which listens on a socket in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        # The server refuses to run as root.
-        self._user = "postgres" if os.geteuid() == 0 else None
-        if self._user:
-            shutil.chown(folder, self._user)
-        self._data = folder / "data"
-        self._run("initdb", "-D", self._data, "-U", "bmq", "-A", "trust", "--no-sync")
-        settings = f"-k {folder} -c listen_addresses='' -c fsync=off"
-        self._run("pg_ctl", "-D", self._data, "-o", settings, "-l", folder / "log", "-w", "start")
-        self.url = f"postgresql+psycopg://bmq@/postgres?host={folder}"
-
-    def _run(self, program: str, *arguments: str | Path) -> None:
-        assert PROGRAMS is not None
-        done = subprocess.run(
-            [PROGRAMS / program, *arguments],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/", check=False, user=self._user,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout.decode()
-
-    def stop(self) -> None:
-        self._run("pg_ctl", "-D", self._data, "-m", "immediate", "-w", "stop")
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    folder = Path(tempfile.mkdtemp(prefix="bmq-pg-"))
-    started = None
-    try:
-        started = PostgreSQL(folder)
-        yield started.url
-    finally:
-        if started is not None:
-            started.stop()
-        shutil.rmtree(folder)
+    with running() as url:
+        yield url
 
 
 @pytest.fixture(params=["sqlite", *(["postgresql"] if PROGRAMS else [])])

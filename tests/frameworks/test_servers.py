@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import sys
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +33,7 @@ def test_every_framework_has_its_program() -> None:
     assert list(SHOWN) == ["FastAPI", "Starlette", "Litestar", "aiohttp"]
 
 
-class Service:
+class Service(ABC):
     """A service in processes of its own, and what became of the requests to it."""
 
     def __init__(self, port: int, broker: str, folder: Path) -> None:
@@ -101,8 +102,9 @@ class Service:
             await asyncio.sleep(0.02)
         return self
 
+    @abstractmethod
     async def begin(self) -> None:
-        raise NotImplementedError
+        """Start its processes."""
 
     async def __aexit__(self, *exc_info: object) -> None:
         for process in self.processes:
