@@ -109,6 +109,20 @@ def test_a_queue_closed_cleanly_leaves_nothing_behind() -> None:
     assert held(bench.core) < before + 20
 
 
+def test_a_session_that_is_over_leaves_nothing_behind() -> None:
+    bench = connected()
+    before = held(bench.core)
+    for number in range(50):
+        bench.open(f"bmq://d/q{number}")
+        bench.close(bench.open(f"bmq://d/other{number}"), token=number, timeout=1)
+    queue = bench.open(URI)
+    bench.wait(1)  # the closes end without an answer: the ids stay with the broker
+    bench.core.confirm_many(queue, [bytes([number] * 16) for number in range(100)])
+    bench.core.give_up("", bench.now)
+    bench.lose()  # with confirmations that were never written
+    assert held(bench.core) < before + 20
+
+
 @pytest.mark.parametrize("answered", [None, 0, 1])
 def test_closing_while_disconnected_ends_at_once(answered: int | None) -> None:
     bench = connected()

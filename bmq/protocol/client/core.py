@@ -282,8 +282,10 @@ class ClientCore(Machine):
         self._renewal.clear()
         self._patience = None
         self._lost_because = reason
-        self._confirms.remember(self._outbox.clear())
-        self._confirms.lost()
+        unsent = self._outbox.clear()
+        if self.state is not SessionState.CLOSED:  # else nothing will be delivered again
+            self._confirms.remember(unsent)
+            self._confirms.lost()
         self.fire(_I.CHANNEL_DOWN, now)
 
     def give_up(self, reason: str, now: float) -> None:
@@ -635,6 +637,7 @@ class ClientCore(Machine):
         self._renewal.clear()
         self._pulse_at = None
         self._confirms.clear()
+        self._queues.channel_down(now)
         self._fail_channel(None)
         self._emit(Disconnected(reason))
         for operation in self._stopping:
