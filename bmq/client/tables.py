@@ -52,7 +52,7 @@ class TablesOptions(TypedDict, total=False):
 
     Attributes:
         properties: the properties that become columns, with the type of each: a mapping of names to Arrow
-            types, or a ``pyarrow.Schema``. There are bool, int8 to int64, string and binary. A value of
+            types (or their names, as ``"int32"``), or a ``pyarrow.Schema``. There are bool, int8 to int64, string and binary. A value of
             another type is null, but everything becomes a string: binary as Base64. None, the default, makes
             one column ``properties``, a map of strings.
         value: the name of the column with the payload, which is binary.
@@ -166,9 +166,17 @@ def _names(metadata: Iterable[str] | Mapping[str, str]) -> dict[str, str]:
 
 def _kinds(properties: Any) -> dict[str, ArrowType] | None:
     """The type of each property."""
+    if properties is None:
+        return None
     if isinstance(properties, pa.Schema):
         return dict(zip(properties.names, properties.types, strict=True))
-    return None if properties is None else dict(properties)
+    kinds = {}
+    for name, kind in dict(properties).items():
+        try:
+            kinds[name] = pa.field(name, kind).type  # takes the names of types, too
+        except (TypeError, ValueError):
+            raise UsageError(f"property {name!r}: {kind!r} is no Arrow type") from None
+    return kinds
 
 
 class Tables:

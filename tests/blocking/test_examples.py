@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -17,10 +18,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook
 from werkzeug.serving import make_server
 
 import bmq
+from tests import pages
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NOTEBOOK = EXAMPLES / "notebook.ipynb"
@@ -154,6 +158,22 @@ class TestNotebook:
         run = execute(tmp_path / "broken.ipynb")
         assert run.returncode != 0
         assert "ZeroDivisionError" in run.stderr
+
+    def test_the_page_on_notebooks_is_one(self, execute: Any, tmp_path: Path) -> None:
+        """Each block of Python is a cell, and a text below it is what the cell shows."""
+        page = (EXAMPLES.parent / "docs" / "notebooks.md").read_text(encoding="utf-8")
+        blocks = re.findall(r"^```(python|text)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+        notebook = new_notebook(cells=[new_code_cell(block) for kind, block in blocks if kind == "python"])
+        nbformat.write(notebook, tmp_path / "page.ipynb")
+        run = execute(tmp_path / "page.ipynb")
+        assert run.returncode == 0, run.stderr
+        cells = iter(nbformat.read(tmp_path / "executed.ipynb", 4).cells)
+        for kind, block in blocks:
+            if kind == "python":
+                cell = next(cells)
+                continue
+            shown = "".join(each.get("text") or each["data"]["text/plain"] for each in cell.outputs)
+            assert pages.matches(block, shown), f"{cell.source}\nshows\n{shown}"
 
     def test_it_is_kept_without_outputs(self) -> None:
         cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
