@@ -52,9 +52,9 @@ class TablesOptions(TypedDict, total=False):
 
     Attributes:
         properties: the properties that become columns, with the type of each: a mapping of names to Arrow
-            types (or their names, as ``"int32"``), or a ``pyarrow.Schema``. There are bool, int8 to int64, string and binary. A value of
-            another type is null, but everything becomes a string: binary as Base64. None, the default, makes
-            one column ``properties``, a map of strings.
+            types or to their names, or a ``pyarrow.Schema``. There are bool, int8 to int64, string and
+            binary. A value of another type is null, but everything becomes a string: binary as Base64.
+            None, the default, makes one column ``properties``, a map of strings.
         value: the name of the column with the payload, which is binary.
         metadata: more columns: ``guid`` (the 32 digits of :attr:`bmq.Message.guid`), ``redelivered``, and
             ``received_at`` (when the message arrived here). A mapping gives the columns other names.
