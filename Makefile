@@ -14,7 +14,10 @@ RUN   := $(VENV)/bin/python
 STAMP := $(VENV)/.installed-from-pyproject
 # What a demo needs is installed in seconds; the environment becomes the whole one when another target wants more.
 DEMO  := $(VENV)/.installed-for-the-demo
-PIP   := $(RUN) -m pip install --quiet --quiet --disable-pip-version-check
+# Copying a pip into the environment takes longer than all that a demo needs: until it has one, that of the interpreter
+# installs into it.
+PIP    = $$($(RUN) -c 'import pip' 2>/dev/null && echo $(RUN) -m pip || echo $(PYTHON) -m pip --python $(RUN)) \
+         install --quiet --quiet --disable-pip-version-check
 CODE  := $(wildcard bmq pyspark_bmq tests examples benchmarks docs docker hatch_build.py)
 
 .DEFAULT_GOAL := help
@@ -31,7 +34,8 @@ $(RUN):
 	    echo "bmq needs Python 3.11 or newer, and there is no '$(PYTHON)' here: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo "bmq needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1): make PYTHON=python3.11" >&2; exit 1; }
-	@$(PYTHON) -m venv --clear $(VENV)
+	@$(PYTHON) -m venv --clear --without-pip $(VENV)
+	@$(PYTHON) -m pip --python $(RUN) --version >/dev/null 2>&1 || $(RUN) -m ensurepip >/dev/null
 
 $(STAMP): pyproject.toml | $(RUN)
 	@echo "setting up $(VENV), once: $(WHAT_IS_INSTALLED)"
