@@ -92,6 +92,27 @@ async def test_a_broker_that_is_there_is_back_with_the_first_attempt(broker: bmq
     assert max(attempt.delay for attempt in attempts) <= 0.01
 
 
+async def test_a_subscription_is_taken_back_without_waiting_for_a_broker_that_is_away() -> None:
+    broker = bmq.broker.Broker()
+    await broker.start()
+    async with bmq.connect(broker.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        one, other = await queue.subscribe("x == 1"), await queue.subscribe("x == 2")
+        events = session.events()
+        await broker.stop(graceful=False)
+        async with asyncio.timeout(5):
+            await one.close()
+        again = bmq.broker.Broker(port=broker.port)
+        async with again:
+            async for event in events:
+                if isinstance(event, StateRestored):
+                    break
+            acks = [await queue.post(b"x", properties={"x": number}) for number in (1, 2)]
+            message = await other.receive(timeout=5)
+            assert message.guid == acks[1].guid
+            assert queue.unclaimed == 0  # the first one was not delivered: nobody here wants it
+
+
 async def test_the_first_attempt_follows_at_once_and_the_next_ones_back_off() -> None:
     delays = [next(bmq.exponential_backoff()) for _ in range(500)]
     assert max(delays) <= 0.01

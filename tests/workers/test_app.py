@@ -172,6 +172,23 @@ async def test_a_second_signal_does_not_wait(broker_uri: str, session: bmq.Sessi
     assert await seen_by(session, uri) == [b"x"]
 
 
+async def test_it_ends_at_once_while_the_broker_is_away() -> None:
+    broker = bmq.broker.Broker()
+    await broker.start()
+    app = bmq.App(broker.uri, grace=3600)
+
+    @app.consumer("bmq://bmq.test.mem.priority/q")
+    async def handle(message: bmq.Message) -> None:
+        raise AssertionError("there is none")
+
+    async with asyncio.timeout(10), app:
+        events = app.session.events()
+        await broker.stop(graceful=False)
+        async for event in events:
+            if isinstance(event, bmq.events.ConnectionLost):
+                break
+
+
 async def test_cancelling_it_lets_handlers_finish(broker_uri: str, session: bmq.Session, uri: str) -> None:
     app = bmq.App(broker_uri)
     working, go = asyncio.Event(), asyncio.Event()
