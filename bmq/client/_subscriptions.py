@@ -15,7 +15,7 @@ from bmq.client._counting import Arrival, size_of
 from bmq.client._definition import Definition, Numbered, Places, numbered, properties_of
 from bmq.errors import ConfigureQueueError, QueueClosed, RequestTimeout
 from bmq.protocol.client.events import UnclaimedMessages
-from bmq.protocol.client.queue import QueueState, SubscriptionCore
+from bmq.protocol.client.queue import SubscriptionCore
 from bmq.wire.push import GUID, Push
 
 if TYPE_CHECKING:
@@ -121,9 +121,6 @@ class Subscriptions:
         del self._consumers[consumer]
         # Before the broker answers: what still arrives for it comes later in the order of delivery.
         self._place(consumer._take_back())
-        if self._queue._core.state is QueueState.LOST:
-            self._ask_again()  # no broker has it; once there is one again, it is not told of it
-            return
         try:
             await self._ask()
         except QueueClosed:

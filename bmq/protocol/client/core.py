@@ -426,7 +426,8 @@ class ClientCore(Machine):
         """Give a queue other subscriptions; ``Completed(token)`` follows.
 
         Changes made before the next :meth:`data_to_send` go out together. :class:`StreamConfigured` says that
-        the broker has agreed, or not: then the queue wants again what it had before.
+        the broker has agreed, or not: then the queue wants again what it had before. What only takes
+        subscriptions back is complete at once while the connection is lost.
 
         Raises:
             QueueClosed: the queue is closing or closed.

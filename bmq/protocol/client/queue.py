@@ -542,6 +542,7 @@ class QueueCore(Machine):
         self._shared.changed[self] = None
         if self.state is not QueueState.OPEN:
             self.fire(_I.CONFIGURE, 0.0)  # it waits until the queue is open
+            self._take_back()
 
     def send_changes(self, now: float) -> None:
         """Tell the broker of new subscriptions if the queue is open; otherwise they are kept until it is."""
@@ -627,6 +628,13 @@ class QueueCore(Machine):
         self._configuring.clear()
         self._shared.routes.remove(self)
         self.fire(_I.CHANNEL_DOWN, now)
+        self._take_back()
+
+    def _take_back(self) -> None:
+        """End changes that only take subscriptions back, while there is no broker that has them."""
+        if self.state is QueueState.LOST and set(map(id, self.wanted)) <= set(map(id, self.agreed)):
+            while self._waiting:
+                self._complete(self._waiting.popleft(), None)
 
     def resume(self, now: float) -> bool:
         """Posts may be written again; return whether they had to wait."""
