@@ -323,8 +323,8 @@ class Consumer:
         Messages that wait unseen go to other consumers of this queue that want them, in front of what was
         delivered later. Those that nobody here wants stay with the queue, see :attr:`bmq.Queue.unclaimed`.
 
-        Idempotent. It waits for the broker's answer, but not for a broker that is away. Cancelling it leaves the
-        subscription taken back, at the latest when the queue is closed.
+        Idempotent. It waits for the broker's answer, but not for a broker that is away. Cancelling it leaves
+        the subscription taken back, at the latest when the queue is closed.
 
         Raises:
             RequestTimeout: no answer in time; the subscription is taken back in the background.
