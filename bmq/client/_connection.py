@@ -314,7 +314,7 @@ class Connection:
         self.transmit()
 
     def transmit_post(self) -> None:
-        """Send a post while nothing is scheduled: at once where posts are made one at a time, else soon.
+        """Send a post: at once where posts are made one at a time, else soon. What waits goes with it.
 
         Who awaits one post after the other gains a turn of the event loop. Who makes several in a turn has
         them in one event, but for the first one after a time in which they were made one at a time.
@@ -429,10 +429,8 @@ class Connection:
         """Bytes arrived."""
         if channel is self._channel:
             try:
-                core = self.core
-                if core.receive(data, self.loop.time()):
-                    for event in core.events():
-                        self._owner.handle(event)
+                if self.core.receive(data, self.loop.time()):
+                    self._hand_over()
                     if self._busy_poll:
                         self._stay_awake()
                     return

@@ -329,9 +329,14 @@ class Driver:
     def _deliver(self, event: Pushed) -> None:
         # In an event, messages of several subscriptions alternate. Each consumer gets its own in one call,
         # with their delivery numbers: should it pass messages on, these tell where they belong.
-        shares: dict[Any, tuple[list[Push], Places]] = {}
         number = self._delivered
         arrival = self.loop.time(), self.received.losses
+        if len(event.deliveries) == 1:
+            _, subscription, messages = event.deliveries[0]
+            self._delivered += len(messages)
+            subscription.owner._deliver(messages, [(0, number)], arrival)
+            return
+        shares: dict[Any, tuple[list[Push], Places]] = {}
         for _, subscription, messages in event.deliveries:
             share = shares.get(subscription.owner)
             if share is None:
