@@ -9,6 +9,7 @@ import socket
 import time
 import weakref
 from asyncio import get_running_loop
+from threading import get_ident
 from typing import TYPE_CHECKING, Protocol, cast
 
 from bmq._loop import gathers
@@ -235,6 +236,7 @@ class Connection:
     Attributes:
         core: the protocol.
         loop: the event loop.
+        thread: the number of its thread.
         writable: whether the transport takes more.
         scheduled: whether something is sent at the end of this turn of the event loop.
         alone: whether posts are made one at a time, each when the one before has its outcome.
@@ -247,6 +249,7 @@ class Connection:
     def __init__(self, core: ClientCore, owner: Owner, busy_poll: float, trace: Trace) -> None:
         self.core = core
         self.loop = asyncio.get_running_loop()
+        self.thread = get_ident()
         self.writable = True
         self.scheduled = False
         self.close_reason = ""

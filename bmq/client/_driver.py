@@ -9,6 +9,7 @@ import ssl as ssl_module
 import weakref
 from asyncio import get_running_loop
 from collections.abc import Callable, Coroutine, Sequence
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bmq.client._address import Address
@@ -191,12 +192,14 @@ class Driver:
             SessionClosed: it is closed or closing.
             UsageError: this is not the event loop it belongs to.
         """
-        try:
-            here = get_running_loop() is self.loop
-        except RuntimeError:
-            here = False
-        if not here:
-            self.connection.check_loop()
+        connection = self.connection
+        if not connection.scheduled or get_ident() != connection.thread:  # see Queue._confirm()
+            try:
+                here = get_running_loop() is self.loop
+            except RuntimeError:
+                here = False
+            if not here:
+                connection.check_loop()
         if self.sealed or self.core.state is SessionState.CLOSED:
             raise SessionClosed("the session is closed")
 
