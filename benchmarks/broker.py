@@ -32,13 +32,27 @@ from typing import Any
 from harness import DOMAIN, HERE, Job, embedded_broker, environment, fresh_queue, machine, started_broker
 from rich.console import Console
 from rich.table import Table
+from stages import COUNT, least
 
 import bmq
+from bmq.broker._routing import compile_first
+from bmq.wire.ack import encode_ack, pack_acks
+from bmq.wire.confirm import encode_confirm, iter_confirms, pack_confirms
+from bmq.wire.constants import PushFlags
+from bmq.wire.event import read_event
+from bmq.wire.options import encode_sub_queue_ids
+from bmq.wire.properties import plain_values
+from bmq.wire.push import encode_push
+from bmq.wire.put import PutRun, decode_put_runs
+
+sys.path.append(str(HERE / "clients"))
+from raw import expressions, guids, put_events  # noqa: E402
 
 CONNECTIONS, QUEUES = 200, 500
 PAYLOAD = 256
 #: Seconds that GUIDs are remembered; the first ones have to be when the last message is confirmed.
 WINDOW = 30
+_HAS_PROPERTIES = int(PushFlags.MESSAGE_PROPERTIES)
 _LIMITS = {"messages": 10_000_000, "bytes": 2**34}
 _DOMAIN = {
     "name": DOMAIN,
@@ -114,6 +128,42 @@ def end_to_end(count: int, subscriptions: int = 0) -> dict[str, float]:
             "cpu_us": used / count * 1e6,
             "one_core": count / used,
         }
+
+
+def wire_alone(subscriptions: int) -> float:
+    """CPU microseconds of what a broker in Python does with a message at least, nothing stored or counted.
+
+    It is taken off the wire with its properties, one subscription is found for it, it is put on the wire
+    again, acknowledged, and its confirmation is read.
+    """
+    document = asdict(Job("raw", "post", COUNT, PAYLOAD, properties=True, subscriptions=subscriptions))
+    events = [read_event(event) for event in put_events(document)]
+    first = compile_first(tuple(expressions(subscriptions)))
+    option, queue_id = encode_sub_queue_ids((1,)), 0
+    confirms = read_event(pack_confirms([encode_confirm(0, guid, 0) for guid in guids("", COUNT)]))
+
+    def run(_: Any) -> None:
+        acks: list[bytes] = []
+        pushes: list[bytes] = []
+        for event in events:
+            runs: list[PutRun] = []
+            decode_put_runs(event.data, event.body, runs)
+            for _, puts in runs:
+                for flags, correlation_id, guid, schema_id, compression, _, _, data in puts:
+                    values = plain_values(data, True)
+                    assert values is not None and first(values.get) >= 0
+                    acks.append(encode_ack(0, correlation_id, guid, queue_id))
+                    pushes.append(
+                        encode_push(
+                            queue_id, guid, data, option, flags & _HAS_PROPERTIES, schema_id, compression
+                        )
+                    )
+        pack_acks(acks)
+        b"".join(pushes)
+        for _, _, _ in iter_confirms(confirms.data, confirms.body):
+            pass
+
+    return least(run)
 
 
 async def everywhere(make: Callable[[int], Coroutine[Any, Any, Any]], count: int) -> list[Any]:
@@ -207,6 +257,7 @@ def run(console: Console, messages: int, output: Path) -> None:
     with console.status("end to end on one core"):
         one = end_to_end(max(10_000, messages // 5))
         ten = end_to_end(max(10_000, messages // 5), subscriptions=10)
+        alone = wire_alone(10)
     program = str(HERE / "clients" / "measured_broker.py")
     with tempfile.TemporaryDirectory() as configuration:
         file = Path(configuration, "domains", f"{DOMAIN}.json")
@@ -223,6 +274,7 @@ def run(console: Console, messages: int, output: Path) -> None:
         ("its CPU time a message", f"{one['cpu_us']:.1f} us: {one['one_core']:,.0f} a second of one core"),
         ("with two properties and ten subscriptions", f"{ten['rate']:,.0f}"),
         ("its CPU time a message", f"{ten['cpu_us']:.1f} us: {ten['one_core']:,.0f} a second of one core"),
+        ("decoding, encoding and evaluating alone", f"{alone:.1f} us"),
         (f"{CONNECTIONS} connections, {QUEUES} queues, messages", f"{outcome['posted']:,}"),
         ("posted a second", f"{outcome['post_rate']:,.0f}"),
         ("consumed a second", f"{outcome['consume_rate']:,.0f}"),
@@ -237,7 +289,13 @@ def run(console: Console, messages: int, output: Path) -> None:
         table.add_row(name, value)
     console.print(table)
     output.parent.mkdir(parents=True, exist_ok=True)
-    document = {"machine": machine(), "end_to_end": one, "ten_subscriptions": ten, "many": outcome}
+    document = {
+        "machine": machine(),
+        "end_to_end": one,
+        "ten_subscriptions": ten,
+        "wire_us": alone,
+        "many": outcome,
+    }
     output.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
     if outcome["lost"] or outcome["duplicated"]:
         raise SystemExit("messages were lost or duplicated")

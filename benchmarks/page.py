@@ -66,12 +66,31 @@ def embedded(document: dict[str, Any]) -> dict[str, str]:
 
 
 def stages(document: dict[str, Any]) -> dict[str, str]:
-    return {
-        name: Grid(
-            "", ("stage", "us a message"), [[stage, f"{us:.2f}"] for stage, us in document[name].items()]
-        ).markdown()
-        for name in ("producing", "consuming")
-    }
+    floors = document.get("floors", {})
+    measured: dict[str, str] = {}
+    for name in ("producing", "consuming"):
+        rows = [
+            [stage, f"{us:.2f}", f"{floors[stage]:.2f}" if stage in floors else ""]
+            for stage, us in document[name].items()
+        ]
+        if not any(floor for _, _, floor in rows):
+            rows = [row[:2] for row in rows]
+        columns = ("stage", "us a message", "floor")[: len(rows[0])]
+        measured[name] = Grid("", columns, rows).markdown()
+    return measured
+
+
+def goals(documents: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Every goal that has a floor measured in the same run, beside that floor."""
+    rows = [*report.reached(documents.get("benchmark", {}).get("runs", {}))]
+    if "stages" in documents:
+        rows += report.decoding(documents["stages"])
+    if "scale" in documents:
+        rows += report.growing(documents["scale"]["cpu_us"])
+    if "broker" in documents:
+        rows += report.brokering(documents["broker"])
+    columns = ("what", "measured", "goal", "floor in the same run", "measured / floor")
+    return {"goals": Grid("", columns, rows).markdown()} if rows else {}
 
 
 def main() -> None:
@@ -84,11 +103,13 @@ def main() -> None:
     measured: dict[str, str] = {}
     picture = options.page.parent / "assets" / "performance.png"
     makers = {"scale": scale, "broker": embedded, "stages": stages}
+    documents: dict[str, dict[str, Any]] = {}
     for name in ("benchmark", *makers):
         path = options.results / f"{name}.json"
         if path.exists():
-            document = json.loads(path.read_text())
+            document = documents[name] = json.loads(path.read_text())
             measured |= makers[name](document) if name in makers else comparison(document, picture)
+    measured |= goals(documents)
     text = options.page.read_text()
     options.page.write_text(
         MARKED.sub(lambda m: f"{m[1]}{measured[m[2]]}\n{m[3]}" if m[2] in measured else m[0], text)

@@ -59,11 +59,17 @@ BESIDE = (
     ("one task awaiting post, p50 us", "ack", "raw ack", "p50_us", 1.6),
     ("one task awaiting post, p99 us", "ack", "raw ack", "p99_us", 2.0),
     ("one task awaiting post, plain asyncio, p50 us", "ack, asyncio", "raw ack", "p50_us", 0.0),
+    ("a protocol that resolves a future, p50 us", "future ack", "raw ack", "p50_us", 0.0),
+    ("the same, plain asyncio, p50 us", "future ack, asyncio", "raw ack", "p50_us", 0.0),
+    ("one task awaiting post, p50 us", "ack", "future ack", "p50_us", 0.0),
+    ("one task awaiting post, plain asyncio, p50 us", "ack, asyncio", "future ack, asyncio", "p50_us", 0.0),
 )
 _BESIDE = {
     "post_many": "without",
     "iterate": "async for",
     "raw ack": "a bare blocking socket",
+    "future ack": "a protocol that resolves a future",
+    "future ack, asyncio": "the same, plain asyncio",
 }
 #: How much more a message may cost where there is a lot of something.
 FLAT = 0.15
@@ -109,8 +115,18 @@ def where(document: dict[str, Any]) -> str:
     """What was measured with."""
     machine = document["machine"]
     return (
-        f"{machine['cpu']}, {machine['cores']} cores, Python {machine['python']}, {machine['date']}; broker: "
+        f"{machine['cpu']}, {machine['cores']} cores, Python {machine['python']}"
+        f"{interpreter(machine)}, {machine['date']}; broker: "
         f"{document['broker']}; median of {document['rounds']} runs, {document['count']:,} messages each"
+    )
+
+
+def interpreter(machine: dict[str, Any]) -> str:
+    """How fast the interpreter is."""
+    return (
+        f" (a call of a function that does nothing: {machine['call_ns']:.0f} ns)"
+        if "call_ns" in machine
+        else ""
     )
 
 
@@ -147,6 +163,8 @@ def throughput(series: dict[str, Series]) -> Grid:
 def beside(series: dict[str, Series]) -> Grid:
     rows = []
     for title, mine, other, key, goal in BESIDE:
+        if mine not in series or other not in series:
+            continue  # measured by an older version of run.py
         times, low, high = ratio(series[mine], series[other], key)
         digits = 2 if key == "cpu_us" else 1
         rows.append(
@@ -209,6 +227,7 @@ def rest(series: dict[str, Series]) -> Grid:
                 f"loopback copy of pre-encoded events: {copied.median():,.0f} "
                 f"(times {share:.2f}, goal {_goal(share >= 0.7, '0.70')})",
             ],
+            *(_large_floors(series, copied) if "gathered 16 KiB" in series else ()),
             [
                 "the same, official client",
                 "",
@@ -223,6 +242,18 @@ def rest(series: dict[str, Series]) -> Grid:
             ],
         ],
     )
+
+
+def _large_floors(series: dict[str, Series], copied: Series) -> list[list[str]]:
+    """What is between a client and the copy, whatever the client."""
+    rows = []
+    for title, name in (
+        ("events encoded beforehand, to the same peer", "raw 16 KiB, acking"),
+        ("CRC, header and a gathered write, to the process that forgets", "gathered 16 KiB"),
+    ):
+        floor = series[name]
+        rows.append([title, f"{floor.median():,.0f}", f"loopback copy: times {ratio(floor, copied)[0]:.2f}"])
+    return rows
 
 
 def scale(costs: dict[str, dict[str, list[float]]]) -> Grid:
@@ -248,6 +279,112 @@ def scale(costs: dict[str, dict[str, list[float]]]) -> Grid:
         ("what grows", "CPU us a message: least (median)", "most over the first", "goal"),
         rows,
     )
+
+
+def reached(runs: dict[str, list[dict[str, Any]]]) -> list[list[str]]:
+    """Latency and large payloads, beside the least that a client in Python does."""
+    series = {name: Series(name, results) for name, results in runs.items()}
+    rows: list[list[str]] = []
+    if "future ack" in series:
+        for title, mine, least, goal in (
+            ("one awaited post, p50, times a bare socket", "ack", "future ack", 1.6),
+            ("the same on plain asyncio", "ack, asyncio", "future ack, asyncio", 0.0),
+        ):
+            ours = ratio(series[mine], series["raw ack"], "p50_us")[0]
+            floor = ratio(series[least], series["raw ack"], "p50_us")[0]
+            rows.append(
+                [
+                    title,
+                    f"{ours:.2f}",
+                    _goal(ours <= goal, f"{goal:.2f}" if goal else ""),
+                    f"{floor:.2f}: a protocol whose data_received resolves a future",
+                    f"{ratio(series[mine], series[least], 'p50_us')[0]:.2f}",
+                ]
+            )
+    if "gathered 16 KiB" in series:
+        copied, mine = series["loopback 16 KiB"], series["16 KiB, acking"]
+        ours = ratio(mine, copied)[0]
+        for name, what in (
+            ("gathered 16 KiB", "CRC, header and a gathered write, no answers"),
+            ("raw 16 KiB, acking", "encoded beforehand, to the same peer"),
+        ):
+            rows.append(
+                [
+                    "16 KiB, part of a loopback copy",
+                    f"{ours:.2f}",
+                    _goal(ours >= 0.7, "0.70"),
+                    f"{ratio(series[name], copied)[0]:.2f}: {what}",
+                    f"{ratio(mine, series[name])[0]:.2f}",
+                ]
+            )
+    return rows
+
+
+#: Stages that have a goal, in microseconds.
+DECODING = {
+    'batch.column("CustomerId")': 0.25,
+    'batch.column("OrderType")': 0.25,
+    "Expression.matches, one comparison, properties not read before": 1 / 1.5,
+    "with two properties: find and read both": 0.0,
+}
+
+
+def decoding(document: dict[str, Any]) -> list[list[str]]:
+    """Properties, beside the same bytes decoded by nothing but the interpreter."""
+    floors = document.get("floors", {})
+    rows: list[list[str]] = []
+    for stage, goal in DECODING.items():
+        if stage in floors:
+            us, floor = document["consuming"][stage], floors[stage]
+            rows.append(
+                [
+                    f"{stage}, us",
+                    f"{us:.2f}",
+                    _goal(us <= goal, f"{goal:.2f}" if goal else ""),
+                    f"{floor:.2f}: the same bytes decoded, nothing checked",
+                    f"{us / floor:.2f}",
+                ]
+            )
+    return rows
+
+
+def growing(costs: dict[str, dict[str, list[float]]]) -> list[list[str]]:
+    """How much more a post costs with a million unacknowledged, beside the memory by itself."""
+    if "plain" not in costs:
+        return []
+
+    def growth(case: str) -> float:
+        least = [min(values) for values in costs[case].values()]
+        return least[-1] - least[0]
+
+    least = [min(values) for values in costs["unacknowledged"].values()]
+    ours, floor, times = growth("unacknowledged"), growth("plain"), least[-1] / least[0]
+    return [
+        [
+            "a post with a million unacknowledged, us more than the first",
+            f"{ours:.2f} ({times:.2f} times)",
+            _goal(times <= 1.25, "1.25 times"),
+            f"{floor:.2f}: as many GUIDs and tuples put into a dictionary",
+            f"{ours / floor:.2f}" if floor > 0 else "",
+        ]
+    ]
+
+
+def brokering(document: dict[str, Any]) -> list[list[str]]:
+    """The embedded broker, beside what its messages cost on the wire alone."""
+    ten = document["ten_subscriptions"]
+    floor = document.get("wire_us")
+    if floor is None:
+        return []
+    return [
+        [
+            "the embedded broker, ten subscriptions, CPU us a message",
+            f"{ten['cpu_us']:.1f}",
+            _goal(ten["cpu_us"] <= 10, "10.0"),
+            f"{floor:.1f}: decoding, encoding and evaluating alone",
+            f"{ten['cpu_us'] / floor:.2f}",
+        ]
+    ]
 
 
 def _goal(met: bool, goal: str) -> str:

@@ -71,6 +71,8 @@ def latencies(count: int) -> list[Chain]:
             ("ack", "ours", "uvloop", False),
             ("official ack", "official", "", False),
             ("raw ack", "raw", "", False),
+            ("future ack", "floor", "uvloop", False),
+            ("future ack, asyncio", "floor", "asyncio", False),
             ("ack, awake", "ours", "uvloop", True),
             ("raw ack, awake", "raw", "", True),
             ("ack, asyncio", "ours", "asyncio", False),
@@ -100,6 +102,8 @@ def large(count: int) -> list[Chain]:
         [("raw 16 KiB", Job("raw", "post", count, size)), ("", Job("raw", "drain", count))],
         [("loopback 16 KiB", Job("raw", "loopback", count, size))],
         [("16 KiB, acking", Job("ours", "post_many", count, size, peer="acking"))],
+        [("raw 16 KiB, acking", Job("raw", "post", count, size, peer="acking"))],
+        [("gathered 16 KiB", Job("floor", "gathered", count, size))],
     ]
 
 

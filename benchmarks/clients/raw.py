@@ -118,20 +118,10 @@ class Connection:
             consumer_priority=0,
             consumer_priority_count=1,
         )
-        expressions = [Expression(version=ExpressionVersion.E_UNDEFINED, text="")]
-        if count:
-            # Ranges, which have to be tried one after the other.
-            expressions = [
-                Expression(
-                    version=ExpressionVersion.E_VERSION_1,
-                    text=f"CustomerId >= {n * SHARE} && CustomerId < {(n + 1) * SHARE} "
-                    '&& OrderType == "EXPRESS"',
-                )
-                for n in range(count)
-            ]
+        version = ExpressionVersion.E_VERSION_1 if count else ExpressionVersion.E_UNDEFINED
         subscriptions = tuple(
-            Subscription(s_id=n, expression=expression, consumers=(consumer,))
-            for n, expression in enumerate(expressions, 1)
+            Subscription(s_id=n, expression=Expression(version=version, text=text), consumers=(consumer,))
+            for n, text in enumerate(expressions(count) or [""], 1)
         )
         stream = StreamParameters(app_id="__default", subscriptions=subscriptions if subscribed else ())
         self.request(ConfigureStream(q_id=0, stream_parameters=stream), wait=wait)
@@ -157,6 +147,14 @@ class Connection:
         self.request(CloseQueue(handle_parameters=parameters, is_final=True))
         self.request(Disconnect())
         self.socket.close()
+
+
+def expressions(count: int) -> list[str]:
+    """Subscriptions for ranges, which have to be tried one after the other."""
+    return [
+        f'CustomerId >= {n * SHARE} && CustomerId < {(n + 1) * SHARE} && OrderType == "EXPRESS"'
+        for n in range(count)
+    ]
 
 
 def guids(seed: str, count: int) -> list[bytes]:

@@ -9,6 +9,7 @@ import socket
 import time
 import weakref
 from asyncio import get_running_loop
+from threading import get_ident
 from typing import TYPE_CHECKING, Protocol, cast
 
 from bmq._loop import gathers
@@ -235,6 +236,7 @@ class Connection:
     Attributes:
         core: the protocol.
         loop: the event loop.
+        thread: the number of its thread.
         writable: whether the transport takes more.
         scheduled: whether something is sent at the end of this turn of the event loop.
         alone: whether posts are made one at a time, each when the one before has its outcome.
@@ -247,6 +249,7 @@ class Connection:
     def __init__(self, core: ClientCore, owner: Owner, busy_poll: float, trace: Trace) -> None:
         self.core = core
         self.loop = asyncio.get_running_loop()
+        self.thread = get_ident()
         self.writable = True
         self.scheduled = False
         self.close_reason = ""
@@ -314,7 +317,7 @@ class Connection:
         self.transmit()
 
     def transmit_post(self) -> None:
-        """Send a post while nothing is scheduled: at once where posts are made one at a time, else soon.
+        """Send a post: at once where posts are made one at a time, else soon. What waits goes with it.
 
         Who awaits one post after the other gains a turn of the event loop. Who makes several in a turn has
         them in one event, but for the first one after a time in which they were made one at a time.
@@ -429,10 +432,8 @@ class Connection:
         """Bytes arrived."""
         if channel is self._channel:
             try:
-                core = self.core
-                if core.receive(data, self.loop.time()):
-                    for event in core.events():
-                        self._owner.handle(event)
+                if self.core.receive(data, self.loop.time()):
+                    self._hand_over()
                     if self._busy_poll:
                         self._stay_awake()
                     return

@@ -86,8 +86,9 @@ class ReceiveCounts:
         """Messages have arrived; ``size`` is that of their payloads and properties."""
         count = len(messages)
         redelivered = 0
-        # Nearly always all have the same flags.
-        for flags in {message[FLAGS] for message in messages}:
+        # Nearly always all have the same flags, or there is only one.
+        all_flags = (messages[0][FLAGS],) if count == 1 else {message[FLAGS] for message in messages}
+        for flags in all_flags:
             if flags & _OUT_OF_ORDER:
                 redelivered += sum([message[FLAGS] == flags for message in messages])
         self.came(count, size, redelivered)

@@ -9,6 +9,7 @@ import ssl as ssl_module
 import weakref
 from asyncio import get_running_loop
 from collections.abc import Callable, Coroutine, Sequence
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bmq.client._address import Address
@@ -191,12 +192,14 @@ class Driver:
             SessionClosed: it is closed or closing.
             UsageError: this is not the event loop it belongs to.
         """
-        try:
-            here = get_running_loop() is self.loop
-        except RuntimeError:
-            here = False
-        if not here:
-            self.connection.check_loop()
+        connection = self.connection
+        if not connection.scheduled or get_ident() != connection.thread:  # see Queue._confirm()
+            try:
+                here = get_running_loop() is self.loop
+            except RuntimeError:
+                here = False
+            if not here:
+                connection.check_loop()
         if self.sealed or self.core.state is SessionState.CLOSED:
             raise SessionClosed("the session is closed")
 
@@ -329,9 +332,14 @@ class Driver:
     def _deliver(self, event: Pushed) -> None:
         # In an event, messages of several subscriptions alternate. Each consumer gets its own in one call,
         # with their delivery numbers: should it pass messages on, these tell where they belong.
-        shares: dict[Any, tuple[list[Push], Places]] = {}
         number = self._delivered
         arrival = self.loop.time(), self.received.losses
+        if len(event.deliveries) == 1:
+            _, subscription, messages = event.deliveries[0]
+            self._delivered += len(messages)
+            subscription.owner._deliver(messages, [(0, number)], arrival)
+            return
+        shares: dict[Any, tuple[list[Push], Places]] = {}
         for _, subscription, messages in event.deliveries:
             share = shares.get(subscription.owner)
             if share is None:

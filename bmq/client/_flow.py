@@ -36,6 +36,8 @@ class Flow:
         self._connection = connection
         self._posts = connection.core.posts
         self._options = options
+        self._max_messages = options.max_buffered_messages
+        self._max_bytes = options.max_buffered_bytes
         self._publish = publish
         self._for_room: list[asyncio.Future[None]] = []
         self._for_outcomes: list[tuple[QueueCore, float, asyncio.Future[None]]] = []
@@ -105,29 +107,25 @@ class Flow:
         self.buffered_messages += messages
         self.buffered_bytes += size
         if self._slow:
-            options = self._options
             if (
-                self.buffered_messages * 2 <= options.max_buffered_messages
-                and self.buffered_bytes * 2 <= options.max_buffered_bytes
+                self.buffered_messages * 2 <= self._max_messages
+                and self.buffered_bytes * 2 <= self._max_bytes
             ):
                 self._slow = False
                 self._connection.set_reading(True)
                 self._publish(SlowConsumerRecovered(self.buffered_messages, self.buffered_bytes))
-            elif messages > 0 and self._holds_more_than(2):
+            elif messages > 0 and self._holds_too_much():
                 self._connection.set_reading(False)
-        elif self._holds_more_than(1):
+        elif self.buffered_messages > self._max_messages or self.buffered_bytes > self._max_bytes:
             self._slow = True
             # While queues are being reopened, the answers may come behind messages: read up to twice as much.
-            if self._connection.core.restored or self._holds_more_than(2):
+            if self._connection.core.restored or self._holds_too_much():
                 self._connection.set_reading(False)
             self._publish(SlowConsumer(self.buffered_messages, self.buffered_bytes))
 
-    def _holds_more_than(self, times: int) -> bool:
-        options = self._options
-        return (
-            self.buffered_messages > times * options.max_buffered_messages
-            or self.buffered_bytes > times * options.max_buffered_bytes
-        )
+    def _holds_too_much(self) -> bool:
+        """Whether twice as much waits as may."""
+        return self.buffered_messages > 2 * self._max_messages or self.buffered_bytes > 2 * self._max_bytes
 
     def restored(self) -> None:
         """Every queue is reopened: no more answers have to be read."""

@@ -176,7 +176,7 @@ class Poster:
         raw, data, flags, schema_id, packing = self._prepare(data, properties, guid, tick, compression)
         future: PostFuture = connection.loop.create_future()
         connection.core.post(self._core, raw, data, future, now, 0, flags, schema_id, packing)
-        if not connection.scheduled:
+        if connection.alone or not connection.scheduled:
             connection.transmit_post()
         return future
 

@@ -199,10 +199,7 @@ class Consumer:
         """
         self._connection.check_loop()
         if not self._messages:
-            async with within(timeout, f"no message of {self.queue.uri} arrived"):
-                while not self._messages:
-                    self._raise_if_closed()
-                    await self._arrival()
+            await self._some(timeout)
         return self._pop()
 
     async def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> MessageBatch:
@@ -220,10 +217,7 @@ class Consumer:
         """
         self._connection.check_loop()
         if not self._messages:
-            async with within(timeout, f"no message of {self.queue.uri} arrived"):
-                while not self._messages:
-                    self._raise_if_closed()
-                    await self._arrival()
+            await self._some(timeout)
         return self._pop_many(max_messages)
 
     def receive_nowait(self) -> Message | None:
@@ -569,6 +563,16 @@ class Consumer:
         """
         if self._closed:
             raise self._error or StopAsyncIteration
+
+    async def _some(self, timeout: float | None) -> None:
+        """Wait until there is a message."""
+        if timeout is not None:
+            async with within(timeout, f"no message of {self.queue.uri} arrived"):
+                await self._some(None)
+            return
+        while not self._messages:
+            self._raise_if_closed()
+            await self._arrival()
 
     async def _arrival(self) -> None:
         """Wait until there may be a message, or the consumer is closed; activate it first if need be.

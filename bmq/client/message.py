@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
@@ -15,6 +16,7 @@ from bmq.wire.keys import Key
 from bmq.wire.message import NO_PROPERTIES, split_application_data
 from bmq.wire.options import LimitedIds
 from bmq.wire.properties import (
+    LAYOUTS,
     Properties,
     PropertyInput,
     PropertyValue,
@@ -35,6 +37,8 @@ GuidsOf = Callable[[list[bytes]], Any]
 
 _HAS_PROPERTIES = int(PushFlags.MESSAGE_PROPERTIES)
 _OUT_OF_ORDER = int(PushFlags.OUT_OF_ORDER)
+# Flags, schema id and compression of a message.
+_kind = itemgetter(slice(FLAGS, DATA))
 
 
 class Message:
@@ -93,7 +97,14 @@ class Message:
             _, _, _, flags, schema_id, compression, data = self._push
             if compression:
                 return self._inflate()
-            properties = first_properties(data, schema_id != 0) if flags & _HAS_PROPERTIES else NO_PROPERTIES
+            if flags & _HAS_PROPERTIES:
+                new = schema_id != 0
+                # As first_properties() does it first, without the call.
+                properties = LAYOUTS[new].usual.properties(data)
+                if properties is None:
+                    properties = first_properties(data, new)
+            else:
+                properties = NO_PROPERTIES
             self._properties = properties
         return properties
 
@@ -243,10 +254,14 @@ class MessageBatch(Sequence[Message]):
         if not self._messages:
             return []
         pushes = [message._push for message in self._messages]
-        _, _, _, flags, schema_ids, compressions, data = zip(*pushes, strict=True)
-        one_encoding = 0 not in schema_ids or not any(schema_ids)
-        if one_encoding and not any(compressions) and all(each & _HAS_PROPERTIES for each in {*flags}):
-            return property_column(data, schema_ids[0] != 0, name)
+        # Nearly always all have the same flags, schema id and compression.
+        kinds = list(map(_kind, pushes))
+        alike = (kinds[0],) if kinds.count(kinds[0]) == len(kinds) else set(kinds)
+        encodings = {schema_id != 0 for _, schema_id, _ in alike}
+        if len(encodings) == 1 and all(
+            flags & _HAS_PROPERTIES and not compression for flags, _, compression in alike
+        ):
+            return property_column([push[DATA] for push in pushes], encodings.pop(), name)
         return [message.properties.get(name) for message in self._messages]
 
     def confirm(self) -> None:

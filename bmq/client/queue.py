@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from asyncio import get_running_loop
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
@@ -666,12 +666,9 @@ class Queue:
     def _confirm(self, guid: bytes, counts: ReceiveCounts, arrival: Arrival) -> None:
         """Confirm a message."""
         connection = self._connection
-        # As check_loop() does it, without the call: this is done for every message.
-        try:
-            here = get_running_loop() is connection.loop
-        except RuntimeError:
-            here = False
-        if not here:
+        # This is done for every message, and to ask for the running loop can take a system call. Where
+        # something is scheduled in the session's loop, its thread tells as much.
+        if not connection.scheduled or get_ident() != connection.thread:
             connection.check_loop()
         connection.core.confirm(self._core, guid)
         if not connection.scheduled:

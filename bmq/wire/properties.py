@@ -23,9 +23,10 @@ from bmq.wire.constants import (
     PropertyType,
 )
 from bmq.wire.padding import padding, unpadded_length
-from bmq.wire.property_schema import Encoder, Layouts, headers_of, make_encoder
+from bmq.wire.property_schema import UNREADABLE, Encoder, Layouts, headers_of, make_encoder
 
 __all__ = [
+    "LAYOUTS",
     "NOT_OF_THE_SCHEMA",
     "Properties",
     "PropertyInput",
@@ -92,14 +93,11 @@ _WORDS_SHIFT = PROPERTIES_HEADER.fields["areaWords"].shift
 
 # The first byte of an area whose headers have the sizes declared here.
 _STANDARD_SIZES = _pack_area(0, 0)[0]
-# Makes an object without calling its __init__.
-_make = object.__new__
 
-# Schemas repeat from message to message: these are kept for writing them (encoders) and reading (layouts).
+# Schemas repeat from message to message: these are kept for writing them.
 _encoders: dict[tuple[Any, ...], Encoder | None] = {}
 _ENCODERS_CACHED = 512
 _ENCODER_PROPERTIES = 32
-_layouts = {False: Layouts(new=False), True: Layouts(new=True)}
 
 #: What an encoder raises when properties are not of its schema, or a value is not legal.
 NOT_OF_THE_SCHEMA = (ValueError, KeyError, error)
@@ -403,21 +401,15 @@ def first_properties(data: bytes, new: bool) -> Properties:
     Raises:
         ProtocolError: the header is cut short or claims more bytes than there are.
     """
-    layouts = _layouts[new]
-    try:
-        found = layouts.usual(data)
-    except (IndexError, UnicodeDecodeError, error):
-        found = None
+    layouts = LAYOUTS[new]
+    properties: Properties | None = layouts.usual.properties(data)
+    if properties is not None:
+        return properties
+    found = layouts.read(data)
     if found is None:
-        found = layouts.read(data)
-        if found is None:
-            return Properties(data, new, properties_length(data))
-    # As __init__ would do it, without the call: this is done for every message.
-    properties = _make(Properties)
-    properties._area = data
-    properties._new = new
-    properties._index = None
-    properties.length, properties._values, properties.plain = found
+        return Properties(data, new, properties_length(data))
+    properties = Properties(data, new, found[0])
+    _, properties._values, properties.plain = found
     return properties
 
 
@@ -431,10 +423,10 @@ def plain_values(data: bytes, new: bool) -> dict[str, Any] | None:
     Returns:
         The values by name, all of them bool, int or str; None if they have to be read in another way.
     """
-    layouts = _layouts[new]
+    layouts = LAYOUTS[new]
     try:
-        found = layouts.usual(data) or layouts.read(data)
-    except (IndexError, UnicodeDecodeError, error):
+        found = layouts.usual.read(data) or layouts.read(data)
+    except UNREADABLE:
         found = layouts.read(data)
     return found[2] if found is not None else None
 
@@ -450,7 +442,7 @@ def property_column(data: Sequence[bytes], new: bool, name: str) -> list[Propert
     Raises:
         ProtocolError: an area is malformed.
     """
-    layouts = _layouts[new]
+    layouts = LAYOUTS[new]
     found = layouts.column(data, name) if data else []
     if found is not None:
         return found
@@ -510,7 +502,7 @@ class Properties(Mapping[str, PropertyValue]):
                 unpadded_length(area, 0, total, field="message properties padding")
             end = total - pad
             if area[0] == _STANDARD_SIZES:
-                layouts = _layouts[self._new]
+                layouts = LAYOUTS[self._new]
                 index = layouts.find(area, end)
                 if index is None:
                     index = _parse(area, end, self._new)
@@ -558,6 +550,10 @@ class Properties(Mapping[str, PropertyValue]):
         """Every value with its type, so that posting them again keeps the types."""
         types = self.types
         return {name: Typed(types[name], value) for name, value in self.items()}
+
+
+#: What is known of areas seen before: of the old encoding, and the new one.
+LAYOUTS = Layouts(Properties, new=False), Layouts(Properties, new=True)
 
 
 def _wrong(what: str, field: str, offset: int) -> ProtocolError:

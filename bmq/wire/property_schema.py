@@ -20,7 +20,7 @@ from bmq.wire.codec import PROPERTIES_HEADER, PROPERTY_HEADER
 from bmq.wire.constants import MAX_PROPERTY_VALUE, PropertyType
 from bmq.wire.padding import PADDING
 
-__all__ = ["Encoder", "Layout", "Layouts", "headers_of", "make_encoder"]
+__all__ = ["UNREADABLE", "Encoder", "Layout", "Layouts", "headers_of", "make_encoder"]
 
 #: Takes properties, in a dict, and a payload; returns the area with the payload behind it. None when they are
 #: not of its schema; ``KeyError`` when a name is not; ``struct.error`` on an int out of range, ``ValueError``
@@ -182,9 +182,24 @@ def make_encoder(keys: list[str], names: list[bytes], types: list[type], *, new:
 
 #: An area's length; all values by name; these again if they alone tell their types (none is CHAR or BINARY).
 _Read = tuple[int, dict[str, Any], "dict[str, Any] | None"]
-#: Takes application data that begins with an area, and reads it. None, IndexError, UnicodeDecodeError or
-#: ``struct.error`` for an area that it cannot read.
-Reader = Callable[[bytes], "_Read | None"]
+
+
+class Reader(NamedTuple):
+    """What reads application data that begins with an area of one shape.
+
+    Attributes:
+        read: reads its values. None, IndexError, UnicodeDecodeError or ``struct.error`` for an area that it
+            cannot read.
+        properties: makes an object of them, without a further call: that is done for every message that
+            somebody looks into. None for an area that it cannot read.
+    """
+
+    read: Callable[[bytes], _Read | None]
+    properties: Callable[[bytes], Any]
+
+
+#: What reading an area of another shape may raise.
+UNREADABLE = (IndexError, UnicodeDecodeError, error)
 
 # How values are unpacked, and what makes a property's value of that, by the number of their type.
 _UNPACKED = {PropertyType.SHORT: "h", PropertyType.INT32: "i", PropertyType.INT64: "q"}
@@ -226,21 +241,29 @@ def _nothing(_: bytes) -> None:
     return None
 
 
+_NOTHING = Reader(_nothing, _nothing)
+
+
 class Layouts:
     """The layouts of one encoding by their headers' bytes.
+
+    Args:
+        new: whether it is the new encoding.
+        cls: the class of the objects to be made: :class:`bmq.wire.properties.Properties`.
 
     Attributes:
         usual: reads areas with the headers and the length that are usual at present.
     """
 
-    __slots__ = ("_columns", "_exact", "_known", "_new", "_readers", "_unusual", "usual")
+    __slots__ = ("_cls", "_columns", "_exact", "_known", "_new", "_readers", "_unusual", "usual")
 
     # So a peer that never repeats a schema fills some megabytes at most.
     _MAX = 1024
     _MAX_KEY = 512
     _MAX_NAMES = 1024
 
-    def __init__(self, *, new: bool) -> None:
+    def __init__(self, cls: type, *, new: bool) -> None:
+        self._cls = cls
         self._known: dict[bytes, Layout] = {}
         self._new = new
         # What reads all values of an area at once, and one of many areas, where they are few and short.
@@ -249,7 +272,7 @@ class Layouts:
         # Those for areas of one length, which are the quickest; and the last area that was not as usual.
         self._exact: dict[tuple[bytes, int], Reader | None] = {}
         self._unusual: tuple[bytes, int] = b"", 0
-        self.usual: Reader = _nothing
+        self.usual = _NOTHING
 
     def find(self, area: bytes, end: int) -> dict[str, tuple[int, int, int]] | None:
         """Return the index of an area whose headers and names are known.
@@ -279,15 +302,17 @@ class Layouts:
         if reader is None:
             return None
         try:
-            found = reader(data)
-        except (IndexError, UnicodeDecodeError, error):
+            found = reader.read(data)
+        except UNREADABLE:
             return None
         if found is not None:
             unusual = key, found[0] - data[found[0] - 1]
             if unusual == self._unusual:
                 exact = self._exact.get(unusual)
                 if exact is None and len(self._exact) < self._MAX:
-                    exact = self._exact[unusual] = self._columns[key].shape.ending(unusual[1]).reader()
+                    exact = self._exact[unusual] = (
+                        self._columns[key].shape.ending(unusual[1]).reader(self._cls)
+                    )
                 self.usual = exact or reader
             self._unusual = unusual
         return found
@@ -305,7 +330,7 @@ class Layouts:
         try:
             columns = self._columns.get(headers_of(data[0]))
             return columns.read(data, name) if columns is not None else None
-        except (IndexError, UnicodeDecodeError, error):
+        except UNREADABLE:
             return None
 
     def prepare(self, area: bytes, end: int, index: dict[str, tuple[int, int, int]]) -> None:
@@ -323,7 +348,7 @@ class Layouts:
         ):
             return
         shape = _Shape(area, end, index, new=self._new)
-        reader = shape.reader()
+        reader = shape.reader(self._cls)
         if reader is not None:
             self._readers[key] = reader
             self._columns[key] = _Columns(shape)
@@ -362,11 +387,13 @@ class _Shape:
         start: where such a value starts, 0 if there is none: then the areas are all of one length.
         last: the padding's last byte then.
         words: the least and the greatest word that an area begins with.
+        new: the encoding.
     """
 
-    __slots__ = ("constants", "formats", "kinds", "last", "names", "start", "words")
+    __slots__ = ("constants", "formats", "kinds", "last", "names", "new", "start", "words")
 
     def __init__(self, area: bytes, end: int, index: dict[str, tuple[int, int, int]], *, new: bool) -> None:
+        self.new = new
         self.names = list(index)
         self.kinds = tuple(kind for kind, _, _ in index.values())
         self.constants: list[bytes] = []
@@ -394,18 +421,22 @@ class _Shape:
         shape.words = (_EMPTY + (end >> 2) + 1,) * 2
         return shape
 
-    def reader(self) -> Reader | None:
-        """Return what reads all values of an area."""
+    def reader(self, cls: type) -> Reader | None:
+        """Return what reads all values of an area, and makes objects of a class."""
         kinds = self.kinds, bool(self.start)
         maker = _reader_makers.get(kinds)
         if maker is None:
             if len(_reader_makers) >= _READER_MAKERS:
                 return None
             maker = _reader_makers[kinds] = _make_maker(*kinds)
-        items = [f"{len(each)}s{value}" for each, value in zip(self.constants, self.formats, strict=True)]
-        end = "" if self.start else f"{self.last - 1}xB"
-        unpack = Struct(f">I{''.join(items)}{end}").unpack_from
-        return maker(unpack, self.constants, self.names, *self.words, self.start, self.last)
+        constants, word, end = self.constants, "I", ""
+        if not self.start:
+            # All are of one length, and begin with the same word.
+            constants = [Struct(">I").pack(self.words[0]) + constants[0], *constants[1:]]
+            word, end = "", f"{self.last - 1}xB"
+        items = [f"{len(each)}s{value}" for each, value in zip(constants, self.formats, strict=True)]
+        unpack = Struct(f">{word}{''.join(items)}{end}").unpack_from
+        return maker(unpack, constants, self.names, *self.words, self.start, self.last, cls, self.new)
 
 
 def _make_maker(kinds: tuple[int, ...], any_length: bool) -> Callable[..., Reader]:
@@ -416,31 +447,47 @@ def _make_maker(kinds: tuple[int, ...], any_length: bool) -> Callable[..., Reade
     unpacked = "".join(f"c{i}, v{i}, " if i in fixed else f"c{i}, " for i in count)
     same = " and ".join(f"c{i} == C{i}" for i in count)
     again = "None" if any(kind in _AMBIGUOUS for kind in kinds) else "values"
-    returned = [f"values = {{{', '.join(made)}}}", f"return length, values, {again}"]
+    values_made = f"values = {{{', '.join(made)}}}"
+    # As Properties.__init__ would do it, without the call.
+    attributes = {
+        "_area": "area", "_new": "new", "_index": "None", "length": "length", "_values": "values",
+        "plain": again,
+    }  # fmt: skip
+    objects = [
+        values_made,
+        "found = object_of(cls)",
+        *(f"found.{name} = {value}" for name, value in attributes.items()),
+        "return found",
+    ]
+    if any_length:
+        found = [
+            f"word, {unpacked} = unpack(area)",
+            f"if {same} and least <= word <= most:",
+            f"  length = (word << 2) - {_EMPTY << 2}",
+            "  stop = length - area[length - 1]",
+            "  if length - 5 < stop < length and stop >= start:",
+        ]
+    else:
+        found = [f"{unpacked} pad = unpack(area)", f"if {same} and pad == last:"]
+    inner = "    " if any_length else "  "
     lines = [
-        "def make(unpack, constants, keys, least, most, start, last):",
+        "def make(unpack, constants, keys, least, most, start, last, cls, new):",
         f"  {''.join(f'C{i}, ' for i in count)} = constants",
         f"  {''.join(f'K{i}, ' for i in count)} = keys",
         f"  length = (least << 2) - {_EMPTY << 2}",
         "  def read(area):",
+        *(f"    {line}" for line in found),
+        f"    {inner}{values_made}",
+        f"    {inner}return length, values, {again}",
+        "  def properties(area):",
+        "    try:",
+        *(f"      {line}" for line in found),
+        *(f"      {inner}{line}" for line in objects),
+        "    except UNREADABLE: pass",
+        "  return Reader(read, properties)",
     ]
-    if any_length:
-        lines += [
-            f"    word, {unpacked} = unpack(area)",
-            f"    if {same} and least <= word <= most:",
-            f"      length = (word << 2) - {_EMPTY << 2}",
-            "      stop = length - area[length - 1]",
-            "      if length - 5 < stop < length and stop >= start:",
-            *(f"        {line}" for line in returned),
-        ]
-    else:
-        lines += [
-            f"    word, {unpacked} pad = unpack(area)",
-            f"    if {same} and word == least and pad == last:",
-            *(f"      {line}" for line in returned),
-        ]
-    namespace: dict[str, Any] = {}
-    exec(compile("\n".join([*lines, "  return read"]), "<message properties>", "exec"), namespace)
+    namespace: dict[str, Any] = {"object_of": object.__new__, "UNREADABLE": UNREADABLE, "Reader": Reader}
+    exec(compile("\n".join(lines), "<message properties>", "exec"), namespace)
     maker: Callable[..., Reader] = namespace["make"]
     return maker
 

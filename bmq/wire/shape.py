@@ -12,6 +12,9 @@ __all__ = ["read_shape", "wrong_data", "wrong_length"]
 _OPTIONS, _CAT, _HEADER = (
     PUT_HEADER.fields[name] for name in ("optionsWords", "compressionAlgorithmType", "headerWords")
 )
+# There are few, and they come with every event: what was read is kept.
+_known: dict[tuple[str, int], tuple[int, int, int]] = {}
+_KNOWN = 1024
 
 
 def read_shape(shape: int, kind: str, least: int, offset: int) -> tuple[int, int, int]:
@@ -29,6 +32,9 @@ def read_shape(shape: int, kind: str, least: int, offset: int) -> tuple[int, int
     Raises:
         ProtocolError: the header is too short, or the compression is unknown.
     """
+    found = _known.get((kind, shape))
+    if found is not None:
+        return found
     header_words = shape >> _HEADER.shift & _HEADER.mask
     compression = shape >> _CAT.shift & _CAT.mask
     if header_words < least:
@@ -42,7 +48,10 @@ def read_shape(shape: int, kind: str, least: int, offset: int) -> tuple[int, int
             offset=offset + 7,
         )
     option_words = shape >> _OPTIONS.shift & _OPTIONS.mask
-    return compression, header_words * 4, (header_words + option_words) * 4
+    if len(_known) >= _KNOWN:
+        _known.clear()
+    found = _known[kind, shape] = compression, header_words * 4, (header_words + option_words) * 4
+    return found
 
 
 def wrong_length(

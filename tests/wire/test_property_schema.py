@@ -34,12 +34,13 @@ BYTES = {bool: 1, int: 8}
 @contextmanager
 def forgotten() -> Iterator[None]:
     """Nothing is remembered inside, and what was is remembered again outside."""
-    kept = module._layouts, module._encoders
-    module._layouts, module._encoders = {new: Layouts(new=new) for new in (False, True)}, {}
+    kept = module.LAYOUTS, module._encoders
+    module.LAYOUTS = (Layouts(module.Properties, new=False), Layouts(module.Properties, new=True))
+    module._encoders = {}
     try:
         yield
     finally:
-        module._layouts, module._encoders = kept
+        module.LAYOUTS, module._encoders = kept
 
 
 def read(area: bytes, new: bool) -> tuple[Any, ProtocolError | None]:

@@ -122,7 +122,6 @@ class SessionInput(Enum):
 
 _S, _I = SessionState, SessionInput
 _OPEN = QueueState.OPEN
-_ACK = int(EventType.ACK)
 
 
 class ClientCore(Machine):
@@ -313,8 +312,8 @@ class ClientCore(Machine):
         """Take bytes from the broker. Never raises: a violation is reported with ``CloseChannel``.
 
         Returns:
-            Whether nothing came but acknowledgements: then there is nothing to send because of them, and no
-            deadline is nearer than before.
+            Whether there is nothing to send because of them, and no deadline is nearer than before: so it is
+            with acknowledgements, and nearly always with messages.
         """
         if self._broken:
             return False
@@ -322,19 +321,18 @@ class ClientCore(Machine):
             # Any bytes count, not only whole events: one of 64 MiB can take longer than a few heartbeats.
             self._heartbeat.received()
         events, error = self._framer.feed(data)
-        only_acks = error is None
+        quiet = error is None
         try:
             for event in events:
-                if event.type != _ACK:
-                    only_acks = False
-                self._dispatch(event, now)
+                if not self._dispatch(event, now):
+                    quiet = False
         except Error as failure:
-            only_acks = False
+            quiet = False
             self._fail_channel(failure)
         if error is not None:
             done = self._handshake.state is HandshakeState.DONE
             self._fail_channel(error if done else not_a_broker(error))
-        return only_acks
+        return quiet
 
     def tick(self, now: float) -> None:
         """Do what is due at ``now``."""
@@ -493,21 +491,23 @@ class ClientCore(Machine):
 
     # incoming events
 
-    def _dispatch(self, event: Event, now: float) -> None:
+    def _dispatch(self, event: Event, now: float) -> bool:
+        """Take an event; return whether nothing follows from it but what is reported."""
         kind = event.type
         if self._broken:
-            return
+            return False
         if kind == EventType.HEARTBEAT_REQ:
             self._pulse_owed = True
         elif self._handshake.state is not HandshakeState.DONE:
             self._shake_hands(event, now)
         elif kind == EventType.PUSH:
-            self._pushed(event, now)
+            return self._pushed(event, now)
         elif kind == EventType.ACK:
             outcomes = self.posts.acked(event, now)
             accepted = self.posts.take_accepted() if self.posts.accepted else []
             if outcomes or accepted:
                 self._events.append(Acked(outcomes, accepted))
+            return True
         elif kind == EventType.CONTROL:
             self._answered(event, now)
         elif kind == EventType.AUTHENTICATION:
@@ -517,6 +517,7 @@ class ClientCore(Machine):
             raise ProtocolError(
                 f"a broker sends no events of type {kind} to a client", field="EventHeader.type"
             )
+        return False
 
     def _shake_hands(self, event: Event, now: float) -> None:
         answer = self._handshake.receive(event)
@@ -534,17 +535,17 @@ class ClientCore(Machine):
             self.fire(_I.CHANNEL_UP, now)
             self.pause_reading(self._reading_paused, now)
 
-    def _pushed(self, event: Event, now: float) -> None:
+    def _pushed(self, event: Event, now: float) -> bool:
         if self.read_columns is not None and self._pushed_columns(event, now):
-            return
-        deliveries: list[tuple[Route, list[Push]]] = []
+            return False
+        deliveries: list[tuple[QueueCore, SubscriptionCore, list[Push]]] = []
         for run in decode_push_runs(event.data, event.body):
             q_id, ids, *_ = run[0]
             routes = self._routes.by_queue.get(q_id, _NO_ROUTES)
             if len(ids) == 1:
                 route = routes.get(ids[0]) or self._queues.only_reader(q_id)
                 if route is not None:
-                    deliveries.append((route, run))
+                    deliveries.append((*route, run))
                 else:
                     self._emit(Astray(q_id, ids, len(run)))
                 continue
@@ -554,19 +555,23 @@ class ClientCore(Machine):
                 found[self._queues.only_reader(q_id)] = None
             if list(found) == [None]:
                 self._emit(Astray(q_id, ids, len(run)))
-            deliveries += [(route, run) for route in found if route is not None]
-        if self._confirms:
-            deliveries = [(route, self._drop_confirmed(route[0], run)) for route, run in deliveries]
-        for (queue, _), run in deliveries:
-            queue.delivered(len(run), now)
+            deliveries += [(*route, run) for route in found if route is not None]
+        quiet = True
+        if self._confirms.messages:
+            quiet = False
+            deliveries = [(queue, to, self._drop_confirmed(queue, run)) for queue, to, run in deliveries]
+        for queue, _, run in deliveries:
+            if not queue.delivered(len(run), now):
+                quiet = False
         if deliveries:
-            self._emit(Pushed([(queue, subscription, run) for (queue, subscription), run in deliveries]))
+            self._events.append(Pushed(deliveries))
+        return quiet
 
     def _pushed_columns(self, event: Event, now: float) -> bool:
         """Hand on an event as columns, unless some of its messages have to be looked at one by one."""
         assert self.read_columns is not None
         columns = self.read_columns(event.data, event.body)
-        if columns is None or self._confirms:
+        if columns is None or self._confirms.messages:
             return False
         deliveries: list[tuple[QueueCore, SubscriptionCore, Any]] = []
         for q_id, ids, some in columns.routes():

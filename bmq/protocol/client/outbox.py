@@ -82,12 +82,17 @@ class Outbox:
         An event of large messages comes in pieces, so that they are not copied.
         """
         runs, waiting = self._runs, self._events
-        if len(runs) == 1 and not (waiting or self._confirms):
+        if len(runs) == 1 and not waiting:
             queue_id, messages = runs[0]
             if len(messages) == 1 and len(messages[0][1]) < LARGE:
                 # One post: whoever waits for its outcome waits for this, too.
                 runs.clear()
-                return [encode_put_event(queue_id, messages[0])]
+                event = encode_put_event(queue_id, messages[0])
+                if self._confirms:
+                    self._close()
+                    event = b"".join((*waiting, event))
+                    waiting.clear()
+                return [event]
         self._close()
         taken: list[bytes] = []
         size = 0

@@ -673,20 +673,22 @@ class QueueCore(Machine):
         elif self._closing is operation and self.state in _UNANSWERED:
             self._complete(operation, self._timed_out("close"))
 
-    def delivered(self, count: int, now: float) -> None:
-        """Messages have come."""
+    def delivered(self, count: int, now: float) -> bool:
+        """Messages have come; return whether nothing else follows from that."""
         self._heard = now
-        if self._repeated_at is not None:
-            if now - self._repeated_at <= _REVIVED_WITHIN:
-                before, self.revived = self.revived, self.revived + count
-                self._shared.revived += count
-                if before < _WORTH_MENTION <= self.revived:
-                    self._shared.emit(DeliveryRevived(self.uri_text))
-                if self._pause > self._shared.repeat_after:
-                    # There may be more: a broker delivers these in portions.
-                    self._watch_streams(now)
-            else:
-                self._repeated_at = None
+        if self._repeated_at is None:
+            return True
+        if now - self._repeated_at <= _REVIVED_WITHIN:
+            before, self.revived = self.revived, self.revived + count
+            self._shared.revived += count
+            if before < _WORTH_MENTION <= self.revived:
+                self._shared.emit(DeliveryRevived(self.uri_text))
+            if self._pause > self._shared.repeat_after:
+                # There may be more: a broker delivers these in portions.
+                self._watch_streams(now)
+        else:
+            self._repeated_at = None
+        return False
 
     def look_after(self, now: float) -> None:
         """Repeat the subscriptions if nothing has come for a while.

@@ -23,23 +23,24 @@ class UncertainConfirms:
 
     Attributes:
         deadline: when everything is forgotten, or None.
+        messages: what is remembered, the oldest first; for reading only.
     """
 
-    __slots__ = ("_messages", "deadline", "enabled")
+    __slots__ = ("deadline", "enabled", "messages")
 
     def __init__(self, *, enabled: bool) -> None:
         self.enabled = enabled
         self.deadline: float | None = None
-        self._messages: OrderedDict[bytes, None] = OrderedDict()
+        self.messages: OrderedDict[bytes, None] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._messages)
+        return len(self.messages)
 
     def remember(self, messages: Iterable[bytes]) -> None:
         """Keep confirmations, at least until the connection is restored."""
         if not self.enabled:
             return
-        known = self._messages
+        known = self.messages
         for message in messages:
             known[message] = None
             known.move_to_end(message)
@@ -48,14 +49,14 @@ class UncertainConfirms:
 
     def take(self, message: bytes) -> bool:
         """Return whether this confirmation is remembered, and forget it."""
-        if message in self._messages:
-            del self._messages[message]
+        if message in self.messages:
+            del self.messages[message]
             return True
         return False
 
     def restored(self, now: float) -> None:
         """There is a connection again: redeliveries come from now on."""
-        self.deadline = now + _WINDOW if self._messages else None
+        self.deadline = now + _WINDOW if self.messages else None
 
     def lost(self) -> None:
         """The connection is gone: redeliveries will come once it is restored."""
@@ -69,4 +70,4 @@ class UncertainConfirms:
     def clear(self) -> None:
         """Forget everything."""
         self.deadline = None
-        self._messages.clear()
+        self.messages.clear()

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Floors: the least that any client in Python does, measured with the means of the standard library.
+
+Takes one JSON object as its argument (see ``harness.Job``), prints one as its result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from raw import EVENT_BYTES, PER_EVENT, Connection, guids
+
+from bmq.wire.constants import EventType, PutFlags
+from bmq.wire.control import QueueFlags
+from bmq.wire.event import HEADER_SIZE, pack_event_header
+from bmq.wire.put import encode_put, encode_puts
+
+WARM = 500
+
+
+class Waiter(asyncio.Protocol):
+    """Resolves a future when anything comes: what every client on asyncio does at least."""
+
+    future: asyncio.Future[None]
+
+    def data_received(self, data: bytes) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+async def ack_latency(job: dict[str, Any]) -> dict[str, Any]:
+    """One event encoded beforehand at a time; a task waits for the future of its answer."""
+    connection = Connection(job["broker"])
+    parameters = connection.open(job["queue"], QueueFlags.WRITE)
+    loop = asyncio.get_running_loop()
+    held = connection.socket.dup()
+    held.setblocking(False)
+    transport, waiter = await loop.create_connection(Waiter, sock=held)
+    payload, samples, clock = bytes(job["size"]), [], time.perf_counter_ns
+    events: list[bytes] = []
+    for guid in guids(job["seed"], job["count"] + WARM):
+        body = encode_put(0, guid, payload)
+        events.append(pack_event_header(HEADER_SIZE + len(body), EventType.PUT) + body)
+    for event in events:
+        begin = clock()
+        waiter.future = loop.create_future()
+        transport.write(event)
+        await waiter.future
+        samples.append((clock() - begin) / 1000)
+    transport.pause_reading()
+    connection.socket.setblocking(True)
+    connection.close(parameters)
+    return {"rate": 0.0, "cpu": 0.0, "samples_us": samples[WARM:]}
+
+
+def gathered(job: dict[str, Any]) -> dict[str, Any]:
+    """CRC and header of each message and one write of the pieces, to a process that reads and forgets them.
+
+    Nothing is copied but into the socket, and nothing is acknowledged.
+    """
+    payload, count, flags = bytes(job["size"]), job["count"], int(PutFlags.ACK_REQUESTED)
+    messages = [(guid, payload, flags, 0, 0) for guid in guids(job["seed"], count)]
+    each = max(1, min(PER_EVENT, EVENT_BYTES // job["size"]))
+    program = str(Path(__file__).with_name("raw.py"))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        argument = json.dumps({"case": "sink", "port": server.getsockname()[1]})
+        sink = subprocess.Popen([sys.executable, program, argument], stdout=subprocess.DEVNULL)
+        peer, _ = server.accept()
+    gc.collect()
+    cpu, wall = time.process_time(), time.perf_counter()
+    for start in range(0, count, each):
+        pieces, _, size = encode_puts(0, messages[start : start + each])
+        pieces.insert(0, pack_event_header(HEADER_SIZE + size, EventType.PUT))
+        left = HEADER_SIZE + size - peer.sendmsg(pieces)
+        if left:
+            peer.sendall(memoryview(b"".join(pieces))[-left:])
+    peer.shutdown(socket.SHUT_WR)
+    assert peer.recv(1) == b""  # the sink closes when it has read everything
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    sink.wait()
+    peer.close()
+    return {"rate": count / wall, "cpu": cpu, "cpu_us": cpu / count * 1e6}
+
+
+if __name__ == "__main__":
+    job = json.loads(sys.argv[1])
+    if job["loop"] == "uvloop":
+        from uvloop import run
+    else:
+        from asyncio import run
+    print(json.dumps(gathered(job) if job["case"] == "gathered" else run(ack_latency(job))))
