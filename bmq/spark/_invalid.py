@@ -79,10 +79,9 @@ def entries_of(value: Any) -> dict[str, Any] | None:
         return cast("dict[str, Any]", value)
     if hasattr(value, "asDict"):
         return cast("dict[str, Any]", value.asDict())
-    if isinstance(value, list):  # Arrow's form of a map
-        pairs: Any = value
-        if {type(each) for each in pairs} <= {tuple}:
-            return dict(pairs)
+    pairs: Any = value
+    if isinstance(value, list) and {type(each) for each in pairs} <= {tuple}:  # Arrow's form of a map
+        return dict(pairs)
     return None
 
 

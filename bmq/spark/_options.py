@@ -246,6 +246,13 @@ READ_OPTIONS = (
         "`onRead` takes messages out, `never` leaves them",
     ),
     Option("numPartitions", _positive, 1, "how many consumers share the queue"),
+    Option(
+        "pushFilters",
+        _one_of("true", "false"),
+        "false",
+        "`true` makes [Spark's filters](#filters-as-subscriptions) part of the subscriptions: what they "
+        "leave out stays in the queue",
+    ),
 )
 
 #: Options of ``spark.readStream``.
