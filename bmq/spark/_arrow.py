@@ -6,9 +6,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__all__ = ["RecordBatch", "fs", "pa"]
+__all__ = ["RecordBatch", "fs", "pa", "pc"]
 
 pa: Any = importlib.import_module("pyarrow")
 fs: Any = importlib.import_module("pyarrow.fs")
+pc: Any = importlib.import_module("pyarrow.compute")
 
 RecordBatch = Any

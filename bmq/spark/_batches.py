@@ -11,6 +11,7 @@ from typing import Any, cast
 from bmq.errors import InvalidPayload, InvalidProperty, UsageError
 from bmq.spark._arrow import RecordBatch, pa
 from bmq.spark._columns import SCALARS, Columns, check_there
+from bmq.spark._invalid import InvalidRow, entries_of, invalid_row, this_row
 from bmq.wire.constants import MAX_APPLICATION_DATA, PropertyType
 from bmq.wire.properties import encode_properties
 
@@ -38,6 +39,8 @@ class RowColumns:
         names: the columns of a row, in order.
         types: what :func:`check_columns` found, or None to go by the values.
         name_row: how errors name a row, from its position.
+        sorts: whether rows that cannot be posted are sorted out, instead of an error.
+        queue: the queue of every row, if no column says it.
     """
 
     def __init__(
@@ -46,31 +49,50 @@ class RowColumns:
         names: Sequence[str],
         types: dict[str, Any] | None,
         name_row: Callable[[int], str],
+        *,
+        sorts: bool = False,
+        queue: str = "",
     ) -> None:
         check_there(columns, names)
         self._columns = columns
         self._used = [(at, name) for at, name in enumerate(names) if name in columns.named()]
         self._types = types or {}
-        self._name_row = name_row
+        self._name_row = this_row if sorts else name_row
+        self._sorts = sorts
+        self._queue = queue
 
-    def batches(self, rows: Sequence[Sequence[Any]], first: int) -> Iterator[RecordBatch]:
+    def batches(
+        self, rows: Sequence[Sequence[Any]], first: int
+    ) -> Iterator[tuple[int, RecordBatch] | InvalidRow]:
         """Make batches, in order: one, unless neighbours have values of different types.
 
         Args:
             rows: the values of each row.
-            first: the position of the first row in its partition, for errors.
+            first: the position of the first row in its partition.
+
+        Returns:
+            Batches with the position of their first row, and the rows that were sorted out.
 
         Raises:
-            InvalidPayload, InvalidProperty: a row cannot be posted; the message says which.
+            InvalidPayload, InvalidProperty, UsageError: a row cannot be posted; the message says which.
         """
         try:
             arrays = [self._column(name, [row[at] for row in rows], first) for at, name in self._used]
         except _TooMixed:
-            half = len(rows) // 2
-            yield from self.batches(rows[:half], first)
-            yield from self.batches(rows[half:], first + half)
+            pass
+        except UsageError as error:
+            if not self._sorts:
+                raise
+            if len(rows) == 1:
+                values = {name: rows[0][at] for at, name in self._used}
+                yield invalid_row(self._columns, values, self._types, first, error, self._queue)
+                return
         else:
-            yield pa.RecordBatch.from_arrays(arrays, names=[name for _, name in self._used])
+            yield first, pa.RecordBatch.from_arrays(arrays, names=[name for _, name in self._used])
+            return
+        half = len(rows) // 2
+        yield from self.batches(rows[:half], first)
+        yield from self.batches(rows[half:], first + half)
 
     def _column(self, name: str, values: list[Any], first: int) -> Any:
         if name == self._columns.value:
@@ -82,7 +104,7 @@ class RowColumns:
     def _payload(self, values: list[Any], first: int) -> Any:
         found = set(map(type, values)) - {type(None)}
         if found <= {str}:
-            return pa.array(values, pa.string())
+            return self._texts(self._columns.value, values, first)
         if found <= {str, *_BYTES}:
             return pa.array(
                 [each.encode() if isinstance(each, str) else each and bytes(each) for each in values],
@@ -95,13 +117,24 @@ class RowColumns:
             "or binary: filter such rows out before"
         )
 
+    def _texts(self, name: str, values: list[Any], first: int) -> Any:
+        try:
+            return pa.array(values, pa.string())
+        except UnicodeEncodeError:
+            at = next(at for at, each in enumerate(values) if each is not None and not _is_text(each))
+            kind = InvalidPayload if name == self._columns.value else InvalidProperty
+            raise kind(
+                f"{self._name_row(first + at)}: column {name!r} has half of a surrogate pair, which has "
+                "no UTF-8 form; use bytes for what is not text"
+            ) from None
+
     def _times(self, values: list[Any], first: int) -> Any:
         """Make a column of seconds since 1970; a datetime without a time zone is local, as in Spark."""
         seconds = [each.timestamp() if isinstance(each, datetime) else each for each in values]
         try:
             return pa.array(seconds, pa.float64())
-        except pa.ArrowInvalid:
-            at = next(at for at, each in enumerate(seconds) if not isinstance(each, int | float | None))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+            at = next(at for at, each in enumerate(seconds) if not _is_time(each))
             raise UsageError(
                 f"{self._name_row(first + at)}: {values[at]!r} is no time: a datetime, or seconds since 1970"
             ) from None
@@ -113,7 +146,7 @@ class RowColumns:
         if found == {int}:
             return self._integers(name, values, kind, first)
         if found == {str}:
-            return pa.array(values, pa.string())
+            return self._texts(name, values, first)
         if found == {bool}:
             return pa.array(values, pa.bool_())
         if found <= _BYTES:
@@ -123,7 +156,7 @@ class RowColumns:
             if each is None or type(each) in {int, str, bool, *_BYTES}:
                 entries.append(None)
                 continue
-            entries.append(_entries(each))
+            entries.append(entries_of(each))
             if entries[-1] is None:
                 raise InvalidProperty(
                     f"{self._name_row(first + at)}: column {name!r} holds a value of type "
@@ -155,18 +188,19 @@ class RowColumns:
             ) from None
 
 
+def _is_time(seconds: Any) -> bool:
+    return seconds is None or (isinstance(seconds, int | float) and abs(seconds) < 1 << 53)
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 _ANY_BYTES = bytes | bytearray | memoryview
-
-
-def _entries(value: Any) -> dict[str, Any] | None:
-    """The entries of a map or struct; None if it is neither."""
-    if isinstance(value, dict):
-        return cast("dict[str, Any]", value)
-    if hasattr(value, "asDict"):
-        return cast("dict[str, Any]", value.asDict())
-    if isinstance(value, list):  # Arrow's form of a map
-        return dict(cast("list[tuple[str, Any]]", value))
-    return None
 
 
 def _struct(entries: _Entries, array: Callable[[str, list[Any]], Any], name_row: Callable[[int], str]) -> Any:
@@ -191,22 +225,33 @@ def _entry_column(kind: Any, _: str, values: list[Any]) -> Any:
 
 
 def spread_maps(
-    batch: RecordBatch, names: Sequence[str], first: int, name_row: Callable[[int], str]
-) -> Iterator[RecordBatch]:
+    batch: RecordBatch,
+    columns: Columns,
+    first: int,
+    name_row: Callable[[int], str],
+    *,
+    sorts: bool = False,
+    queue: str = "",
+) -> Iterator[tuple[int, RecordBatch] | InvalidRow]:
     """Turn maps into structs with a field for each key, which travel as columns.
 
     Args:
         batch: the rows.
-        names: the columns that become properties.
-        first: the position of the first row in its partition, for errors.
+        columns: which of them become properties.
+        first: the position of the first row in its partition.
         name_row: how errors name a row, from its position.
+        sorts: whether rows that cannot be posted are sorted out, instead of an error.
+        queue: the queue of every row, if no column says it.
+
+    Returns:
+        Batches with the position of their first row, and the rows that were sorted out.
 
     Raises:
         InvalidProperty: a key cannot be the name of a property.
     """
-    maps = [name for name in names if pa.types.is_map(batch.schema.field(name).type)]
+    maps = [name for name in columns.properties if pa.types.is_map(batch.schema.field(name).type)]
     if not maps:
-        yield batch
+        yield first, batch
         return
     whole = batch
     try:
@@ -219,8 +264,17 @@ def spread_maps(
             column = _struct(entries, partial(_entry_column, kind), lambda row: name_row(first + row))
             batch = batch.set_column(at, name, column)
     except _TooMixed:
-        half = whole.num_rows // 2
-        yield from spread_maps(whole.slice(0, half), names, first, name_row)
-        yield from spread_maps(whole.slice(half), names, first + half, name_row)
+        pass
+    except InvalidProperty as error:
+        if not sorts:
+            raise
+        if whole.num_rows == 1:
+            (values,) = whole.to_pylist()
+            yield invalid_row(columns, values, {}, first, error, queue)
+            return
     else:
-        yield batch
+        yield first, batch
+        return
+    half = whole.num_rows // 2
+    for start, part in ((0, whole.slice(0, half)), (half, whole.slice(half))):
+        yield from spread_maps(part, columns, first + start, name_row, sorts=sorts, queue=queue)

@@ -121,24 +121,26 @@ def _property_type(name: str, kind: DataType) -> Any:
     from pyspark.sql.types import MapType, StructType
 
     if isinstance(kind, StructType):
-        return {field.name: _scalar(f"{name}.{field.name}", field.dataType) for field in kind.fields}
+        return {
+            field.name: _scalar(f"{name}.{field.name}", field.dataType, field.name) for field in kind.fields
+        }
     if isinstance(kind, MapType):
         if kind.keyType.typeName() not in _TEXT:
             raise UsageError(f"column {name!r}: the keys of a map of properties are strings")
-        _scalar(f"{name}[]", kind.valueType, check_name=False)
+        _scalar(f"{name}[]", kind.valueType)
         return None
-    return _scalar(name, kind)
+    return _scalar(name, kind, name)
 
 
-def _scalar(name: str, kind: DataType, *, check_name: bool = True) -> PropertyType:
+def _scalar(name: str, kind: DataType, called: str | None = None) -> PropertyType:
     found = PROPERTY_TYPES.get(kind.typeName())
     if found is None:
         raise UsageError(
             f"column {name!r} is of type {kind.simpleString()}, and a property is {SCALARS}: "
             "cast it (to string, or to bigint in a unit that is whole), or leave it out"
         )
-    if check_name:
-        encode_properties({name.rpartition(".")[2]: True}, new=True)
+    if called is not None:
+        encode_properties({called: True}, new=True)
     return found
 
 

@@ -27,6 +27,7 @@ from bmq.spark._options import (
     sink_settings,
     subscriptions,
 )
+from bmq.spark._pushdown import FilteredReader
 from bmq.spark._receiving import SourceSettings
 from bmq.spark._rows import source_ddl
 from bmq.spark._stream_reader import StreamLimits, StreamReader
@@ -96,7 +97,8 @@ class BmqDataSource(DataSource):
             confirm=options["confirm"] == "onRead",
             partitions=options["numPartitions"],
         )
-        return BatchReader(_source(options, limits.max_messages), limits, schema)
+        make = FilteredReader if options["pushFilters"] == "true" else BatchReader
+        return make(_source(options, limits.max_messages), limits, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Check options and columns, and return what reads a queue as a stream.
@@ -104,6 +106,11 @@ class BmqDataSource(DataSource):
         Raises:
             UsageError: an option or column is not legal.
         """
+        if "pushfilters" in (name.lower() for name in self.options):
+            raise UsageError(
+                "option pushFilters is for spark.read: Spark pushes no filters into streams. Name the "
+                "condition in the option subscription"
+            )
         options = Options(self.options, STREAM_OPTIONS)
         limits = StreamLimits(
             per_trigger=options["maxMessagesPerTrigger"],

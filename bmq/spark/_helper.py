@@ -27,8 +27,8 @@ __all__ = ["summary_accumulator", "write"]
 logger = logging.getLogger("bmq.spark")
 
 _REPORT = (
-    "partition INT, attempt INT, rows BIGINT, acknowledged BIGINT, repeated BIGINT, retried BIGINT, "
-    "bytes BIGINT, seconds DOUBLE, reconnects BIGINT"
+    "partition INT, attempt INT, rows BIGINT, acknowledged BIGINT, repeated BIGINT, dropped BIGINT, "
+    "dead_letters BIGINT, retried BIGINT, bytes BIGINT, seconds DOUBLE, reconnects BIGINT"
 )
 _POLL = 0.25
 _LOG_EVERY = 10.0

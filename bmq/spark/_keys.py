@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ __all__ = ["bucket_column", "due_column"]
 _POLYNOMIAL = 0x82F63B78
 # Longer keys than this are cheaper one by one, in C.
 _LONG = 40
+# The last time that fits 64 bits of milliseconds, and that a number of seconds says exactly.
+_LATEST = 2.0**53
 
 _TEXTS = (
     pa.types.is_string,
@@ -83,17 +86,18 @@ def bucket_column(keys: Any) -> Any:
     return pa.array(buckets, mask=np.asarray(keys.is_null()))
 
 
-def due_column(times: Any) -> Any:
+def due_column(times: Any, name_row: Callable[[int], str] = "row {}".format) -> Any:
     """Return the property ``bmq_due`` of each row: milliseconds since 1970, rounded up.
 
     Args:
         times: an Arrow array of timestamps, or of seconds since 1970.
+        name_row: how errors name a row, from its place in the array.
 
     Returns:
         An array of int64, null where the time is.
 
     Raises:
-        UsageError: they are of another type, or not finite.
+        UsageError: they are of another type, or one is no time.
     """
     kind = times.type
     if pa.types.is_timestamp(kind):
@@ -103,7 +107,12 @@ def due_column(times: Any) -> Any:
         raise UsageError(f"when a message is due is a timestamp or seconds since 1970, not {kind}")
     else:
         seconds = np.asarray(times.cast(pa.float64()).fill_null(0))
-        if not np.isfinite(seconds).all():
-            raise UsageError("a time that is not finite: a message is due at a time, or (null) at once")
+        wrong = ~(np.abs(seconds) <= _LATEST)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise UsageError(
+                f"{name_row(row)}: {seconds[row]} is no time in seconds since 1970: a message is due at a "
+                "time, or (null) at once"
+            )
         due = np.ceil(seconds * 1000).astype(np.int64)
     return pa.array(due, pa.int64(), mask=np.asarray(times.is_null()))

@@ -11,6 +11,7 @@ from typing import Any, cast
 from bmq.errors import UsageError
 from bmq.spark._columns import Columns
 from bmq.spark._guids import GuidMode
+from bmq.spark._invalid import OnInvalidRow
 from bmq.spark._portal import ConnectionSettings
 from bmq.spark._posting import SinkSettings
 from bmq.spark._security import Security
@@ -27,6 +28,7 @@ __all__ = [
     "connection",
     "parse_compression",
     "parse_guid_mode",
+    "parse_on_invalid_row",
     "queues",
     "sink_settings",
     "subscriptions",
@@ -96,6 +98,18 @@ def parse_guid_mode(text: str | None, *, has_id: bool) -> GuidMode:
         return GuidMode(text.lower())
     except ValueError:
         raise UsageError(f"guidMode is {', '.join(GuidMode)}, not {text!r}") from None
+
+
+def parse_on_invalid_row(text: str) -> OnInvalidRow:
+    """Return what becomes of invalid rows.
+
+    Raises:
+        UsageError: there is no such way.
+    """
+    for each in OnInvalidRow:
+        if text.lower() == each.lower():
+            return each
+    raise UsageError(f"onInvalidRow is {', '.join(OnInvalidRow)}, not {text!r}")
 
 
 def parse_compression(text: str) -> Compression:
@@ -187,6 +201,14 @@ WRITE_OPTIONS = (
     Option("writeName", str, "", "tells writes in the same `foreachBatch` apart"),
     Option("compression", parse_compression, Compression.NONE, "`none` or `zlib`"),
     Option("rate", _above_zero, None, "how many rows a second a partition posts at most"),
+    Option(
+        "onInvalidRow",
+        parse_on_invalid_row,
+        OnInvalidRow.FAIL,
+        "what becomes of a row that [cannot be posted](#rows-that-cannot-be-posted): `fail` fails the task, "
+        "`drop` leaves it out, `deadLetters` posts it to `deadLetterQueue`",
+    ),
+    Option("deadLetterQueue", str, "", "the queue for these, a URI"),
     Option("maxRetries", _whole, 5, "how often a negatively acknowledged message is posted again"),
     Option("retryIntervalMs", _seconds, 0.2, "before the first of these, doubled each time"),
     Option("ackTimeoutMs", _seconds, 300.0, "without an outcome, after which the task fails"),
@@ -224,6 +246,13 @@ READ_OPTIONS = (
         "`onRead` takes messages out, `never` leaves them",
     ),
     Option("numPartitions", _positive, 1, "how many consumers share the queue"),
+    Option(
+        "pushFilters",
+        _one_of("true", "false"),
+        "false",
+        "`true` makes [Spark's filters](#filters-as-subscriptions) part of the subscriptions: what they "
+        "leave out stays in the queue",
+    ),
 )
 
 #: Options of ``spark.readStream``.
@@ -358,6 +387,8 @@ def sink_settings(options: Options, names: Sequence[str]) -> SinkSettings:
         job_id=options["jobId"],
         write_name=options["writeName"],
         rate=options["rate"],
+        on_invalid_row=options["onInvalidRow"],
+        dead_letter_queue=options["deadLetterQueue"],
         max_retries=options["maxRetries"],
         retry_interval=options["retryIntervalMs"],
         ack_timeout=options["ackTimeoutMs"],

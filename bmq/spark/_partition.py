@@ -12,7 +12,8 @@ from bmq.errors import UsageError
 from bmq.spark._arrow import RecordBatch
 from bmq.spark._batches import RowColumns
 from bmq.spark._columns import Columns, check_columns
-from bmq.spark._options import parse_compression, parse_guid_mode
+from bmq.spark._invalid import InvalidRow, OnInvalidRow
+from bmq.spark._options import parse_compression, parse_guid_mode, parse_on_invalid_row
 from bmq.spark._portal import ConnectionSettings
 from bmq.spark._posting import SLICE_BYTES, SLICE_ROWS, Scope, SinkSettings, name_row, post_partition
 from bmq.spark._security import Security
@@ -59,7 +60,14 @@ class WritePartition:
         if first is None:
             return PartitionReport(partition=scope.partition, attempt=scope.attempt)
         names = _names(first)
-        columns = RowColumns(settings.columns, names, self._types, name_row)
+        columns = RowColumns(
+            settings.columns,
+            names,
+            self._types,
+            name_row,
+            sorts=settings.on_invalid_row is not OnInvalidRow.FAIL,
+            queue=settings.queue,
+        )
         return post_partition(row_batches(first, rows, names, columns), settings, scope)
 
 
@@ -76,7 +84,7 @@ def _names(row: Any) -> list[str]:
 
 def row_batches(
     first: Any, rows: Iterator[Any], names: Sequence[str], columns: RowColumns
-) -> Iterator[tuple[int, RecordBatch]]:
+) -> Iterator[tuple[int, RecordBatch] | InvalidRow]:
     """Gather rows into batches of at most so many rows, and about so many bytes."""
     taken = [first]
     wanted, position = 100, 0
@@ -84,10 +92,10 @@ def row_batches(
         if isinstance(first, dict):
             taken = [tuple(row[name] for name in names) for row in taken]
         size = 0
-        for batch in columns.batches(taken, position):
-            yield position, batch
-            position += batch.num_rows
-            size += batch.nbytes
+        for each in columns.batches(taken, position):
+            yield each
+            size += each[1].nbytes if isinstance(each, tuple) else 0
+        position += len(taken)
         average = max(1, size // len(taken))
         wanted = max(1, min(SLICE_ROWS, SLICE_BYTES // average, 4 * wanted))
         taken = list(islice(rows, wanted))
@@ -137,6 +145,8 @@ def write_partition(
     ack_timeout: float = 300.0,
     idle_timeout: float = 30.0,
     rate: float | None = None,
+    on_invalid_row: str = "fail",
+    dead_letter_queue: str = "",
     user: str = "",
     password: str = "",
     password_env: str = "",
@@ -211,6 +221,9 @@ def write_partition(
         ack_timeout: seconds without an outcome after which the task fails.
         idle_timeout: seconds after which the session of a worker is closed when no partition uses it.
         rate: how many rows a second a partition posts at most; None for as many as go.
+        on_invalid_row: what becomes of a row that cannot be posted: ``fail`` fails the task, ``drop`` leaves
+            it out and counts it, ``deadLetters`` posts it to ``dead_letter_queue`` with the reason.
+        dead_letter_queue: the queue for these, a URI.
         user: user name, where the broker wants one.
         password: its password, or what another mechanism wants. It travels with the job.
         password_env: the environment variable that has it instead, on the worker.
@@ -265,6 +278,8 @@ def write_partition(
         job_id=job_id,
         write_name=write_name,
         rate=rate,
+        on_invalid_row=parse_on_invalid_row(on_invalid_row),
+        dead_letter_queue=dead_letter_queue,
         max_retries=max_retries,
         retry_interval=retry_interval,
         ack_timeout=ack_timeout,

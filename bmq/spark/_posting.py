@@ -28,7 +28,9 @@ from bmq.spark._arrow import RecordBatch, pa
 from bmq.spark._batches import spread_maps
 from bmq.spark._columns import Columns, check_queue
 from bmq.spark._guids import GuidMaker, GuidMode, guid_maker
+from bmq.spark._invalid import InvalidRow, OnInvalidRow, Sieve, this_row
 from bmq.spark._keys import bucket_column, due_column
+from bmq.spark._letters import LETTER_PROPERTIES, LETTER_VALUE, Letter, letter_of, letter_tables
 from bmq.spark._portal import ConnectionSettings, Lease, Portal, portal
 from bmq.spark._summary import PartitionReport
 
@@ -61,6 +63,8 @@ class SinkSettings:
         job_id: names the job in GUIDs, instead of what Spark says.
         write_name: tells writes apart that share job and batch.
         rate: how many rows a second a partition posts at most; None for as many as go.
+        on_invalid_row: what becomes of a row that cannot be posted.
+        dead_letter_queue: where it goes, if it becomes a dead letter.
         max_retries: how often a negatively acknowledged message is posted again.
         retry_interval: seconds before the first such retry, doubled each time.
         ack_timeout: seconds without any outcome for a slice of rows after which the task fails.
@@ -73,6 +77,8 @@ class SinkSettings:
     job_id: str = ""
     write_name: str = ""
     rate: float | None = None
+    on_invalid_row: OnInvalidRow = OnInvalidRow.FAIL
+    dead_letter_queue: str = ""
     max_retries: int = 5
     retry_interval: float = 0.2
     ack_timeout: float = 300.0
@@ -88,6 +94,10 @@ class SinkSettings:
             raise UsageError(f"{', '.join(sorted(twice))}: made of another column, and a property column too")
         if self.rate is not None and not self.rate > 0:
             raise UsageError(f"rate is a number of rows a second, above 0, not {self.rate}")
+        if (self.on_invalid_row is OnInvalidRow.DEAD_LETTERS) != bool(self.dead_letter_queue):
+            raise UsageError("dead letters need both: onInvalidRow=deadLetters, and their deadLetterQueue")
+        if self.dead_letter_queue:
+            check_queue(self.dead_letter_queue)
         if self.guid_mode is GuidMode.ID and not self.columns.id:
             raise UsageError("guidMode=id needs an id column")
 
@@ -112,26 +122,29 @@ class Scope(NamedTuple):
 
 
 def post_partition(
-    batches: Iterator[tuple[int, RecordBatch]], settings: SinkSettings, scope: Scope
+    batches: Iterator[tuple[int, RecordBatch] | InvalidRow], settings: SinkSettings, scope: Scope
 ) -> PartitionReport:
     """Post a partition's rows and wait for every acknowledgement.
 
     Args:
-        batches: rows with the position of the first of them.
+        batches: rows with the position of the first of them, and rows that are known to be invalid.
         settings: how to post.
         scope: what tells this partition's write from others.
 
     Raises:
         ConnectionFailed: the broker could not be reached, or not again after the connection was lost.
         PostError: a message was not accepted, despite the retries; the error names the row.
-        UsageError: a row cannot be posted.
+        UsageError: a row cannot be posted, unless the settings say what becomes of it.
         RequestTimeout: no outcome in time.
     """
     report = PartitionReport(partition=scope.partition, attempt=scope.attempt)
     with portal() as here:
         _Partition(here, settings, scope, report).run(batches)
-    logger.info("%s", report)
+    logger.log(logging.WARNING if report.dropped or report.dead_letters else logging.INFO, "%s", report)
     return report
+
+
+_Rows = Iterator[tuple[int, RecordBatch] | InvalidRow]
 
 
 class _Partition:
@@ -149,12 +162,15 @@ class _Partition:
         self._scope = scope
         self._report = report
         self._makers: dict[str, GuidMaker] = {}
+        self._letter_makers: dict[GuidMode, GuidMaker] = {}
+        self._sieve = None if settings.on_invalid_row is OnInvalidRow.FAIL else Sieve(settings)
         self._queues: dict[str, Queue] = {}
         self._flight: deque[Future[None]] = deque()
+        self._told = False
         self._turn = asyncio.Lock()
         self._lease: Lease
 
-    def run(self, batches: Iterator[tuple[int, RecordBatch]]) -> None:
+    def run(self, batches: _Rows) -> None:
         """Post everything."""
         context = self._portal.lease(self._settings.connection)
         self._lease = self._portal.run(context.__aenter__())
@@ -165,39 +181,67 @@ class _Partition:
                 self._flight.popleft().cancel()
             self._portal.run(context.__aexit__(None, None, None))
 
-    def _feed(self, batches: Iterator[tuple[int, RecordBatch]]) -> None:
+    def _feed(self, batches: _Rows) -> None:
         started = time.monotonic()
         report = self._report
         reconnects = self._lease.session.stats().reconnects
-        for first, whole in self._paced(batches):
+        for each in self._paced(batches):
+            if isinstance(each, InvalidRow):
+                report.rows += 1
+                self._put_aside([each])
+                continue
+            first, whole = each
             report.rows += whole.num_rows
-            for batch in spread_maps(whole, self._settings.columns.properties, first, name_row):
-                for uri, rows, positions in self._by_queue(batch, first):
+            for batch, places in self._sifted(whole, first):
+                for uri, rows, positions in self._by_queue(batch, places):
                     for where, those, at in self._by_time(uri, rows, positions):
                         self._encode(where, those, at)
-                first += batch.num_rows
         while self._flight:
             self._land()
         report.seconds = time.monotonic() - started
         report.reconnects = self._lease.session.stats().reconnects - reconnects
 
-    def _paced(self, batches: Iterator[tuple[int, RecordBatch]]) -> Iterator[tuple[int, RecordBatch]]:
+    def _paced(self, batches: _Rows) -> _Rows:
         """Hold rows back to the rate that is set, in pieces of a tenth of a second."""
         rate = self._settings.rate
         if rate is None:
             yield from batches
             return
         pace, step = Pace(rate), max(1, int(rate / 10))
-        for first, whole in batches:
+        for each in batches:
+            if isinstance(each, InvalidRow):
+                yield each
+                continue
+            first, whole = each
             for at in range(0, whole.num_rows, step):
                 piece = whole.slice(at, step)
                 self._portal.run(pace.wait(piece.num_rows))
                 yield first + at, piece
 
-    def _by_queue(self, batch: RecordBatch, first: int) -> Iterator[tuple[str, RecordBatch, Sequence[int]]]:
+    def _sifted(self, whole: RecordBatch, first: int) -> Iterator[tuple[RecordBatch, Sequence[int]]]:
+        """Turn maps into columns, and put aside what cannot be posted; return rows and their positions."""
+        settings, sieve = self._settings, self._sieve
+        sorts = sieve is not None
+        naming = this_row if sorts else name_row
+        for each in spread_maps(whole, settings.columns, first, naming, sorts=sorts, queue=settings.queue):
+            if isinstance(each, InvalidRow):
+                self._put_aside([each])
+                continue
+            start, batch = each
+            invalid = sieve.sift(batch, start) if sieve is not None else []
+            positions: Sequence[int] = range(start, start + batch.num_rows)
+            if invalid:
+                self._put_aside(invalid)
+                bad = {row.position for row in invalid}
+                positions = [at for at in positions if at not in bad]
+                batch = batch.take(pa.array([at - start for at in positions], pa.int64()))
+            yield batch, positions
+
+    def _by_queue(
+        self, batch: RecordBatch, positions: Sequence[int]
+    ) -> Iterator[tuple[str, RecordBatch, Sequence[int]]]:
         """Part rows by their target; return each target's rows and their positions in the partition."""
         settings = self._settings
-        positions = range(first, first + batch.num_rows)
         if settings.queue:
             yield settings.queue, batch, positions
             return
@@ -219,7 +263,8 @@ class _Partition:
         if not columns.not_before:
             yield uri, batch, positions
             return
-        due = due_column(batch.column(batch.schema.get_field_index(columns.not_before)))
+        times = batch.column(batch.schema.get_field_index(columns.not_before))
+        due = due_column(times, lambda at: name_row(positions[at]))
         if due.null_count:
             now = np.flatnonzero(np.asarray(due.is_null())).tolist()
             yield uri, batch.take(pa.array(now)), [positions[at] for at in now]
@@ -252,20 +297,77 @@ class _Partition:
         columns = settings.columns
         added = [name for name in (BUCKET, DUE, DESTINATION) if name in batch.schema.names]
         added = [name for name in added if name not in columns.properties]
+        self._submit(uri, batch, columns.value, (*columns.properties, *added), guid, positions)
+
+    def _submit(
+        self,
+        uri: str,
+        batch: RecordBatch,
+        value: str,
+        properties: Sequence[str],
+        guid: Any,
+        positions: Sequence[int],
+        *,
+        letters: bool = False,
+    ) -> None:
         start = 0
         for posts in self._queues[uri].encode_table(
             batch,
-            value=columns.value,
-            properties=(*columns.properties, *added),
+            value=value,
+            properties=properties,
             guid=guid,
             name_row=lambda at: name_row(positions[at]),
         ):
             if len(self._flight) >= _SLICES_IN_FLIGHT:
                 self._land()
-            self._report.bytes += posts.payload_bytes
+            if not letters:
+                self._report.bytes += posts.payload_bytes
             where = positions[start : start + len(posts)]
-            self._flight.append(self._portal.submit(self._post(uri, posts, where)))
+            self._flight.append(self._portal.submit(self._post(uri, posts, where, letters=letters)))
             start += len(posts)
+
+    def _put_aside(self, rows: list[InvalidRow]) -> None:
+        """Drop rows, or make dead letters of them."""
+        settings, report = self._settings, self._report
+        if not self._told:
+            self._told = True
+            what = "dropped" if not settings.dead_letter_queue else f"put into {settings.dead_letter_queue}"
+            logger.warning(
+                "row %d of partition %d cannot be posted, and is %s, as are all such rows: %s",
+                rows[0].position,
+                self._scope.partition,
+                what,
+                rows[0].reason,
+            )
+        if not settings.dead_letter_queue:
+            report.dropped += len(rows)
+            return
+        letters = list(map(letter_of, rows))
+        if settings.guid_mode is GuidMode.ID:
+            self._post_letters([each for each in letters if each.row.id is not None], GuidMode.ID)
+            self._post_letters([each for each in letters if each.row.id is None], GuidMode.CONTENT)
+        else:
+            self._post_letters(letters, settings.guid_mode)
+
+    def _post_letters(self, letters: list[Letter], mode: GuidMode) -> None:
+        """Post dead letters, under GUIDs that a repeated task makes again."""
+        uri = self._settings.dead_letter_queue
+        if not letters:
+            return
+        maker = self._letter_makers.get(mode)
+        if maker is None:
+            what = (self._scope.job, str(self._scope.partition), self._settings.write_name, "dead letters")
+            maker = self._letter_makers[mode] = guid_maker(mode, uri, what)
+            self._queues[uri] = self._portal.run(self._lease.writer(uri))
+        guid: Any = maker.of_contents
+        if mode is GuidMode.ID:
+            # Rows of different queues may have the same id.
+            made = maker.of_ids([("dead letter", each.row.queue, each.row.id) for each in letters]) or []
+            self._report.repeated += made.count(None)
+            letters = [letter for letter, each in zip(letters, made, strict=True) if each is not None]
+            guid = _Taker(np.frombuffer(b"".join(filter(None, made)), "V16"))
+        for batch, positions in letter_tables(letters, name_row):
+            self._submit(uri, batch, LETTER_VALUE, LETTER_PROPERTIES, guid, positions, letters=True)
 
     def _land(self) -> None:
         """Wait for the oldest slice."""
@@ -297,13 +399,16 @@ class _Partition:
 
     # on the loop
 
-    async def _post(self, uri: str, posts: EncodedPosts, positions: Sequence[int]) -> None:
+    async def _post(self, uri: str, posts: EncodedPosts, positions: Sequence[int], *, letters: bool) -> None:
         """Post until every message is acknowledged, or one has been refused too often."""
         queue = await self._lease.writer(uri)
         settings = self._settings
         for attempt in range(settings.max_retries + 1):
             outcome = await self._post_in_turn(queue, posts)
-            self._report.acknowledged += outcome.acknowledged
+            if letters:
+                self._report.dead_letters += outcome.acknowledged
+            else:
+                self._report.acknowledged += outcome.acknowledged
             if not outcome.failures:
                 return
             failures = sorted(outcome.failures, key=lambda each: each.index)

@@ -17,6 +17,7 @@ from bmq.errors import TimedOut
 from bmq.protocol.client.core import SessionState
 from bmq.spark._arrow import RecordBatch
 from bmq.spark._portal import ConnectionSettings
+from bmq.subscriptions import Expression
 
 __all__ = ["GUID", "RECEIVED_AT", "REDELIVERED", "VALUE", "Arrived", "SourceReceiver", "SourceSettings"]
 
@@ -102,7 +103,8 @@ class SourceReceiver:
                 )
                 for name, expression in settings.subscriptions:
                     tables = queue.tables(
-                        expression or None,
+                        # It was checked where the options were read; Spark's filters may always hold.
+                        Expression(expression, strict=False) if expression else None,
                         properties=self._properties,
                         value=VALUE,
                         metadata=_METADATA,

@@ -19,6 +19,8 @@ class PartitionReport:
         rows: rows read.
         acknowledged: messages the broker acknowledged: stored now, or stored before under the same GUID.
         repeated: rows not posted because their id came before in the partition.
+        dropped: rows that cannot be posted and were dropped.
+        dead_letters: rows that cannot be posted, and whose dead letters the broker acknowledged.
         retried: posts repeated after a negative acknowledgement.
         bytes: payload bytes posted.
         seconds: from the first row to the last acknowledgement.
@@ -30,6 +32,8 @@ class PartitionReport:
     rows: int = 0
     acknowledged: int = 0
     repeated: int = 0
+    dropped: int = 0
+    dead_letters: int = 0
     retried: int = 0
     bytes: int = 0
     seconds: float = 0.0
@@ -77,6 +81,16 @@ class Summary:
         return sum(each.repeated for each in self.reports)
 
     @property
+    def dropped(self) -> int:
+        """Rows that cannot be posted and were dropped."""
+        return sum(each.dropped for each in self.reports)
+
+    @property
+    def dead_letters(self) -> int:
+        """Rows that cannot be posted and are dead letters."""
+        return sum(each.dead_letters for each in self.reports)
+
+    @property
     def retried(self) -> int:
         """Posts repeated after a negative acknowledgement."""
         return sum(each.retried for each in self.reports)
@@ -115,6 +129,10 @@ def _counts(of: PartitionReport | Summary) -> str:
     parts = [f"{of.rows:,} rows, {of.acknowledged:,} acknowledged"]
     if of.repeated:
         parts.append(f"{of.repeated:,} with an id that came before")
+    if of.dropped:
+        parts.append(f"{of.dropped:,} invalid and dropped")
+    if of.dead_letters:
+        parts.append(f"{of.dead_letters:,} invalid and put into dead letters")
     if of.retried:
         parts.append(f"{of.retried:,} retried")
     if of.reconnects:

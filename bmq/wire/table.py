@@ -174,11 +174,11 @@ class TableEncoder:
             kind = schema.field(at).type
             if pa.types.is_struct(kind):
                 nested += [
-                    _property(f"{name}.{kind.field(i).name}", kind.field(i).type, (at, i))
+                    _property(kind.field(i).name, kind.field(i).type, (at, i), f"{name}.{kind.field(i).name}")
                     for i in range(kind.num_fields)
                 ]
             else:
-                plain.append(_property(name, kind, (at,)))
+                plain.append(_property(name, kind, (at,), name))
         # Several may have the same name: in each row the first that is not null counts.
         self._properties = plain + nested
         count = len({each.name for each in self._properties})
@@ -328,14 +328,13 @@ def _kind_of(kind: Any) -> PropertyType | None:
     return PropertyType.BINARY if types.is_binary(kind) else None
 
 
-def _property(path: str, kind: Any, at: tuple[int, ...]) -> _Property:
+def _property(name: str, kind: Any, at: tuple[int, ...], path: str) -> _Property:
     found = _kind_of(kind)
     if found is None:
         raise UsageError(
             f"column {path!r} is of type {kind}, and a property is boolean, an integer, string or binary: "
             "cast it (to string, or to int64 in a unit that is whole), or leave it out"
         )
-    name = path.rpartition(".")[2] if len(at) > 1 else path
     encode_properties({name: True}, new=True)
     return _Property(name, name.encode("utf-8", "surrogateescape"), found, at)
 

@@ -232,6 +232,12 @@ def test_a_column_of_structs_is_a_property_a_field() -> None:
     ]
 
 
+def test_a_field_with_a_dot_in_its_name_keeps_it() -> None:
+    batch = pa.record_batch({"value": ["x"], "more": pa.array([{"trace.id": "1", "id": "2"}])})
+    (only,) = slices_of(batch, "more")
+    assert only.messages.rows() == [encode_properties({"trace.id": "1", "id": "2"}, new=True) + b"x"]
+
+
 def test_rows_that_are_chosen_keep_their_bytes() -> None:
     batch = pa.record_batch({"value": [f"{n}" * (n + 1) for n in range(20)], "p": [None, 1] * 10})
     (only,) = slices_of(batch, "p")

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that cannot be posted: how they are found.
+
+While all rows are good, nothing is done for each of them: columns are looked at as columns. Rows that look
+suspicious go one by one through what would post them; what that says is the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from bmq.errors import UsageError
+from bmq.spark._arrow import RecordBatch, pa, pc
+from bmq.spark._columns import Columns, check_queue
+from bmq.spark._keys import due_column
+from bmq.wire.constants import MAX_APPLICATION_DATA, MAX_PROPERTIES, MAX_PROPERTY_VALUE, PropertyType
+from bmq.wire.properties import Typed
+from bmq.wire.table import TableEncoder
+
+if TYPE_CHECKING:
+    from bmq.spark._posting import SinkSettings
+
+__all__ = ["InvalidRow", "OnInvalidRow", "Sieve", "entries_of", "invalid_row", "this_row"]
+
+# What the names of properties and the headers in front of a payload take at most.
+_FRAME = MAX_PROPERTIES * 4200
+_MOST_REASON = 1000
+
+
+class OnInvalidRow(StrEnum):
+    """What becomes of a row that cannot be posted."""
+
+    FAIL = "fail"
+    DROP = "drop"
+    DEAD_LETTERS = "deadLetters"
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidRow:
+    """A row that cannot be posted.
+
+    Attributes:
+        position: its position in the partition.
+        reason: why: type and text of the error, which does not name the row, because a task that is repeated
+            may find it elsewhere.
+        value: its payload, of whatever type.
+        properties: its properties, of whatever type.
+        queue: the queue it was for, or what the column says instead.
+        id: its id; None for none.
+    """
+
+    position: int
+    reason: str
+    value: Any = None
+    properties: dict[str, Any] = field(default_factory=dict[str, Any])
+    queue: str = ""
+    id: Any = None
+
+
+def reason_of(error: BaseException) -> str:
+    """Return type and text of an error, as a property can hold them."""
+    text = f"{type(error).__name__}: {error}"[:_MOST_REASON]
+    return text.encode("utf-8", "replace").decode()
+
+
+def this_row(_: int) -> str:
+    """How a reason names its row."""
+    return "this row"
+
+
+def entries_of(value: Any) -> dict[str, Any] | None:
+    """The entries of a map or struct; None if it is neither."""
+    if isinstance(value, dict):
+        return cast("dict[str, Any]", value)
+    if hasattr(value, "asDict"):
+        return cast("dict[str, Any]", value.asDict())
+    pairs: Any = value
+    if isinstance(value, list) and {type(each) for each in pairs} <= {tuple}:  # Arrow's form of a map
+        return dict(pairs)
+    return None
+
+
+def invalid_row(
+    columns: Columns,
+    values: Mapping[str, Any],
+    types: Mapping[str, Any],
+    position: int,
+    error: BaseException,
+    queue: str = "",
+) -> InvalidRow:
+    """Describe a row.
+
+    Args:
+        columns: which column is what.
+        values: the row, by column.
+        types: the property type of each property column; a dictionary of them for a struct; None if unknown.
+        position: its position in the partition.
+        error: why it cannot be posted.
+        queue: the queue it is for, if no column says so.
+    """
+    properties: dict[str, Any] = {}
+    for name in columns.properties:
+        value, kind = values.get(name), types.get(name)
+        entries = entries_of(value)
+        if entries is None:
+            entries, kind = {name: value}, {name: kind}
+        kinds = cast("dict[str, Any]", kind) if isinstance(kind, dict) else {}
+        for key, each in entries.items():
+            if each is not None and key not in properties:
+                narrow = kinds.get(key) in (PropertyType.SHORT, PropertyType.INT32)
+                properties[key] = Typed(kinds[key], each) if narrow and type(each) is int else each
+    target = queue or values.get(columns.queue)
+    return InvalidRow(
+        position,
+        reason_of(error),
+        values.get(columns.value),
+        properties,
+        "" if target is None else str(target),
+        values.get(columns.id) if columns.id else None,
+    )
+
+
+class Sieve:
+    """Finds the rows that cannot be posted.
+
+    Args:
+        settings: how rows are posted.
+    """
+
+    def __init__(self, settings: SinkSettings) -> None:
+        self._settings = settings
+        self._columns = settings.columns
+        self._good_queues: set[str] = set()
+
+    def sift(self, batch: RecordBatch, first: int) -> list[InvalidRow]:
+        """Return the rows of a batch, without maps, that cannot be posted.
+
+        Args:
+            batch: the rows.
+            first: the position of the first one in its partition.
+        """
+        found: list[InvalidRow] = []
+        for row in self._suspects(batch):
+            one = batch.slice(row, 1)
+            try:
+                self._try(one)
+            except UsageError as error:
+                (values,) = one.to_pylist()
+                found.append(
+                    invalid_row(
+                        self._columns,
+                        values,
+                        _types(one.schema, self._columns.properties),
+                        first + row,
+                        error,
+                        self._settings.queue,
+                    )
+                )
+        return found
+
+    def _suspects(self, batch: RecordBatch) -> list[int]:
+        """The rows that are worth a closer look: all that cannot be posted, and few others."""
+        columns = self._columns
+        masks = [_empty(_column(batch, columns.value))]
+        if columns.queue:
+            masks.append(self._bad_queues(_column(batch, columns.queue)))
+        if columns.id:
+            masks.append(_column(batch, columns.id).is_null())
+        if columns.not_before:
+            masks.append(_no_times(_column(batch, columns.not_before)))
+        suspects: set[int] = set()
+        for mask in masks:
+            if mask is not None and mask.true_count:
+                suspects.update(np.flatnonzero(np.asarray(mask)).tolist())
+        suspects.update(self._big(batch, 0))
+        if _property_count(batch, columns.properties) > MAX_PROPERTIES:
+            suspects.update(range(batch.num_rows))
+        return sorted(suspects)
+
+    def _big(self, batch: RecordBatch, first: int) -> Iterator[int]:
+        """Rows that may be too large; a batch that is not has none."""
+        if batch.nbytes + _FRAME <= min(MAX_APPLICATION_DATA, MAX_PROPERTY_VALUE):
+            return
+        if batch.num_rows == 1:
+            yield first
+            return
+        half = batch.num_rows // 2
+        yield from self._big(batch.slice(0, half), first)
+        yield from self._big(batch.slice(half), first + half)
+
+    def _bad_queues(self, queues: Any) -> Any:
+        bad: list[Any] = []
+        for uri in pc.unique(queues).to_pylist():
+            if uri in self._good_queues:
+                continue
+            try:
+                check_queue(uri)
+            except UsageError:
+                bad.append(uri)
+            else:
+                self._good_queues.add(uri)
+        if not bad:
+            return None
+        return pc.is_in(queues, value_set=pa.array(bad, queues.type))
+
+    def _try(self, row: RecordBatch) -> None:
+        """Do with a row what is done to post it.
+
+        Raises:
+            UsageError: it cannot be posted.
+        """
+        columns = self._columns
+        if columns.queue:
+            (uri,) = _column(row, columns.queue).to_pylist()
+            if uri is None:
+                raise UsageError(
+                    f"{this_row(0)}: column {columns.queue!r} is null, and every row needs its queue"
+                )
+            check_queue(uri)
+        if columns.id and _column(row, columns.id).null_count:
+            raise UsageError(f"{this_row(0)}: column {columns.id!r} is null, and every row needs its id")
+        if columns.not_before:
+            due_column(_column(row, columns.not_before), this_row)
+        encoder = TableEncoder(row.schema, columns.value, columns.properties, name_row=this_row)
+        for _ in encoder.slices(row):
+            pass
+
+
+def _column(batch: RecordBatch, name: str) -> Any:
+    return batch.column(batch.schema.get_field_index(name))
+
+
+def _empty(values: Any) -> Any:
+    """Which payloads are null or empty; None if it is none."""
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        mask = _empty(values.dictionary)
+        there = values.indices.is_null()
+        return there if mask is None else pc.or_(there, mask.take(values.indices).fill_null(True))
+    if pa.types.is_null(kind):
+        return values.is_null()
+    if str(kind) in ("string_view", "binary_view"):
+        values = values.cast(pa.large_binary())
+    lengths = pc.binary_length(values)
+    if not values.null_count and (not len(values) or pc.min(lengths).as_py()):
+        return None
+    return pc.equal(lengths, 0).fill_null(True)
+
+
+def _no_times(times: Any) -> Any:
+    """Which times are none; None if all of them are, as timestamps are."""
+    if not pa.types.is_floating(times.type) and not pa.types.is_integer(times.type):
+        return None
+    try:
+        due_column(times)
+    except UsageError:
+        return times.is_valid()
+    return None
+
+
+def _property_count(batch: RecordBatch, names: Sequence[str]) -> int:
+    kinds = (batch.schema.field(name).type for name in names)
+    return sum(kind.num_fields if pa.types.is_struct(kind) else 1 for kind in kinds)
+
+
+def _types(schema: Any, names: Sequence[str]) -> dict[str, Any]:
+    """The property types of the columns that are narrower than a Python integer says."""
+
+    def kind(arrow: Any) -> Any:
+        if pa.types.is_struct(arrow):
+            return {each.name: kind(each.type) for each in arrow}
+        if pa.types.is_int8(arrow) or pa.types.is_int16(arrow):
+            return PropertyType.SHORT
+        return PropertyType.INT32 if pa.types.is_int32(arrow) else None
+
+    return {name: kind(schema.field(name).type) for name in names}
