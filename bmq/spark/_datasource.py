@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
 
 from bmq.errors import UsageError
 from bmq.spark._batch_reader import BatchLimits, BatchReader
+from bmq.spark._inlet import StreamLimits
 from bmq.spark._options import (
     READ_OPTIONS,
     STREAM_OPTIONS,
@@ -29,7 +30,7 @@ from bmq.spark._options import (
 )
 from bmq.spark._receiving import SourceSettings
 from bmq.spark._rows import source_ddl
-from bmq.spark._stream_reader import StreamLimits, StreamReader
+from bmq.spark._stream_reader import StreamReader
 from bmq.spark._writer import ArrowPartition, BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
@@ -107,6 +108,9 @@ class BmqDataSource(DataSource):
         options = Options(self.options, STREAM_OPTIONS)
         limits = StreamLimits(
             per_trigger=options["maxMessagesPerTrigger"],
+            bytes_per_trigger=options["maxBytesPerTrigger"],
+            least=options["minMessagesPerTrigger"],
+            delay=options["maxTriggerDelay"],
             poll=options["pollTimeoutMs"],
             linger=options["lingerMs"],
             idle=options["idleTimeoutMs"],

@@ -459,17 +459,17 @@ class Query:
         self.runner = self._source.streamReader(WHOLE)
         self.start: dict[str, int] = self.runner.initialOffset()
 
-    def latest(self, limit: int = 10_000) -> dict[str, int]:
-        return travelled(self.runner.latestOffset(self.start, ReadMaxRows(limit)))
+    def latest(self) -> dict[str, int]:
+        return travelled(self.runner.latestOffset(self.start, self.runner.getDefaultReadLimit()))
 
     def rows(self, start: dict[str, int], end: dict[str, int]) -> list[str]:
         worker = travelled(self._source.streamReader(WHOLE))
         partitions = travelled(self.runner.partitions(start, end))
         return [row["value"].decode() for part in partitions for row in read(worker, part)]
 
-    def batch(self, limit: int = 10_000) -> list[str]:
+    def batch(self) -> list[str]:
         """One committed micro-batch."""
-        end = self.latest(limit)
+        end = self.latest()
         rows = self.rows(self.start, end)
         self.start = end
         return rows
@@ -496,10 +496,10 @@ def left_in(broker: BrokerThread, queue: str) -> list[str]:
 def test_a_stream_confirms_what_is_committed_and_nothing_else(
     broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
-    query = Query(broker, queue, tmp_path)
+    query = Query(broker, queue, tmp_path, maxMessagesPerTrigger=6)
     post_numbers(broker, queue, 0, 10)
-    assert query.batch(6) == numbers(0, 6)
-    assert query.latest(6) == {"messages": 10}  # proves the first six, and hands out the others
+    assert query.batch() == numbers(0, 6)
+    assert query.latest() == {"messages": 10}  # proves the first six, and hands out the others
     query.runner.stop()
     assert left_in(broker, queue) == numbers(6, 10)
 
@@ -508,7 +508,7 @@ def test_no_more_than_a_trigger_takes(broker: BrokerThread, queue: str, tmp_path
     query = Query(broker, queue, tmp_path, maxMessagesPerTrigger=4)
     assert query.runner.getDefaultReadLimit() == ReadMaxRows(4)
     post_numbers(broker, queue, 0, 10)
-    assert [query.batch(4) for _ in range(4)] == [numbers(0, 4), numbers(4, 8), numbers(8, 10), []]
+    assert [query.batch() for _ in range(4)] == [numbers(0, 4), numbers(4, 8), numbers(8, 10), []]
     query.runner.stop()
     assert left_in(broker, queue) == []
 
@@ -555,13 +555,13 @@ def test_what_spark_never_heard_of_is_read_again(broker: BrokerThread, queue: st
 def test_a_lost_connection_neither_loses_nor_doubles(
     broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
-    query = Query(broker, queue, tmp_path)
+    query = Query(broker, queue, tmp_path, maxMessagesPerTrigger=6)
     post_numbers(broker, queue, 0, 10)
-    rows = query.batch(6)
+    rows = query.batch()
     for connection in broker.call(lambda b: list(b._connections)):
         broker.call(lambda b, c=connection: c.transport.abort())
     post_numbers(broker, queue, 10, 20)
-    while batch := query.batch(7):
+    while batch := query.batch():
         rows += batch
     assert rows == numbers(0, 20)
     query.runner.stop()
@@ -569,20 +569,20 @@ def test_a_lost_connection_neither_loses_nor_doubles(
 
 
 def test_available_now_drains_and_ends(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
-    query = Query(broker, queue, tmp_path, idleTimeoutMs=300)
+    query = Query(broker, queue, tmp_path, idleTimeoutMs=300, maxMessagesPerTrigger=6)
     query.runner.prepareForTriggerAvailableNow()
     post_numbers(broker, queue, 0, 10)
-    assert [query.batch(6), query.batch(6), query.batch(6)] == [numbers(0, 6), numbers(6, 10), []]
+    assert [query.batch(), query.batch(), query.batch()] == [numbers(0, 6), numbers(6, 10), []]
     post_numbers(broker, queue, 10, 11)
     assert query.batch() == []
     query.runner.stop()
 
 
 def test_available_now_ends_at_a_count(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
-    query = Query(broker, queue, tmp_path, maxMessages=8)
+    query = Query(broker, queue, tmp_path, maxMessages=8, maxMessagesPerTrigger=6)
     query.runner.prepareForTriggerAvailableNow()
     post_numbers(broker, queue, 0, 10)
-    assert [query.batch(6), query.batch(6), query.batch(6)] == [numbers(0, 6), numbers(6, 8), []]
+    assert [query.batch(), query.batch(), query.batch()] == [numbers(0, 6), numbers(6, 8), []]
     query.runner.stop()
 
 
@@ -598,7 +598,7 @@ def test_a_batch_is_split_into_partitions(broker: BrokerThread, queue: str, tmp_
 class OldQuery(Query):
     """What the engine of pyspark 4.0 and 4.1 does: latestOffset is told nothing, only commit is."""
 
-    def latest(self, limit: int = 10_000) -> dict[str, int]:
+    def latest(self) -> dict[str, int]:
         return travelled(self.runner.latestOffset())
 
 
@@ -670,10 +670,10 @@ def test_the_log_is_cleared_of_what_is_long_committed(
 
 
 def test_progress_counts_what_has_arrived(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
-    query = Query(broker, queue, tmp_path)
+    query = Query(broker, queue, tmp_path, maxMessagesPerTrigger=4)
     assert query.runner.reportLatestOffset() is None
     post_numbers(broker, queue, 0, 10)
-    query.latest(4)
+    query.latest()
     assert query.runner.reportLatestOffset() == {"messages": 10}
     query.runner.stop()
 
@@ -705,9 +705,9 @@ def test_a_stream_needs_a_place_for_its_log() -> None:
 def test_several_receivers_share_a_queue(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
     """One of them is cut off meanwhile; what it had comes again, to any of them, and nothing twice."""
     others = broker.call(lambda b: set(b._connections))
-    query = Query(broker, queue, tmp_path, numReceivers=3)
+    query = Query(broker, queue, tmp_path, numReceivers=3, maxMessagesPerTrigger=20)
     post_numbers(broker, queue, 0, 30)
-    rows = query.batch(20)
+    rows = query.batch()
 
     async def receivers(b: bmq.broker.Broker) -> list[Any]:
         """Once those that posted have gone."""
@@ -718,9 +718,9 @@ def test_several_receivers_share_a_queue(broker: BrokerThread, queue: str, tmp_p
     broker.call(lambda b: first.transport.abort())
     post_numbers(broker, queue, 30, 60)
     while len(rows) < 60:
-        rows += query.batch(20)
+        rows += query.batch()
     assert sorted(map(int, rows)) == list(range(60))
-    assert query.batch(20) == []
+    assert query.batch() == []
     query.runner.stop()
     assert left_in(broker, queue) == []
 
