@@ -30,7 +30,7 @@ from bmq.spark._options import (
 )
 from bmq.spark._receiving import SourceSettings
 from bmq.spark._rows import source_ddl
-from bmq.spark._stream_reader import StreamReader
+from bmq.spark._stream_reader import READ_LIMITS, StreamReader
 from bmq.spark._writer import ArrowPartition, BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
@@ -106,6 +106,16 @@ class BmqDataSource(DataSource):
             UsageError: an option or column is not legal.
         """
         options = Options(self.options, STREAM_OPTIONS)
+        if not READ_LIMITS and "minMessagesPerTrigger" in options.given:
+            raise UsageError(
+                "option minMessagesPerTrigger needs pyspark 4.2 or newer: an older one does not say whether a "
+                "run ends with what is there (availableNow), which would be held back for ever"
+            )
+        if options["minMessagesPerTrigger"] > options["maxMessagesPerTrigger"]:
+            raise UsageError(
+                f"option minMessagesPerTrigger={options['minMessagesPerTrigger']}: no batch has so many, see "
+                f"maxMessagesPerTrigger={options['maxMessagesPerTrigger']}"
+            )
         limits = StreamLimits(
             per_trigger=options["maxMessagesPerTrigger"],
             bytes_per_trigger=options["maxBytesPerTrigger"],

@@ -32,7 +32,10 @@ else:
     except ImportError:  # pyspark 4.0 and 4.1 have no read limits
         SupportsTriggerAvailableNow = object
 
-__all__ = ["LogPartition", "StreamReader"]
+__all__ = ["READ_LIMITS", "LogPartition", "StreamReader"]
+
+#: Whether this pyspark has read limits, and says when a run ends with what is available now.
+READ_LIMITS = SupportsTriggerAvailableNow is not object
 
 _ROWS = 10_000
 
