@@ -108,8 +108,8 @@ class BmqDataSource(DataSource):
         options = Options(self.options, STREAM_OPTIONS)
         if not READ_LIMITS and "minMessagesPerTrigger" in options.given:
             raise UsageError(
-                "option minMessagesPerTrigger needs pyspark 4.2 or newer: an older one does not say whether a "
-                "run ends with what is there (availableNow), which would be held back for ever"
+                "option minMessagesPerTrigger needs pyspark 4.2 or newer: an older one does not say whether "
+                "a run ends with what is there (availableNow), which would be held back for ever"
             )
         if options["minMessagesPerTrigger"] > options["maxMessagesPerTrigger"]:
             raise UsageError(
