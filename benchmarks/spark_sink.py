@@ -39,12 +39,12 @@ SIZES = (10_000, 100_000, 1_000_000)
 NAMES = {"CustomerId": 1234, "OrderType": "EXPRESS"}
 
 
-def start_spark() -> SparkSession:
+def start_spark(master: str = "local[1]") -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = str(HERE.parent)
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     logging.getLogger("py4j").setLevel(logging.ERROR)
-    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
     builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.driver.memory", "3g")
     builder = builder.config("spark.driver.host", "127.0.0.1")
     spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()

@@ -118,10 +118,14 @@ async def consume(queue: Any, job: dict[str, Any], meter: Meter) -> dict[str, An
 
 
 async def consume_batches(queue: Any, job: dict[str, Any], meter: Meter) -> dict[str, Any]:
-    left, size = job["count"], job["size"]
+    left, size, with_properties = job["count"], job["size"], job["properties"]
     async for batch in queue.batches():
         for message in batch:
             assert len(message.data) == size
+            if with_properties:
+                properties = message.properties
+                assert properties["CustomerId"] == 1234
+                assert properties["OrderType"] == "EXPRESS"
         batch.confirm()
         left -= len(batch)
         if left <= 0:

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
 
 from bmq.errors import UsageError
 from bmq.spark._batch_reader import BatchLimits, BatchReader
+from bmq.spark._inlet import StreamLimits
 from bmq.spark._options import (
     READ_OPTIONS,
     STREAM_OPTIONS,
@@ -30,7 +31,7 @@ from bmq.spark._options import (
 from bmq.spark._pushdown import FilteredReader
 from bmq.spark._receiving import SourceSettings
 from bmq.spark._rows import source_ddl
-from bmq.spark._stream_reader import StreamLimits, StreamReader
+from bmq.spark._stream_reader import READ_LIMITS, StreamReader
 from bmq.spark._writer import ArrowPartition, BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
@@ -112,8 +113,21 @@ class BmqDataSource(DataSource):
                 "condition in the option subscription"
             )
         options = Options(self.options, STREAM_OPTIONS)
+        if not READ_LIMITS and "minMessagesPerTrigger" in options.given:
+            raise UsageError(
+                "option minMessagesPerTrigger needs pyspark 4.2 or newer: an older one does not say whether "
+                "a run ends with what is there (availableNow), which would be held back for ever"
+            )
+        if options["minMessagesPerTrigger"] > options["maxMessagesPerTrigger"]:
+            raise UsageError(
+                f"option minMessagesPerTrigger={options['minMessagesPerTrigger']}: no batch has so many, see "
+                f"maxMessagesPerTrigger={options['maxMessagesPerTrigger']}"
+            )
         limits = StreamLimits(
             per_trigger=options["maxMessagesPerTrigger"],
+            bytes_per_trigger=options["maxBytesPerTrigger"],
+            least=options["minMessagesPerTrigger"],
+            delay=options["maxTriggerDelay"],
             poll=options["pollTimeoutMs"],
             linger=options["lingerMs"],
             idle=options["idleTimeoutMs"],

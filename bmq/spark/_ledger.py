@@ -1,29 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which messages were handed to Spark, and which of them are committed: what may be confirmed."""
+"""Which messages of a stream are known: those in its batches, and which of these batches are committed."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-__all__ = ["Guids", "Ledger", "Sorted"]
+import numpy as np
 
-#: GUIDs by the URI of the queue they came from: applications of a fanout queue share GUIDs.
-Guids = dict[str, list[str]]
+__all__ = ["Guids", "Known", "Ledger", "guid_keys"]
 
+#: GUIDs by the URI of the queue they came from: applications of a fanout queue share GUIDs. Each is its 32
+#: digits, as bytes: half of what strings cost.
+Guids = dict[str, list[bytes]]
+
+_DIGITS = 32
 _REMEMBERED_BATCHES = 8
 
 
-class Sorted(NamedTuple):
+def guid_keys(column: Any) -> list[bytes]:
+    """Return the GUIDs of a column of their texts."""
+    if not len(column):
+        return []
+    _, offsets, data = column.buffers()
+    first = np.frombuffer(offsets, np.int32)[column.offset]
+    keys: list[bytes] = np.frombuffer(data, f"S{_DIGITS}", len(column), first).tolist()
+    return keys
+
+
+class Known(NamedTuple):
     """What is known of messages that were delivered.
 
     Attributes:
-        fresh: the places of those that were not handed out; None if that is so for all.
-        committed: the GUIDs of those that are committed.
+        fresh: the places of those that are new; None if that is so for all.
+        again: the GUIDs of the others.
     """
 
     fresh: list[int] | None
-    committed: list[str]
+    again: list[bytes]
 
 
 class Ledger:
@@ -35,38 +49,39 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self._handed_out: dict[str, set[str]] = {}
-        self._committed: dict[str, set[str]] = {}
+        self._known: dict[str, set[bytes]] = {}
         self._open: deque[tuple[int, Guids]] = deque()
         self._closed: deque[tuple[int, Guids]] = deque()
 
-    def sort(self, uri: str, guids: list[str], seen: set[str]) -> Sorted:
-        """Return which messages are new.
+    def arrive(self, uri: str, guids: list[bytes]) -> Known:
+        """Note messages, and return which of them are new.
 
         Args:
             uri: the queue they came from.
             guids: their GUIDs.
-            seen: new ones of the batch that is being made; these are added.
         """
-        handed_out, committed = self._handed_out.get(uri, _NONE), self._committed.get(uri, _NONE)
-        before = len(seen)
-        known = not (handed_out.isdisjoint(guids) and committed.isdisjoint(guids) and seen.isdisjoint(guids))
-        if not known:
-            seen.update(guids)
-            if len(seen) == before + len(guids):
-                return Sorted(None, [])
-            seen.difference_update(guids)
+        known = self._known.setdefault(uri, set())
+        if known.isdisjoint(guids):
+            before = len(known)
+            known.update(guids)
+            if len(known) == before + len(guids):
+                return Known(None, [])
+            known.difference_update(guids)
         fresh: list[int] = []
-        again: list[str] = []
+        again: list[bytes] = []
         for place, guid in enumerate(guids):
-            if guid in handed_out:
-                continue
-            if guid in committed:
+            if guid in known:
                 again.append(guid)
-            elif guid not in seen:
-                seen.add(guid)
+            else:
+                known.add(guid)
                 fresh.append(place)
-        return Sorted(fresh, again)
+        return Known(fresh, again)
+
+    def recall(self, end: int, guids: Guids) -> None:
+        """Note a batch of an earlier run, as :meth:`hand_out`."""
+        for uri, each in guids.items():
+            self._known.setdefault(uri, set()).update(each)
+        self.hand_out(end, guids)
 
     def hand_out(self, end: int, guids: Guids) -> None:
         """Note a batch that is handed to Spark.
@@ -76,36 +91,29 @@ class Ledger:
             guids: its messages.
         """
         self._open.append((end, guids))
-        _add(self._handed_out, guids)
+
+    def committed(self, uri: str, guids: list[bytes]) -> set[bytes]:
+        """Return those that are committed."""
+        found: set[bytes] = set()
+        wanted = set(guids)
+        for _, batch in self._closed:
+            found |= wanted.intersection(batch.get(uri, ()))
+        return found
 
     def commit(self, end: int) -> list[Guids]:
-        """Note that everything up to ``end`` is committed; return what may be confirmed now."""
-        confirmed: list[Guids] = []
+        """Note that everything up to ``end`` is committed; return the batches for which that is new."""
+        committed: list[Guids] = []
         while self._open and self._open[0][0] <= end:
             batch = self._open.popleft()
             self._closed.append(batch)
-            _remove(self._handed_out, batch[1])
-            _add(self._committed, batch[1])
-            confirmed.append(batch[1])
-        return confirmed
+            committed.append(batch[1])
+        return committed
 
     def forget(self) -> int:
         """Forget the oldest committed batches; return up to where everything is forgotten."""
         end = 0
         while len(self._closed) > _REMEMBERED_BATCHES:
             end, guids = self._closed.popleft()
-            _remove(self._committed, guids)
+            for uri, each in guids.items():
+                self._known[uri].difference_update(each)
         return end
-
-
-_NONE: frozenset[str] = frozenset()
-
-
-def _add(sets: dict[str, set[str]], guids: Guids) -> None:
-    for uri, each in guids.items():
-        sets.setdefault(uri, set()).update(each)
-
-
-def _remove(sets: dict[str, set[str]], guids: Guids) -> None:
-    for uri, each in guids.items():
-        sets.get(uri, set()).difference_update(each)

@@ -2,8 +2,8 @@
 """The log of a streaming read: what was handed to Spark and is not known to be committed.
 
 A queue cannot be read twice, and Spark asks a source for the same range again after a crash. So a batch is
-written here, in one file, before Spark hears of it. A file is named by its range of message numbers,
-counted from the start of the query.
+written here, in one file, before Spark hears of it. Rows are written as they arrive; a file is named by its
+range of message numbers, counted from the start of the query, once it is complete.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ import os
 import re
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from bmq.errors import StateError, UsageError
 from bmq.spark._arrow import RecordBatch, fs, pa
 
-__all__ = ["BatchLog", "LoggedBatch"]
+__all__ = ["BatchLog", "LoggedBatch", "OpenBatch"]
 
 _NAME = re.compile(r"(\d{20})-(\d{20})\.arrow\Z")
+_PARTIAL = ".partial"
 _LOCK_PATIENCE = 15.0
 _POSIX = os.name == "posix"
 
@@ -38,22 +40,70 @@ class LoggedBatch(NamedTuple):
     path: str
 
 
+class OpenBatch:
+    """A batch that is being written. Made by :meth:`BatchLog.begin`; for one thread at a time.
+
+    Attributes:
+        start: how many messages came before.
+        rows: how many were written.
+    """
+
+    def __init__(self, log: BatchLog, start: int, schema: Any) -> None:
+        self.start = start
+        self.rows = 0
+        self._log = log
+        self._path = f"{log.root}/{start:020d}{_PARTIAL}"
+        self._sink = log.fs.open_output_stream(self._path)
+        self._file = pa.ipc.new_file(self._sink, schema)
+
+    def write(self, batches: Sequence[RecordBatch]) -> None:
+        """Add rows.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        for batch in batches:
+            self._file.write_batch(batch)
+            self.rows += batch.num_rows
+
+    def finish(self) -> LoggedBatch:
+        """Complete the file; once this returns, it survives a crash.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self._file.close()
+        self._sink.close()
+        return self._log.complete(self._path, self.start, self.start + self.rows)
+
+    def abandon(self) -> None:
+        """Remove it again, as far as that is possible; the next run removes the rest."""
+        with suppress(OSError):
+            self._sink.close()
+            self._log.fs.delete_file(self._path)
+
+
 class BatchLog:
     """A folder with one Arrow file a batch.
 
     Args:
         path: a local path, or a URI of any file system that pyarrow knows (``s3://``, ``hdfs://``, ...);
             reachable from the driver and all executors.
+
+    Attributes:
+        path: the same.
+        fs: the file system, of pyarrow.
+        root: the folder there.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
         if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", path):
             uri = re.sub(r"\Afile:/+", "file:///", path)
-            self._fs, self._root = fs.FileSystem.from_uri(uri)
+            self.fs, self.root = fs.FileSystem.from_uri(uri)
         else:
-            self._fs, self._root = fs.LocalFileSystem(), os.path.abspath(path)
-        self._local = isinstance(self._fs, fs.LocalFileSystem)
+            self.fs, self.root = fs.LocalFileSystem(), os.path.abspath(path)
+        self._local = isinstance(self.fs, fs.LocalFileSystem)
         self._lock: Any = None
 
     def acquire(self) -> None:
@@ -62,14 +112,14 @@ class BatchLog:
         Raises:
             StateError: another one does.
         """
-        self._fs.create_dir(self._root, recursive=True)
+        self.fs.create_dir(self.root, recursive=True)
         if not self._local or self._lock is not None:
             return
         try:
             import fcntl
         except ImportError:  # no such locks on Windows
             return
-        lock = open(os.path.join(self._root, "lock"), "a")  # noqa: SIM115 - held as long as the process lives
+        lock = open(os.path.join(self.root, "lock"), "a")  # noqa: SIM115 - held as long as the process lives
         deadline = time.monotonic() + _LOCK_PATIENCE
         while True:
             try:
@@ -94,25 +144,42 @@ class BatchLog:
     def batches(self) -> list[LoggedBatch]:
         """Return the batches in the log, in order."""
         found: list[LoggedBatch] = []
-        for info in self._fs.get_file_info(fs.FileSelector(self._root, allow_not_found=True)):
+        for info in self._files():
             match = _NAME.match(info.base_name)
             if match:
                 found.append(LoggedBatch(int(match[1]), int(match[2]), info.path))
         return sorted(found)
 
-    def append(self, start: int, batches: Sequence[RecordBatch]) -> LoggedBatch:
-        """Write a batch, in one or more parts; once this returns, it survives a crash."""
-        end = start + sum(batch.num_rows for batch in batches)
-        path = f"{self._root}/{start:020d}-{end:020d}.arrow"
-        partial = f"{path}.partial"
-        with self._fs.open_output_stream(partial) as sink, pa.ipc.new_file(sink, batches[0].schema) as file:
-            for batch in batches:
-                file.write_batch(batch)
+    def clear(self) -> None:
+        """Remove what a query has begun to write that is no more."""
+        for info in self._files():
+            if info.base_name.endswith(_PARTIAL):
+                self.fs.delete_file(info.path)
+
+    def _files(self) -> list[Any]:
+        files: list[Any] = self.fs.get_file_info(fs.FileSelector(self.root, allow_not_found=True))
+        return files
+
+    def begin(self, start: int, schema: Any) -> OpenBatch:
+        """Start to write a batch.
+
+        Args:
+            start: how many messages came before.
+            schema: its columns.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        return OpenBatch(self, start, schema)
+
+    def complete(self, partial: str, start: int, end: int) -> LoggedBatch:
+        """Give a file that is written its name, so that it is there after a crash."""
+        path = f"{self.root}/{start:020d}-{end:020d}.arrow"
         if self._local:
             self._sync(partial)
-        self._fs.move(partial, path)
+        self.fs.move(partial, path)
         if self._local and _POSIX:  # a folder cannot be opened on Windows, and needs not be written out there
-            self._sync(self._root)
+            self._sync(self.root)
         return LoggedBatch(start, end, path)
 
     def _sync(self, path: str) -> None:
@@ -142,7 +209,7 @@ class BatchLog:
 
     def read(self, path: str, columns: list[str] | None = None) -> Iterator[RecordBatch]:
         """Read a batch again."""
-        with self._fs.open_input_file(path) as source:
+        with pa.memory_map(path) if self._local else self.fs.open_input_file(path) as source:
             file = pa.ipc.open_file(source)
             for number in range(file.num_record_batches):
                 batch = file.get_batch(number)
@@ -150,4 +217,4 @@ class BatchLog:
 
     def remove(self, batch: LoggedBatch) -> None:
         """Remove a batch."""
-        self._fs.delete_file(batch.path)
+        self.fs.delete_file(batch.path)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -75,6 +76,27 @@ def _positive(text: str) -> int:
     if number < 1:
         raise ValueError("at least 1")
     return number
+
+
+_DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)")
+_IN_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_SIZE = re.compile(r"(\d+)\s*([kmg]?)b?")
+
+
+def _duration(text: str) -> float:
+    """As other options of Spark: ``15m``."""
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None:
+        raise ValueError("a number and ms, s, m, h or d, such as 30s")
+    return int(match[1]) * _IN_SECONDS[match[2]]
+
+
+def _size(text: str) -> int:
+    """As other options of Spark: bytes, or ``64m``."""
+    match = _SIZE.fullmatch(text.strip().lower())
+    if match is None:
+        raise ValueError("bytes, or a number and k, m or g, such as 64m")
+    return _positive(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2]]
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -267,6 +289,24 @@ STREAM_OPTIONS = (
     ),
     Option("logPath", str, "", "that folder, where it is another; no two queries may share it"),
     Option("maxMessagesPerTrigger", _positive, 10_000, "how many messages a batch has at most"),
+    Option(
+        "maxBytesPerTrigger",
+        _size,
+        None,
+        "how many bytes of payload a batch has at most, unless it is one message; with k, m or g: `64m`",
+    ),
+    Option(
+        "minMessagesPerTrigger",
+        _positive,
+        1,
+        "a batch of fewer messages is held back for `maxTriggerDelay`; pyspark 4.2 or newer",
+    ),
+    Option(
+        "maxTriggerDelay",
+        _duration,
+        900.0,
+        "after which it goes all the same, counted from its first message: `30s`, `500ms`",
+    ),
     Option("pollTimeoutMs", _seconds, 0.5, "how long to wait for a first message"),
     Option("lingerMs", _seconds, 0.05, "how long to wait for more after it"),
     Option(

@@ -54,11 +54,13 @@ class Arrived(NamedTuple):
     """Messages that came together.
 
     Attributes:
+        tables: the consumer that received them.
         queue: the queue they came from.
         subscription: the name of the subscription they came by; None for everything.
         batch: a row for each: the columns named above, and the properties.
     """
 
+    tables: Tables
     queue: Queue
     subscription: str | None
     batch: RecordBatch
@@ -70,17 +72,12 @@ class SourceReceiver:
     Args:
         settings: what to read.
         properties: the properties that become columns, and their types; None for a map of all.
-        by_guid: whether what was taken is confirmed by its GUIDs, not by :meth:`confirm_taken`.
     """
 
-    def __init__(
-        self, settings: SourceSettings, properties: Mapping[str, Any] | None, *, by_guid: bool = False
-    ) -> None:
+    def __init__(self, settings: SourceSettings, properties: Mapping[str, Any] | None) -> None:
         self._settings = settings
-        self._by_guid = by_guid
         self._properties = properties
-        # How often each session was connected again, as far as :meth:`renewed` has told.
-        self._sessions: dict[Session, int] = {}
+        self._sessions: list[Session] = []
         self._tables: list[tuple[Tables, Queue, str | None]] = []
         self._waiting: deque[Arrived] = deque()
         self._rows = 0
@@ -96,7 +93,7 @@ class SourceReceiver:
         settings = self._settings
         for _ in range(settings.receivers):
             session = await settings.connection.open()
-            self._sessions[session] = 0
+            self._sessions.append(session)
             for uri in settings.queues:
                 queue = await session.open_queue(
                     uri, read=True, priority=settings.priority, default_subscription=False
@@ -113,19 +110,6 @@ class SourceReceiver:
                         max_unconfirmed_bytes=_MAX_UNCONFIRMED_BYTES,
                     )
                     self._tables.append((await tables, queue, name or None))
-
-    def renewed(self) -> set[Queue]:
-        """Return the queues whose connection was lost and restored since this was asked last.
-
-        What they had delivered and is not confirmed is delivered again.
-        """
-        found: set[Queue] = set()
-        for session, before in self._sessions.items():
-            reconnects = session.stats().reconnects
-            if reconnects != before:
-                self._sessions[session] = reconnects
-                found.update(queue for _, queue, _ in self._tables if queue.session is session)
-        return found
 
     @property
     def buffered(self) -> int:
@@ -208,22 +192,13 @@ class SourceReceiver:
         return received
 
     def _add(self, batch: RecordBatch, each: tuple[Tables, Queue, str | None]) -> None:
-        tables, queue, name = each
-        if self._by_guid:
-            tables.release()
-        self._waiting.append(Arrived(queue, name, batch))
+        self._waiting.append(Arrived(*each, batch))
         self._rows += batch.num_rows
-
-    async def confirm(self, guids: dict[Queue, list[str]]) -> None:
-        """Confirm messages."""
-        for queue, each in guids.items():
-            if not queue.closed:
-                queue.confirm(*each)
 
     async def confirm_taken(self) -> None:
         """Confirm everything that :meth:`take` has returned."""
-        for tables, queue, name in self._tables:
-            waiting = [each.batch.num_rows for each in self._waiting if each[:2] == (queue, name)]
+        for tables, _, _ in self._tables:
+            waiting = [each.batch.num_rows for each in self._waiting if each.tables is tables]
             tables.confirm(tables.unconfirmed - sum(waiting))
 
     async def close(self) -> None:

@@ -459,17 +459,17 @@ class Query:
         self.runner = self._source.streamReader(WHOLE)
         self.start: dict[str, int] = self.runner.initialOffset()
 
-    def latest(self, limit: int = 10_000) -> dict[str, int]:
-        return travelled(self.runner.latestOffset(self.start, ReadMaxRows(limit)))
+    def latest(self) -> dict[str, int]:
+        return travelled(self.runner.latestOffset(self.start, self.runner.getDefaultReadLimit()))
 
     def rows(self, start: dict[str, int], end: dict[str, int]) -> list[str]:
         worker = travelled(self._source.streamReader(WHOLE))
         partitions = travelled(self.runner.partitions(start, end))
         return [row["value"].decode() for part in partitions for row in read(worker, part)]
 
-    def batch(self, limit: int = 10_000) -> list[str]:
+    def batch(self) -> list[str]:
         """One committed micro-batch."""
-        end = self.latest(limit)
+        end = self.latest()
         rows = self.rows(self.start, end)
         self.start = end
         return rows
@@ -496,10 +496,10 @@ def left_in(broker: BrokerThread, queue: str) -> list[str]:
 def test_a_stream_confirms_what_is_committed_and_nothing_else(
     broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
-    query = Query(broker, queue, tmp_path)
+    query = Query(broker, queue, tmp_path, maxMessagesPerTrigger=6)
     post_numbers(broker, queue, 0, 10)
-    assert query.batch(6) == numbers(0, 6)
-    assert query.latest(6) == {"messages": 10}  # proves the first six, and hands out the others
+    assert query.batch() == numbers(0, 6)
+    assert query.latest() == {"messages": 10}  # proves the first six, and hands out the others
     query.runner.stop()
     assert left_in(broker, queue) == numbers(6, 10)
 
@@ -508,7 +508,7 @@ def test_no_more_than_a_trigger_takes(broker: BrokerThread, queue: str, tmp_path
     query = Query(broker, queue, tmp_path, maxMessagesPerTrigger=4)
     assert query.runner.getDefaultReadLimit() == ReadMaxRows(4)
     post_numbers(broker, queue, 0, 10)
-    assert [query.batch(4) for _ in range(4)] == [numbers(0, 4), numbers(4, 8), numbers(8, 10), []]
+    assert [query.batch() for _ in range(4)] == [numbers(0, 4), numbers(4, 8), numbers(8, 10), []]
     query.runner.stop()
     assert left_in(broker, queue) == []
 
@@ -555,13 +555,13 @@ def test_what_spark_never_heard_of_is_read_again(broker: BrokerThread, queue: st
 def test_a_lost_connection_neither_loses_nor_doubles(
     broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
-    query = Query(broker, queue, tmp_path)
+    query = Query(broker, queue, tmp_path, maxMessagesPerTrigger=6)
     post_numbers(broker, queue, 0, 10)
-    rows = query.batch(6)
+    rows = query.batch()
     for connection in broker.call(lambda b: list(b._connections)):
         broker.call(lambda b, c=connection: c.transport.abort())
     post_numbers(broker, queue, 10, 20)
-    while batch := query.batch(7):
+    while batch := query.batch():
         rows += batch
     assert rows == numbers(0, 20)
     query.runner.stop()
@@ -569,20 +569,20 @@ def test_a_lost_connection_neither_loses_nor_doubles(
 
 
 def test_available_now_drains_and_ends(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
-    query = Query(broker, queue, tmp_path, idleTimeoutMs=300)
+    query = Query(broker, queue, tmp_path, idleTimeoutMs=300, maxMessagesPerTrigger=6)
     query.runner.prepareForTriggerAvailableNow()
     post_numbers(broker, queue, 0, 10)
-    assert [query.batch(6), query.batch(6), query.batch(6)] == [numbers(0, 6), numbers(6, 10), []]
+    assert [query.batch(), query.batch(), query.batch()] == [numbers(0, 6), numbers(6, 10), []]
     post_numbers(broker, queue, 10, 11)
     assert query.batch() == []
     query.runner.stop()
 
 
 def test_available_now_ends_at_a_count(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
-    query = Query(broker, queue, tmp_path, maxMessages=8)
+    query = Query(broker, queue, tmp_path, maxMessages=8, maxMessagesPerTrigger=6)
     query.runner.prepareForTriggerAvailableNow()
     post_numbers(broker, queue, 0, 10)
-    assert [query.batch(6), query.batch(6), query.batch(6)] == [numbers(0, 6), numbers(6, 8), []]
+    assert [query.batch(), query.batch(), query.batch()] == [numbers(0, 6), numbers(6, 8), []]
     query.runner.stop()
 
 
@@ -595,10 +595,133 @@ def test_a_batch_is_split_into_partitions(broker: BrokerThread, queue: str, tmp_
     query.runner.stop()
 
 
+def test_no_more_bytes_than_a_trigger_takes(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
+    texts = ["a" * 1000, "b" * 1000, "c" * 5000, "d" * 600, "e" * 400, "f", "g"]
+    broker.post(queue, [text.encode() for text in texts])
+    query = Query(broker, queue, tmp_path, maxBytesPerTrigger="2k")
+    assert [[row[0] for row in query.batch()] for _ in range(5)] == [
+        ["a", "b"],
+        ["c"],
+        ["d", "e", "f", "g"],
+        [],
+        [],
+    ]
+    query.runner.stop()
+    assert left_in(broker, queue) == []
+
+
+def test_a_small_batch_is_held_back(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
+    query = Query(broker, queue, tmp_path, minMessagesPerTrigger=5, maxTriggerDelay="1h", pollTimeoutMs=50)
+    post_numbers(broker, queue, 0, 3)
+    assert [query.batch() for _ in range(10)] == [[]] * 10
+    post_numbers(broker, queue, 3, 6)
+    while not (rows := query.batch()):
+        pass
+    assert rows == numbers(0, 6)
+    query.runner.stop()
+
+
+def test_a_small_batch_goes_after_a_delay(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
+    query = Query(broker, queue, tmp_path, minMessagesPerTrigger=5, maxTriggerDelay="500ms", pollTimeoutMs=50)
+    post_numbers(broker, queue, 0, 3)
+    begun = time.monotonic()
+    while not (rows := query.batch()):
+        pass
+    assert rows == numbers(0, 3)
+    assert time.monotonic() - begun > 0.4
+    query.runner.stop()
+
+
+def test_a_batch_that_is_full_is_not_held_back(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
+    options = {"minMessagesPerTrigger": 5, "maxTriggerDelay": "1h", "maxBytesPerTrigger": 2}
+    query = Query(broker, queue, tmp_path, **options)
+    post_numbers(broker, queue, 0, 4)
+    assert [query.batch(), query.batch()] == [numbers(0, 2), numbers(2, 4)]
+    query.runner.stop()
+
+
+def test_what_is_available_now_is_not_held_back(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
+    query = Query(broker, queue, tmp_path, minMessagesPerTrigger=5, idleTimeoutMs=300)
+    query.runner.prepareForTriggerAvailableNow()
+    post_numbers(broker, queue, 0, 3)
+    assert [query.batch(), query.batch()] == [numbers(0, 3), []]
+    query.runner.stop()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"maxTriggerDelay": "soon"}, "a number and ms, s, m, h or d, such as 30s"),
+        ({"maxBytesPerTrigger": "0"}, "at least 1"),
+        ({"maxBytesPerTrigger": "many"}, "bytes, or a number and k, m or g, such as 64m"),
+        ({"minMessagesPerTrigger": "7", "maxMessagesPerTrigger": "6"}, "no batch has so many"),
+    ],
+)
+def test_limits_that_cannot_be_kept_are_refused(tmp_path: Path, options: dict[str, str], text: str) -> None:
+    with pytest.raises(bmq.UsageError, match=text):
+        source(queue=f"bmq://{DOMAIN}/q", checkpointLocation=tmp_path, **options).streamReader(WHOLE)
+
+
+def test_what_an_old_engine_cannot_do_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bmq.spark._datasource.READ_LIMITS", False)
+    query = source(queue=f"bmq://{DOMAIN}/q", checkpointLocation=tmp_path, minMessagesPerTrigger=5)
+    with pytest.raises(bmq.UsageError, match=r"minMessagesPerTrigger needs pyspark 4\.2 or newer"):
+        query.streamReader(WHOLE)
+
+
+def logged(folder: Path) -> list[str]:
+    """The batches that are complete, by their first and last number."""
+    names = [path.stem for path in folder.rglob("*.arrow")]
+    return sorted(f"{int(name[:20])}-{int(name[21:])}" for name in names)
+
+
+def test_the_time_between_triggers_is_used_for_receiving(
+    broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    """While Spark works on a batch two more are written; what Spark never heard of is received again."""
+    query = Query(broker, queue, tmp_path, maxMessagesPerTrigger=4)
+    post_numbers(broker, queue, 0, 4)
+    start, end = query.start, query.latest()
+    post_numbers(broker, queue, 4, 20)
+    while len(logged(tmp_path)) < 3:
+        assert query.latest() == end  # nothing more is handed out before this batch is committed
+    assert logged(tmp_path) == ["0-4", "4-8", "8-12"]
+    query.die(broker)
+
+    again = Query(broker, queue, tmp_path, maxMessagesPerTrigger=6)
+    assert again.rows(start, end) == numbers(0, 4)
+    again.start = end  # committed
+    rows: list[str] = []
+    while batch := again.batch():
+        rows += batch
+    assert rows == numbers(4, 20)
+    again.runner.stop()
+    assert left_in(broker, queue) == []
+
+
+def test_a_batch_that_was_received_before_a_cut_is_handed_out_once(
+    broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    query = Query(broker, queue, tmp_path, maxMessagesPerTrigger=4)
+    post_numbers(broker, queue, 0, 20)
+    rows = query.batch()
+    while len(logged(tmp_path)) < 3:
+        query.runner.reportLatestOffset()
+    broker.call(lambda b: b.faults.disconnect())
+    while len(rows) < 20:
+        rows += query.batch()
+    assert rows == numbers(0, 20)
+    assert query.batch() == []
+    query.runner.stop()
+    assert left_in(broker, queue) == []
+
+
 class OldQuery(Query):
     """What the engine of pyspark 4.0 and 4.1 does: latestOffset is told nothing, only commit is."""
 
-    def latest(self, limit: int = 10_000) -> dict[str, int]:
+    def latest(self) -> dict[str, int]:
         return travelled(self.runner.latestOffset())
 
 
@@ -670,10 +793,10 @@ def test_the_log_is_cleared_of_what_is_long_committed(
 
 
 def test_progress_counts_what_has_arrived(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
-    query = Query(broker, queue, tmp_path)
+    query = Query(broker, queue, tmp_path, maxMessagesPerTrigger=4)
     assert query.runner.reportLatestOffset() is None
     post_numbers(broker, queue, 0, 10)
-    query.latest(4)
+    query.latest()
     assert query.runner.reportLatestOffset() == {"messages": 10}
     query.runner.stop()
 
@@ -705,9 +828,9 @@ def test_a_stream_needs_a_place_for_its_log() -> None:
 def test_several_receivers_share_a_queue(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
     """One of them is cut off meanwhile; what it had comes again, to any of them, and nothing twice."""
     others = broker.call(lambda b: set(b._connections))
-    query = Query(broker, queue, tmp_path, numReceivers=3)
+    query = Query(broker, queue, tmp_path, numReceivers=3, maxMessagesPerTrigger=20)
     post_numbers(broker, queue, 0, 30)
-    rows = query.batch(20)
+    rows = query.batch()
 
     async def receivers(b: bmq.broker.Broker) -> list[Any]:
         """Once those that posted have gone."""
@@ -718,9 +841,9 @@ def test_several_receivers_share_a_queue(broker: BrokerThread, queue: str, tmp_p
     broker.call(lambda b: first.transport.abort())
     post_numbers(broker, queue, 30, 60)
     while len(rows) < 60:
-        rows += query.batch(20)
+        rows += query.batch()
     assert sorted(map(int, rows)) == list(range(60))
-    assert query.batch(20) == []
+    assert query.batch() == []
     query.runner.stop()
     assert left_in(broker, queue) == []
 

@@ -1,0 +1,402 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows a second of the Spark source, next to the bare client, the official one and Spark's own ceiling.
+
+    python benchmarks/spark_source.py [--quick] [--sizes 10000 ...] [--cores 1 2] [--rounds 5] [--output NAME]
+
+Every row has 256 bytes and two properties, which are read as columns. A batch read, a stream of many triggers
+(``availableNow``), and both into Parquet; beside them, in the same rounds: this client alone, as messages and
+as tables, the official client alone, and the same rows made in Spark's workers and read by nobody, as a
+DataFrame and as a stream of the same triggers. With ``--cores 1`` everything but the broker is kept on one
+core; otherwise a batch is read by as many tasks, and a stream received by as many sessions.
+The rate of a stream counts what is between its first row and its last, and "with start" from ``start()`` to
+the end of the query. Measures with the broker that ``BMQ_BROKER_URI`` names, else with an embedded broker in
+a process of its own; its queues must take as many messages as a job has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from harness import Job, broker, environment, fresh_queue, machine
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
+from rich.console import Console
+from rich.table import Table
+from spark_sink import PAYLOAD, start_spark
+
+import bmq
+from bmq.spark._rows import source_ddl
+
+SIZES = (10_000, 100_000, 1_000_000)
+TRIGGERS = (10_000, 100_000)
+PART = 10_000
+PROPERTIES = "CustomerId BIGINT, OrderType STRING"
+TIMEOUT = 1800
+
+
+def posted() -> pa.RecordBatch:
+    """What is posted again and again: no two values are equal."""
+    values = [f"row {number} ".ljust(PAYLOAD, ".").encode() for number in range(PART)]
+    customers = pa.array([1234] * PART, pa.int64())
+    return pa.record_batch({"value": values, "CustomerId": customers, "OrderType": ["EXPRESS"] * PART})
+
+
+async def fill(uri: str, queue: str, count: int) -> None:
+    """Post so many rows."""
+    batch = posted()
+    parts = (batch.slice(0, min(PART, count - start)) for start in range(0, count, PART))
+    table = pa.RecordBatchReader.from_batches(batch.schema, parts)
+    async with bmq.connect(uri) as session:
+        target = await session.open_queue(queue, write=True)
+        report = await target.post_table(table, value="value", properties=["CustomerId", "OrderType"])
+        report.raise_for_failures()
+
+
+def received(queue: str) -> pa.RecordBatch:
+    """The rows as the source makes them of what was posted."""
+    batch = posted()
+    rng = np.random.default_rng(1)
+    guids = [rng.bytes(16).hex().upper() for _ in range(PART)]
+    fields = [pa.field("CustomerId", pa.int64()), pa.field("OrderType", pa.string())]
+    now = pa.scalar(datetime.now(), pa.timestamp("us", tz="UTC"))
+    columns = {
+        "value": batch["value"],
+        "properties": pa.StructArray.from_arrays([batch["CustomerId"], batch["OrderType"]], fields=fields),
+        "guid": guids,
+        "queue": pa.repeat(pa.scalar(queue), PART),
+        "subscription": pa.nulls(PART, pa.string()),
+        "redelivered": pa.repeat(pa.scalar(False), PART),
+        "receivedAt": pa.repeat(now, PART),
+    }
+    return pa.record_batch(columns)
+
+
+class Rows(DataSource):
+    """The same rows as a stream, made in the workers: what Spark itself takes for such a source."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rows"
+
+    def schema(self) -> str:
+        return source_ddl(PROPERTIES)
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        return RowsReader(int(self.options["count"]), int(self.options["trigger"]))
+
+
+class RowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """So many rows in triggers of so many."""
+
+    def __init__(self, count: int, trigger: int) -> None:
+        self._count, self._trigger = count, trigger
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"rows": 0}
+
+    def getDefaultReadLimit(self) -> ReadMaxRows:
+        return ReadMaxRows(self._trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """The count is its end."""
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:
+        return {"rows": min(start["rows"] + limit.max_rows, self._count)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        return [InputPartition(end["rows"] - start["rows"])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        yield from made(partition.value)
+
+
+def made(count: int) -> Iterator[pa.RecordBatch]:
+    batch = received("bmq://bmq.test.mem.priority/benchmark-0123456789abcdef0123456789abcdef")
+    for start in range(0, count, PART):
+        yield batch.slice(0, min(PART, count - start))
+
+
+class Watch:
+    """Processor time and memory of the JVM and of Spark's processes of Python.
+
+    Attributes:
+        cpu: the seconds used since this was entered, by role: ``jvm``, ``source`` (the process of the driver
+            that a stream is received by) and ``worker``.
+        memory: the most resident bytes of one process, by role.
+    """
+
+    def __init__(self) -> None:
+        self.cpu: dict[str, float] = {}
+        self.memory: dict[str, int] = {}
+        self._roles: dict[int, str] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._first = self._look()
+        self._last = dict(self._first)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._last |= self._look()
+        for process, ticks in self._last.items():
+            used = (ticks - self._first.get(process, 0)) / os.sysconf("SC_CLK_TCK")
+            role = self._roles[process]
+            self.cpu[role] = self.cpu.get(role, 0.0) + used
+
+    def _run(self) -> None:
+        while not self._ended.wait(0.1):
+            self._last |= self._look()
+
+    def _look(self) -> dict[int, int]:
+        """The ticks of each process below this one."""
+        parents: dict[int, int] = {}
+        ticks: dict[int, int] = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+                parents[int(folder.name)] = int(fields[1])
+                ticks[int(folder.name)] = int(fields[11]) + int(fields[12])
+        found: dict[int, int] = {}
+        for process, used in ticks.items():
+            at = process
+            while at in parents and at != os.getpid():
+                at = parents[at]
+            if at == os.getpid() and process != at:
+                with suppress(OSError, IndexError):
+                    role = self._role(process)
+                    resident = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+                    self.memory[role] = max(self.memory.get(role, 0), resident * os.sysconf("SC_PAGE_SIZE"))
+                    found[process] = used
+        return found
+
+    def _role(self, process: int) -> str:
+        if process not in self._roles:
+            command = Path(f"/proc/{process}/cmdline").read_text()
+            if "java" in command.split("\0")[0]:
+                self._roles[process] = "jvm"
+            elif "python_streaming_source_runner" in command:
+                self._roles[process] = "source"
+            else:
+                self._roles[process] = "worker"
+        return self._roles[process]
+
+
+class Bench:
+    """The measurements of one process: so many cores, so many rows."""
+
+    def __init__(self, uri: str, cores: int, count: int) -> None:
+        self.uri, self.cores, self.count = uri, cores, count
+        self.folder = Path(tempfile.mkdtemp(prefix="spark-source-"))
+        self.spark: SparkSession = start_spark(f"local[{cores}]")
+        self.spark.dataSource.register(Rows)
+
+    def close(self) -> None:
+        self.spark.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def job(self, client: str, case: str) -> Job:
+        job = fresh_queue(Job(client, case, self.count, size=PAYLOAD, properties=True))
+        bmq.run(fill(self.uri, job.queue, self.count))
+        return job
+
+    def alone(self, client: str, case: str) -> dict[str, Any]:
+        result = self.job(client, case).run(self.uri)
+        return {"rate": result["rate"], "cpu_us": {"client": result["cpu_us"]}}
+
+    def batch(self, out: str) -> dict[str, Any]:
+        queue = self.job("raw", "drain").queue
+        reader = self.spark.read.format("bmq").options(broker=self.uri, queue=queue)
+        each = -(-self.count // self.cores)
+        reader.options(propertiesSchema=PROPERTIES, maxMessages=each, numPartitions=self.cores)
+        return self._save(reader.load(), out)
+
+    def local(self, out: str) -> dict[str, Any]:
+        cores, count = self.cores, self.count
+
+        def make(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                if batch.num_rows:
+                    yield from made(count // cores)
+
+        frame = self.spark.range(0, cores, 1, cores).mapInArrow(make, source_ddl(PROPERTIES))
+        return self._save(frame, out)
+
+    def _save(self, frame: DataFrame, out: str) -> dict[str, Any]:
+        with Watch() as watch:
+            started = time.perf_counter()
+            frame.write.format(out).mode("overwrite").save(str(self.folder / "batch"))
+            seconds = time.perf_counter() - started
+        if out == "parquet":
+            found = self.spark.read.parquet(str(self.folder / "batch")).count()
+            assert found == self.count, found
+        return self._result(seconds, watch)
+
+    def stream(self, out: str, trigger: int) -> dict[str, Any]:
+        queue = self.job("raw", "drain").queue
+        options = {"broker": self.uri, "queue": queue, "propertiesSchema": PROPERTIES, "idleTimeoutMs": 5000}
+        options |= {"maxMessagesPerTrigger": trigger, "maxMessages": self.count}
+        options |= {"numReceivers": self.cores, "numPartitions": self.cores}
+        return self._stream("bmq", options, out)
+
+    def local_stream(self, out: str, trigger: int) -> dict[str, Any]:
+        return self._stream("rows", {"count": self.count, "trigger": trigger}, out)
+
+    def _stream(self, kind: str, options: dict[str, Any], out: str) -> dict[str, Any]:
+        folder = Path(tempfile.mkdtemp(dir=self.folder))
+        reader = self.spark.readStream.format(kind).options(**options)
+        frame = reader.option("checkpointLocation", str(folder / "checkpoint")).load()
+        writer = frame.writeStream.format(out).option("checkpointLocation", str(folder / "checkpoint"))
+        writer = writer.option("path", str(folder / "out")).trigger(availableNow=True)
+        with Watch() as watch:
+            started = time.perf_counter()
+            query = writer.start()
+            query.awaitTermination()
+            seconds = time.perf_counter() - started
+        progress = [each for each in query.recentProgress if each["numInputRows"]]
+        found = sum(each["numInputRows"] for each in progress)
+        assert found == self.count, found
+        if out == "parquet":
+            assert self.spark.read.parquet(str(folder / "out")).count() == self.count
+        shutil.rmtree(folder, ignore_errors=True)
+        first = datetime.fromisoformat(progress[0]["timestamp"])
+        last = datetime.fromisoformat(progress[-1]["timestamp"])
+        steady = (last - first).total_seconds() + progress[-1]["durationMs"]["triggerExecution"] / 1000
+        triggers: dict[str, float] = {}
+        for name in progress[-1]["durationMs"]:
+            triggers[name] = statistics.median(each["durationMs"].get(name, 0) for each in progress)
+        result = self._result(steady, watch)
+        return {**result, "with_start": self.count / seconds, "trigger_ms": triggers}
+
+    def _result(self, seconds: float, watch: Watch) -> dict[str, Any]:
+        return {
+            "rate": self.count / seconds,
+            "seconds": seconds,
+            "cpu_us": {role: used / self.count * 1e6 for role, used in watch.cpu.items()},
+            "memory": watch.memory,
+        }
+
+    def cases(self) -> dict[str, Callable[[], dict[str, Any]]]:
+        found: dict[str, Callable[[], dict[str, Any]]] = {
+            "client, tables": lambda: self.alone("ours", "consume_tables"),
+            "client, batches": lambda: self.alone("ours", "consume_batches"),
+            "official client": lambda: self.alone("official", "consume"),
+        }
+        for out, text in (("noop", ""), ("parquet", " into Parquet")):
+            found[f"batch{text}"] = lambda out=out: self.batch(out)
+            found[f"Spark's ceiling, batch{text}"] = lambda out=out: self.local(out)
+            for trigger in TRIGGERS:
+                if trigger <= self.count:
+                    name = f"stream of {trigger:,}{text}"
+                    found[name] = lambda out=out, trigger=trigger: self.stream(out, trigger)
+                    found[f"Spark's ceiling, {name}"] = lambda out=out, trigger=trigger: self.local_stream(
+                        out, trigger
+                    )
+        return found
+
+
+def measure(uri: str, cores: int, count: int, rounds: int, only: str) -> dict[str, list[dict[str, Any]]]:
+    """Everything of one number of cores and rows, in this process."""
+    if cores == 1:
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    bench = Bench(uri, cores, count)
+    results: dict[str, list[dict[str, Any]]] = {}
+    try:
+        if not only:
+            results["batch, cold"] = [bench.batch("noop")]
+        for number in range(rounds + 1):
+            for name, case in bench.cases().items():
+                if only in name and (number or "client" not in name):  # the first round warms Spark up
+                    result = case()
+                    if number:
+                        results.setdefault(name, []).append(result)
+    finally:
+        bench.close()
+    return results
+
+
+def show(console: Console, cores: int, results: dict[str, dict[str, list[dict[str, Any]]]]) -> None:
+    """Print the medians."""
+    table = Table(title=f"rows a second, {cores} core{'s'[: cores > 1]} beside the broker's")
+    table.add_column("")
+    for count in results:
+        table.add_column(f"{int(count):,} rows", justify="right")
+    for name in dict.fromkeys(name for each in results.values() for name in each):
+
+        def row(title: str, value: Callable[[dict[str, Any]], str | float], name: str = name) -> None:
+            cells: list[str] = []
+            for each in results.values():
+                found = [value(one) for one in each.get(name, [])]
+                number = statistics.median(found) if found else None
+                cells.append("" if number is None else f"{number:,.{0 if number > 100 else 1}f}")
+            table.add_row(title, *cells)
+
+        some = next(each[name][0] for each in results.values() if name in each)
+        row(name, lambda one: one["rate"])
+        if "with_start" in some:
+            row("  with start", lambda one: one["with_start"])
+        for role in some["cpu_us"]:
+            row(f"  us of {role} a row", lambda one, role=role: one["cpu_us"].get(role, 0.0))
+        for role in some.get("memory", {}):
+            row(f"  MiB of {role}", lambda one, role=role: one["memory"].get(role, 0) / 2**20)
+    console.print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", help="how many rows a job has")
+    parser.add_argument("--cores", type=int, nargs="+", default=[1, 2], help="how many cores Spark has")
+    parser.add_argument("--quick", action="store_true", help="no job of a million rows, one round")
+    parser.add_argument("--rounds", type=int, default=5, help="each measurement is made so often")
+    parser.add_argument("--only", default="", help="only measurements whose names contain this")
+    parser.add_argument("--output", help="write the numbers to NAME.json")
+    parser.add_argument("--here", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    rounds = 1 if options.quick else options.rounds
+    if options.here:
+        uri, cores, count, file = json.loads(options.here)
+        Path(file).write_text(json.dumps(measure(uri, cores, count, rounds, options.only)))
+        return
+    sizes = options.sizes or (SIZES[:2] if options.quick else SIZES)
+    console = Console()
+    results: dict[str, dict[str, dict[str, list[dict[str, Any]]]]] = {}
+    with broker() as (uri, what), tempfile.TemporaryDirectory() as folder:
+        for cores in options.cores:
+            for count in sizes:
+                file = f"{folder}/results.json"
+                here = ["--here", json.dumps([uri, cores, count, file]), "--rounds", str(rounds)]
+                subprocess.run(
+                    [sys.executable, __file__, *here, "--only", options.only],
+                    env=environment(BMQ_BROKER_URI=uri),
+                    timeout=TIMEOUT,
+                    check=True,
+                )
+                results.setdefault(str(cores), {})[str(count)] = json.loads(Path(file).read_text())
+            show(console, cores, results[str(cores)])
+    if options.output:
+        document = {"machine": machine(), "broker": what, "rounds": rounds, "results": results}
+        Path(f"{options.output}.json").write_text(json.dumps(document, indent=1))
+
+
+if __name__ == "__main__":
+    main()
