@@ -36,17 +36,17 @@ from stages import COUNT, least
 
 import bmq
 from bmq.broker._routing import compile_first
+from bmq.broker._storage import property_lookup
 from bmq.wire.ack import encode_ack, pack_acks
 from bmq.wire.confirm import encode_confirm, iter_confirms, pack_confirms
 from bmq.wire.constants import PushFlags
 from bmq.wire.event import read_event
 from bmq.wire.options import encode_sub_queue_ids
-from bmq.wire.properties import plain_values
 from bmq.wire.push import encode_push
 from bmq.wire.put import PutRun, decode_put_runs
 
 sys.path.append(str(HERE / "clients"))
-from raw import expressions, guids, put_events  # noqa: E402
+from raw import expressions, guids, put_events
 
 CONNECTIONS, QUEUES = 200, 500
 PAYLOAD = 256
@@ -150,8 +150,7 @@ def wire_alone(subscriptions: int) -> float:
             decode_put_runs(event.data, event.body, runs)
             for _, puts in runs:
                 for flags, correlation_id, guid, schema_id, compression, _, _, data in puts:
-                    values = plain_values(data, True)
-                    assert values is not None and first(values.get) >= 0
+                    assert first(property_lookup(data, flags & _HAS_PROPERTIES, schema_id)) >= 0
                     acks.append(encode_ack(0, correlation_id, guid, queue_id))
                     pushes.append(
                         encode_push(

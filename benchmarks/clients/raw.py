@@ -33,6 +33,7 @@ from bmq.wire.control import (
     Disconnect,
     Expression,
     ExpressionVersion,
+    GuidInfo,
     MessageKind,
     OpenQueue,
     QueueFlags,
@@ -72,6 +73,8 @@ class Connection:
             host_name="",
             features="PROTOCOL_ENCODING:JSON;MPS:MESSAGE_PROPERTIES_EX",
             sdk_language=ClientLanguage.E_UNKNOWN,
+            # Without it brokers make the GUIDs of messages, as for clients of old.
+            guid_info=GuidInfo(client_id="626D71000001", nano_seconds_from_epoch=0),
         )
         self.socket.sendall(encode_event(identity, Codec.JSON))
         answer = decode_event(self.event(), MessageKind.NEGOTIATION)

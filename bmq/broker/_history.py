@@ -47,11 +47,10 @@ class History:
         if not self.window or second < self._oldest:
             return
         self.guids.add(guid)
-        guids = self._seconds.get(second)
-        if guids is None:
+        try:
+            self._seconds[second].append(guid)
+        except KeyError:
             self._seconds[second] = [guid]
-        else:
-            guids.append(guid)
 
     def forget(self, now: float) -> None:
         """Drop what came before the window, and the oldest of what exceeds the limit."""

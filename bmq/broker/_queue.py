@@ -154,9 +154,13 @@ class BrokerQueue:
             self._post_broadcast(handle, puts, now)
             return
         store, mask, filters = self.store, self._mask, self._filters
-        append, ack, q_id = store.append, handle.output.ack, handle.q_id
+        output = handle.output
+        append, ack, q_id = store.append, output.ack, handle.q_id
         messages, gone = store.messages, store.history.guids
         usage, domain = store.usage, store.domain
+        limits, domain_limits = usage.limits, domain.limits
+        # Those that are acknowledged like the others before them.
+        accepted: list[bytes] = []
         posted = posted_bytes = acknowledged = 0
         for flags, correlation_id, guid, schema_id, compression, _, size, data in puts:
             status = 0
@@ -173,7 +177,14 @@ class BrokerQueue:
                         if matcher(lookup) is not True:
                             pending &= ~bit
                 if pending:
-                    status = usage.full() or domain.full()
+                    # Nearly always there is room: this is seen without a call.
+                    if (
+                        usage.messages > limits.messages
+                        or usage.bytes > limits.bytes
+                        or domain.messages > domain_limits.messages
+                        or domain.bytes > domain_limits.bytes
+                    ):
+                        status = usage.full() or domain.full()
                     if not status:
                         if schema_id > 1:
                             schema_id = self._schema(handle, schema_id)
@@ -185,12 +196,21 @@ class BrokerQueue:
                             self.position = message
                 posted += 1
                 posted_bytes += size
+            if not status and not correlation_id:
+                if flags & _ACK_REQUESTED:
+                    accepted.append(guid)
+                continue
+            acknowledged += len(accepted)
+            output.accepted(q_id, accepted)
+            accepted.clear()
             if status:
                 self.refused += 1
                 ack(status, correlation_id, guid, q_id)
             elif flags & _ACK_REQUESTED:
                 acknowledged += 1
                 ack(0, correlation_id, guid, q_id)
+        acknowledged += len(accepted)
+        output.accepted(q_id, accepted)
         self.posted += posted
         self.posted_bytes += posted_bytes
         self.acknowledged += acknowledged

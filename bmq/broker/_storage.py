@@ -86,7 +86,12 @@ class MessageRecord:
         """What expressions read this message's properties with."""
         found = self._lookup
         if found is None:
-            found = self._lookup = property_lookup(self.data, self.flags, self.schema_id)
+            values = plain_values(self.data, self.schema_id != 0) if self.flags else None
+            if values is not None:
+                found = values.get
+            else:
+                found = property_lookup(self.data, self.flags, self.schema_id)
+            self._lookup = found
         return found
 
 

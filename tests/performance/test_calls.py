@@ -66,6 +66,48 @@ async def test_one_awaited_post_after_the_other(server: Server, queue: bmq.Queue
     assert min(calls[5:]) < 81.5
 
 
+async def alone(server: Server, queue: bmq.Queue, message: bmq.Message | None) -> tuple[bmq.Message, int]:
+    """Confirm a message, post one and receive it; return that and how many calls it took."""
+    before = server.post_count
+    with counted(own=True) as going:
+        if message is not None:
+            message.confirm()
+        queue.post_nowait(PAYLOAD)
+        receiving = asyncio.ensure_future(queue.receive())
+        await server.until(lambda: server.post_count > before)
+    server.acknowledge()
+    server.deliver(1, PAYLOAD)
+    with counted(own=True) as coming:
+        message = await receiving
+    return message, going.calls + coming.calls
+
+
+async def test_one_posted_and_received_after_the_other(server: Server, queue: bmq.Queue) -> None:
+    """From the confirmation of the one before to the next message, the event loop left out."""
+    message: bmq.Message | None = None
+    calls: list[int] = []
+    for _ in range(20):
+        message, count = await alone(server, queue, message)
+        calls.append(count)
+    assert min(calls[5:]) < 211
+
+
+async def test_a_post_that_is_alone_takes_a_confirmation_with_it_at_once(
+    server: Server, session: bmq.Session, queue: bmq.Queue
+) -> None:
+    message: bmq.Message | None = None
+    for _ in range(3):
+        message, _ = await alone(server, queue, message)
+    assert message is not None
+    before, confirmed = session.stats().bytes_sent, server.confirm_count
+    message.confirm()
+    assert session.stats().bytes_sent == before
+    queue.post_nowait(PAYLOAD)
+    assert session.stats().bytes_sent > before + len(PAYLOAD), "within the same turn of the event loop"
+    await server.until(lambda: server.confirm_count > confirmed)
+    server.acknowledge()
+
+
 async def test_acknowledgements_of_post_many(server: Server, queue: bmq.Queue) -> None:
     task = asyncio.ensure_future(queue.post_many([PAYLOAD] * COUNT))
     await server.until(lambda: server.post_count == COUNT)

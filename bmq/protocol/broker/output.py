@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from bmq.wire.ack import ACK_SIZE, encode_ack, pack_acks
+from bmq.wire.ack import ACK_SIZE, encode_ack, encode_queue_acks, pack_acks
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 
@@ -13,7 +13,7 @@ __all__ = ["BrokerOutput"]
 
 #: An event of PUSH messages is closed when it has this many bytes.
 _FLUSH_AT = 1024 * 1024
-_MAX_ACKS = _FLUSH_AT // ACK_SIZE
+_MAX_ACKS = _FLUSH_AT // ACK_SIZE * ACK_SIZE
 
 
 def _ignore(*_: object) -> None:
@@ -87,6 +87,17 @@ class BrokerOutput:
             self._awake = True
             self.wake()
 
+    def accepted(self, queue_id: int, guids: Sequence[bytes]) -> None:
+        """Add acknowledgements of messages that were accepted, and have no correlation id."""
+        if self.ack != self.add_ack:
+            for guid in guids:
+                self.ack(0, 0, guid, queue_id)
+        elif guids:
+            self._acks.append(encode_queue_acks(queue_id, guids))
+            if not self._awake:
+                self._awake = True
+                self.wake()
+
     def event(self, event: bytes) -> None:
         """Add a whole event; what was added before it goes out before it."""
         self._seal()
@@ -122,11 +133,11 @@ class BrokerOutput:
         return pieces
 
     def _seal(self) -> None:
-        acks = self._acks
-        if acks:
+        if self._acks:
+            acks = b"".join(self._acks)
             for start in range(0, len(acks), _MAX_ACKS):
-                self._chunks.append(pack_acks(acks[start : start + _MAX_ACKS]))
-            acks.clear()
+                self._chunks.append(pack_acks((acks[start : start + _MAX_ACKS],)))
+            self._acks.clear()
         pushes = self._pushes
         if pushes:
             if self._size <= _FLUSH_AT:
