@@ -353,12 +353,15 @@ def growing(costs: dict[str, dict[str, list[float]]]) -> list[list[str]]:
     if "plain" not in costs:
         return []
 
-    def growth(case: str) -> float:
-        least = [min(values) for values in costs[case].values()]
-        return least[-1] - least[0]
+    def rounds(case: str) -> list[tuple[float, float]]:
+        first, *_, last = costs[case].values()
+        return list(zip(first, last, strict=True))
 
-    least = [min(values) for values in costs["unacknowledged"].values()]
-    ours, floor, times = growth("unacknowledged"), growth("plain"), least[-1] / least[0]
+    def growth(case: str) -> float:
+        return statistics.median([last - first for first, last in rounds(case)])
+
+    times = statistics.median([last / first for first, last in rounds("unacknowledged")])
+    ours, floor = growth("unacknowledged"), growth("plain")
     return [
         [
             "a post with a million unacknowledged, us more than the first",

@@ -88,11 +88,7 @@ class Outbox:
                 # One post: whoever waits for its outcome waits for this, too.
                 runs.clear()
                 event = encode_put_event(queue_id, messages[0])
-                if self._confirms:
-                    self._close()
-                    event = b"".join((*waiting, event))
-                    waiting.clear()
-                return [event]
+                return [b"".join((*self._confirm_events(), event)) if self._confirms else event]
         self._close()
         taken: list[bytes] = []
         size = 0
@@ -144,17 +140,21 @@ class Outbox:
         self._sent_bytes = 0
         return confirms
 
+    def _confirm_events(self) -> list[bytes]:
+        """Take the confirmations as events, and remember them."""
+        confirms = b"".join(self._confirms)
+        self._confirms = []
+        self._sent.append(confirms)
+        self._sent_bytes += len(confirms)
+        while self._sent_bytes > _REMEMBERED_CONFIRMS * CONFIRM_SIZE and len(self._sent) > 1:
+            self._sent_bytes -= len(self._sent.popleft())
+        most = MAX_CONFIRMS * CONFIRM_SIZE
+        return [pack_confirms((confirms[at : at + most],)) for at in range(0, len(confirms), most)]
+
     def _close(self) -> None:
         # Confirmations first: they make room in a full queue for what is posted behind them.
         if self._confirms:
-            confirms = b"".join(self._confirms)
-            self._confirms = []
-            for start in range(0, len(confirms), MAX_CONFIRMS * CONFIRM_SIZE):
-                self._events.append(pack_confirms((confirms[start : start + MAX_CONFIRMS * CONFIRM_SIZE],)))
-            self._sent.append(confirms)
-            self._sent_bytes += len(confirms)
-            while self._sent_bytes > _REMEMBERED_CONFIRMS * CONFIRM_SIZE and len(self._sent) > 1:
-                self._sent_bytes -= len(self._sent.popleft())
+            self._events += self._confirm_events()
         if self._runs:
             self._events.append(self._runs)
             self._runs = deque()
