@@ -38,7 +38,8 @@ def environment(line: str) -> Path:
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
         print(f"pyspark {line}: downloading some 500 MB", flush=True)
         wanted = ["--editable", f"{ROOT}[spark]", "--group", f"{ROOT}/pyproject.toml:test"]
-        wanted += [f"pyspark=={line}.*", "protobuf", "fastavro"]
+        wanted += [f"pyspark[connect]=={line}.*", "protobuf", "fastavro"]
+        wanted += ["opentelemetry-sdk", "prometheus-client"]
         quiet = ["--quiet", "--disable-pip-version-check"]
         subprocess.run([str(python), "-m", "pip", "install", *quiet, "--upgrade", "pip"], check=True)
         subprocess.run(

@@ -2,7 +2,8 @@
 """DataFrames to queues and queues to DataFrames. Needs the extra ``bmq[spark]``.
 
 :func:`write_partition` makes the function for ``foreachPartition``; :func:`write` posts a whole DataFrame and
-says what became of it; :class:`BmqDataSource` is ``format("bmq")``.
+says what became of it; :class:`BmqDataSource` is ``format("bmq")``; :class:`QueryMetrics` counts what streams
+do.
 """
 
 try:
@@ -10,6 +11,7 @@ try:
     from bmq.spark._guids import GuidMode
     from bmq.spark._helper import summary_accumulator, write
     from bmq.spark._java import check_java
+    from bmq.spark._metrics import QueryMetrics, QueryStats
     from bmq.spark._partition import write_partition
     from bmq.spark._summary import PartitionReport, Summary
 except ModuleNotFoundError as error:
@@ -24,6 +26,8 @@ __all__ = [
     "BmqDataSource",
     "GuidMode",
     "PartitionReport",
+    "QueryMetrics",
+    "QueryStats",
     "Summary",
     "check_java",
     "summary_accumulator",

@@ -12,16 +12,17 @@ from bmq.errors import InvalidPayload, InvalidProperty, UsageError
 from bmq.spark._arrow import RecordBatch, pa
 from bmq.spark._columns import SCALARS, Columns, check_there
 from bmq.spark._invalid import InvalidRow, entries_of, invalid_row, this_row
-from bmq.wire.constants import MAX_APPLICATION_DATA, PropertyType
+from bmq.wire.constants import MAX_APPLICATION_DATA, MAX_PROPERTIES, PropertyType
 from bmq.wire.properties import encode_properties
 
-__all__ = ["RowColumns", "spread_maps"]
+__all__ = ["RowColumns", "spread_maps", "without_views"]
 
 # A map becomes a column a key. Rows that have more keys than this, all together, are posted in smaller parts.
 _MOST_KEYS = 64
 
 _INTEGERS = {PropertyType.SHORT: pa.int16(), PropertyType.INT32: pa.int32()}
 _BYTES = {bytes, bytearray, memoryview}
+_VIEWS = {"string_view": pa.large_string(), "binary_view": pa.large_binary()}
 
 #: Gives the value of a key, of each row; rows that have no value have None.
 _Entries = list[dict[str, Any] | None]
@@ -139,7 +140,7 @@ class RowColumns:
                 f"{self._name_row(first + at)}: {values[at]!r} is no time: a datetime, or seconds since 1970"
             ) from None
 
-    def _array(self, name: str, values: list[Any], kind: Any, first: int) -> Any:
+    def _array(self, name: str, values: list[Any], kind: Any, first: int, *, is_entry: bool = False) -> Any:
         found = set(map(type, values)) - {type(None)}
         if not found:
             return pa.nulls(len(values))
@@ -156,7 +157,7 @@ class RowColumns:
             if each is None or type(each) in {int, str, bool, *_BYTES}:
                 entries.append(None)
                 continue
-            entries.append(entries_of(each))
+            entries.append(None if is_entry else entries_of(each))
             if entries[-1] is None:
                 raise InvalidProperty(
                     f"{self._name_row(first + at)}: column {name!r} holds a value of type "
@@ -167,7 +168,7 @@ class RowColumns:
         kinds = cast("dict[str, Any]", kind) if isinstance(kind, dict) else {}
         return _struct(
             entries,
-            lambda key, each: self._array(f"{name}.{key}", each, kinds.get(key), first),
+            lambda key, each: self._array(f"{name}.{key}", each, kinds.get(key), first, is_entry=True),
             lambda at: self._name_row(first + at),
         )
 
@@ -210,6 +211,10 @@ def _struct(entries: _Entries, array: Callable[[str, list[Any]], Any], name_row:
         raise _TooMixed
     if not keys:
         return pa.nulls(len(entries))
+    if len(keys) > MAX_PROPERTIES:
+        raise InvalidProperty(
+            f"{name_row(0)}: {len(keys)} properties; a message has at most {MAX_PROPERTIES}"
+        )
     for key in keys:
         try:
             encode_properties({key: True}, new=True)
@@ -218,6 +223,14 @@ def _struct(entries: _Entries, array: Callable[[str, list[Any]], Any], name_row:
             raise InvalidProperty(f"{name_row(at)}: {error}") from None
     columns = [array(key, [each.get(key) if each else None for each in entries]) for key in keys]
     return pa.StructArray.from_arrays(columns, names=list(keys))
+
+
+def without_views(batch: RecordBatch) -> RecordBatch:
+    """Return the same rows with plain columns for those that are views: rows cannot be taken out of views."""
+    for at, field in enumerate(batch.schema):
+        if str(field.type) in _VIEWS:
+            batch = batch.set_column(at, field.name, batch.column(at).cast(_VIEWS[str(field.type)]))
+    return batch
 
 
 def _entry_column(kind: Any, _: str, values: list[Any]) -> Any:

@@ -18,6 +18,7 @@ from pyspark.sql.datasource import (
 from bmq.errors import UsageError
 from bmq.spark._batch_reader import BatchLimits, BatchReader
 from bmq.spark._inlet import StreamLimits
+from bmq.spark._lag import LaggingReader, check_progress
 from bmq.spark._options import (
     READ_OPTIONS,
     STREAM_OPTIONS,
@@ -137,7 +138,11 @@ class BmqDataSource(DataSource):
         # A batch is confirmed when the next one is asked for; by then the one after that should be arriving.
         settings = _source(options, 3 * limits.per_trigger, options["numReceivers"])
         whole = schema if {"queue", "guid"} <= set(schema.fieldNames()) else _with_keys(schema)
-        return StreamReader(settings, limits, log_path(options), schema, whole)
+        make = StreamReader
+        if options["lag"] == "true":
+            check_progress()
+            make = LaggingReader
+        return make(settings, limits, log_path(options), schema, whole)
 
     def _partition(self, schema: StructType) -> ArrowPartition:
         settings = sink_settings(Options(self.options, WRITE_OPTIONS), schema.fieldNames())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
+from bmq.errors import UsageError
 from bmq.spark._arrow import RecordBatch, pa
 from bmq.spark._partition import write_partition
 from bmq.spark._summary import PartitionReport, Summary
@@ -48,8 +49,16 @@ def summary_accumulator(spark: SparkSession) -> Accumulator[Summary]:
     """Return an accumulator for the argument ``summary`` of :func:`bmq.spark.write_partition`.
 
     After ``foreachPartition`` its ``value`` has one report a partition; a repeated task counts once.
+
+    Raises:
+        UsageError: the session is one of Spark Connect, which has no accumulators.
     """
-    return spark.sparkContext.accumulator(Summary(), _Summaries())
+    context = _context(spark)
+    if context is None:
+        raise UsageError(
+            "Spark Connect has no accumulators: bmq.spark.write(df, ...) returns the same summary there"
+        )
+    return context.accumulator(Summary(), _Summaries())
 
 
 _REPORT_SCHEMA: Any = pa.schema(
@@ -81,7 +90,8 @@ def write(
         broker: the broker's address.
         value: the column with the payload.
         properties: columns that become properties.
-        progress: show a progress bar (with rich, which ``bmq[cli]`` brings) or else log lines.
+        progress: show a progress bar (with rich, which ``bmq[cli]`` brings) or else log lines. Not with Spark
+            Connect, which has a progress bar of its own.
         options: the others of :func:`bmq.spark.write_partition`, apart from ``schema`` and ``summary``.
 
     Raises:
@@ -93,7 +103,7 @@ def write(
     )
     settings = plan.settings
     used = df.select(*dict.fromkeys(settings.columns.named()))
-    context = _context(df)
+    context = _context(df.sparkSession)
     live = summary_accumulator(df.sparkSession) if context is not None else None
     partition = ArrowPartition(settings, used.schema)
 
@@ -115,10 +125,10 @@ def write(
     return summary
 
 
-def _context(df: DataFrame) -> SparkContext | None:
+def _context(spark: SparkSession) -> SparkContext | None:
     """Return the context, which tells the progress of jobs; None with Spark Connect, which has none."""
     try:
-        return df.sparkSession.sparkContext
+        return spark.sparkContext
     except Exception:  # the error of Spark Connect has changed its class between versions
         return None
 

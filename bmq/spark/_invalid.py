@@ -244,8 +244,6 @@ def _empty(values: Any) -> Any:
         return there if mask is None else pc.or_(there, mask.take(values.indices).fill_null(True))
     if pa.types.is_null(kind):
         return values.is_null()
-    if str(kind) in ("string_view", "binary_view"):
-        values = values.cast(pa.large_binary())
     lengths = pc.binary_length(values)
     if not values.null_count and (not len(values) or pc.min(lengths).as_py()):
         return None

@@ -323,6 +323,12 @@ STREAM_OPTIONS = (
     ),
     Option("numPartitions", _positive, 1, "in how many partitions a batch is read"),
     Option("numReceivers", _positive, 1, "how many sessions of the driver receive from each queue"),
+    Option(
+        "lag",
+        _one_of("true", "false"),
+        "false",
+        "`true` asks the broker how much the queues hold, for the [progress](#progress-and-metrics)",
+    ),
 )
 
 #: Spark hands its own options of a streaming query on to the sink.

@@ -25,7 +25,7 @@ from bmq.client.queue import Queue
 from bmq.conventions import BUCKET, DESTINATION, DUE, waiting_queue
 from bmq.errors import AckStatus, Error, PostError, RequestTimeout, UsageError
 from bmq.spark._arrow import RecordBatch, pa
-from bmq.spark._batches import spread_maps
+from bmq.spark._batches import spread_maps, without_views
 from bmq.spark._columns import Columns, check_queue
 from bmq.spark._guids import GuidMaker, GuidMode, guid_maker
 from bmq.spark._invalid import InvalidRow, OnInvalidRow, Sieve, this_row
@@ -223,6 +223,7 @@ class _Partition:
         settings, sieve = self._settings, self._sieve
         sorts = sieve is not None
         naming = this_row if sorts else name_row
+        whole = without_views(whole)
         for each in spread_maps(whole, settings.columns, first, naming, sorts=sorts, queue=settings.queue):
             if isinstance(each, InvalidRow):
                 self._put_aside([each])

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What streaming queries do, as metrics."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
+
+import bmq
+from bmq.spark import QueryMetrics
+
+QUEUE = "bmq://d/orders"
+
+
+class Query:
+    """What Spark tells a listener about one query."""
+
+    def __init__(self, metrics: QueryMetrics, name: str | None = "orders", id: str | None = None) -> None:
+        self.metrics = metrics
+        self.about = {"id": id or str(uuid.uuid4()), "runId": str(uuid.uuid4()), "name": name}
+        metrics.onQueryStarted(QueryStartedEvent.fromJson({**self.about, "timestamp": "now"}))
+
+    def progress(self, rows: int, milliseconds: int, latest: Any = None, written: int = -1) -> None:
+        source = {
+            "description": "bmq",
+            "startOffset": "null",
+            "endOffset": {"messages": rows},
+            "latestOffset": latest,
+            "numInputRows": rows,
+            "inputRowsPerSecond": 1.0,
+            "processedRowsPerSecond": 1.0,
+        }
+        progress = {
+            **self.about,
+            "timestamp": "now",
+            "batchId": 0,
+            "batchDuration": milliseconds + 1,
+            "durationMs": {"triggerExecution": milliseconds},
+            "stateOperators": [],
+            "sources": [source],
+            "sink": {"description": "bmq", "numOutputRows": written},
+        }
+        self.metrics.onQueryProgress(QueryProgressEvent.fromJson({"progress": progress}))
+
+    def ends(self, exception: str | None = None) -> None:
+        event = {**self.about, "exception": exception, "errorClassOnException": None}
+        self.metrics.onQueryTerminated(QueryTerminatedEvent.fromJson(event))
+
+
+def test_batches_rows_lag_and_failures_are_counted() -> None:
+    metrics = QueryMetrics()
+    query = Query(metrics)
+    query.progress(100, 200, {"messages": 100, "lag": {QUEUE: 7}}, written=90)
+    query.progress(50, 3000, json.dumps({"messages": 150, "lag": {QUEUE: 5}}))
+    stats = metrics.queries()["orders"]
+    assert (stats.batches, stats.input_rows, stats.output_rows, stats.seconds) == (2, 150, 90, 3.2)
+    assert (stats.last_seconds, stats.lag, stats.running, stats.failures) == (3.0, {QUEUE: 5}, 1, 0)
+    query.ends("it failed")
+    again = Query(metrics)
+    again.progress(1, 1, "no json")
+    again.ends()
+    stats = metrics.queries()["orders"]
+    assert (stats.batches, stats.lag, stats.running, stats.failures) == (3, {}, 0, 1)
+
+
+def test_queries_without_names_are_known_by_their_ids_and_too_many_are_others() -> None:
+    metrics = QueryMetrics(max_queries=1)
+    one = str(uuid.uuid4())
+    first = Query(metrics, None, one)
+    first.progress(1, 1)
+    first.ends()
+    Query(metrics, None, one).progress(1, 1)  # again, from its checkpoint
+    for _ in range(2):
+        Query(metrics).progress(10, 1)
+    stats = metrics.queries()
+    assert {name: each.input_rows for name, each in stats.items()} == {one: 2, "other": 20}
+    assert {name: each.running for name, each in stats.items()} == {one: 1, "other": 2}
+    with pytest.raises(bmq.UsageError, match="max_queries is 0 or more, not -1"):
+        QueryMetrics(max_queries=-1)
+
+
+def test_prometheus_reads_them() -> None:
+    metrics = QueryMetrics()
+    query = Query(metrics)
+    query.progress(100, 200, {"lag": {QUEUE: 7}}, written=90)
+    query.progress(50, 700_000, {"lag": {QUEUE: 5}})
+    lines = metrics.exposition().decode().splitlines()
+    for line in (
+        'bmq_spark_batches_total{query="orders"} 2.0',
+        'bmq_spark_input_rows_total{query="orders"} 150.0',
+        'bmq_spark_output_rows_total{query="orders"} 90.0',
+        'bmq_spark_failed_queries_total{query="orders"} 0.0',
+        'bmq_spark_running_queries{query="orders"} 1.0',
+        f'bmq_spark_lag_messages{{query="orders",queue="{QUEUE}"}} 5.0',
+        'bmq_spark_batch_seconds_bucket{le="0.1",query="orders"} 0.0',
+        'bmq_spark_batch_seconds_bucket{le="0.25",query="orders"} 1.0',
+        'bmq_spark_batch_seconds_bucket{le="600.0",query="orders"} 1.0',
+        'bmq_spark_batch_seconds_bucket{le="+Inf",query="orders"} 2.0',
+        'bmq_spark_batch_seconds_sum{query="orders"} 700.2',
+    ):
+        assert line in lines
+
+
+def test_opentelemetry_reads_them() -> None:
+    reader = InMemoryMetricReader()
+    metrics = QueryMetrics()
+    metrics.observe(MeterProvider([reader]))
+    query = Query(metrics)
+    query.progress(100, 200, {"lag": {QUEUE: 7}}, written=90)
+    data = reader.get_metrics_data()
+    assert data is not None
+    found = {
+        metric.name: [(dict(point.attributes or {}), point) for point in metric.data.data_points]
+        for metric in data.resource_metrics[0].scope_metrics[0].metrics
+    }
+    values = {name: [(about, getattr(p, "value", None)) for about, p in each] for name, each in found.items()}
+    about = {"query": "orders"}
+    assert values["bmq.spark.batches"] == [(about, 1)]
+    assert values["bmq.spark.input_rows"] == [(about, 100)]
+    assert values["bmq.spark.output_rows"] == [(about, 90)]
+    assert values["bmq.spark.failed_queries"] == [(about, 0)]
+    assert values["bmq.spark.running_queries"] == [(about, 1)]
+    assert values["bmq.spark.lag_messages"] == [({"query": "orders", "queue": QUEUE}, 7)]
+    ((_, durations),) = found["bmq.spark.batch_seconds"]
+    assert (durations.count, durations.sum) == (1, 0.2)
