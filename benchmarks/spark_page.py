@@ -48,11 +48,11 @@ def cost(rounds: Rounds, role: str) -> float:
     return middle(rounds, lambda one: one["cpu_us"].get(role, 0.0))
 
 
-def where(document: dict[str, Any]) -> str:
+def where(document: dict[str, Any], broker: str) -> str:
     here = document["machine"]
     return (
         f"{here['cpu']}, {here['cores']} cores, Python {here['python']}, {here['date']}; "
-        f"broker: {document['broker']}"
+        f"broker: {broker or document['broker']}"
     )
 
 
@@ -208,7 +208,7 @@ def picture(groups: list[tuple[str, list[Bar]]]) -> str:
     for label, kind in ROLES.values():
         body.append(f'<rect class="{kind}" x="{x}" y="12" width="11" height="11" rx="2"/>')
         text(x + 16, 22, label, size=11)
-        x += 28 + round(6.1 * len(label))
+        x += 26 + round(5.4 * len(label))
     text(_LEFT - 10, 22, "us of processor time a row", "dim", 11, "end")
     for title, bars in groups:
         if not bars:
@@ -248,12 +248,16 @@ def main() -> None:
     )
     parser.add_argument("--sink", type=Path, default=Path("build/spark_sink.json"))
     parser.add_argument("--source", type=Path, default=Path("build/spark_source.json"))
+    parser.add_argument("--broker", default="", help="what to call the broker")
     options = parser.parse_args()
     measured: dict[str, str] = {}
     groups: list[tuple[str, list[Bar]]] = []
     if options.sink.exists():
         sink = json.loads(options.sink.read_text())
-        measured |= {"where_out": f"{where(sink)}.", "out": posted(sink["results"]).markdown()}
+        measured |= {
+            "where_out": f"{where(sink, options.broker)}.",
+            "out": posted(sink["results"]).markdown(),
+        }
         groups.append(("Out of Spark: posting", bars_out(sink["results"])))
     if options.source.exists():
         source = json.loads(options.source.read_text())
@@ -261,7 +265,7 @@ def main() -> None:
         sizes = results[next(iter(results))]
         cases = sizes[list(sizes)[-1]]
         measured |= {
-            "where_in": f"{where(source)}; medians of {source['rounds']}.",
+            "where_in": f"{where(source, options.broker)}; medians of {source['rounds']}.",
             "in": received(results).markdown(),
             "parts": parts_of(cases).markdown(),
             "costs": costs(cases).markdown(),
