@@ -86,13 +86,16 @@ def parts_of(cases: dict[str, Rounds]) -> Grid:
     for name in sorted(cases, key=_order):
         if CEILING in name or "client" in name or "cold" in name:
             continue
-        beside = ("client, tables", "client, batches", CEILING + name)
-        cells = [_part(cases[name], cases.get(each)) for each in beside]
-        rows.append([name, *cells])
-    return Grid("", ("part of the rate of", "`queue.tables`", "`queue.batches`", "Spark alone"), rows)
+        tables, spark = cases.get("client, tables", []), cases.get(CEILING + name, [])
+        in_turn = [{"rate": 1 / (1 / a["rate"] + 1 / b["rate"])} for a, b in zip(tables, spark, strict=False)]
+        beside = (tables, cases.get("client, batches", []), spark, in_turn)
+        rows.append([name, *(_part(cases[name], each) for each in beside)])
+    return Grid(
+        "", ("part of the rate of", "`queue.tables`", "`queue.batches`", "Spark alone", "both in turn"), rows
+    )
 
 
-def _part(rounds: Rounds, others: Rounds | None) -> str:
+def _part(rounds: Rounds, others: Rounds) -> str:
     if not others:
         return ""
     ratios = [one["rate"] / other["rate"] for one, other in zip(rounds, others, strict=False)]
