@@ -32,12 +32,14 @@ NOT_TOLD = (
     "tests/spark/test_datasource.py::test_a_small_batch_goes_after_a_delay",
     "tests/spark/test_datasource.py::test_a_batch_that_is_full_is_not_held_back",
     "tests/spark/test_datasource.py::test_what_is_available_now_is_not_held_back",
-    "tests/spark/test_datasource.py::test_limits_that_cannot_be_kept_are_refused[options3-no batch has so many]",
+    "tests/spark/test_datasource.py::test_limits_that_cannot_be_kept_are_refused[options3",
     "tests/spark/test_datasource.py::test_the_time_between_triggers_is_used_for_receiving",
+    "tests/spark/test_datasource.py::test_progress_counts_what_has_arrived",
     "tests/spark/test_local.py::test_a_stream_is_read_in_batches_and_goes_on_after_a_restart",
     "tests/spark/test_recipes.py::test_each_batch_once",
 )
-LACKING = {"4.0": NOT_TOLD, "4.1": NOT_TOLD}
+#: Spark's filters, which 4.0 pushes into no source: it has not even their names.
+LACKING = {"4.0": (*NOT_TOLD, "tests/spark/test_pushdown.py"), "4.1": NOT_TOLD}
 #: A leak of pyspark's own, in the sockets by which it collects rows.
 LEAKS = "ignore:unclosed <socket.socket:ResourceWarning"
 
@@ -76,7 +78,7 @@ def main() -> int:
             [str(python), "-c", "import pyspark; print(pyspark.__version__)"],
             capture_output=True, text=True, check=True,
         ).stdout.strip()  # fmt: skip
-        left_out = [f"--deselect={test}" for test in LACKING.get(line, ())]
+        left_out = [f"--{'deselect' if '::' in test else 'ignore'}={test}" for test in LACKING.get(line, ())]
         if line == "4.0":
             left_out += ["-W", LEAKS]
         log = WHERE / f"{line}.log"

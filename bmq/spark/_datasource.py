@@ -120,8 +120,8 @@ class BmqDataSource(DataSource):
         for name in _NEEDS_READ_LIMITS if not READ_LIMITS else ():
             if name in options.given:
                 raise UsageError(
-                    f"option {name} needs pyspark 4.2 or newer, and this is {pyspark.__version__}: it does not "
-                    "say that a run ends with what is there (availableNow), and reads one batch then"
+                    f"option {name} needs pyspark 4.2 or newer, and this is {pyspark.__version__}: it tells "
+                    "no source that a run ends with what is there (availableNow), and reads one batch then"
                 )
         if options["minMessagesPerTrigger"] > options["maxMessagesPerTrigger"]:
             raise UsageError(

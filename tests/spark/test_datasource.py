@@ -536,12 +536,10 @@ def test_no_more_than_a_trigger_takes(broker: BrokerThread, queue: str, tmp_path
     assert left_in(broker, queue) == query.unproven(numbers(8, 10))
 
 
-def test_the_engine_is_told_what_a_trigger_takes(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
-    query = Query(broker, queue, tmp_path, maxMessagesPerTrigger=4)
-    assert query.runner.getDefaultReadLimit() == ReadMaxRows(4)
-    post_numbers(broker, queue, 0, 10)
-    assert query.runner.latestOffset(query.start, ReadMaxRows(3)) == {"messages": 3}  # it may ask for less
-    query.runner.stop()
+def test_the_engine_is_told_what_a_trigger_takes(tmp_path: Path) -> None:
+    options = {"checkpointLocation": tmp_path, "maxMessagesPerTrigger": 4}
+    reader = source(queue=f"bmq://{DOMAIN}/q", **options).streamReader(WHOLE)
+    assert reader.getDefaultReadLimit() == ReadMaxRows(4)
 
 
 def test_asking_again_gives_the_same_answer(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
@@ -704,6 +702,14 @@ def test_what_an_old_engine_cannot_do_is_refused_by_name(
     query = source(queue=f"bmq://{DOMAIN}/q", checkpointLocation=tmp_path, **{option: 1})
     with pytest.raises(bmq.UsageError, match=rf"option {option} needs pyspark 4\.2 or newer, and this is \d"):
         query.streamReader(WHOLE)
+
+
+def test_filters_are_refused_by_name_where_spark_pushes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("pyspark.sql.datasource.EqualTo", raising=False)
+    monkeypatch.setattr("pyspark.__version__", "4.0.1")
+    asked = source(queue=f"bmq://{DOMAIN}/q", pushFilters="true")
+    with pytest.raises(bmq.UsageError, match=r"pushFilters needs pyspark 4\.1 or newer, and this is 4\.0\.1"):
+        asked.reader(WHOLE)
 
 
 def logged(folder: Path) -> list[str]:
