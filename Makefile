@@ -14,6 +14,7 @@ RUN   := $(VENV)/bin/python
 STAMP := $(VENV)/.installed-from-pyproject
 # What a demo needs is installed in seconds; the environment becomes the whole one when another target wants more.
 DEMO  := $(VENV)/.installed-for-the-demo
+SPARK_DEMO := $(VENV)/.installed-for-the-demo-of-spark
 # Copying a pip into the environment takes longer than all that a demo needs: until it has one, that of the interpreter
 # installs into it.
 PIP    = $$($(RUN) -c 'import pip' 2>/dev/null && echo $(RUN) -m pip || echo $(PYTHON) -m pip --python $(RUN)) \
@@ -41,7 +42,7 @@ $(STAMP): pyproject.toml | $(RUN)
 	@echo "setting up $(VENV), once: $(WHAT_IS_INSTALLED)"
 	@$(PIP) --upgrade 'pip>=25.1'
 	@$(PIP) --editable . --group $(GROUP)
-	@touch $@ $(DEMO)
+	@touch $@ $(DEMO) $(SPARK_DEMO)
 
 $(DEMO): pyproject.toml | $(RUN)
 	@echo "setting up $(VENV) for the demo, once: eight small packages"
@@ -49,11 +50,18 @@ $(DEMO): pyproject.toml | $(RUN)
 	    print(*project["dependencies"], *project["optional-dependencies"]["cli"])')
 	@touch $@
 
+$(SPARK_DEMO): pyproject.toml | $(RUN)
+	@echo "setting up $(VENV) for the demo of Spark, once: Spark, PyArrow and pandas, a download of some 500 MB"
+	@$(PIP) $$($(RUN) -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	    extras = project["optional-dependencies"]; names = project["dependencies"] + extras["cli"] + extras["arrow"] + extras["spark"]; \
+	    print(*(name for name in names if not name.startswith("bmq[")))')
+	@touch $@
+
 demo: $(DEMO) ## a minute: records flow, a consumer is slow, the broker crashes; ARGS=--fast for five seconds
 	@PYTHONPATH=. $(RUN) examples/demo.py $(ARGS)
 
-demo-spark: setup ## a Spark pipeline into a queue, and another one out of it
-	SPARK_LOCAL_IP=127.0.0.1 PYSPARK_PYTHON="$(abspath $(RUN))" $(RUN) examples/spark_pipeline.py $(ARGS)
+demo-spark: $(SPARK_DEMO) ## two minutes: a Spark pipeline from queue to queue, killed on the way; ARGS=--fast
+	@SPARK_LOCAL_IP=127.0.0.1 PYTHONPATH=. PYSPARK_PYTHON="$(abspath $(RUN))" $(RUN) examples/spark_demo.py $(ARGS)
 
 # In a process of their own, which is replaced when a test hangs or crashes it: that test fails, the others run.
 # ARGS="-n 0" runs them in pytest's own process, where a debugger and prints work.

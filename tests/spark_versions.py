@@ -4,8 +4,8 @@
     make spark-versions [ARGS="--only 4.0 4.2"]
 
 The environments are made in ``.spark-versions``, from the index that pip is configured for, and kept. Prints
-a line for each version: what ran, and what failed. What a version cannot do is in ``LACKING``: those tests
-are not run there, and docs/spark.md says the same.
+a line for each version: what ran, and what failed; the rest is in ``.spark-versions/LINE.log``. What a
+version cannot do is in ``LACKING``, by name: those tests are not run there, and docs/spark.md says the same.
 """
 
 from __future__ import annotations
@@ -22,11 +22,26 @@ WHERE = ROOT / ".spark-versions"
 #: The lines of pyspark that are supported, the oldest first.
 LINES = ("4.0", "4.1", "4.2", "4.3")
 
-#: Files that are about what a line does not have.
-LACKING = {
-    "4.0": ("tests/spark/test_datasource.py",),  # no read limits
-    "4.1": ("tests/spark/test_datasource.py",),
-}
+#: Of what the engine of a line does not do: tell a source of availableNow, ask it for its limit, ask again.
+NOT_TOLD = (
+    "tests/spark/test_datasource.py::test_the_engine_is_told_what_a_trigger_takes",
+    "tests/spark/test_datasource.py::test_asking_again_gives_the_same_answer",
+    "tests/spark/test_datasource.py::test_available_now_drains_and_ends",
+    "tests/spark/test_datasource.py::test_available_now_ends_at_a_count",
+    "tests/spark/test_datasource.py::test_a_small_batch_is_held_back",
+    "tests/spark/test_datasource.py::test_a_small_batch_goes_after_a_delay",
+    "tests/spark/test_datasource.py::test_a_batch_that_is_full_is_not_held_back",
+    "tests/spark/test_datasource.py::test_what_is_available_now_is_not_held_back",
+    "tests/spark/test_datasource.py::test_limits_that_cannot_be_kept_are_refused[options3",
+    "tests/spark/test_datasource.py::test_the_time_between_triggers_is_used_for_receiving",
+    "tests/spark/test_datasource.py::test_progress_counts_what_has_arrived",
+    "tests/spark/test_local.py::test_a_stream_is_read_in_batches_and_goes_on_after_a_restart",
+    "tests/spark/test_recipes.py::test_each_batch_once",
+)
+#: Spark's filters, which 4.0 pushes into no source: it has not even their names.
+LACKING = {"4.0": (*NOT_TOLD, "tests/spark/test_pushdown.py"), "4.1": NOT_TOLD}
+#: A leak of pyspark's own, in the sockets by which it collects rows.
+LEAKS = "ignore:unclosed <socket.socket:ResourceWarning"
 
 
 def environment(line: str) -> Path:
@@ -64,13 +79,19 @@ def main() -> int:
             [str(python), "-c", "import pyspark; print(pyspark.__version__)"],
             capture_output=True, text=True, check=True,
         ).stdout.strip()  # fmt: skip
-        left_out = [f"--ignore={path}" for path in LACKING.get(line, ())]
-        run = subprocess.run(
-            [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *left_out, *options.tests],
-            cwd=ROOT, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        print(f"pyspark {version}: {run.stdout.strip().splitlines()[-1]}", flush=True)
-        for told in re.findall(r"^(?:FAILED|ERROR) .*", run.stdout, re.MULTILINE):
+        left_out = [f"--{'deselect' if '::' in test else 'ignore'}={test}" for test in LACKING.get(line, ())]
+        if line == "4.0":
+            left_out += ["-W", LEAKS]
+        log = WHERE / f"{line}.log"
+        with log.open("w") as out:
+            run = subprocess.run(
+                [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *left_out, *options.tests],
+                cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, check=False,
+            )  # fmt: skip
+        said = log.read_text(errors="replace")
+        summary = re.findall(r"^.*\d+ (?:passed|failed|error).*$", said, re.MULTILINE)
+        print(f"pyspark {version}: {summary[-1] if summary else 'pytest has ended'}", flush=True)
+        for told in re.findall(r"^(?:FAILED|ERROR) .*", said, re.MULTILINE):
             print(f"    {told}", flush=True)
         failed = failed or run.returncode != 0
     return int(failed)

@@ -7,6 +7,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING
 
+import pyspark
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = ["BmqDataSource"]
+
+#: Options of a stream that need an engine with read limits.
+_NEEDS_READ_LIMITS = ("idleTimeoutMs", "maxMessages", "minMessagesPerTrigger")
 
 
 class BmqDataSource(DataSource):
@@ -106,7 +110,7 @@ class BmqDataSource(DataSource):
         """Check options and columns, and return what reads a queue as a stream.
 
         Raises:
-            UsageError: an option or column is not legal.
+            UsageError: an option or column is not legal, or this pyspark cannot do what an option asks for.
         """
         if "pushfilters" in (name.lower() for name in self.options):
             raise UsageError(
@@ -114,11 +118,12 @@ class BmqDataSource(DataSource):
                 "condition in the option subscription"
             )
         options = Options(self.options, STREAM_OPTIONS)
-        if not READ_LIMITS and "minMessagesPerTrigger" in options.given:
-            raise UsageError(
-                "option minMessagesPerTrigger needs pyspark 4.2 or newer: an older one does not say whether "
-                "a run ends with what is there (availableNow), which would be held back for ever"
-            )
+        for name in _NEEDS_READ_LIMITS if not READ_LIMITS else ():
+            if name in options.given:
+                raise UsageError(
+                    f"option {name} needs pyspark 4.2 or newer, and this is {pyspark.__version__}: it tells "
+                    "no source that a run ends with what is there (availableNow), and reads one batch then"
+                )
         if options["minMessagesPerTrigger"] > options["maxMessagesPerTrigger"]:
             raise UsageError(
                 f"option minMessagesPerTrigger={options['minMessagesPerTrigger']}: no batch has so many, see "

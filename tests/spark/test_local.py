@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,11 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
     pytest.mark.timeout(180),
 ]
+
+
+#: Whether Spark tells a source of availableNow, and latestOffset what is committed: from pyspark 4.2 on.
+TOLD = find_spec("pyspark.sql.streaming.datasource") is not None
+IDLE = {"idleTimeoutMs": "500"} if TOLD else {}
 
 
 def orders(spark: SparkSession, count: int, parts: int = 3) -> DataFrame:
@@ -223,7 +229,7 @@ def test_writes_in_foreach_batch(
 
 
 def messages(spark: SparkSession, broker: BrokerThread, queue: str, folder: Path, **options: str) -> Any:
-    options = {"checkpointLocation": str(folder / "checkpoint"), "idleTimeoutMs": "500", **options}
+    options = {"checkpointLocation": str(folder / "checkpoint"), **IDLE, **options}
     reader = spark.readStream.format("bmq").options(broker=broker.uri, queue=queue, **options)
     writer = reader.load().writeStream.format("parquet").option("path", str(folder / "out"))
     return writer.option("checkpointLocation", str(folder / "checkpoint"))
@@ -256,22 +262,49 @@ def test_a_stream_reads_only_what_its_subscription_selects(
     broker.post(queue, [bmq.PutMessage(f"{n}".encode(), {"n": n}) for n in range(100)])
     run(messages(spark, broker, queue, tmp_path, subscription="n < 30"))
     assert written(spark, tmp_path) == list(range(30))
-    assert len(broker.drain(queue, expect=70)) == 70
+    left = range(30 if TOLD else 0, 100)  # else the last batch of a run is not confirmed by this run
+    assert sorted(int(m.data) for m in broker.drain(queue, expect=len(left))) == list(left)
 
 
+def test_a_stream_goes_on_until_it_is_stopped(
+    spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    for first, last in ((0, 100), (100, 150)):
+        broker.post(queue, [f"{n}".encode() for n in range(first, last)])
+        options = {"maxMessagesPerTrigger": "40", "numPartitions": "2", "logPath": str(tmp_path / "log")}
+        reader = spark.readStream.format("bmq").options(broker=broker.uri, queue=queue, **options)
+        writer = reader.load().writeStream.format("parquet").option("path", str(tmp_path / "out"))
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        try:
+            done = 0
+            while done < last - first:
+                query.awaitTermination(1)
+                done = sum(progress["numInputRows"] for progress in query.recentProgress)
+        finally:
+            query.stop()
+        assert max(progress["numInputRows"] for progress in query.recentProgress) <= 40
+        assert written(spark, tmp_path) == list(range(last))
+
+
+@pytest.mark.timeout(400)  # two drivers start, one after the other
 def test_a_stream_whose_driver_is_killed_loses_nothing(
     spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
     broker.post(queue, [f"{n}".encode() for n in range(100)])
     script = Path(__file__).with_name("killed_query.py")
     command = [sys.executable, str(script), broker.uri, queue, str(tmp_path)]
-    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        assert "in the middle of batch 1\n" in process.stdout, "it has ended"
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+    for _ in range(
+        3
+    ):  # Spark gives its Python workers ten seconds to start; on a busy machine it may give up
+        process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout is not None
+            in_the_middle = "in the middle of batch 1\n" in process.stdout
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+        if in_the_middle:
+            break
     logged = (tmp_path / "checkpoint" / "offsets" / "1").read_text().splitlines()[-1]
     assert not (tmp_path / "checkpoint" / "commits" / "1").exists()
 
@@ -281,14 +314,15 @@ def test_a_stream_whose_driver_is_killed_loses_nothing(
         seen[batch] = sorted(int(row.value) for row in frame.select("value").collect())
 
     broker.post(queue, [f"{n}".encode() for n in range(100, 110)])
-    options = {"checkpointLocation": str(tmp_path / "checkpoint"), "maxMessagesPerTrigger": "40"}
+    options = {"checkpointLocation": str(tmp_path / "checkpoint"), "maxMessagesPerTrigger": "40", **IDLE}
     reader = spark.readStream.format("bmq").options(broker=broker.uri, queue=queue, **options)
-    writer = reader.option("idleTimeoutMs", "1000").load().writeStream.foreachBatch(note)
+    writer = reader.load().writeStream.foreachBatch(note)
     run(writer.option("checkpointLocation", str(tmp_path / "checkpoint")))
     assert "80" in logged
     assert seen[1] == list(range(40, 80))  # exactly the range that was logged
     assert sorted(n for batch in seen.values() for n in batch) == list(range(40, 110))
-    assert broker.drain(queue) == []
+    left = [] if TOLD else list(range(80, 110))  # the last batch is confirmed by the next run
+    assert sorted(int(m.data) for m in broker.drain(queue)) == left
 
 
 def test_schema(spark: SparkSession, queue: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession, datasource
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     CaseInsensitiveDict,
     EqualNullSafe,
@@ -220,14 +220,6 @@ def test_what_exceeds_the_brokers_limits_is_left_to_spark(broker: BrokerThread, 
     many = In(of("n"), tuple(range(20)))
     assert list(reader.pushFilters([many, EqualTo(of("s"), "b")])) == [many]
     assert reader._settings.subscriptions == (("", 's=="b"'),)
-
-
-def test_a_pyspark_that_pushes_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(datasource, "EqualTo")
-    monkeypatch.setattr("pyspark.__version__", "4.0.1")
-    source = BmqDataSource(CaseInsensitiveDict({"queue": f"bmq://{DOMAIN}/q", "pushFilters": "true"}))
-    with pytest.raises(bmq.UsageError, match=r"pushFilters needs pyspark 4\.1 or newer, and this is 4\.0\.1"):
-        source.reader(SCHEMA)
 
 
 def test_streams_have_none() -> None:

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo of Spark does what it says, and notices when the books are not balanced."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from rich.console import Console
+
+from tests.test_demo import books, imported
+
+ROOT = Path(__file__).parent.parent
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture
+def demo(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    module: ModuleType = imported("spark_demo", "examples", monkeypatch)
+    return module
+
+
+@pytest.mark.timeout(400)
+def test_a_killed_pipeline_counts_every_flight_once(tmp_path: Path) -> None:
+    drawn = tmp_path / "new" / "drawn.svg"
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "spark_demo.py"), "--fast", "--picture", str(drawn)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    said = books(run.stdout)
+    assert said["records in the file"] == said["counted in the windows that came out"] == 4015
+    assert said["windows, counted without Spark"] == said["windows that came out"] == 674
+    assert said["left in the first queue"] == said["that came out twice"] == said["with wrong numbers"] == 0
+    assert said["batches that a killed driver left half done"] == said["done again after the restart"]
+    assert len(re.findall("The driver was killed", run.stdout)) == 1
+    assert run.stdout.splitlines()[-2:] == [
+        "The books are balanced: nothing was lost, and nothing came twice.",
+        f"Throughput and lag over time: {drawn}",
+    ]
+    assert "\x1b" not in run.stdout
+    drawing = ElementTree.parse(drawn)
+    assert len([each for each in drawing.iter(f"{SVG}rect") if each.get("class") == "down"]) == 2
+    assert "driver killed, started again" in {each.text for each in drawing.iter(f"{SVG}text")}
+
+
+HOURS = {("2013-07-08T09:00", "Delta"): (3, 1, 0), ("2013-07-08T10:00", "Delta"): (2, 0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("acknowledged", "changed", "twice", "left", "balanced"),
+    [
+        (5, {}, (), 0, True),
+        (4, {}, (), 0, False),  # one was not posted
+        (5, {("2013-07-08T10:00", "Delta"): None}, (), 0, False),  # a window is missing
+        (5, {("2013-07-08T10:00", "Delta"): (2, 1, 1)}, (), 0, False),  # one is wrong
+        (5, {("2013-07-08T11:00", "Delta"): (0, 0, 0)}, (), 0, False),  # nobody flew then
+        (5, {}, [("2013-07-08T09:00", "Delta")], 0, False),
+        (5, {}, (), 1, False),
+    ],
+)
+def test_books_that_do_not_balance_are_noticed(
+    demo: ModuleType,
+    acknowledged: int,
+    changed: dict[tuple[str, str], tuple[int, int, int] | None],
+    twice: list[tuple[str, str]],
+    left: int,
+    balanced: bool,
+) -> None:
+    expected = {hour: demo.Numbers(*numbers) for hour, numbers in HOURS.items()}
+    windows = {
+        h: demo.Numbers(*numbers) for h, numbers in {**HOURS, **changed}.items() if numbers is not None
+    }
+    console = Console(file=io.StringIO(), record=True)
+    driver = demo.Driver("tcp://127.0.0.1:1", Path())
+    driver.batches = [{"batch": 0, "rows": 3, "too late": 0}, {"batch": 1, "rows": 2, "too late": 0}]
+    driver.repeated = [1]
+    found = demo.Books(windows=windows, times=Counter([*windows, *twice]))
+    assert demo.balance(console, acknowledged, expected, found, driver, left) is balanced
+    said = console.export_text()
+    assert ("The books are balanced" in said) is balanced
+    assert books(said)["done again after the restart"] == 1
+
+
+def test_what_is_drawn_is_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten a second for ten seconds, of which nothing is read for five, and then all at once."""
+    drawer = imported("spark_demo_picture", "examples", monkeypatch)
+    samples = [
+        drawer.Sample(quarter / 4, quarter * 10 // 4, 0 if quarter > 20 else quarter * 10 // 4)
+        for quarter in range(41)
+    ]
+    assert drawer.rates(samples, lambda each: each.posted)[1:9] == [10.0] * 8
+    assert sum(drawer.rates(samples, lambda each: each.done)) == 100
+    drawing = ElementTree.fromstring(drawer.picture(samples, [(2.0, 5.0)]))
+    texts = [each.text for each in drawing.iter(f"{SVG}text")]
+    assert texts.count("driver killed, started again") == 1
+    assert {"60", "10 s"} <= set(texts)
+
+
+def test_the_picture_in_the_documentation_is_of_this_demo() -> None:
+    assert "(assets/spark-pipeline.svg)" in (ROOT / "docs" / "spark-pipeline.md").read_text(encoding="utf-8")
+    drawing = ElementTree.parse(ROOT / "docs" / "assets" / "spark-pipeline.svg")
+    assert [each.text for each in drawing.iter(f"{SVG}text")].count("driver killed, started again") == 2
