@@ -77,6 +77,7 @@ def letter_of(row: InvalidRow) -> Letter:
 def _with_reason(
     row: InvalidRow, kept: dict[str, PropertyInput], rest: list[tuple[str, Any]], lost: list[str]
 ) -> dict[str, PropertyInput]:
+    said = list(lost)
     properties: dict[str, PropertyInput] = {
         **kept,
         "deadletter.attempts": Typed(PropertyType.INT32, 0),
@@ -84,9 +85,9 @@ def _with_reason(
         "deadletter.queue": row.queue.encode("utf-8", "replace").decode()[:_MOST_VALUE],
     }
     if rest:
-        properties["deadletter.properties"] = _rest(rest, lost)
-    if lost:
-        properties["deadletter.raw"] = "; ".join(lost)[:_MOST_VALUE]
+        properties["deadletter.properties"] = _rest(rest, said)
+    if said:
+        properties["deadletter.raw"] = "; ".join(said)[:_MOST_VALUE]
     return properties
 
 

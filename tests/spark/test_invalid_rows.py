@@ -28,11 +28,14 @@ from pyspark.sql.types import (
 import bmq
 from bmq.client.message import Message
 from bmq.spark import BmqDataSource, PartitionReport, write_partition
+from bmq.spark._invalid import InvalidRow
+from bmq.spark._letters import letter_of
 from bmq.spark._posting import Scope
 from bmq.workers import original_of
 from tests.spark.brokers import DOMAIN, BrokerThread
 
 LIMIT = 64 << 20
+QUEUE = f"bmq://{DOMAIN}/letters"
 
 
 def good(messages: list[Message]) -> list[str]:
@@ -312,6 +315,20 @@ def test_an_invalid_row_does_not_take_the_place_of_a_good_one_with_its_id(
     report = write.post(iter(rows), Scope("job"))
     assert (report.acknowledged, report.dropped, report.repeated) == (1, 1, 0)
     assert good(broker.drain(queue, expect=1)) == ["good"]
+
+
+def test_a_letter_says_once_what_it_lacks() -> None:
+    row = InvalidRow(0, "no", "x" * LIMIT, {"-a": "y" * 70_000, "b": b"z" * 70_000}, QUEUE)
+    letter = letter_of(row)
+    assert len(letter.payload) == 1 << 20
+    assert letter.properties["deadletter.raw"] == (
+        "the payload is the first 1,048,576 of 67,108,864 bytes; "
+        "property '-a': the first 65,536 of 70,000 characters; "
+        "property 'b': the first 65,536 of 93,336 characters"
+    )
+    many = letter_of(InvalidRow(0, "no", "x", {f"-{n}": "y" * 60_000 for n in range(40)}, QUEUE))
+    assert many.properties["deadletter.raw"] == "24 properties are left out"
+    assert len(json.loads(str(many.properties["deadletter.properties"]))) == 16
 
 
 def test_all_rows_may_be_invalid(broker: BrokerThread, queue: str) -> None:
