@@ -170,7 +170,7 @@ def _kinds(properties: Any) -> dict[str, ArrowType] | None:
         return None
     if isinstance(properties, pa.Schema):
         return dict(zip(properties.names, properties.types, strict=True))
-    kinds = {}
+    kinds: dict[str, ArrowType] = {}
     for name, kind in dict(properties).items():
         try:
             kinds[name] = pa.field(name, kind).type  # takes the names of types, too
