@@ -105,10 +105,15 @@ class Grid:
 
 
 def show(console: Console, document: dict[str, Any], series: dict[str, Series]) -> None:
-    """Print everything."""
+    """Print what was measured: parts are measured as a whole, so a name of each says whether it was."""
     console.print(f"\n[bold]{where(document)}[/]")
-    for grid in (throughput(series), beside(series), latency(series), rest(series)):
-        console.print(grid.printed())
+    if "post_many" in series:
+        console.print(throughput(series).printed())
+    console.print(beside(series).printed())
+    if "official ack" in series:
+        console.print(latency(series).printed())
+    if {"official 16 KiB", "first ack"} <= series.keys():
+        console.print(rest(series).printed())
 
 
 def where(document: dict[str, Any]) -> str:
