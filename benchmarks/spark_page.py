@@ -275,6 +275,9 @@ def main() -> None:
             "triggers": triggers(cases).markdown(),
             "memory": memory(sizes).markdown(),
         }
+        if "stages" in source:
+            rows = [[name, f"{us:.2f}"] for name, us in source["stages"].items()]
+            measured["stages"] = Grid("", ("what a stream adds", "us a row"), rows).markdown()
         groups.append((f"Into Spark: reading {int(list(sizes)[-1]):,} rows", bars_in(cases)))
     page = DOCS / "spark-performance.md"
     page.write_text(

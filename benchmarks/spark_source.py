@@ -29,21 +29,26 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from harness import Job, broker, environment, fresh_queue, machine
+from harness import HERE, Job, broker, environment, fresh_queue, machine
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
 from rich.console import Console
 from rich.table import Table
 from spark_sink import PAYLOAD, start_spark
 
 import bmq
-from bmq.spark._rows import source_ddl
+from bmq.spark._ledger import Ledger, guid_keys
+from bmq.spark._log import BatchLog
+from bmq.spark._receiving import GUID, RECEIVED_AT, REDELIVERED, VALUE, Arrived
+from bmq.spark._rows import RowMaker, source_ddl
 
 SIZES = (10_000, 100_000, 1_000_000)
 TRIGGERS = (10_000, 100_000)
@@ -74,8 +79,8 @@ async def fill(uri: str, queue: str, count: int) -> None:
 def received(queue: str) -> pa.RecordBatch:
     """The rows as the source makes them of what was posted."""
     batch = posted()
-    rng = np.random.default_rng(1)
-    guids = [rng.bytes(16).hex().upper() for _ in range(PART)]
+    digits = np.random.default_rng(1).bytes(16 * PART).hex().upper()
+    guids = [digits[start : start + 32] for start in range(0, len(digits), 32)]
     fields = [pa.field("CustomerId", pa.int64()), pa.field("OrderType", pa.string())]
     now = pa.scalar(datetime.now(), pa.timestamp("us", tz="UTC"))
     columns = {
@@ -325,6 +330,52 @@ class Bench:
         return found
 
 
+def stages() -> dict[str, float]:
+    """Processor time a row, in us, of what a stream's process does besides receiving, and of its log."""
+    queue = "bmq://bmq.test.mem.priority/benchmark-0123456789abcdef0123456789abcdef"
+    batch, rng = received(queue), np.random.default_rng(1)
+    maker = RowMaker(from_arrow_schema(batch.schema))
+    names = {VALUE: "value", GUID: "guid", REDELIVERED: "redelivered", RECEIVED_AT: "receivedAt"}
+    columns = {name: batch[column] for name, column in names.items()}
+    columns |= {name: batch["properties"].field(name) for name in ("CustomerId", "OrderType")}
+    arrived: Any = Arrived(None, SimpleNamespace(uri=queue), None, pa.record_batch(columns))  # type: ignore[arg-type]
+    keys = [np.frombuffer(rng.bytes(32 * PART), "S32").tolist() for _ in range(10)]
+    with tempfile.TemporaryDirectory(dir=HERE.parent / "build") as folder:
+        log = BatchLog(folder)
+
+        def write() -> str:
+            file = log.begin(0, batch.schema)
+            for _ in range(10):
+                file.write([batch])
+            return file.finish().path
+
+        def known() -> None:
+            ledger = Ledger()
+            for each in keys:
+                ledger.arrive(queue, each)
+
+        def read() -> None:
+            for each in log.read(path, batch.schema.names):
+                pa.RecordBatchStreamWriter(pa.BufferOutputStream(), each.schema).write_batch(each)
+
+        path = write()
+        parts: dict[str, Callable[[], Any]] = {
+            "the columns of Spark's schema": lambda: [maker.make(arrived) for _ in range(10)],
+            "GUIDs out of their column": lambda: [guid_keys(batch["guid"]) for _ in range(10)],
+            "whether they are known": known,
+            "the log, written and synchronised": write,
+            "the log, read and written to a stream (in a worker)": read,
+        }
+        found: dict[str, float] = {}
+        for name, part in parts.items():
+            part()
+            started = time.process_time()
+            for _ in range(5):
+                part()
+            found[name] = (time.process_time() - started) / (5 * 10 * PART) * 1e6
+    return found
+
+
 def measure(uri: str, cores: int, count: int, rounds: int, only: str) -> dict[str, list[dict[str, Any]]]:
     """Everything of one number of cores and rows, in this process."""
     if cores == 1:
@@ -406,6 +457,7 @@ def main() -> None:
             show(console, cores, results[str(cores)])
     if options.output:
         document = {"machine": machine(), "broker": what, "rounds": rounds, "results": results}
+        document["stages"] = stages()
         Path(f"{options.output}.json").write_text(json.dumps(document, indent=1))
 
 

@@ -353,7 +353,9 @@ class Inlet:
                 waiting -= here
                 _confirm(queue, here)
         done = self._ledger.forget()
-        if done:
+        if done and self._log.local:
+            self._remove(done)  # quicker than another thread is
+        elif done:
             await asyncio.to_thread(self._remove, done)
 
     def _remove(self, end: int) -> None:

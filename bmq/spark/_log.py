@@ -94,6 +94,7 @@ class BatchLog:
         path: the same.
         fs: the file system, of pyarrow.
         root: the folder there.
+        local: whether that is this machine's.
     """
 
     def __init__(self, path: str) -> None:
@@ -103,7 +104,7 @@ class BatchLog:
             self.fs, self.root = fs.FileSystem.from_uri(uri)
         else:
             self.fs, self.root = fs.LocalFileSystem(), os.path.abspath(path)
-        self._local = isinstance(self.fs, fs.LocalFileSystem)
+        self.local = isinstance(self.fs, fs.LocalFileSystem)
         self._lock: Any = None
 
     def acquire(self) -> None:
@@ -113,7 +114,7 @@ class BatchLog:
             StateError: another one does.
         """
         self.fs.create_dir(self.root, recursive=True)
-        if not self._local or self._lock is not None:
+        if not self.local or self._lock is not None:
             return
         try:
             import fcntl
@@ -175,10 +176,10 @@ class BatchLog:
     def complete(self, partial: str, start: int, end: int) -> LoggedBatch:
         """Give a file that is written its name, so that it is there after a crash."""
         path = f"{self.root}/{start:020d}-{end:020d}.arrow"
-        if self._local:
+        if self.local:
             self._sync(partial)
         self.fs.move(partial, path)
-        if self._local and _POSIX:  # a folder cannot be opened on Windows, and needs not be written out there
+        if self.local and _POSIX:  # a folder cannot be opened on Windows, and needs not be written out there
             self._sync(self.root)
         return LoggedBatch(start, end, path)
 
@@ -209,7 +210,7 @@ class BatchLog:
 
     def read(self, path: str, columns: list[str] | None = None) -> Iterator[RecordBatch]:
         """Read a batch again."""
-        with pa.memory_map(path) if self._local else self.fs.open_input_file(path) as source:
+        with pa.memory_map(path) if self.local else self.fs.open_input_file(path) as source:
             file = pa.ipc.open_file(source)
             for number in range(file.num_record_batches):
                 batch = file.get_batch(number)
