@@ -186,11 +186,16 @@ class Driver:
     @property
     def half_done(self) -> int | None:
         """The batch that is under way: it is planned, and not committed."""
-        planned, done = (
-            {int(each.name) for each in (self._checkpoint / kind).glob("[0-9]*")}
-            for kind in ("offsets", "commits")
-        )
-        return max(planned - done, default=None)
+        return max(self._noted("offsets") - self._noted("commits"), default=None)
+
+    @property
+    def done_again(self) -> int:
+        """How many of the batches that were under way are done by now."""
+        done = max(self._noted("commits"), default=-1)
+        return sum(batch <= done for batch in self.repeated)
+
+    def _noted(self, kind: str) -> set[int]:
+        return {int(each.name) for each in (self._checkpoint / kind).glob("[0-9]*")}
 
     async def kill(self) -> None:
         """Kill it with all it has started, by SIGKILL, in the middle of a batch if one comes."""
@@ -429,7 +434,6 @@ def balance(
     missing = expected.keys() - books.windows.keys()
     wrong = {hour for hour, numbers in books.windows.items() if expected.get(hour) != numbers}
     twice = sum(times > 1 for times in books.times.values())
-    told = {each["batch"] for each in driver.batches}
     table = Table(title="the books", title_justify="left")
     table.add_column("records and windows")
     table.add_column("number", justify="right")
@@ -445,7 +449,7 @@ def balance(
         ("with wrong numbers", len(wrong)),
         ("that came out twice", twice),
         ("batches that a killed driver left half done", len(driver.repeated)),
-        ("done again after the restart", len(told.intersection(driver.repeated))),
+        ("done again after the restart", driver.done_again),
         ("times that a driver ended by itself", driver.failures),
     ]:
         table.add_row(what, f"{number:,}")

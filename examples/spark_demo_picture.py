@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 WIDTH, LEFT, RIGHT, HEIGHT = 760, 66, 14, 150
-STEP = 1.0  # seconds over which messages are counted
 STYLE = """
  text{fill:#24292f;font:12px sans-serif} .dim{fill:#6e7781} .grid{stroke:#d0d7de}
  .down{fill:#d1242f;opacity:.13} .dead{fill:#d1242f}
@@ -41,12 +40,12 @@ class Sample(NamedTuple):
         return max(0, self.posted - self.waiting)
 
 
-def rates(samples: Sequence[Sample], number: Callable[[Sample], int]) -> list[float]:
-    """By how much a number grew in each step, a second."""
-    grown = [0.0] * max(1, math.ceil(samples[-1].at / STEP))
+def rates(samples: Sequence[Sample], number: Callable[[Sample], int], step: float = 1.0) -> list[float]:
+    """By how much a number grew in each step of so many seconds, a second."""
+    grown = [0.0] * max(1, math.ceil(samples[-1].at / step))
     for before, after in pairwise(samples):
-        grown[min(len(grown) - 1, int(after.at / STEP))] += number(after) - number(before)
-    return [each / STEP for each in grown]
+        grown[min(len(grown) - 1, int(after.at / step))] += number(after) - number(before)
+    return [each / step for each in grown]
 
 
 def ticks(most: float, about: int) -> list[float]:
@@ -59,11 +58,12 @@ def ticks(most: float, about: int) -> list[float]:
 class Panel:
     """A plot over time."""
 
-    def __init__(self, top: int, name: str, most: float, seconds: float) -> None:
+    def __init__(self, top: int, name: str, most: float, seconds: float, step: float) -> None:
         self._top = top
         self._name = name
         self._ticks = ticks(most, 4)
         self._seconds = seconds
+        self._step = step
 
     def x(self, at: float) -> float:
         return round(LEFT + (WIDTH - LEFT - RIGHT) * min(at / self._seconds, 1), 1)
@@ -80,12 +80,14 @@ class Panel:
 
     def bars(self, kind: str, values: Sequence[float]) -> Iterator[str]:
         for number, value in enumerate(values):
-            left, right = self.x(number * STEP), self.x((number + 1) * STEP)
+            left, right = self.x(number * self._step), self.x((number + 1) * self._step)
             size = f'width="{max(right - left - 1, 0.5):.1f}" height="{self.y(0) - self.y(value):.1f}"'
             yield f'<rect class="{kind}" x="{left}" y="{self.y(value)}" {size}/>'
 
     def steps(self, kind: str, values: Sequence[float]) -> str:
-        line = "".join(f"H{self.x(number * STEP)}V{self.y(value)}" for number, value in enumerate(values))
+        line = "".join(
+            f"H{self.x(number * self._step)}V{self.y(value)}" for number, value in enumerate(values)
+        )
         return f'<path class="{kind}" d="M{LEFT},{self.y(0)}{line}H{self.x(self._seconds)}"/>'
 
     def area(self, kind: str, values: Sequence[tuple[float, float]]) -> str:
@@ -104,11 +106,12 @@ def picture(samples: Sequence[Sample], down: Sequence[tuple[float, float]]) -> s
         samples: at least one, in order.
         down: from when to when there was no driver, in seconds.
     """
-    seconds = max(samples[-1].at, STEP)
-    posted = rates(samples, lambda each: each.posted)
-    done = rates(samples, lambda each: each.done)
-    rate = Panel(62, "messages a second", max(posted + done), seconds)
-    lag = Panel(262, "messages that wait: the lag", max(each.waiting for each in samples), seconds)
+    seconds = max(samples[-1].at, 1)
+    step = math.ceil(seconds / 100)
+    posted = rates(samples, lambda each: each.posted, step)
+    done = rates(samples, lambda each: each.done, step)
+    rate = Panel(62, "messages a second", max(posted + done), seconds, step)
+    lag = Panel(262, "messages that wait: the lag", max(each.waiting for each in samples), seconds, step)
     below = 262 + HEIGHT + 18
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {below + 26}" role="img" '

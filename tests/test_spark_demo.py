@@ -78,15 +78,18 @@ def test_books_that_do_not_balance_are_noticed(
     twice: list[tuple[str, str]],
     left: int,
     balanced: bool,
+    tmp_path: Path,
 ) -> None:
     expected = {hour: demo.Numbers(*numbers) for hour, numbers in HOURS.items()}
     windows = {
         h: demo.Numbers(*numbers) for h, numbers in {**HOURS, **changed}.items() if numbers is not None
     }
     console = Console(file=io.StringIO(), record=True)
-    driver = demo.Driver("tcp://127.0.0.1:1", Path())
+    driver = demo.Driver("tcp://127.0.0.1:1", tmp_path)
+    (tmp_path / "checkpoint" / "commits").mkdir(parents=True)
+    (tmp_path / "checkpoint" / "commits" / "1").touch()
     driver.batches = [{"batch": 0, "rows": 3, "too late": 0}, {"batch": 1, "rows": 2, "too late": 0}]
-    driver.repeated = [1]
+    driver.repeated = [1, 2]
     found = demo.Books(windows=windows, times=Counter([*windows, *twice]))
     assert demo.balance(console, acknowledged, expected, found, driver, left) is balanced
     said = console.export_text()

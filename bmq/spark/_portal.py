@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from bmq._loop import new_event_loop
 from bmq.client._address import find_broker
@@ -75,7 +76,7 @@ class ConnectionSettings:
 
         try:
             async with asyncio.timeout(self.connect_timeout):
-                return await connect(
+                session = await connect(
                     self.broker,
                     credentials=security.source(),
                     ssl=security.context(),
@@ -88,6 +89,9 @@ class ConnectionSettings:
                     is_retryable=retryable,
                     **fields,
                 )
+            if _current is not None:
+                _current.opened.add(session)
+            return session
         except TimeoutError:
             why = f": {last[0]}" if last else ""
             raise ConnectionFailed(
@@ -132,6 +136,8 @@ class Portal:
         self.ended = False
         self._loop = new_event_loop()
         self._leases: dict[ConnectionSettings, Lease] = {}
+        # Those of readers too, which may be left open when the process ends.
+        self.opened: WeakSet[Session] = WeakSet()
         self._connecting = asyncio.Lock()
         self._pending = 0
         self._thread = threading.Thread(target=self._run, name="bmq.spark", daemon=True)
@@ -224,7 +230,11 @@ class Portal:
         for lease in leases:
             if lease.idle is not None:
                 lease.idle.cancel()
-            await lease.session.close(timeout=5)
+        working = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*(session.close(timeout=5) for session in self.opened))
+        for task in working:
+            task.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -38,6 +38,7 @@ from bmq.conventions import waiting_queue
 from bmq.delays import Mover
 from bmq.spark import BmqDataSource
 from bmq.spark._keys import bucket_column, due_column
+from bmq.spark._portal import ConnectionSettings, portal, shutdown
 from bmq.wire.keys import key_bucket
 from tests.spark.brokers import DOMAIN, BrokerThread
 from tests.waiting import eventually
@@ -475,6 +476,12 @@ class NewQuery:
         partitions = travelled(self.runner.partitions(start, end))
         return [row["value"].decode() for part in partitions for row in read(worker, part)]
 
+    def arrived(self) -> dict[str, int]:
+        """Ask until something has arrived."""
+        while (end := self.latest()) == self.start:
+            pass
+        return end
+
     def batch(self) -> list[str]:
         """One committed micro-batch."""
         end = self.latest()
@@ -823,10 +830,12 @@ def test_half_a_batch_in_the_log_is_no_batch(
     broker.post(queue, [text.encode()])
     query = engine(broker, queue, tmp_path)
     with files_of_at_most(4_000_000), pytest.raises(OSError, match="too large"):
-        query.latest()
+        query.arrived()
     query.runner.stop()
     again = engine(broker, queue, tmp_path)
-    assert again.batch() == [text]
+    while not (rows := again.batch()):
+        pass
+    assert rows == [text]
     again.runner.stop()
 
 
@@ -861,6 +870,14 @@ def test_a_log_that_is_gone_is_an_error_and_not_a_gap(
     query = Query(broker, queue, tmp_path)
     with pytest.raises(bmq.UsageError, match=r"messages 3 to 9 .* are in its checkpoint, but not in"):
         query.runner.partitions({"messages": 3}, {"messages": 9})
+
+
+def test_a_process_that_ends_closes_the_sessions_of_its_readers(broker: BrokerThread) -> None:
+    """Spark does not always stop a stream that is read."""
+    with portal() as its:
+        session = its.run(ConnectionSettings(broker=broker.uri).open())
+        shutdown()  # as at the end of the process
+    assert session.state is bmq.SessionState.CLOSED
 
 
 def test_two_queries_cannot_share_a_log(
