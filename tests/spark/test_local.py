@@ -317,7 +317,8 @@ def test_a_stream_whose_driver_is_killed_loses_nothing(
     options = {"checkpointLocation": str(tmp_path / "checkpoint"), "maxMessagesPerTrigger": "40", **IDLE}
     reader = spark.readStream.format("bmq").options(broker=broker.uri, queue=queue, **options)
     writer = reader.load().writeStream.foreachBatch(note)
-    run(writer.option("checkpointLocation", str(tmp_path / "checkpoint")))
+    for _ in range(1 if TOLD else 2):  # else a run ends with the one batch
+        run(writer.option("checkpointLocation", str(tmp_path / "checkpoint")))
     assert "80" in logged
     assert seen[1] == list(range(40, 80))  # exactly the range that was logged
     assert sorted(n for batch in seen.values() for n in batch) == list(range(40, 110))

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 import bmq
-from bmq.spark import BmqDataSource, write_partition
+from bmq.spark import write_partition
 from bmq.spark._portal import shutdown
 from tests.certificates import Certificates, make_certificates
 from tests.spark.brokers import DOMAIN, BrokerThread
@@ -127,7 +127,6 @@ def test_what_does_not_go_together_is_refused_before_the_job(options: dict[str, 
 def test_a_job_both_ways_and_no_plan_has_the_password(
     spark: SparkSession, guarded: BrokerThread, tls: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    spark.dataSource.register(BmqDataSource)
     options = camel({**tls, "user": "ann", "password": SECRET}) | {"broker": guarded.uri, "queue": QUEUE}
     count = 20
     frame = spark.range(count).selectExpr("string(id) AS value")
