@@ -153,12 +153,12 @@ def test_what_is_not_legal_is_raised_at_once(
 
 
 def test_a_full_window_is_said(broker: str, bmq_queue_uri: str) -> None:
-    with bmq.blocking.connect(broker, max_unacked_messages=5) as session:
+    with bmq.blocking.connect(broker, max_unacked_messages=2) as session:
         queue = session.open_queue(bmq_queue_uri, write=True)
         posted: list[bmq.blocking.PostFuture] = []
 
         def fill() -> None:
-            while len(posted) < 1000:
+            while True:  # until two are posted before the first one is acknowledged
                 posted.append(queue.post_nowait(b"x"))
 
         with pytest.raises(bmq.BufferFull, match="waits for room"):
