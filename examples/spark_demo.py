@@ -158,7 +158,8 @@ class Driver:
             RuntimeError: it was given up.
         """
         if self._wanted and self._running is not None and self._running.done():
-            raise RuntimeError(f"the pipeline ends by itself: {self._log.read_text()[-2000:]}")
+            said = self._log.read_text(encoding="utf-8", errors="replace")
+            raise RuntimeError(f"the pipeline ends by itself: {said[-2000:]}")
         return self._wanted
 
     async def _run(self) -> None:

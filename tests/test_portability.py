@@ -205,8 +205,13 @@ def test_the_log_of_a_stream_is_written_out_where_folders_cannot_be(
     monkeypatch.setattr(_log.BatchLog, "_sync", lambda self, path: synced.append(str(path)))
     log = _log.BatchLog(str(tmp_path / "log"))
     log.acquire()
-    log.append(0, [pa.record_batch({"x": [1]})])
-    log.release()
+    try:
+        rows = pa.record_batch({"x": [1]})
+        batch = log.begin(0, rows.schema)
+        batch.write([rows])
+        batch.finish()
+    finally:
+        log.release()
     assert [path.endswith(".partial") for path in synced] == ([True, False] if posix else [True])
 
 
