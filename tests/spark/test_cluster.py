@@ -24,7 +24,7 @@ from tests.spark.brokers import BrokerThread
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(400),  # a JVM and Pythons start, which takes a minute on a busy machine
 ]
 
 ROWS = 12_000

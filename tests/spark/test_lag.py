@@ -58,7 +58,7 @@ if hasattr(DataSourceStreamReader, "reportLatestOffset"):  # pyspark 4.2 and lat
         assert [message.partition(":")[0] for message in caplog.messages] == ["no lag in the progress"]
         reader.stop()
 
-    @pytest.mark.timeout(240)
+    @pytest.mark.timeout(400)
     @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
     async def test_a_query_is_measured(
         spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path

@@ -228,7 +228,7 @@ def test_streams_have_none() -> None:
         source.streamReader(SCHEMA)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 def test_what_is_left_out_stays_in_the_queue(spark: SparkSession, broker: BrokerThread, queue: str) -> None:
     broker.post(queue, [bmq.PutMessage(b"%d" % n, {"n": n, "s": "ab"[n % 2]}) for n in range(100)])
