@@ -25,10 +25,10 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from harness import HERE, Job, broker, fresh_queue, machine
+from processes import Watch
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from rich.console import Console
@@ -146,65 +146,19 @@ SINKS: dict[str, Callable[[DataFrame, str, str, int], dict[str, Any]]] = {
 }
 
 
-class WorkersCpu:
-    """The processor time of Spark's Python workers, looked at all the time: some end with their job.
-
-    Attributes:
-        seconds: how much they have used since this was entered.
-    """
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> WorkersCpu:
-        self._first = self._look()
-        self._last = dict(self._first)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-        self._last |= self._look()
-        ticks = sum(used - self._first.get(process, 0) for process, used in self._last.items())
-        self.seconds = ticks / os.sysconf("SC_CLK_TCK")
-
-    def _run(self) -> None:
-        while not self._ended.wait(0.05):
-            self._last |= self._look()
-
-    def _look(self) -> dict[int, int]:
-        """The ticks of each worker."""
-        parents: dict[int, int] = {}
-        used: dict[int, int] = {}
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue  # it has ended
-            parents[int(folder.name)] = int(fields[1])
-            used[int(folder.name)] = int(fields[11]) + int(fields[12])
-        found: dict[int, int] = {}
-        for process, ticks in used.items():
-            at, above = process, 0
-            while at in parents and at != os.getpid():
-                at, above = parents[at], above + 1
-            # This process starts the JVM; what the JVM starts are workers, and what starts them.
-            if at == os.getpid() and above > 1:
-                found[process] = ticks
-        return found
-
-
 def measure(sink: Any, frame: DataFrame, uri: str, count: int) -> dict[str, Any]:
     job = fresh_queue(Job("raw", "drain", count))
-    with WorkersCpu() as cpu:
+    with Watch() as watch:
         started = time.perf_counter()
         extra = sink(frame, uri, job.queue, count)
         seconds = time.perf_counter() - started
     job.run(uri)  # every row is there, or this fails; and the next measurement finds an empty broker
-    return {"rate": count / seconds, "seconds": seconds, "cpu_us": cpu.seconds / count * 1e6, **extra}
+    return {
+        "rate": count / seconds,
+        "seconds": seconds,
+        "cpu_us": watch.cpu.get("worker", 0.0) / count * 1e6,
+        **extra,
+    }
 
 
 def client_alone(uri: str, case: str, count: int) -> dict[str, Any]:
