@@ -46,7 +46,7 @@ class Watch:
                 self.memory[role] = max(self.memory.get(role, 0), self._resident[process])
 
     def _run(self) -> None:
-        while not self._ended.wait(0.05):
+        while not self._ended.wait(0.2):
             self._last |= self._look()
 
     def _look(self) -> dict[int, int]:

@@ -59,7 +59,7 @@ def where(document: dict[str, Any], broker: str) -> str:
 # the way in
 
 
-def received(results: dict[str, dict[str, dict[str, Rounds]]]) -> Grid:
+def rates(results: dict[str, dict[str, dict[str, Rounds]]]) -> Grid:
     """Rows a second of everything."""
     columns = [(cores, size) for cores, sizes in results.items() for size in sizes]
     names = dict.fromkeys(name for sizes in results.values() for cases in sizes.values() for name in cases)
@@ -67,8 +67,20 @@ def received(results: dict[str, dict[str, dict[str, Rounds]]]) -> Grid:
     for name in sorted(names, key=_order):
         found = [results[cores][size].get(name) for cores, size in columns]
         rows.append([name, *(f"{rate(each):,.0f}" if each else "" for each in found)])
-    heads = [f"{int(size):,} rows, {cores} core{'s'[: cores != '1']}" for cores, size in columns]
+    heads = [
+        f"{int(size):,} rows, {cores} core{'s'[: cores != '1']} ({rounds_of(results[cores][size])})"
+        for cores, size in columns
+    ]
     return Grid("", ("rows a second", *heads), rows)
+
+
+def rounds_of(cases: dict[str, Rounds]) -> int:
+    return max(map(len, cases.values()))
+
+
+def best_known(sizes: dict[str, dict[str, Rounds]]) -> str:
+    """The size that was measured most often, and of these the largest."""
+    return max(sizes, key=lambda size: (rounds_of(sizes[size]), int(size)))
 
 
 def _order(name: str) -> tuple[int, str, bool]:
@@ -147,20 +159,17 @@ def memory(sizes: dict[str, dict[str, Rounds]]) -> Grid:
 # the way out
 
 
-def posted(results: dict[str, dict[str, Rounds]]) -> Grid:
-    """Rows a second and processor time of everything that posts."""
-    cases = {name: sizes for name, sizes in results.items() if name != "memory"}
-    sizes = list(dict.fromkeys(size for each in cases.values() for size in each))
-    last = sizes[-1]
-    rows = [
-        [
-            name,
-            *(f"{rate(each[size]):,.0f}" if size in each else "" for size in sizes),
-            f"{middle(each[last], lambda one: one['cpu_us']):.1f}",
-        ]
-        for name, each in cases.items()
-    ]
-    return Grid("", ("rows a second", *(f"{int(size):,} rows" for size in sizes), "us of Python a row"), rows)
+def parts_of_sink(cores: dict[str, dict[str, dict[str, Rounds]]]) -> Grid:
+    """How many times the rate of the bare client's `post_many`, and of the official client in Spark."""
+    rows: list[list[str]] = []
+    for number, sizes in cores.items():
+        for size, cases in sizes.items():
+            ours = cases.get('format("bmq"), Arrow', [])
+            others = ("post_many", "this client alone, post_many"), ("official", "official client, rows")
+            found = [_part(ours, cases.get(name, [])) for _, name in others]
+            rows.append([f"{int(size):,} rows, {number} core{'s'[: number != '1']}", *found])
+    heads = ('`format("bmq")`, times the rate of', "`post_many`, alone", "the official client in Spark")
+    return Grid("", heads, rows)
 
 
 # the picture
@@ -178,22 +187,12 @@ _LEFT, _RIGHT, _BAR = 252, 96, 24
 Bar = tuple[str, list[tuple[str, float]], float]
 
 
-def bars_in(cases: dict[str, Rounds]) -> list[Bar]:
+def bars(cases: dict[str, Rounds]) -> list[Bar]:
     return [
         (name, [(kind, cost(cases[name], role)) for role, (_, kind) in ROLES.items()], rate(cases[name]))
         for name in sorted(cases, key=_order)
         if "cold" not in name
     ]
-
-
-def bars_out(results: dict[str, dict[str, Rounds]]) -> list[Bar]:
-    found: list[Bar] = []
-    for name, sizes in results.items():
-        if name != "memory":
-            rounds = list(sizes.values())[-1]
-            kind = "n" if "alone" in name else "a"
-            found.append((name, [(kind, middle(rounds, lambda one: one["cpu_us"]))], rate(rounds)))
-    return found
 
 
 def picture(groups: list[tuple[str, list[Bar]]]) -> str:
@@ -213,15 +212,15 @@ def picture(groups: list[tuple[str, list[Bar]]]) -> str:
         text(x + 16, 22, label, size=11)
         x += 26 + round(5.4 * len(label))
     text(_LEFT - 10, 22, "us of processor time a row", "dim", 11, "end")
-    for title, bars in groups:
-        if not bars:
+    for title, shown in groups:
+        if not shown:
             continue
         text(16, y + 14, title, size=13)
         text(width - 12, y + 14, "rows a second", "dim", 11, "end")
         y += 26
-        longest = max(sum(us for _, us in parts) for _, parts, _ in bars)
+        longest = max(sum(us for _, us in parts) for _, parts, _ in shown)
         scale = (width - _LEFT - _RIGHT - 44) / longest
-        for name, parts, rows in bars:
+        for name, parts, rows in shown:
             quiet = "dim" if name.startswith(CEILING) else ""
             pale = ' opacity="0.5"' if quiet else ""
             text(_LEFT - 10, y + 13, name, quiet, 11, "end")
@@ -257,19 +256,25 @@ def main() -> None:
     groups: list[tuple[str, list[Bar]]] = []
     if options.sink.exists():
         sink = json.loads(options.sink.read_text())
+        sizes = sink["results"][next(iter(sink["results"]))]
+        size = best_known(sizes)
         measured |= {
-            "where_out": f"{where(sink, options.broker)}.",
-            "out": posted(sink["results"]).markdown(),
+            "where_out": f"{where(sink, options.broker)}; medians; in brackets of how many rounds.",
+            "out": rates(sink["results"]).markdown(),
+            "parts_out": parts_of_sink(sink["results"]).markdown(),
+            "costs_out": costs(sizes[size]).markdown(),
+            "memory_out": memory(sizes).markdown(),
         }
-        groups.append(("Out of Spark: posting", bars_out(sink["results"])))
+        groups.append((f"Out of Spark: posting {int(size):,} rows", bars(sizes[size])))
     if options.source.exists():
         source = json.loads(options.source.read_text())
         results = source["results"]
         sizes = results[next(iter(results))]
-        cases = sizes[list(sizes)[-1]]
+        size = best_known(sizes)
+        cases = sizes[size]
         measured |= {
-            "where_in": f"{where(source, options.broker)}; medians of {source['rounds']}.",
-            "in": received(results).markdown(),
+            "where_in": f"{where(source, options.broker)}; medians; in brackets of how many rounds.",
+            "in": rates(results).markdown(),
             "parts": parts_of(cases).markdown(),
             "costs": costs(cases).markdown(),
             "triggers": triggers(cases).markdown(),
@@ -278,7 +283,7 @@ def main() -> None:
         if "stages" in source:
             rows = [[name, f"{us:.2f}"] for name, us in source["stages"].items()]
             measured["stages"] = Grid("", ("what a stream adds", "us a row"), rows).markdown()
-        groups.append((f"Into Spark: reading {int(list(sizes)[-1]):,} rows", bars_in(cases)))
+        groups.append((f"Into Spark: reading {int(size):,} rows", bars(cases)))
     page = DOCS / "spark-performance.md"
     page.write_text(
         MARKED.sub(

@@ -1,115 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows a second of the Spark sink, next to the same client and to the official one, in one run.
 
-    python benchmarks/spark_sink.py [--quick] [--rounds 3] [--output NAME]
+    python benchmarks/spark_sink.py [--quick] [--sizes 10000 5000000] [--cores 1 2] [--output NAME]
 
-One partition at a time, so one core of Python: ``format("bmq")`` (Arrow), ``foreachPartition`` with
-``write_partition`` (rows), the same with the official client and every acknowledgement awaited, and this
-client alone, without Spark, with ``post_many`` and ``post_table``. Rows come from a cached DataFrame and have
-two properties; jobs of 10,000, 100,000 and 1,000,000 rows show how it grows, and the resident memory of the
-worker whether it stays flat. The processor time of Python a row (of Spark's workers, or of the client) hardly
-depends on what else the machine does.
+A partition for each core: ``format("bmq")`` (Arrow), ``foreachPartition`` with ``write_partition`` (rows),
+the same with the official client and every acknowledgement awaited, and this client alone, without Spark,
+with ``post_many`` and ``post_table``. Rows come from a cached DataFrame, have two properties, and none is equal
+to another; the same handed to Python as Arrow, and forgotten, is Spark's ceiling. The processor time a row,
+by process, hardly depends on what else the machine does; the most resident memory of a worker shows whether
+it stays flat.
 Measures with the broker that ``BMQ_BROKER_URI`` names, else with an embedded broker in a process of its own.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import logging
-import os
-import statistics
-import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from harness import HERE, Job, broker, fresh_queue, machine
+import pyarrow as pa
+from harness import Job, fresh_queue
 from processes import Watch
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from rich.console import Console
-from rich.table import Table
+from spark_jobs import PAYLOAD, PROPERTIES, Cases, main, start_spark
 
-PAYLOAD = 256
-SIZES = (10_000, 100_000, 1_000_000)
-NAMES = {"CustomerId": 1234, "OrderType": "EXPRESS"}
+# The official client takes minutes for more.
+MOST_OFFICIAL = 1_000_000
 
-
-def start_spark(master: str = "local[1]") -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = str(HERE.parent)
-    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-    logging.getLogger("py4j").setLevel(logging.ERROR)
-    builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
-    builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.driver.memory", "3g")
-    builder = builder.config("spark.driver.host", "127.0.0.1")
-    spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+Sink = Callable[[DataFrame, str, str], None]
 
 
-def rows(spark: SparkSession, count: int) -> DataFrame:
-    """Rows of one partition, computed before the clock starts. No two are equal."""
+def rows(spark: SparkSession, count: int, partitions: int) -> DataFrame:
+    """Rows of which no two are equal, computed before the clock starts."""
     value = F.rpad(F.concat(F.lit("row "), "id"), PAYLOAD, ".")
-    columns = [value.alias("value"), *(F.lit(text).alias(name) for name, text in NAMES.items())]
-    frame = spark.range(0, count, 1, 1).select(*columns).cache()
+    columns = [value.alias("value"), *(F.lit(text).alias(name) for name, text in PROPERTIES.items())]
+    frame = spark.range(0, count, 1, partitions).select(*columns).cache()
     frame.count()
     return frame
 
 
-def resident() -> int:
-    """This process's memory, in bytes."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def watched(items: Iterable[Any], count: int, memory: Any) -> Iterator[Any]:
-    """Note the worker's memory after a tenth and at the end."""
-    for number, item in enumerate(items):
-        if number == count // 10:
-            memory.add({"early": resident()})
-        yield item
-    memory.add({"late": resident()})
-
-
-class Merge:
-    """Of an accumulator of dictionaries; Spark asks for these two methods."""
-
-    def zero(self, value: dict[str, int]) -> dict[str, int]:
-        return {}
-
-    def addInPlace(self, one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
-        return {**one, **other}
-
-
-def data_source(frame: DataFrame, uri: str, queue: str, count: int) -> dict[str, Any]:
+def data_source(frame: DataFrame, uri: str, queue: str) -> None:
     writer = frame.write.format("bmq").mode("append").options(broker=uri, queue=queue)
-    writer.option("propertyColumns", ",".join(NAMES)).save()
-    return {}
+    writer.option("propertyColumns", ",".join(PROPERTIES)).save()
 
 
-def plain_sink(frame: DataFrame, uri: str, queue: str, count: int) -> dict[str, Any]:
+def plain_sink(frame: DataFrame, uri: str, queue: str) -> None:
     from bmq.spark import write_partition
 
-    write = write_partition(queue=queue, broker=uri, properties=list(NAMES))
-    frame.foreachPartition(write)
-    return {}
+    frame.foreachPartition(write_partition(queue=queue, broker=uri, properties=list(PROPERTIES)))
 
 
-def plain_sink_memory(frame: DataFrame, uri: str, queue: str, count: int) -> dict[str, Any]:
-    from bmq.spark import write_partition
-
-    write = write_partition(queue=queue, broker=uri, properties=list(NAMES))
-    memory: Any = frame.sparkSession.sparkContext.accumulator({}, Merge())  # type: ignore[type-var]
-    frame.foreachPartition(lambda part: write(watched(part, count, memory)))
-    return dict(memory.value)
-
-
-def official_sink(frame: DataFrame, uri: str, queue: str, count: int) -> dict[str, Any]:
+def official_sink(frame: DataFrame, uri: str, queue: str) -> None:
     def post(part: Iterable[Any]) -> None:
         import blazingmq
 
@@ -124,7 +68,7 @@ def official_sink(frame: DataFrame, uri: str, queue: str, count: int) -> dict[st
 
         posted = 0
         for row in part:
-            properties = {name: row[name] for name in NAMES}
+            properties = {name: row[name] for name in PROPERTIES}
             session.post(queue, row.value.encode(), properties=properties, on_ack=acknowledged)
             posted += 1
             if posted % 1000 == 0:  # as bounded as ours
@@ -136,90 +80,66 @@ def official_sink(frame: DataFrame, uri: str, queue: str, count: int) -> dict[st
         session.stop()
 
     frame.foreachPartition(post)
-    return {}
 
 
-SINKS: dict[str, Callable[[DataFrame, str, str, int], dict[str, Any]]] = {
+def no_sink(frame: DataFrame, uri: str, queue: str) -> None:
+    def nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield from ()
+
+    frame.mapInArrow(nothing, frame.schema).write.format("noop").mode("overwrite").save()
+
+
+SINKS: dict[str, Sink] = {
     'format("bmq"), Arrow': data_source,
     "write_partition, rows": plain_sink,
     "official client, rows": official_sink,
+    "Spark's ceiling, Arrow": no_sink,
 }
 
 
-def measure(sink: Any, frame: DataFrame, uri: str, count: int) -> dict[str, Any]:
+def measured(sink: Sink, frame: DataFrame, uri: str, count: int) -> dict[str, Any]:
     job = fresh_queue(Job("raw", "drain", count))
     with Watch() as watch:
         started = time.perf_counter()
-        extra = sink(frame, uri, job.queue, count)
+        sink(frame, uri, job.queue)
         seconds = time.perf_counter() - started
-    job.run(uri)  # every row is there, or this fails; and the next measurement finds an empty broker
+    if sink is not no_sink:
+        job.run(uri)  # every row is there, or this fails; and the next measurement finds an empty broker
     return {
         "rate": count / seconds,
         "seconds": seconds,
-        "cpu_us": watch.cpu.get("worker", 0.0) / count * 1e6,
-        **extra,
+        "cpu_us": {role: used / count * 1e6 for role, used in watch.cpu.items()},
+        "memory": watch.memory,
     }
 
 
-def client_alone(uri: str, case: str, count: int) -> dict[str, Any]:
+def alone(uri: str, case: str, count: int) -> dict[str, Any]:
     job = fresh_queue(Job("ours", case, count, size=PAYLOAD, properties=True))
     result = job.run(uri)
     more = 1 if case == "post_table" else 0
     replace(job, client="raw", case="drain", count=count + more).run(uri)
-    return {"rate": result["rate"], "cpu_us": result["cpu_us"]}
+    return {"rate": result["rate"], "cpu_us": {"client": result["cpu_us"]}}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs="+", help="how many rows a job has")
-    parser.add_argument("--quick", action="store_true", help="no job of a million rows, one round")
-    parser.add_argument("--rounds", type=int, default=3, help="each measurement is made so often")
-    parser.add_argument("--output", help="write the numbers to NAME.json")
-    options = parser.parse_args()
-    sizes = options.sizes or (SIZES[:2] if options.quick else SIZES)
-    rounds = 1 if options.quick else options.rounds
-
-    console = Console()
-    results: dict[str, dict[int, list[dict[str, Any]]]] = {}
-    with broker() as (uri, what):
-        spark = start_spark()
-        warm = rows(spark, 1000)
-        for sink in SINKS.values():
-            measure(sink, warm, uri, 1000)  # workers, JIT, sessions
-        for count in sizes:
-            frame = rows(spark, count)
-            for _ in range(rounds):
-                for name, sink in SINKS.items():
-                    results.setdefault(name, {}).setdefault(count, []).append(
-                        measure(sink, frame, uri, count)
-                    )
-                for case in ("post_table", "post_many"):
-                    alone = client_alone(uri, case, count)
-                    results.setdefault(f"this client alone, {case}", {}).setdefault(count, []).append(alone)
-            memory = measure(plain_sink_memory, frame, uri, count)
-            results.setdefault("memory", {})[count] = [memory]
-            frame.unpersist()
-        spark.stop()
-
-    here = machine()
-    table = Table(title=f"rows a second on one core, median of {rounds}; {what}; {here['cpu']}")
-    table.add_column("")
-    for count in sizes:
-        table.add_column(f"{count:,} rows", justify="right")
-    for name, by_count in results.items():
-        if name != "memory":
-            medians = [statistics.median(each["rate"] for each in by_count[count]) for count in sizes]
-            table.add_row(name, *(f"{rate:,.0f}" for rate in medians))
-            costs = [statistics.median(each["cpu_us"] for each in by_count[count]) for count in sizes]
-            table.add_row("  us of Python a row", *(f"{cost:.1f}" for cost in costs))
-    for when, text in (("early", "a tenth of the rows"), ("late", "all rows")):
-        values = [results["memory"][count][0][when] / 2**20 for count in sizes]
-        table.add_row(f"worker's memory after {text}, MiB", *(f"{value:,.0f}" for value in values))
-    console.print(table)
-    if options.output:
-        with open(f"{options.output}.json", "w") as file:
-            json.dump({"machine": here, "broker": what, "results": results}, file, indent=1)
+def measure(uri: str, cores: int, count: int, rounds: int, only: str) -> Cases:
+    """Everything of one number of cores and rows, in this process."""
+    spark = start_spark(cores)
+    results: Cases = {}
+    warm, frame = rows(spark, 20_000, cores), rows(spark, count, cores)
+    chosen = {name: sink for name, sink in SINKS.items() if only in name}
+    for sink in chosen.values():
+        measured(sink, warm, uri, 20_000)  # workers, JIT, sessions
+    for _ in range(rounds):
+        for name, sink in chosen.items():
+            if sink is not official_sink or count <= MOST_OFFICIAL:
+                results.setdefault(name, []).append(measured(sink, frame, uri, count))
+        for case in ("post_table", "post_many"):
+            if only in (name := f"this client alone, {case}"):
+                results.setdefault(name, []).append(alone(uri, case, count))
+    spark.stop()
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, __file__, measure)

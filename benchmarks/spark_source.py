@@ -15,13 +15,8 @@ a process of its own; its queues must take as many messages as a job has.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -33,16 +28,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from harness import HERE, Job, broker, environment, fresh_queue, machine
+from harness import HERE, Job, fresh_queue
 from processes import Watch
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
-from rich.console import Console
-from rich.table import Table
-from spark_sink import PAYLOAD, start_spark
+from spark_jobs import PAYLOAD, Cases, main, start_spark
 
 import bmq
 from bmq.spark._ledger import Ledger, guid_keys
@@ -50,12 +43,10 @@ from bmq.spark._log import BatchLog
 from bmq.spark._receiving import GUID, RECEIVED_AT, REDELIVERED, VALUE, Arrived
 from bmq.spark._rows import RowMaker, source_ddl
 
-SIZES = (10_000, 100_000, 1_000_000)
 TRIGGERS = (10_000, 100_000)
 PART = 10_000
 WARM = 20_000
 PROPERTIES = "CustomerId BIGINT, OrderType STRING"
-TIMEOUT = 1800
 
 
 def posted() -> pa.RecordBatch:
@@ -146,7 +137,7 @@ class Bench:
     def __init__(self, uri: str, cores: int, count: int) -> None:
         self.uri, self.cores, self.count = uri, cores, count
         self.folder = Path(tempfile.mkdtemp(prefix="spark-source-"))
-        self.spark: SparkSession = start_spark(f"local[{cores}]")
+        self.spark: SparkSession = start_spark(cores)
         self.spark.dataSource.register(Rows)
 
     def close(self) -> None:
@@ -252,7 +243,8 @@ class Bench:
             found[f"batch{text}"] = lambda out=out: self.batch(out)
             found[f"Spark's ceiling, batch{text}"] = lambda out=out: self.local(out)
             for trigger in TRIGGERS:
-                if trigger <= self.count:
+                # Many small triggers cost the same each: so many are enough.
+                if trigger <= self.count <= 50 * trigger:
                     name = f"stream of {trigger:,}{text}"
                     found[name] = lambda out=out, trigger=trigger: self.stream(out, trigger)
                     found[f"Spark's ceiling, {name}"] = lambda out=out, trigger=trigger: self.local_stream(
@@ -307,12 +299,10 @@ def stages() -> dict[str, float]:
     return found
 
 
-def measure(uri: str, cores: int, count: int, rounds: int, only: str) -> dict[str, list[dict[str, Any]]]:
+def measure(uri: str, cores: int, count: int, rounds: int, only: str) -> Cases:
     """Everything of one number of cores and rows, in this process."""
-    if cores == 1:
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     bench = Bench(uri, cores, count)
-    results: dict[str, list[dict[str, Any]]] = {}
+    results: Cases = {}
     try:
         if not only:
             results["batch, cold"] = [bench.batch("noop")]
@@ -328,69 +318,5 @@ def measure(uri: str, cores: int, count: int, rounds: int, only: str) -> dict[st
     return results
 
 
-def show(console: Console, cores: int, results: dict[str, dict[str, list[dict[str, Any]]]]) -> None:
-    """Print the medians."""
-    table = Table(title=f"rows a second, {cores} core{'s'[: cores > 1]} beside the broker's")
-    table.add_column("")
-    for count in results:
-        table.add_column(f"{int(count):,} rows", justify="right")
-    for name in dict.fromkeys(name for each in results.values() for name in each):
-
-        def row(title: str, value: Callable[[dict[str, Any]], str | float], name: str = name) -> None:
-            cells: list[str] = []
-            for each in results.values():
-                found = [value(one) for one in each.get(name, [])]
-                number = statistics.median(found) if found else None
-                cells.append("" if number is None else f"{number:,.{0 if number > 100 else 1}f}")
-            table.add_row(title, *cells)
-
-        some = next(each[name][0] for each in results.values() if name in each)
-        row(name, lambda one: one["rate"])
-        if "with_start" in some:
-            row("  with start", lambda one: one["with_start"])
-        for role in some["cpu_us"]:
-            row(f"  us of {role} a row", lambda one, role=role: one["cpu_us"].get(role, 0.0))
-        for role in some.get("memory", {}):
-            row(f"  MiB of {role}", lambda one, role=role: one["memory"].get(role, 0) / 2**20)
-    console.print(table)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs="+", help="how many rows a job has")
-    parser.add_argument("--cores", type=int, nargs="+", default=[1, 2], help="how many cores Spark has")
-    parser.add_argument("--quick", action="store_true", help="no job of a million rows, one round")
-    parser.add_argument("--rounds", type=int, default=5, help="each measurement is made so often")
-    parser.add_argument("--only", default="", help="only measurements whose names contain this")
-    parser.add_argument("--output", help="write the numbers to NAME.json")
-    parser.add_argument("--here", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    rounds = 1 if options.quick else options.rounds
-    if options.here:
-        uri, cores, count, file = json.loads(options.here)
-        Path(file).write_text(json.dumps(measure(uri, cores, count, rounds, options.only)))
-        return
-    sizes = options.sizes or (SIZES[:2] if options.quick else SIZES)
-    console = Console()
-    results: dict[str, dict[str, dict[str, list[dict[str, Any]]]]] = {}
-    with broker() as (uri, what), tempfile.TemporaryDirectory() as folder:
-        for cores in options.cores:
-            for count in sizes:
-                file = f"{folder}/results.json"
-                here = ["--here", json.dumps([uri, cores, count, file]), "--rounds", str(rounds)]
-                subprocess.run(
-                    [sys.executable, __file__, *here, "--only", options.only],
-                    env=environment(BMQ_BROKER_URI=uri),
-                    timeout=TIMEOUT,
-                    check=True,
-                )
-                results.setdefault(str(cores), {})[str(count)] = json.loads(Path(file).read_text())
-            show(console, cores, results[str(cores)])
-    if options.output:
-        document = {"machine": machine(), "broker": what, "rounds": rounds, "results": results}
-        document["stages"] = stages()
-        Path(f"{options.output}.json").write_text(json.dumps(document, indent=1))
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, __file__, measure, lambda: {"stages": stages()})

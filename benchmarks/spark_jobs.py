@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the benchmarks of Spark share: how Spark is started, and a command line.
+
+Each number of cores and rows is measured in a process of its own, with a Spark of its own; with one core all
+of it but the broker is bound to one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harness import HERE, broker, environment, machine
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["PAYLOAD", "PROPERTIES", "Cases", "Measure", "Rounds", "main", "start_spark"]
+
+PAYLOAD = 256
+#: The properties of every row.
+PROPERTIES = {"CustomerId": 1234, "OrderType": "EXPRESS"}
+SIZES = (10_000, 100_000, 1_000_000)
+TIMEOUT = 3600
+
+#: The measurements of one case, round by round; these of every case.
+Rounds = list[dict[str, Any]]
+Cases = dict[str, Rounds]
+#: Takes the broker's address, the number of cores, of rows and of rounds, and what a name has to contain.
+Measure = Callable[[str, int, int, int, str], Cases]
+
+
+def start_spark(cores: int) -> SparkSession:
+    """Start Spark on so many cores, or find it started."""
+    if cores == 1:
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = str(HERE.parent)
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    builder = SparkSession.builder.master(f"local[{cores}]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.driver.memory", "3g")
+    builder = builder.config("spark.driver.host", "127.0.0.1")
+    spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def show(console: Console, cores: str, sizes: dict[str, Cases]) -> None:
+    """Print the medians."""
+    table = Table(title=f"rows a second, {cores} core{'s'[: cores != '1']} beside the broker's")
+    table.add_column("")
+    for count in sizes:
+        table.add_column(f"{int(count):,} rows", justify="right")
+    for name in dict.fromkeys(name for each in sizes.values() for name in each):
+
+        def row(title: str, value: Callable[[dict[str, Any]], float], name: str = name) -> None:
+            cells: list[str] = []
+            for each in sizes.values():
+                found = [value(one) for one in each.get(name, [])]
+                number = statistics.median(found) if found else None
+                cells.append("" if number is None else f"{number:,.{0 if number > 100 else 1}f}")
+            table.add_row(title, *cells)
+
+        some = next(each[name][0] for each in sizes.values() if name in each)
+        row(name, lambda one: one["rate"])
+        if "with_start" in some:
+            row("  with start", lambda one: one["with_start"])
+        for role in some["cpu_us"]:
+            row(f"  us of {role} a row", lambda one, role=role: one["cpu_us"].get(role, 0.0))
+        for role in some.get("memory", {}):
+            row(f"  MiB of {role}", lambda one, role=role: one["memory"].get(role, 0) / 2**20)
+    console.print(table)
+
+
+def main(text: str | None, script: str, measure: Measure, more: Callable[[], dict[str, Any]] = dict) -> None:
+    """Measure what the command line says.
+
+    Args:
+        text: the help.
+        script: the file of the benchmark.
+        measure: measures one number of cores and rows.
+        more: what else goes into the file, measured in the end.
+    """
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", help="how many rows a job has")
+    parser.add_argument("--cores", type=int, nargs="+", default=[1, 2], help="how many cores Spark has")
+    parser.add_argument("--quick", action="store_true", help="no job of a million rows, one round")
+    parser.add_argument("--rounds", type=int, default=5, help="each measurement is made so often")
+    parser.add_argument("--only", default="", help="only measurements whose names contain this")
+    parser.add_argument(
+        "--output", help="write the numbers to NAME.json, beside those of other cores and sizes in it"
+    )
+    parser.add_argument("--here", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    rounds = 1 if options.quick else options.rounds
+    if options.here:
+        uri, cores, count, name = json.loads(options.here)
+        Path(name).write_text(json.dumps(measure(uri, cores, count, rounds, options.only)))
+        return
+    sizes = options.sizes or (SIZES[:2] if options.quick else SIZES)
+    console = Console()
+    results: dict[str, dict[str, Cases]] = {}
+    with broker() as (uri, what), tempfile.TemporaryDirectory() as folder:
+        for cores in options.cores:
+            for count in sizes:
+                name = f"{folder}/results.json"
+                here = ["--here", json.dumps([uri, cores, count, name]), "--rounds", str(rounds)]
+                subprocess.run(
+                    [sys.executable, script, *here, "--only", options.only],
+                    env=environment(BMQ_BROKER_URI=uri),
+                    timeout=TIMEOUT,
+                    check=True,
+                )
+                results.setdefault(str(cores), {})[str(count)] = json.loads(Path(name).read_text())
+            show(console, str(cores), results[str(cores)])
+    if options.output:
+        file = Path(f"{options.output}.json")
+        kept: dict[str, dict[str, Cases]] = json.loads(file.read_text())["results"] if file.exists() else {}
+        for each, found in results.items():
+            kept[each] = dict(sorted({**kept.get(each, {}), **found}.items(), key=lambda item: int(item[0])))
+        document = {"machine": machine(), "broker": what, "results": dict(sorted(kept.items())), **more()}
+        file.write_text(json.dumps(document, indent=1))
