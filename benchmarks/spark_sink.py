@@ -5,10 +5,10 @@
 
 A partition for each core: ``format("bmq")`` (Arrow), ``foreachPartition`` with ``write_partition`` (rows),
 the same with the official client and every acknowledgement awaited, and this client alone, without Spark,
-with ``post_many`` and ``post_table``. Rows come from a cached DataFrame, have two properties, and none is equal
-to another; the same handed to Python as Arrow, and forgotten, is Spark's ceiling. The processor time a row,
-by process, hardly depends on what else the machine does; the most resident memory of a worker shows whether
-it stays flat.
+with ``post_many`` and ``post_table``. Rows come from a cached DataFrame, have two properties, and none is
+equal to another; the same handed to Python as Arrow, and forgotten, is Spark's ceiling. The processor time a
+row, by process, hardly depends on what else the machine does; the most resident memory of a worker shows
+whether it stays flat.
 Measures with the broker that ``BMQ_BROKER_URI`` names, else with an embedded broker in a process of its own.
 """
 
