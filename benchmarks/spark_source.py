@@ -236,6 +236,7 @@ class Bench:
     def cases(self) -> dict[str, Callable[[], dict[str, Any]]]:
         found: dict[str, Callable[[], dict[str, Any]]] = {
             "client, tables": lambda: self.alone("ours", "consume_tables"),
+            "client, tables, confirmed in the end": lambda: self.alone("ours", "consume_tables_as_a_task"),
             "client, batches": lambda: self.alone("ours", "consume_batches"),
             "official client": lambda: self.alone("official", "consume"),
         }
