@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts measured tables into a page of the documentation, and the picture beside it.
 
-    python benchmarks/page.py [--results build] [--page docs/performance.md]
+    python benchmarks/page.py [--results build] [--other build/other] [--page docs/performance.md]
 
 Reads what the other programs wrote (benchmark.json, scale.json, broker.json, stages.json) and replaces what
-stands between ``<!-- measured: NAME -->`` and ``<!-- end -->``. What has no results stays as it is.
+stands between ``<!-- measured: NAME -->`` and ``<!-- end -->``. What has no results stays as it is. With what
+was measured by another interpreter, or on another machine, everything that has a goal is put side by side.
 """
 
 from __future__ import annotations
@@ -93,22 +94,55 @@ def goals(documents: dict[str, dict[str, Any]]) -> dict[str, str]:
     return {"goals": Grid("", columns, rows).markdown()} if rows else {}
 
 
+def summary(documents: dict[str, dict[str, Any]]) -> dict[str, tuple[str, str]]:
+    """What has a goal: its figure, and the goal and whether it is met."""
+    benchmark = documents["benchmark"]
+    series = {name: Series(name, results) for name, results in benchmark["runs"].items()}
+    found = [(f"{row[0]}, times official", *row[3:5]) for row in report.throughput(series).rows]
+    found += [(f"{row[0]}, times {row[2].split(':')[0]}", *row[3:5]) for row in report.beside(series).rows]
+    found += [(row[0], *row[1:3]) for row in report.reached(benchmark["runs"]) if "post" not in row[0]]
+    found += [(row[0], *row[1:3]) for row in report.decoding(documents["stages"])]
+    found += [(row[0], *row[1:3]) for row in report.brokering(documents["broker"])]
+    return {what: (figure, goal) for what, figure, goal in found if goal}
+
+
+def side_by_side(one: dict[str, dict[str, Any]], other: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Everything that has a goal, on two machines or by two interpreters."""
+    heads: list[str] = []
+    for documents in (one, other):
+        machine = documents["benchmark"]["machine"]
+        heads.append(f"CPython {machine['python']}{report.interpreter(machine)}")
+    left, right = summary(one), summary(other)
+    rows: list[list[str]] = []
+    for what in [each for each in left if each in right]:
+        goal = left[what][1].removesuffix(" met").removesuffix(" not")
+        marks = [f"{figure}{'' if 'not' in met else ' ✓'}" for figure, met in (left[what], right[what])]
+        rows.append([what, goal, *marks])
+    return {"side_by_side": Grid("", ("what", "goal", *heads), rows).markdown()}
+
+
+def read(folder: Path) -> dict[str, dict[str, Any]]:
+    names = ("benchmark", "scale", "broker", "stages")
+    paths = {name: folder / f"{name}.json" for name in names}
+    return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--results", type=Path, default=Path("build"))
+    parser.add_argument("--other", type=Path, help="results of another interpreter or machine")
     parser.add_argument("--page", type=Path, default=Path("docs/performance.md"))
     options = parser.parse_args()
     measured: dict[str, str] = {}
     picture = options.page.parent / "assets" / "performance.png"
     makers = {"scale": scale, "broker": embedded, "stages": stages}
-    documents: dict[str, dict[str, Any]] = {}
-    for name in ("benchmark", *makers):
-        path = options.results / f"{name}.json"
-        if path.exists():
-            document = documents[name] = json.loads(path.read_text())
-            measured |= makers[name](document) if name in makers else comparison(document, picture)
+    documents = read(options.results)
+    for name, document in documents.items():
+        measured |= makers[name](document) if name in makers else comparison(document, picture)
+    if options.other:
+        measured |= side_by_side(documents, read(options.other))
     measured |= goals(documents)
     text = options.page.read_text()
     options.page.write_text(
