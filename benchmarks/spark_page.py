@@ -99,7 +99,8 @@ def parts_of(cases: dict[str, Rounds]) -> Grid:
         if CEILING in name or "client" in name or "cold" in name:
             continue
         tables, spark = cases.get("client, tables", []), cases.get(CEILING + name, [])
-        in_turn = [{"rate": 1 / (1 / a["rate"] + 1 / b["rate"])} for a, b in zip(tables, spark, strict=False)]
+        alone = cases.get("client, tables, confirmed in the end", []) if name.startswith("batch") else tables
+        in_turn = [{"rate": 1 / (1 / a["rate"] + 1 / b["rate"])} for a, b in zip(alone, spark, strict=False)]
         beside = (tables, cases.get("client, batches", []), spark, in_turn)
         rows.append([name, *(_part(cases[name], each) for each in beside)])
     return Grid(
