@@ -88,8 +88,8 @@ def test_queries_without_names_are_known_by_their_ids_and_too_many_are_others() 
 def test_prometheus_reads_them() -> None:
     metrics = QueryMetrics()
     query = Query(metrics)
-    query.progress(100, 200, {"lag": {QUEUE: 7}}, written=90)
-    query.progress(50, 700_000, {"lag": {QUEUE: 5}})
+    query.progress(100, 200, json.dumps({"lag": {QUEUE: 7}}), written=90)
+    query.progress(50, 700_000, json.dumps({"lag": {QUEUE: 5}}))
     lines = metrics.exposition().decode().splitlines()
     for line in (
         'bmq_spark_batches_total{query="orders"} 2.0',
@@ -112,7 +112,7 @@ def test_opentelemetry_reads_them() -> None:
     metrics = QueryMetrics()
     metrics.observe(MeterProvider([reader]))
     query = Query(metrics)
-    query.progress(100, 200, {"lag": {QUEUE: 7}}, written=90)
+    query.progress(100, 200, json.dumps({"lag": {QUEUE: 7}}), written=90)
     data = reader.get_metrics_data()
     assert data is not None
     found = {
