@@ -40,8 +40,9 @@ NOT_TOLD = (
 )
 #: Spark's filters, which 4.0 pushes into no source: it has not even their names.
 LACKING = {"4.0": (*NOT_TOLD, "tests/spark/test_pushdown.py"), "4.1": NOT_TOLD}
-#: A leak of pyspark's own, in the sockets by which it collects rows.
+#: A leak of pyspark's own, in the sockets by which these lines collect rows.
 LEAKS = "ignore:unclosed <socket.socket:ResourceWarning"
+LEAKING = ("4.0", "4.1")
 
 
 def environment(line: str) -> Path:
@@ -80,7 +81,7 @@ def main() -> int:
             capture_output=True, text=True, check=True,
         ).stdout.strip()  # fmt: skip
         left_out = [f"--{'deselect' if '::' in test else 'ignore'}={test}" for test in LACKING.get(line, ())]
-        if line == "4.0":
+        if line in LEAKING:
             left_out += ["-W", LEAKS]
         log = WHERE / f"{line}.log"
         with log.open("w") as out:
