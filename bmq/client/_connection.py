@@ -10,13 +10,15 @@ import time
 import weakref
 from asyncio import get_running_loop
 from threading import get_ident
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from bmq._loop import gathers
 from bmq.client.options import Trace
 from bmq.errors import Error, UsageError
 from bmq.protocol.client.core import ClientCore, SessionState
-from bmq.protocol.client.events import SessionEvent, Signal
+from bmq.protocol.client.events import Outcome, SessionEvent, Signal
+from bmq.protocol.client.queue import QueueCore
+from bmq.wire.put import Outgoing
 
 if TYPE_CHECKING:
     from bmq.client._trace import Tracer
@@ -217,6 +219,10 @@ class Owner(Protocol):
         """The connection takes more again."""
         ...
 
+    def accepted(self, outcome: Outcome) -> None:
+        """The post that was made alone is accepted."""
+        ...
+
     def crashed(self) -> None:
         """The session ends because of a bug in this library."""
         ...
@@ -316,25 +322,28 @@ class Connection:
         self.alone = len(self.core.posts) == 1
         self.transmit()
 
-    def transmit_post(self) -> None:
-        """Send a post: at once where posts are made one at a time, else soon. What waits goes with it.
+    def post_alone(self, queue: QueueCore, message: Outgoing, now: float) -> asyncio.Future[Any] | None:
+        """Send a post at once, where posts are made one at a time; confirmations that wait go with it.
 
         Who awaits one post after the other gains a turn of the event loop. Who makes several in a turn has
         them in one event, but for the first one after a time in which they were made one at a time.
+
+        Returns:
+            The future of its outcome; None if it has to take the usual way.
         """
-        channel = self._channel
-        self.alone = self.alone and len(self.core.posts) == 1
-        if not self.alone or channel is None or not self.writable:
-            self.transmit_soon()
-            return
-        try:
-            if data := self.core.data_to_send(self.loop.time()):
-                channel.write(data)
-            if self._busy_poll:
-                self._stay_awake()
-            self._arm(self.core.posts.deadline)
-        except Exception as error:
-            self._crash(error)
+        core, channel = self.core, self._channel
+        data = core.post_alone(queue, message) if channel is not None and self.writable else None
+        if channel is None or data is None:
+            self.alone = False
+            return None
+        channel.write(data)
+        # From here on the broker has something to do.
+        future: asyncio.Future[Any] = self.loop.create_future()
+        core.keep_alone(queue, message, future, now)
+        if self._busy_poll:
+            self._stay_awake()
+        self._arm(core.posts.deadline)
+        return future
 
     def transmit(self) -> None:
         """Hand over what the core reports, send what it has to send, and arm its timer."""
@@ -432,8 +441,14 @@ class Connection:
         """Bytes arrived."""
         if channel is self._channel:
             try:
-                if self.core.receive(data, self.loop.time()):
+                now = self.loop.time()
+                outcome = self.core.receive_alone(data, now)
+                if outcome is not None:
+                    self._owner.accepted(outcome)
+                    quiet = True
+                elif quiet := self.core.receive(data, now):
                     self._hand_over()
+                if quiet:
                     if self._busy_poll:
                         self._stay_awake()
                     return

@@ -23,6 +23,7 @@ from bmq.client._posting import settle
 from bmq.client._reporting import Reporter
 from bmq.client.health import HealthWatch, HostHealthMonitor
 from bmq.client.interceptors import Hooks
+from bmq.client.message import Ack
 from bmq.client.options import CredentialsSource, SessionOptions
 from bmq.errors import SessionClosed
 from bmq.protocol.client.core import ClientCore, CoreOptions, SessionState
@@ -34,6 +35,7 @@ from bmq.protocol.client.events import (
     ConnectionLost,
     CredentialsNeeded,
     Disconnected,
+    Outcome,
     Pushed,
     PushedColumns,
     QueueReopenFailed,
@@ -278,6 +280,13 @@ class Driver:
     def crashed(self) -> None:
         """The session ends."""
         self.dialer.stop()
+
+    def accepted(self, outcome: Outcome) -> None:
+        """The post that was made alone is accepted."""
+        future, _, guid, _, queue = outcome
+        if not future.done():
+            future.set_result(Ack(guid, queue.uri_text))
+        self.flow.posts_left()
 
     def handle(self, event: SessionEvent | Signal) -> None:
         """Hand on what the core reports."""

@@ -173,11 +173,16 @@ class Poster:
         self._driver.check_open()
         now, tick = connection.turn if connection.scheduled else connection.clock()
         data = payload if type(payload) is bytes else _as_bytes(payload)
-        raw, data, flags, schema_id, packing = self._prepare(data, properties, guid, tick, compression)
+        message = self._prepare(data, properties, guid, tick, compression)
+        if connection.alone:
+            alone = connection.post_alone(self._core, message, now)
+            if alone is not None:
+                return alone
+        raw, data, flags, schema_id, packing = message
         future: PostFuture = connection.loop.create_future()
         connection.core.post(self._core, raw, data, future, now, 0, flags, schema_id, packing)
-        if connection.alone or not connection.scheduled:
-            connection.transmit_post()
+        if not connection.scheduled:
+            connection.transmit_soon()
         return future
 
     async def post_many(self, items: Iterable[Any] | AsyncIterable[Any]) -> PostReport:

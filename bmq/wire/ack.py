@@ -12,11 +12,13 @@ from bmq.wire.constants import UNSET_GUID, EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 
 __all__ = [
+    "ACCEPTED_GUID",
     "ACK_GUID",
     "ACK_SIZE",
     "STATUS_MASK",
     "AckMessage",
     "decode_acks",
+    "encode_acceptance",
     "encode_ack",
     "encode_acks",
     "encode_queue_acks",
@@ -31,6 +33,14 @@ encode_ack = ACK_MESSAGE.packer(reserved=0)
 ACK_SIZE = ACK_MESSAGE.size
 #: Where the GUID is in it.
 ACK_GUID = ACK_MESSAGE.offset_of("messageGUID")
+# What is in front of the GUID in an event that accepts one message.
+_ACCEPTED = (
+    pack_event_header(HEADER_SIZE + len(_HEADER) + ACK_SIZE, EventType.ACK)
+    + _HEADER
+    + encode_ack(0, 0, UNSET_GUID, 0)[:ACK_GUID]
+)
+#: Where the GUID is in such an event.
+ACCEPTED_GUID = slice(len(_ACCEPTED), len(_ACCEPTED) + len(UNSET_GUID))
 
 #: The bits of an acknowledgement's first byte that hold the status.
 STATUS_MASK = ACK_MESSAGE.fields["status"].mask << ACK_MESSAGE.fields["status"].shift
@@ -48,6 +58,11 @@ class AckMessage(NamedTuple):
 def encode_acks(acks: Iterable[tuple[int, int, bytes, int]]) -> bytes:
     """Return an ACK event from (wire status, correlation id, GUID, qId) items."""
     return pack_acks([encode_ack(*ack) for ack in acks])
+
+
+def encode_acceptance(queue_id: int, guid: bytes) -> bytes:
+    """Return the ACK event that accepts one message."""
+    return b"".join((_ACCEPTED, guid, queue_id.to_bytes(4, "big")))
 
 
 def encode_queue_acks(queue_id: int, guids: Sequence[bytes]) -> bytes:

@@ -111,7 +111,11 @@ class Bench:
     def send(self, *data: bytes) -> None:
         """The broker sends something."""
         for piece in data:
-            self.core.receive(piece, self.now)
+            outcome = self.core.receive_alone(piece, self.now)
+            if outcome is not None:
+                self._note(Acked([outcome]))
+            else:
+                self.core.receive(piece, self.now)
         self.pump()
 
     def pump(self) -> None:
@@ -222,6 +226,17 @@ class Bench:
         for number in numbers:
             self.core.post(queue, guid(number), b"%d" % number, number, self.now)
         self.pump()
+
+    def post_alone(self, queue: QueueCore, number: int) -> bool:
+        """Post a message as one at a time is posted; return whether that went, rather than the usual way."""
+        message = guid(number), b"%d" % number, int(PutFlags.ACK_REQUESTED), 0, 0
+        data = self.core.post_alone(queue, message)
+        if data is None:
+            self.core.post(queue, guid(number), b"%d" % number, number, self.now)
+            return False
+        self.broker.take(data)
+        self.core.keep_alone(queue, message, number, self.now)
+        return True
 
     def post_many(self, queue: QueueCore, *numbers: int) -> None:
         """Post messages together: GUID and payload are a number, the token is all of them."""

@@ -5,7 +5,14 @@ from __future__ import annotations
 
 import pytest
 
-from bmq.errors import AckStatus, ConfigureQueueError, OpenQueueError, UsageError
+from bmq.errors import (
+    AckStatus,
+    ConfigureQueueError,
+    ConnectionFailed,
+    OpenQueueError,
+    QueueClosed,
+    UsageError,
+)
 from bmq.protocol.client.core import CoreOptions
 from bmq.protocol.client.events import QueueReopened, QueueReopenFailed, StateRestored
 from bmq.protocol.client.queue import QueueState
@@ -107,6 +114,119 @@ def test_stopping_the_session_ends_every_post() -> None:
     assert bench.outcomes == {1: [AckStatus.CANCELED]}
     bench.ack_all()  # too late
     assert bench.outcomes == {1: [AckStatus.CANCELED]}
+
+
+# one at a time
+
+
+def test_a_post_made_alone_is_sent_before_it_is_kept_and_ends_like_any_other() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    for number in range(1, 4):
+        assert bench.post_alone(queue, number)
+        assert sent(bench) == [number], "sent at once"
+        assert len(bench.core.posts) == queue.unacked == 1
+        bench.wait(0.25)
+        assert bench.ack_all() == [number]
+        assert len(bench.core.posts) == bench.core.posts.bytes == queue.unacked == queue.unacked_bytes == 0
+    assert bench.post_alone(queue, 4)
+    bench.ack_all(AckStatus.LIMIT_BYTES)
+    accepted = [AckStatus.SUCCESS]
+    assert bench.outcomes == {1: accepted, 2: accepted, 3: accepted, 4: [AckStatus.LIMIT_BYTES]}
+    assert (queue.counts.settled, queue.counts.settled_bytes) == (4, 4)
+    assert queue.counts.durations.seconds == 0.75
+    assert dict(queue.counts.refused) == {AckStatus.LIMIT_BYTES: 1}
+
+
+def test_a_post_is_not_made_alone_where_something_else_has_to_go_first() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.post(queue, 1)
+    assert not bench.post_alone(queue, 2), "it would not be the only one"
+    bench.pump()
+    bench.ack_all()
+    bench.core.configure_queue(queue, bench.subscriptions(["x == 1"]), "changed", bench.now + 5)
+    assert not bench.post_alone(queue, 3), "the broker is to know of the subscription first"
+    bench.pump()
+    assert bench.broker.log[-2:] == ["ConfigureStream", "PUT"]
+    bench.answer_all()
+    bench.ack_all()
+    bench.core.confirm(queue, guid(9))
+    assert bench.post_alone(queue, 4), "a confirmation goes with it"
+    assert bench.broker.log[-2:] == ["CONFIRM", "PUT"]
+    bench.lose()
+    assert not bench.post_alone(queue, 5), "there is no connection"
+    bench.connect()
+    bench.answer_all()
+    assert sent(bench) == [4, 5]
+    bench.ack_all()
+    assert bench.outcomes == {n: [AckStatus.SUCCESS] for n in range(1, 6)}
+
+
+def test_a_post_made_alone_is_refused_like_any_other() -> None:
+    bench = connected()
+    reader, closed = bench.open(URI, READ), bench.open(OTHER)
+    with pytest.raises(UsageError, match="not opened for writing"):
+        bench.post_alone(reader, 1)
+    bench.close(closed)
+    with pytest.raises(QueueClosed):
+        bench.post_alone(closed, 2)
+    assert len(bench.core.posts) == 0
+
+
+def test_only_a_whole_event_accepts_a_post_made_alone() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    assert bench.post_alone(queue, 1)
+    acceptance = bench.broker.ack(bench.broker.puts)
+    bench.send(acceptance[:20])
+    assert bench.outcomes == {}
+    bench.send(acceptance[20:])
+    assert bench.outcomes == {1: [AckStatus.SUCCESS]}
+    bench.send(acceptance)
+    assert bench.outcomes == {1: [AckStatus.SUCCESS]}, "again, and nobody waits for it"
+    assert bench.post_alone(queue, 2)
+    acceptance = bench.broker.ack(bench.broker.puts[1:])
+    s_id = bench.broker.s_ids[queue.q_id][-1]
+    message = bench.broker.push(queue.q_id, [(guid(8), acceptance)], (s_id,))
+    begin = message.index(acceptance)
+    end = begin + len(acceptance)
+    bench.send(message[:begin], message[begin:end], message[end:])
+    assert 2 not in bench.outcomes, "these bytes are the data of a message"
+    assert [message.data for _, message in bench.received] == [acceptance]
+    bench.send(acceptance)
+    assert bench.outcomes[2] == [AckStatus.SUCCESS]
+
+
+def test_a_post_made_alone_is_sent_again_and_what_the_old_connection_still_says_is_forgotten() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    assert bench.post_alone(queue, 1)
+    acceptance = bench.broker.ack(bench.broker.puts)
+    bench.lose()
+    bench.send(acceptance)
+    assert bench.outcomes == {}
+    bench.open_channel()
+    bench.send(acceptance)
+    assert bench.outcomes == {}
+    assert isinstance(bench.failures[-1], ConnectionFailed), "it has not said hello"
+    bench.lose()
+    bench.connect()
+    bench.answer_all()
+    assert bench.ack_all() == [1]
+    assert bench.outcomes == {1: [AckStatus.SUCCESS]}
+    assert queue.counts.retransmitted == 1
+
+
+def test_a_post_made_alone_that_ended_without_an_answer_is_not_accepted_later() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    assert bench.post_alone(queue, 1)
+    acceptance = bench.broker.ack(bench.broker.puts)
+    bench.wait(queue.deduplication_time + 2)
+    assert bench.outcomes == {1: [AckStatus.TIMEOUT]}
+    bench.send(acceptance)
+    assert bench.outcomes == {1: [AckStatus.TIMEOUT]}
 
 
 # reconnecting

@@ -183,8 +183,14 @@ class Walk(RuleBasedStateMachine):
         except QueueClosed:
             self.tokens.discard(token)
 
-    @rule(queue=queues, count=st.integers(1, 5), together=st.booleans(), pump=st.booleans())
-    def post(self, queue: QueueCore, count: int, together: bool, pump: bool) -> None:
+    @rule(
+        queue=queues,
+        count=st.integers(1, 5),
+        how=st.sampled_from(["together", "one by one", "alone"]),
+        pump=st.booleans(),
+    )
+    def post(self, queue: QueueCore, count: int, how: str, pump: bool) -> None:
+        together = how == "together"
         queue = self.newest(queue)
         numbers = range(len(self.posted) + 1, len(self.posted) + 1 + count)
         usable = queue.state in TAKES_POSTS and queue.writable and not queue.closing and not queue.suspended
@@ -195,7 +201,10 @@ class Walk(RuleBasedStateMachine):
                 )
             else:
                 for n in numbers:
-                    self.bench.core.post(queue, guid(n), b"%d" % n, n, self.bench.now)
+                    if how == "alone":
+                        self.bench.post_alone(queue, n)
+                    else:
+                        self.bench.core.post(queue, guid(n), b"%d" % n, n, self.bench.now)
         except UsageError:
             assert not usable, f"a usable queue refused a post: {queue.state}"
         else:

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmq.errors import AckStatus, ProtocolError
-from bmq.wire.ack import STATUS_MASK, AckMessage, decode_acks, encode_acks, iter_acks
+from bmq.wire.ack import (
+    ACCEPTED_GUID,
+    STATUS_MASK,
+    AckMessage,
+    decode_acks,
+    encode_acceptance,
+    encode_acks,
+    iter_acks,
+)
 from bmq.wire.confirm import (
     MAX_CONFIRMS,
     ConfirmMessage,
@@ -69,6 +77,13 @@ KINDS = [
 kinds = pytest.mark.parametrize(("kind", "decode"), KINDS)
 Decoder = Callable[[bytes, int], Iterable[Any]]
 ITEM = bytes(4) + GUID + bytes(4)
+
+
+@given(guids, st.integers(0, 2**31 - 1))
+def test_an_acceptance_is_an_event_of_one_acknowledgement(guid: bytes, queue_id: int) -> None:
+    event = encode_acceptance(queue_id, guid)
+    assert event == encode_acks([(0, 0, guid, queue_id)])
+    assert event[ACCEPTED_GUID] == guid
 
 
 @given(acks)

@@ -62,6 +62,7 @@ from bmq.wire.control import (
 )
 from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, Event
 from bmq.wire.push import GUID, Push, decode_push_runs
+from bmq.wire.put import Outgoing
 from bmq.wire.uri import QueueUri
 
 __all__ = ["ClientCore", "CoreOptions", "SessionInput", "SessionState"]
@@ -136,6 +137,7 @@ class ClientCore(Machine):
         post: accepts one post for a queue, which ends in one outcome (:class:`Acked`); see
             :meth:`bmq.protocol.client.posts.Posts.post`.
         post_many: accepts several; see :meth:`bmq.protocol.client.posts.Posts.post_many`.
+        keep_alone: goes with :meth:`post_alone`; see :meth:`bmq.protocol.client.posts.Posts.keep_alone`.
         post_event: accepts those of an encoded event; see :meth:`bmq.protocol.client.posts.Posts.post_event`.
         posts: the posts without outcome, for reading only.
         new_properties: whether properties are to be written in the new encoding.
@@ -158,6 +160,7 @@ class ClientCore(Machine):
         self.post = self.posts.post
         self.post_many = self.posts.post_many
         self.post_event = self.posts.post_event
+        self.keep_alone = self.posts.keep_alone
         self._routes = Routes()
         self._shared = Shared(
             requests=self._requests,
@@ -465,6 +468,51 @@ class ClientCore(Machine):
             self._outbox.confirm(confirms)
         elif not queue.at_most_once and queue.state is not QueueState.CLOSED:
             self._confirms.remember(split_confirms(confirms))
+
+    # one post at a time
+
+    def post_alone(self, queue: QueueCore, message: Outgoing) -> list[bytes] | None:
+        """Begin a post while there is no other: return what to send at once, in front of anything else.
+
+        :meth:`keep_alone` must follow: it does what can wait until the post is on its way.
+
+        Returns:
+            None where something else has to go out first: then nothing was done.
+
+        Raises:
+            QueueClosed, UsageError, StateError: the queue takes no posts.
+        """
+        outbox = self._outbox
+        if (
+            self._broken
+            or self._pulse_owed
+            or self._shared.changed
+            or queue.state is not _OPEN
+            or not outbox.only_confirms
+            or self.posts
+        ):
+            return None
+        queue.admit(1)
+        return outbox.alone(queue.q_id, message)
+
+    def receive_alone(self, data: bytes, now: float) -> Outcome | None:
+        """Take bytes from the broker that do nothing but accept the post that was made alone.
+
+        Returns:
+            Its outcome, None if the bytes are anything else: then nothing was done.
+        """
+        if (
+            data != self.posts.awaited
+            or self.state is not _S.STARTED
+            or self._broken
+            or self._events
+            or self._framer.buffered
+        ):
+            return None
+        outcome = self.posts.accept_alone(now)
+        if outcome is not None and self._heartbeat is not None:
+            self._heartbeat.received()
+        return outcome
 
     # what the queues report
 

@@ -76,6 +76,11 @@ class Outbox:
     def __bool__(self) -> bool:
         return bool(self._events or self._runs or self._confirms)
 
+    @property
+    def only_confirms(self) -> bool:
+        """Whether nothing but confirmations waits, or nothing at all."""
+        return not self._events and not self._runs
+
     def take(self, limit: float = inf) -> list[bytes]:
         """Return and forget what waits, as whole events; stop once ``limit`` bytes are reached.
 
@@ -84,11 +89,9 @@ class Outbox:
         runs, waiting = self._runs, self._events
         if len(runs) == 1 and not waiting:
             queue_id, messages = runs[0]
-            if len(messages) == 1 and len(messages[0][1]) < LARGE:
-                # One post: whoever waits for its outcome waits for this, too.
+            if len(messages) == 1:
                 runs.clear()
-                event = encode_put_event(queue_id, messages[0])
-                return [b"".join((*self._confirm_events(), event)) if self._confirms else event]
+                return self.alone(queue_id, messages[0])
         self._close()
         taken: list[bytes] = []
         size = 0
@@ -102,6 +105,18 @@ class Outbox:
                 size += self._take_puts(entry, taken)
                 if not entry:
                     waiting.popleft()
+        return taken
+
+    def alone(self, queue_id: int, message: Outgoing) -> list[bytes]:
+        """Return what :meth:`take` would if this post were added: nothing but confirmations may wait.
+
+        Whoever waits for the post's outcome waits for this, too.
+        """
+        if len(message[1]) < LARGE:
+            event = encode_put_event(queue_id, message)
+            return [b"".join((*self._confirm_events(), event)) if self._confirms else event]
+        taken = self._confirm_events() if self._confirms else []
+        self._take_puts(deque([(queue_id, [message])]), taken)
         return taken
 
     def _take_puts(self, runs: deque[_Run], taken: list[bytes]) -> int:

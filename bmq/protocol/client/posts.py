@@ -14,7 +14,15 @@ from bmq.protocol.client.counters import PostCounts
 from bmq.protocol.client.events import Accepted, Outcome
 from bmq.protocol.client.outbox import Outbox
 from bmq.protocol.client.slices import PostSlice
-from bmq.wire.ack import ACK_GUID, ACK_SIZE, STATUS_MASK, iter_acks, read_list_header
+from bmq.wire.ack import (
+    ACCEPTED_GUID,
+    ACK_GUID,
+    ACK_SIZE,
+    STATUS_MASK,
+    encode_acceptance,
+    iter_acks,
+    read_list_header,
+)
 from bmq.wire.constants import ACK_STATUS_FROM_WIRE, PutFlags
 from bmq.wire.event import Event
 from bmq.wire.guid import guid_to_text
@@ -75,6 +83,7 @@ class Posts:
             outcomes are for, and how many.
         counts: what became of the others.
         deadline: when :meth:`expire` has to be called, or None.
+        awaited: the event that accepts the post that was made alone; None if there is none.
     """
 
     __slots__ = (
@@ -88,6 +97,7 @@ class Posts:
         "_sliced",
         "_slices",
         "accepted",
+        "awaited",
         "bytes",
         "counts",
         "deadline",
@@ -107,6 +117,7 @@ class Posts:
         self.bytes = 0
         self.counts = PostCounts()
         self.deadline: float | None = None
+        self.awaited: bytes | None = None
         # The shortest time for which the broker said it recognises GUIDs, in seconds.
         self._shortest: float | None = None
 
@@ -243,6 +254,22 @@ class Posts:
         if self.deadline is None and self._shortest is not None:
             self.deadline = now + self._shortest
 
+    def keep_alone(self, queue: QueueCore, message: Outgoing, token: object, now: float) -> None:
+        """Take a post into the empty window that its queue has admitted, and that was sent already.
+
+        So all this is done while the broker looks at it. See :meth:`post`.
+        """
+        guid, data, _, _, _ = message
+        self._last = number = self._last + 1
+        self._batches[number] = _Batch(queue, token, now, 1, sent=True)
+        self._entries[guid] = message, number, 0
+        size = len(data)
+        self.bytes += size
+        queue.unacked_bytes += size
+        if self.deadline is None and self._shortest is not None:
+            self.deadline = now + self._shortest
+        self.awaited = encode_acceptance(queue.q_id, guid)
+
     def _refuse_known(
         self, queue: QueueCore, messages: list[Outgoing], token: object, now: float, tag: int
     ) -> NoReturn:
@@ -255,6 +282,25 @@ class Posts:
         raise AssertionError("no GUID is known")
 
     # ending
+
+    def accept_alone(self, now: float) -> Outcome | None:
+        """Take :attr:`awaited`; return the outcome, None if the post has had another one."""
+        assert self.awaited is not None
+        guid = self.awaited[ACCEPTED_GUID]
+        self.awaited = None
+        entry = self._entries.pop(guid, None)
+        if entry is None:
+            return None
+        message, number, tag = entry
+        batch = self._batches[number]
+        batch.left -= 1
+        if not batch.left:
+            del self._batches[number]
+        size = len(message[1])
+        self.bytes -= size
+        queue = batch.queue
+        queue.posts_answered(1, size, now - batch.posted)
+        return batch.token, tag, guid, _SUCCESS, queue
 
     def acked(self, event: Event, now: float) -> list[Outcome]:
         """Take an ACK event; return the outcomes. GUIDs that are not, or no longer, known are ignored.
