@@ -90,25 +90,15 @@ _BATCHES = (PostBatch, ObservedPosts)
 
 
 def settle(outcomes: list[Outcome]) -> None:
-    """Give each post's future its outcome; those of a ``post_many`` are counted in bulk."""
-    batch: PostBatch | ObservedPosts | None = None
-    count = 0
+    """Give each post's future its outcome, and each ``post_many`` its failures."""
     for token, tag, guid, status, queue in outcomes:
         if status is AckStatus.SUCCESS:
-            if token is batch:
-                count += 1
-            elif token.__class__ in _BATCHES:
-                if batch is not None:
-                    batch.accepted(count)
-                batch, count = token, 1
-            elif not token.done():
+            if not token.done():
                 token.set_result(Ack(guid, queue.uri_text))
         elif token.__class__ in _BATCHES:
             token.failed(tag, post_error(guid, status, queue))
         elif not token.done():
             token.set_exception(post_error(guid, status, queue))
-    if batch is not None:
-        batch.accepted(count)
 
 
 def post_error(guid: bytes, status: AckStatus, queue: QueueCore) -> PostError:

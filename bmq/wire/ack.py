@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from struct import Struct
 from typing import NamedTuple
 
 from bmq.errors import ProtocolError
@@ -41,6 +42,10 @@ _ACCEPTED = (
 )
 #: Where the GUID is in such an event.
 ACCEPTED_GUID = slice(len(_ACCEPTED), len(_ACCEPTED) + len(UNSET_GUID))
+# The first byte and the GUID.
+_status_and_guid = Struct(
+    f">B{ACK_GUID - 1}x{len(UNSET_GUID)}s{ACK_SIZE - ACK_GUID - len(UNSET_GUID)}x"
+)
 
 #: The bits of an acknowledgement's first byte that hold the status.
 STATUS_MASK = ACK_MESSAGE.fields["status"].mask << ACK_MESSAGE.fields["status"].shift
@@ -86,17 +91,21 @@ def decode_acks(event: bytes, body: int) -> list[AckMessage]:
     Raises:
         ProtocolError: the header's sizes are too small, or the messages do not fill the event.
     """
+    start, stride = read_list_header(event, body, "Ack", ACK_SIZE)
+    unpack = ACK_MESSAGE.struct.unpack_from
     return [
         AckMessage(status & STATUS_MASK, int.from_bytes(correlation_id, "big"), guid, queue_id)
-        for status, correlation_id, guid, queue_id in iter_acks(event, body)
+        for status, correlation_id, guid, queue_id in (
+            unpack(event, at) for at in range(start, len(event), stride)
+        )
     ]
 
 
-def iter_acks(event: bytes, body: int) -> Iterator[tuple[int, bytes, bytes, int]]:
-    """Iterate over the acknowledgements of an event in the form they travel: the hot path.
+def iter_acks(event: bytes, body: int) -> Iterator[tuple[int, bytes]]:
+    """Iterate over the acknowledgements of an event, what a client wants to know of them: the hot path.
 
     Returns:
-        (a byte whose :data:`STATUS_MASK` bits are the wire status, correlation id, GUID, qId) each.
+        (a byte whose :data:`STATUS_MASK` bits are the wire status, GUID) each.
 
     Raises:
         ProtocolError: as :func:`decode_acks`.
@@ -104,11 +113,11 @@ def iter_acks(event: bytes, body: int) -> Iterator[tuple[int, bytes, bytes, int]
     start = body + len(_HEADER)
     if event[body:start] == _HEADER and not (len(event) - start) % ACK_SIZE:
         # As every broker sends them.
-        return ACK_MESSAGE.struct.iter_unpack(memoryview(event)[start:])
-    start, stride = read_list_header(event, body, "Ack", ACK_MESSAGE.size)
-    if stride == ACK_MESSAGE.size:
-        return ACK_MESSAGE.struct.iter_unpack(memoryview(event)[start:])
-    return (ACK_MESSAGE.struct.unpack_from(event, at) for at in range(start, len(event), stride))
+        return _status_and_guid.iter_unpack(memoryview(event)[start:])
+    start, stride = read_list_header(event, body, "Ack", ACK_SIZE)
+    if stride == ACK_SIZE:
+        return _status_and_guid.iter_unpack(memoryview(event)[start:])
+    return (_status_and_guid.unpack_from(event, at) for at in range(start, len(event), stride))
 
 
 def read_list_header(event: bytes, body: int, kind: str, minimum: int) -> tuple[int, int]:

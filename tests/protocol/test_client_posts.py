@@ -16,6 +16,7 @@ from bmq.errors import (
 from bmq.protocol.client.core import CoreOptions
 from bmq.protocol.client.events import QueueReopened, QueueReopenFailed, StateRestored
 from bmq.protocol.client.queue import QueueState
+from bmq.wire.uri import QueueUri
 from tests.protocol.bench import READ, WRITE, Bench, connected, guid
 
 URI = "bmq://bmq.test.mem.priority/q"
@@ -145,10 +146,10 @@ def test_a_post_is_not_made_alone_where_something_else_has_to_go_first() -> None
     assert not bench.post_alone(queue, 2), "it would not be the only one"
     bench.pump()
     bench.ack_all()
-    bench.core.configure_queue(queue, bench.subscriptions(["x == 1"]), "changed", bench.now + 5)
-    assert not bench.post_alone(queue, 3), "the broker is to know of the subscription first"
+    bench.core.open_queue(QueueUri.parse(OTHER), WRITE, OTHER, "open", bench.now, bench.now + 5)
+    assert not bench.post_alone(queue, 3), "the broker is to open a queue first"
     bench.pump()
-    assert bench.broker.log[-2:] == ["ConfigureStream", "PUT"]
+    assert bench.broker.log[-2:] == ["OpenQueue", "PUT"]
     bench.answer_all()
     bench.ack_all()
     bench.core.confirm(queue, guid(9))

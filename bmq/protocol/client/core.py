@@ -483,14 +483,7 @@ class ClientCore(Machine):
             QueueClosed, UsageError, StateError: the queue takes no posts.
         """
         outbox = self._outbox
-        if (
-            self._broken
-            or self._pulse_owed
-            or self._shared.changed
-            or queue.state is not _OPEN
-            or not outbox.only_confirms
-            or self.posts
-        ):
+        if self._broken or queue.state is not _OPEN or not outbox.only_confirms or self.posts:
             return None
         queue.admit(1)
         return outbox.alone(queue.q_id, message)

@@ -55,12 +55,16 @@ class _Batch:
         posted: when they were posted.
         left: how many of them have no outcome yet.
         sent: whether they were written to a connection.
+        many: whether the token is told how many were accepted, rather than which.
     """
 
-    __slots__ = ("left", "posted", "queue", "sent", "token")
+    __slots__ = ("left", "many", "posted", "queue", "sent", "token")
 
-    def __init__(self, queue: QueueCore, token: object, posted: float, left: int, sent: bool) -> None:
+    def __init__(
+        self, queue: QueueCore, token: object, posted: float, left: int, sent: bool, many: bool
+    ) -> None:
         self.queue = queue
+        self.many = many
         self.token = token
         self.posted = posted
         self.left = left
@@ -79,8 +83,8 @@ class Posts:
 
     Attributes:
         bytes: the size of the application data of all posts held.
-        accepted: posts that were accepted with others of their slice since :meth:`take_accepted`: whom these
-            outcomes are for, and how many.
+        accepted: posts that were accepted with others they were made with, since :meth:`take_accepted`: whom
+            these outcomes are for, and how many.
         counts: what became of the others.
         deadline: when :meth:`expire` has to be called, or None.
         awaited: the event that accepts the post that was made alone; None if there is none.
@@ -181,7 +185,7 @@ class Posts:
         sending = queue.admit(1)
         message = guid, data, flags, schema_id, compression
         self._last = number = self._last + 1
-        self._batches[number] = _Batch(queue, token, now, 1, sending)
+        self._batches[number] = _Batch(queue, token, now, 1, sending, False)
         self._entries[guid] = message, number, tag
         size = len(data)
         self.bytes += size
@@ -199,7 +203,7 @@ class Posts:
         Args:
             queue: the queue to post to.
             messages: ACK_REQUESTED must be among the flags of each. The list must not be changed afterwards.
-            token: comes back with the outcomes.
+            token: comes back with the outcomes; those of posts that were accepted come as a number.
             now: the time.
             tag: which of the token's posts is the first of these; the others follow.
 
@@ -216,7 +220,7 @@ class Posts:
         if not messages:
             return
         self._last = number
-        self._batches[number] = _Batch(queue, token, now, len(messages), sending)
+        self._batches[number] = _Batch(queue, token, now, len(messages), sending, True)
         self._entries.update(added)
         size = sum(map(len, map(_data_of, messages)))
         self.bytes += size
@@ -244,7 +248,7 @@ class Posts:
         count = len(event.ends)
         sending = queue.admit(count)
         self._last = number = self._last + 1
-        self._batches[number] = _Batch(queue, token, now, count, sending)
+        self._batches[number] = _Batch(queue, token, now, count, sending, True)
         self._slices[number] = PostSlice(queue, event, token, tag)
         self._sliced += count
         self.bytes += event.size
@@ -261,7 +265,7 @@ class Posts:
         """
         guid, data, _, _, _ = message
         self._last = number = self._last + 1
-        self._batches[number] = _Batch(queue, token, now, 1, sent=True)
+        self._batches[number] = _Batch(queue, token, now, 1, True, False)
         self._entries[guid] = message, number, 0
         size = len(data)
         self.bytes += size
@@ -315,36 +319,57 @@ class Posts:
         if self._slices:
             return self._acked_slices(event, now)
         outcomes: list[Outcome] = []
-        append = outcomes.append
         batches, pop = self._batches, self._entries.pop
-        freed = 0
-        # Outcomes of one queue follow each other, and those of posts made at one time: they are counted
-        # together.
+        # Posts made together are answered together, nearly always. Those that are accepted like the one
+        # before, of the same batch, are only counted; so are outcomes of one queue, by the time of posting.
         queue: QueueCore | None = None
         posted = 0.0
-        counted = 0
-        for status, _, guid, _ in iter_acks(event.data, event.body):
+        last = count = freed = same = 0
+        for status, guid in iter_acks(event.data, event.body):
             entry = pop(guid, None)
-            if entry is not None:
-                message, number, tag = entry
-                batch = batches[number]
-                batch.left -= 1
-                if not batch.left:
-                    del batches[number]
-                if batch.queue is not queue or batch.posted != posted:
-                    if queue is not None:
-                        queue.posts_answered(len(outcomes) - counted, freed, now - posted)
-                        self.bytes -= freed
-                    queue, posted, freed, counted = batch.queue, batch.posted, 0, len(outcomes)
+            if entry is None:
+                continue
+            message, number, tag = entry
+            if number == last and not status:
+                same += 1
                 freed += len(message[1])
-                outcome = ACK_STATUS_FROM_WIRE[status & STATUS_MASK]
-                if outcome is not _SUCCESS:
-                    batch.queue.counts.not_accepted(outcome)
-                append((batch.token, tag, guid, outcome, queue))
+                continue
+            if same:
+                self._accepted(last, same)
+                count += same
+                last = same = 0
+            batch = batches[number]
+            if batch.queue is not queue or batch.posted != posted:
+                if queue is not None:
+                    queue.posts_answered(count, freed, now - posted)
+                    self.bytes -= freed
+                queue, posted, count, freed = batch.queue, batch.posted, 0, 0
+            freed += len(message[1])
+            outcome = ACK_STATUS_FROM_WIRE[status & STATUS_MASK]
+            if batch.many and outcome is _SUCCESS:
+                last, same = number, 1
+                continue
+            count += 1
+            batch.left -= 1
+            if not batch.left:
+                del batches[number]
+            if outcome is not _SUCCESS:
+                queue.counts.not_accepted(outcome)
+            outcomes.append((batch.token, tag, guid, outcome, queue))
+        if same:
+            self._accepted(last, same)
         if queue is not None:
-            queue.posts_answered(len(outcomes) - counted, freed, now - posted)
+            queue.posts_answered(count + same, freed, now - posted)
             self.bytes -= freed
         return outcomes
+
+    def _accepted(self, number: int, count: int) -> None:
+        """Posts that were made together are accepted."""
+        batch = self._batches[number]
+        batch.left -= count
+        if not batch.left:
+            del self._batches[number]
+        self.accepted.append((batch.token, count))
 
     def _acked_slices(self, event: Event, now: float) -> list[Outcome]:
         """The same as :meth:`acked`, while there are posts that were encoded together."""
@@ -360,7 +385,10 @@ class Posts:
             if entry is not None:
                 message, number, tag = entry
                 batch = self._batches[number]
-                outcomes.append((batch.token, tag, guid, status, batch.queue))
+                if batch.many and status is _SUCCESS:
+                    self.accepted.append((batch.token, 1))
+                else:
+                    outcomes.append((batch.token, tag, guid, status, batch.queue))
                 self._left(number, 1, len(message[1]), status, now)
             elif stride == ACK_SIZE and (count := self._accept_slice(data, at, now)):
                 pass
@@ -384,7 +412,10 @@ class Posts:
         for number, posts in self._slices.items():
             row = posts.take(guid)
             if row is not None:
-                outcomes.append((posts.token, posts.tag + row, guid, status, posts.queue))
+                if status is _SUCCESS:
+                    self.accepted.append((posts.token, 1))
+                else:
+                    outcomes.append((posts.token, posts.tag + row, guid, status, posts.queue))
                 self._left_slice(number, posts, 1, status, now)
                 return
 
