@@ -243,6 +243,7 @@ class Connection:
         core: the protocol.
         loop: the event loop.
         thread: the number of its thread.
+        epoch: when the session was started, in nanoseconds of the monotonic clock.
         writable: whether the transport takes more.
         scheduled: whether something is sent at the end of this turn of the event loop.
         alone: whether posts are made one at a time, each when the one before has its outcome.
@@ -264,7 +265,7 @@ class Connection:
         self._busy_poll = busy_poll
         self._trace = trace
         self._channel: Channel | None = None
-        self._epoch = time.monotonic_ns()
+        self.epoch = time.monotonic_ns()
         self.turn = 0.0, 0
         self.alone = False
         self._sent_before = 0
@@ -289,7 +290,7 @@ class Connection:
         """
         if self.scheduled:
             return self.turn
-        return self.loop.time(), time.monotonic_ns() - self._epoch
+        return self.loop.time(), time.monotonic_ns() - self.epoch
 
     def check_loop(self) -> None:
         """Raise unless this is the event loop the session belongs to.
@@ -322,7 +323,7 @@ class Connection:
         self.alone = len(self.core.posts) == 1
         self.transmit()
 
-    def post_alone(self, queue: QueueCore, message: Outgoing, now: float) -> asyncio.Future[Any] | None:
+    def post_alone(self, queue: QueueCore, message: Outgoing) -> asyncio.Future[Any] | None:
         """Send a post at once, where posts are made one at a time; confirmations that wait go with it.
 
         Who awaits one post after the other gains a turn of the event loop. Who makes several in a turn has
@@ -339,7 +340,7 @@ class Connection:
         channel.write(data)
         # From here on the broker has something to do.
         future: asyncio.Future[Any] = self.loop.create_future()
-        core.keep_alone(queue, message, future, now)
+        core.keep_alone(queue, message, future, self.loop.time())
         if self._busy_poll:
             self._stay_awake()
         self._arm(core.posts.deadline)

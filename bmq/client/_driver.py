@@ -286,7 +286,9 @@ class Driver:
         future, _, guid, _, queue = outcome
         if not future.done():
             future.set_result(Ack(guid, queue.uri_text))
-        self.flow.posts_left()
+        flow = self.flow
+        if flow.for_outcomes or flow.for_room:
+            flow.posts_left()
 
     def handle(self, event: SessionEvent | Signal) -> None:
         """Hand on what the core reports."""

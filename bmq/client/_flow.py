@@ -28,6 +28,8 @@ class Flow:
     Attributes:
         buffered_messages: how many messages wait for the application.
         buffered_bytes: how many bytes they have.
+        for_room: who waits for room; for reading only.
+        for_outcomes: who waits for the outcomes of a queue's posts, and since when; for reading only.
     """
 
     def __init__(
@@ -39,8 +41,8 @@ class Flow:
         self._max_messages = options.max_buffered_messages
         self._max_bytes = options.max_buffered_bytes
         self._publish = publish
-        self._for_room: list[asyncio.Future[None]] = []
-        self._for_outcomes: list[tuple[QueueCore, float, asyncio.Future[None]]] = []
+        self.for_room: list[asyncio.Future[None]] = []
+        self.for_outcomes: list[tuple[QueueCore, float, asyncio.Future[None]]] = []
         self.buffered_messages = 0
         self.buffered_bytes = 0
         self._slow = False
@@ -55,13 +57,13 @@ class Flow:
     async def room(self) -> None:
         """Wait until it is worth trying to post again: until the window is half empty."""
         waiter: asyncio.Future[None] = self._connection.loop.create_future()
-        self._for_room.append(waiter)
+        self.for_room.append(waiter)
         try:
             await waiter
         finally:
             # wake() may have emptied the list between the cancellation and now.
-            if waiter.cancelled() and waiter in self._for_room:
-                self._for_room.remove(waiter)
+            if waiter.cancelled() and waiter in self.for_room:
+                self.for_room.remove(waiter)
 
     def full(self) -> BufferFull:
         """Say how full the window is."""
@@ -78,24 +80,24 @@ class Flow:
             return
         waiter: asyncio.Future[None] = self._connection.loop.create_future()
         entry = (queue, self._connection.now(), waiter)
-        self._for_outcomes.append(entry)
+        self.for_outcomes.append(entry)
         try:
             await waiter
         finally:
-            self._for_outcomes.remove(entry)
+            self.for_outcomes.remove(entry)
 
     def posts_left(self) -> None:
         """Posts have left the window."""
-        if self._for_room and self._connection.writable and self._posts.half_empty:
+        if self.for_room and self._connection.writable and self._posts.half_empty:
             self.wake()
-        for queue, since, waiter in self._for_outcomes:
+        for queue, since, waiter in self.for_outcomes:
             oldest = self._posts.oldest(queue) if queue.unacked else None
             if (oldest is None or oldest > since) and not waiter.done():
                 waiter.set_result(None)
 
     def wake(self) -> None:
         """Let everybody who waits for room try again."""
-        waiters, self._for_room = self._for_room, []
+        waiters, self.for_room = self.for_room, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -137,6 +139,6 @@ class Flow:
     def finish(self) -> None:
         """The session is over: nobody waits any more."""
         self.wake()
-        for _, _, waiter in self._for_outcomes:
+        for _, _, waiter in self.for_outcomes:
             if not waiter.done():
                 waiter.set_result(None)

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice, repeat
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from bmq.client._observing import ObservedPost, ObservedPosts
@@ -162,14 +163,15 @@ class Poster:
         """Post one message; see :meth:`bmq.Queue.post_nowait`."""
         connection = self._connection
         self._driver.check_open()
-        now, tick = connection.turn if connection.scheduled else connection.clock()
+        tick = connection.turn[1] if connection.scheduled else monotonic_ns() - connection.epoch
         data = payload if type(payload) is bytes else _as_bytes(payload)
         message = self._prepare(data, properties, guid, tick, compression)
         if connection.alone:
-            alone = connection.post_alone(self._core, message, now)
+            alone = connection.post_alone(self._core, message)
             if alone is not None:
                 return alone
         raw, data, flags, schema_id, packing = message
+        now = connection.turn[0] if connection.scheduled else connection.loop.time()
         future: PostFuture = connection.loop.create_future()
         connection.core.post(self._core, raw, data, future, now, 0, flags, schema_id, packing)
         if not connection.scheduled:

@@ -261,8 +261,8 @@ class Queue:
             properties = delayed(properties, delay, not_before, destination, longest)
             queue = self if here else await self.session.output(self._delayed_in)
             return await queue.post(payload, properties=properties, guid=guid, compression=compression)
-        flow = self._driver.flow
-        while not flow.takes_posts:
+        connection = self._connection
+        while not (connection.writable and connection.core.posts.has_room):  # as Flow.takes_posts
             await self._driver.room(self._core)
         return await self._poster.post(payload, properties, guid, compression)
 

@@ -33,7 +33,7 @@ class Framer:
             next :meth:`feed` if events came before it, since these may have raised the limit.
     """
 
-    __slots__ = ("_error", "_need", "_pending", "_smallest", "max_event_size", "max_request_size", "tolerant")
+    __slots__ = ("_error", "_need", "_smallest", "max_event_size", "max_request_size", "pending", "tolerant")
 
     def __init__(
         self,
@@ -47,14 +47,14 @@ class Framer:
         self.tolerant = tolerant
         self._smallest = _LENGTH_BYTES + 1 if tolerant else HEADER_SIZE
         # Not a list of chunks: a peer that sends bytes one by one would make it many times their size.
-        self._pending = bytearray()
+        self.pending = bytearray()
         self._need = _LENGTH_BYTES
         self._error: ProtocolError | None = None
 
     @property
     def buffered(self) -> int:
         """How many bytes of an unfinished event are held."""
-        return len(self._pending)
+        return len(self.pending)
 
     def feed(self, data: bytes) -> tuple[list[Event], ProtocolError | None]:
         """Take bytes from the peer.
@@ -66,7 +66,7 @@ class Framer:
         events: list[Event] = []
         if self._error is not None:
             return events, self._error
-        pending = self._pending
+        pending = self.pending
         start, end = 0, len(data)
         try:
             if pending:

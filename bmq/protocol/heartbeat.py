@@ -28,29 +28,28 @@ class Heartbeat:
         max_missed: how many silent intervals are tolerated; 0 or less turns the timer off.
         now: the time.
         grace: silent intervals that do not count, at the start (brokers allow three minutes' worth).
+
+    Attributes:
+        heard: whether anything arrived; to be set whenever something does.
     """
 
-    __slots__ = ("_heard", "_missed", "deadline", "interval", "max_missed")
+    __slots__ = ("_missed", "deadline", "heard", "interval", "max_missed")
 
     def __init__(self, interval: float, max_missed: int, now: float, *, grace: int = 0) -> None:
         self.interval = interval
         self.max_missed = max_missed
         self._missed = -grace
-        self._heard = False
+        self.heard = False
         #: When :meth:`poll` is to be called, or None.
         self.deadline: float | None = now + interval if max_missed > 0 and interval > 0 else None
-
-    def received(self) -> None:
-        """Note that a whole event, of any kind, arrived."""
-        self._heard = True
 
     def poll(self, now: float) -> Pulse:
         """Return what to do at ``now``; nothing before the deadline."""
         if self.deadline is None or now < self.deadline:
             return Pulse.NOTHING
         self.deadline = now + self.interval
-        if self._heard:
-            self._heard = False
+        if self.heard:
+            self.heard = False
             self._missed = min(self._missed, 0)
             return Pulse.NOTHING
         if self._missed >= self.max_missed:

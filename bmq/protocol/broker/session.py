@@ -239,7 +239,7 @@ class BrokerSession(Machine):
             events = events[: self.events_left]
             self.events_left -= len(events)
         if events and self._heartbeat is not None:
-            self._heartbeat.received()
+            self._heartbeat.heard = True
         return events, error
 
     def _work(self, events: list[Event], error: ProtocolError | None, now: float) -> None:

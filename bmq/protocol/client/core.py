@@ -322,7 +322,7 @@ class ClientCore(Machine):
             return False
         if self._heartbeat is not None:
             # Any bytes count, not only whole events: one of 64 MiB can take longer than a few heartbeats.
-            self._heartbeat.received()
+            self._heartbeat.heard = True
         events, error = self._framer.feed(data)
         quiet = error is None
         try:
@@ -482,11 +482,9 @@ class ClientCore(Machine):
         Raises:
             QueueClosed, UsageError, StateError: the queue takes no posts.
         """
-        outbox = self._outbox
-        if self._broken or queue.state is not _OPEN or not outbox.only_confirms or self.posts:
+        if self._broken or queue.state is not _OPEN:
             return None
-        queue.admit(1)
-        return outbox.alone(queue.q_id, message)
+        return self.posts.send_alone(queue, message)
 
     def receive_alone(self, data: bytes, now: float) -> Outcome | None:
         """Take bytes from the broker that do nothing but accept the post that was made alone.
@@ -499,12 +497,12 @@ class ClientCore(Machine):
             or self.state is not _S.STARTED
             or self._broken
             or self._events
-            or self._framer.buffered
+            or self._framer.pending
         ):
             return None
         outcome = self.posts.accept_alone(now)
         if outcome is not None and self._heartbeat is not None:
-            self._heartbeat.received()
+            self._heartbeat.heard = True
         return outcome
 
     # what the queues report
@@ -717,7 +715,7 @@ class ClientCore(Machine):
         if heartbeat is None:
             return
         if self._reading_paused:
-            heartbeat.received()
+            heartbeat.heard = True
         pulse = heartbeat.poll(now)
         if pulse is Pulse.SEND:
             self._outbox.event(HEARTBEAT_REQ)

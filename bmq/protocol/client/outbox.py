@@ -37,15 +37,18 @@ class Outbox:
 
     Args:
         max_put_event: a PUT event does not exceed this many bytes, unless it has one message.
+
+    Attributes:
+        events: whole events that wait, or posts for PUT events; for reading only.
+        runs: posts that wait behind these; for reading only.
     """
 
-    __slots__ = ("_begin", "_confirms", "_events", "_runs", "_sent", "_sent_bytes", "max_put_event")
+    __slots__ = ("_begin", "_confirms", "_sent", "_sent_bytes", "events", "max_put_event", "runs")
 
     def __init__(self, max_put_event: int = _PUT_EVENT) -> None:
         self.max_put_event = max_put_event
-        # A whole event, or posts for PUT events.
-        self._events: deque[bytes | deque[_Run]] = deque()
-        self._runs: deque[_Run] = deque()
+        self.events: deque[bytes | deque[_Run]] = deque()
+        self.runs: deque[_Run] = deque()
         # How many of the first run's posts have been taken.
         self._begin = 0
         self._confirms: list[bytes] = []
@@ -54,7 +57,7 @@ class Outbox:
 
     def put(self, queue_id: int, message: Outgoing) -> None:
         """Add a post."""
-        runs = self._runs
+        runs = self.runs
         if runs and runs[-1][0] == queue_id:
             runs[-1][1].append(message)
         else:
@@ -62,7 +65,7 @@ class Outbox:
 
     def put_many(self, queue_id: int, messages: list[Outgoing]) -> None:
         """Add posts; the list must not be changed afterwards."""
-        self._runs.append((queue_id, messages))
+        self.runs.append((queue_id, messages))
 
     def confirm(self, messages: bytes) -> None:
         """Add encoded CONFIRM messages: one, or several in a row."""
@@ -71,22 +74,17 @@ class Outbox:
     def event(self, event: bytes) -> None:
         """Add a whole event, behind everything added before."""
         self._close()
-        self._events.append(event)
+        self.events.append(event)
 
     def __bool__(self) -> bool:
-        return bool(self._events or self._runs or self._confirms)
-
-    @property
-    def only_confirms(self) -> bool:
-        """Whether nothing but confirmations waits, or nothing at all."""
-        return not self._events and not self._runs
+        return bool(self.events or self.runs or self._confirms)
 
     def take(self, limit: float = inf) -> list[bytes]:
         """Return and forget what waits, as whole events; stop once ``limit`` bytes are reached.
 
         An event of large messages comes in pieces, so that they are not copied.
         """
-        runs, waiting = self._runs, self._events
+        runs, waiting = self.runs, self.events
         if len(runs) == 1 and not waiting:
             queue_id, messages = runs[0]
             if len(messages) == 1:
@@ -149,8 +147,8 @@ class Outbox:
     def clear(self) -> list[bytes]:
         """Forget everything that waits; return the confirmations that may not have arrived, oldest first."""
         confirms = split_confirms(b"".join([*self._sent, *self._confirms]))
-        self._events.clear()
-        self._runs, self._confirms, self._begin = deque(), [], 0
+        self.events.clear()
+        self.runs, self._confirms, self._begin = deque(), [], 0
         self._sent.clear()
         self._sent_bytes = 0
         return confirms
@@ -169,7 +167,7 @@ class Outbox:
     def _close(self) -> None:
         # Confirmations first: they make room in a full queue for what is posted behind them.
         if self._confirms:
-            self._events += self._confirm_events()
-        if self._runs:
-            self._events.append(self._runs)
-            self._runs = deque()
+            self.events += self._confirm_events()
+        if self.runs:
+            self.events.append(self.runs)
+            self.runs = deque()

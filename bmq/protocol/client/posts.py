@@ -258,6 +258,14 @@ class Posts:
         if self.deadline is None and self._shortest is not None:
             self.deadline = now + self._shortest
 
+    def send_alone(self, queue: QueueCore, message: Outgoing) -> list[bytes] | None:
+        """Have a queue that is open admit a post, and return what to send; see :meth:`ClientCore.post_alone`."""
+        outbox = self._outbox
+        if self._entries or self._sliced or outbox.runs or outbox.events:
+            return None
+        queue.admit(1)
+        return outbox.alone(queue.q_id, message)
+
     def keep_alone(self, queue: QueueCore, message: Outgoing, token: object, now: float) -> None:
         """Take a post into the empty window that its queue has admitted, and that was sent already.
 
@@ -303,7 +311,9 @@ class Posts:
         size = len(message[1])
         self.bytes -= size
         queue = batch.queue
-        queue.posts_answered(1, size, now - batch.posted)
+        queue.unacked -= 1
+        queue.unacked_bytes -= size
+        queue.counts.answered(1, size, now - batch.posted)
         return batch.token, tag, guid, _SUCCESS, queue
 
     def acked(self, event: Event, now: float) -> list[Outcome]:
