@@ -30,8 +30,8 @@ logger = logging.getLogger("bmq.client")
 # Up to this much may wait in the transport; the rest stays in the core, where it is not copied.
 _HIGH_WATER = 1024 * 1024
 _LOW_WATER = 256 * 1024
-# How much is taken from the core for one write.
-_WRITE = 1024 * 1024
+# No event is added to a write that has this much. An event has up to a megabyte.
+_WRITE = 512 * 1024
 # How long closing waits for the peer to take what is written, in seconds.
 _LINGER = 1.0
 

@@ -43,9 +43,7 @@ _ACCEPTED = (
 #: Where the GUID is in such an event.
 ACCEPTED_GUID = slice(len(_ACCEPTED), len(_ACCEPTED) + len(UNSET_GUID))
 # The first byte and the GUID.
-_status_and_guid = Struct(
-    f">B{ACK_GUID - 1}x{len(UNSET_GUID)}s{ACK_SIZE - ACK_GUID - len(UNSET_GUID)}x"
-)
+_status_and_guid = Struct(f">B{ACK_GUID - 1}x{len(UNSET_GUID)}s{ACK_SIZE - ACK_GUID - len(UNSET_GUID)}x")
 
 #: The bits of an acknowledgement's first byte that hold the status.
 STATUS_MASK = ACK_MESSAGE.fields["status"].mask << ACK_MESSAGE.fields["status"].shift

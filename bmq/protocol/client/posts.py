@@ -259,7 +259,7 @@ class Posts:
             self.deadline = now + self._shortest
 
     def send_alone(self, queue: QueueCore, message: Outgoing) -> list[bytes] | None:
-        """Have a queue that is open admit a post, and return what to send; see :meth:`ClientCore.post_alone`."""
+        """Have an open queue admit a post; return what to send, None if there is more than this post."""
         outbox = self._outbox
         if self._entries or self._sliced or outbox.runs or outbox.events:
             return None
@@ -364,8 +364,8 @@ class Posts:
             if not batch.left:
                 del batches[number]
             if outcome is not _SUCCESS:
-                queue.counts.not_accepted(outcome)
-            outcomes.append((batch.token, tag, guid, outcome, queue))
+                batch.queue.counts.not_accepted(outcome)
+            outcomes.append((batch.token, tag, guid, outcome, batch.queue))
         if same:
             self._accepted(last, same)
         if queue is not None:
