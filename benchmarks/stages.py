@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bmq.client._counting import ReceiveCounts
-from bmq.client._posting import PostBatch, settle
+from bmq.client._posting import PostBatch
 from bmq.client.consumer import Consumer
 from bmq.client.interceptors import Hooks
 from bmq.client.message import Message, MessageBatch
@@ -107,9 +107,10 @@ def producing() -> list[tuple[str, float]]:
 
     acks = read_event(encode_acks([(0, 0, guid, 0) for guid in guids]))
 
-    def outcomes() -> Any:
-        batch.pending = COUNT
-        return posted().acked(acks, 0.0)
+    def answer(posts: Posts) -> None:
+        posts.acked(acks, 0.0)
+        for token, count in posts.take_accepted():
+            token.accepted(count)
 
     def post(posts: Posts) -> None:
         posts.post_many(queue, list(outgoing), batch, 0.0)
@@ -127,8 +128,7 @@ def producing() -> list[tuple[str, float]]:
         ("header, data, padding: one PUT message", encode - crc),
         ("a place in the window", least(post, empty)),
         ("copy into the PUT event", least(lambda outbox: outbox.take(), filled) - encode),
-        ("read the ACK, take the post out of the window", least(lambda p: p.acked(acks, 0.0), posted)),
-        ("count the outcome", least(settle, outcomes)),
+        ("read the ACK, take the post out of the window, count it", least(answer, posted)),
         ("with two properties: encode them in front", least(repeat(lambda: ids.encode(PROPERTIES, PAYLOAD)))),
     ]
 
