@@ -24,6 +24,7 @@ PROPERTIES = {"CustomerId": 1234, "OrderType": "EXPRESS"}
     [
         pytest.param(PAYLOAD, 9.2, id="payload"),
         pytest.param(bmq.PutMessage(PAYLOAD, PROPERTIES), 16.9, id="properties"),
+        pytest.param(bytes(16 * 1024), 10.0, id="16 KiB"),
     ],
 )
 async def test_post_many(
