@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
@@ -37,8 +36,8 @@ GuidsOf = Callable[[list[bytes]], Any]
 
 _HAS_PROPERTIES = int(PushFlags.MESSAGE_PROPERTIES)
 _OUT_OF_ORDER = int(PushFlags.OUT_OF_ORDER)
-# Flags, schema id and compression of a message.
-_kind = itemgetter(slice(FLAGS, DATA))
+# What is known of properties in the old encoding, and in the new one.
+_OLD, _NEW = LAYOUTS
 
 
 class Message:
@@ -98,11 +97,10 @@ class Message:
             if compression:
                 return self._inflate()
             if flags & _HAS_PROPERTIES:
-                new = schema_id != 0
                 # As first_properties() does it first, without the call.
-                properties = LAYOUTS[new].usual.properties(data)
+                properties = (_NEW if schema_id else _OLD).usual.properties(data)
                 if properties is None:
-                    properties = first_properties(data, new)
+                    properties = first_properties(data, schema_id != 0)
             else:
                 properties = NO_PROPERTIES
             self._properties = properties
@@ -251,18 +249,29 @@ class MessageBatch(Sequence[Message]):
         Raises:
             ProtocolError: a producer's data is malformed or decompresses to more than the session allows.
         """
-        if not self._messages:
+        messages = self._messages
+        if not messages:
             return []
-        pushes = [message._push for message in self._messages]
-        # Nearly always all have the same flags, schema id and compression.
-        kinds = list(map(_kind, pushes))
-        alike = (kinds[0],) if kinds.count(kinds[0]) == len(kinds) else set(kinds)
-        encodings = {schema_id != 0 for _, schema_id, _ in alike}
-        if len(encodings) == 1 and all(
-            flags & _HAS_PROPERTIES and not compression for flags, _, compression in alike
-        ):
-            return property_column([push[DATA] for push in pushes], encodings.pop(), name)
-        return [message.properties.get(name) for message in self._messages]
+        _, _, _, flags, schema_id, compression, _ = messages[0]._push
+        if flags & _HAS_PROPERTIES and not compression:
+            # Nearly always all have the same flags, schema id and compression.
+            new = schema_id != 0
+            found = [
+                data
+                for message in messages
+                for _, _, _, its_flags, its_id, its_compression, data in (message._push,)
+                if its_id == schema_id and its_flags == flags and its_compression == compression
+            ]
+            if len(found) < len(messages):
+                found = [
+                    data
+                    for message in messages
+                    for _, _, _, its_flags, its_id, its_compression, data in (message._push,)
+                    if its_flags & _HAS_PROPERTIES and not its_compression and (its_id != 0) is new
+                ]
+            if len(found) == len(messages):
+                return property_column(found, new, name)
+        return [message.properties.get(name) for message in messages]
 
     def confirm(self) -> None:
         """Confirm every message of the batch that is not confirmed yet, as :meth:`Message.confirm` does."""

@@ -23,7 +23,7 @@ from bmq.wire.constants import (
     PropertyType,
 )
 from bmq.wire.padding import padding, unpadded_length
-from bmq.wire.property_schema import UNREADABLE, Encoder, Layouts, headers_of, make_encoder
+from bmq.wire.property_schema import UNREADABLE, Encoder, Layouts, alike, make_encoder
 
 __all__ = [
     "LAYOUTS",
@@ -446,16 +446,13 @@ def property_column(data: Sequence[bytes], new: bool, name: str) -> list[Propert
     found = layouts.column(data, name) if data else []
     if found is not None:
         return found
-    places: dict[bytes, list[int]] = {}
-    for place, each in enumerate(data):
-        places.setdefault(headers_of(each, 0), []).append(place)
     values: list[PropertyValue | None] = [None] * len(data)
-    for alike in places.values():
-        some = [data[place] for place in alike]
+    for places in alike(data):
+        some = [data[place] for place in places]
         found = layouts.column(some, name)
         if found is None:
             found = [first_properties(each, new).get(name) for each in some]
-        for place, value in zip(alike, found, strict=True):
+        for place, value in zip(places, found, strict=True):
             values[place] = value
     return values
 

@@ -257,14 +257,103 @@ def test_a_column_is_what_each_message_says(
                 assert [type(value) for value in values] == [type(value) for value in expected[0]]
 
 
+characters = st.sampled_from(["a", "z", "7", "\0", "\1", "\4", "\n", "ä", "€", "𝄞"])
+typed = {
+    PropertyType.BOOL: st.booleans(),
+    PropertyType.CHAR: st.binary(min_size=1, max_size=1),
+    PropertyType.SHORT: st.integers(-(2**15), 2**15 - 1),
+    PropertyType.INT32: st.integers(-(2**31), 2**31 - 1),
+    PropertyType.INT64: st.integers(-(2**63), 2**63 - 1),
+    PropertyType.STRING: st.one_of(st.text(characters, max_size=4), st.text("ab", min_size=3, max_size=3)),
+    PropertyType.BINARY: st.binary(max_size=4),
+}
+
+
+@ENCODINGS
+@given(
+    schema=st.dictionaries(names, st.sampled_from(list(typed)), min_size=1, max_size=4),
+    count=st.sampled_from([1, 2, 63, 64, 65, 130]),
+    change=st.one_of(st.just([]), edits),
+    data=st.data(),
+)
+def test_a_long_column_is_what_each_message_says(
+    schema: dict[str, PropertyType],
+    count: int,
+    change: list[tuple[int, int]],
+    data: st.DataObject,
+    new: bool,
+) -> None:
+    row = st.fixed_dictionaries({name: typed[kind] for name, kind in schema.items()})
+    areas = [
+        encode_properties({name: Typed(schema[name], value) for name, value in each.items()}, new=new)
+        for each in data.draw(st.lists(row, min_size=1, max_size=3))
+    ]
+    drawn = [area + b"payload" for area in areas * count][:count]
+    if change:
+        damaged = bytearray(areas[0])
+        for at, value in change:
+            damaged[at % len(damaged)] = value
+        drawn[data.draw(st.integers(0, count - 1))] = bytes(damaged)
+    name = data.draw(st.sampled_from([*schema, "missing"]))
+    with forgotten():
+        for _ in range(2):
+            values, error = attempt(lambda: property_column(drawn, new, name))
+            expected = column_cold(drawn, new, name)
+            assert (error is None) == (expected[1] is None)
+            if error is None:
+                assert values == expected[0]
+                assert [type(value) for value in values] == [type(value) for value in expected[0]]
+
+
+@ENCODINGS
+@pytest.mark.parametrize(
+    "text", ["", "EXPRESS", "a\0b", "\0", "äöü", "x" * 24, "x" * 25, "x" * 200, "\x7f\n \1"]
+)
+def test_a_long_column_of_texts_of_one_length(text: str, new: bool) -> None:
+    other = text[::-1]
+    data = [encode_properties({"n": 1, "text": each}, new=new) + b"payload" for each in (text, other)] * 50
+    for _ in range(2):
+        assert property_column(data, new, "text") == [text, other] * 50
+
+
+@ENCODINGS
+def test_a_text_that_is_no_utf8_in_a_long_column(new: bool) -> None:
+    # Half of a character at the end of one text and half at the beginning of the next are not a whole one.
+    data = [
+        encode_properties({"text": Typed(PropertyType.BINARY, raw)}, new=new) for raw in (b"a\xc3", b"\xa4a")
+    ] * 50
+    data = [each.replace(b"\x1c", b"\x18", 1) for each in data]
+    for _ in range(2):
+        assert property_column(data, new, "text") == ["a\udcc3", "\udca4a"] * 50
+
+
+def test_a_padding_that_takes_some_of_the_name_is_refused_in_a_long_column() -> None:
+    good = encode_properties({"n": ""}, new=True)
+    bad = good[:-1] + b"\4"
+    for many in (1, 99):
+        assert property_column([good] * many, True, "n") == [""] * many
+        with pytest.raises(ProtocolError):
+            property_column([good] * many + [bad], True, "n")
+
+
+@ENCODINGS
+def test_a_column_of_booleans_that_are_neither_true_nor_false(new: bool) -> None:
+    area = encode_properties({"n": True}, new=new)
+    data = [area[:-3] + bytes((value,)) + area[-2:] for value in (0, 1, 2, 255)]
+    for many in (1, 50):
+        assert property_column(data * many, new, "n") == [False, True, False, False] * many
+
+
 @ENCODINGS
 @pytest.mark.parametrize("size", [0, 3, 5, 7, 8, 9, 20, 30, 44, 45, 46, 50, 52, 55])
 def test_a_column_of_messages_that_are_cut_short(size: int, new: bool) -> None:
     area = encode_properties({"CustomerId": 1, "OrderType": "EXPRESS"}, new=new)
     for name in ("CustomerId", "OrderType", "else"):
         assert property_column([area] * 3, new, name) == [Properties(area, new).get(name)] * 3
-        with pytest.raises(ProtocolError):
-            property_column([area, area[:size], area], new, name)
+        assert property_column([area] * 100, new, name) == [Properties(area, new).get(name)] * 100
+        for many in (1, 50):
+            with pytest.raises(ProtocolError):
+                property_column([area] * many + [area[:size]] + [area] * many, new, name)
 
 
 @ENCODINGS
