@@ -36,7 +36,7 @@ from stages import COUNT, least
 
 import bmq
 from bmq.broker._routing import compile_first
-from bmq.broker._storage import property_lookup
+from bmq.broker._storage import property_values
 from bmq.wire.ack import encode_ack, pack_acks
 from bmq.wire.confirm import encode_confirm, iter_confirms, pack_confirms
 from bmq.wire.constants import PushFlags
@@ -150,7 +150,7 @@ def wire_alone(subscriptions: int) -> float:
             decode_put_runs(event.data, event.body, runs)
             for _, puts in runs:
                 for flags, correlation_id, guid, schema_id, compression, _, _, data in puts:
-                    assert first(property_lookup(data, flags & _HAS_PROPERTIES, schema_id)) >= 0
+                    assert first(property_values(data, flags & _HAS_PROPERTIES, schema_id)) >= 0
                     acks.append(encode_ack(0, correlation_id, guid, queue_id))
                     pushes.append(
                         encode_push(

@@ -231,7 +231,8 @@ def consuming() -> list[tuple[str, float]]:
 def floors() -> list[tuple[str, float]]:
     """What Python takes for the least of some stages, on the same bytes, where all is known beforehand.
 
-    Nothing is checked, no object is made but the values: whoever decodes a message in Python does this.
+    Nothing is checked, no object is made but the values: whoever decodes a message in Python does this. For
+    the columns the data is there as a tuple, which a batch has to collect from its messages first.
     """
     area = encode_properties(PROPERTIES, new=True)
     data = [area + PAYLOAD for _ in range(COUNT)]
@@ -239,7 +240,14 @@ def floors() -> list[tuple[str, float]]:
     at = area.index((1234).to_bytes(8, "big"))
     text = area.index(order)
     unpack = Struct(f">{at}xq{text - at - 8}x{len(order)}s").unpack_from
-    numbers, texts = slice(at, at + 8), slice(text, text + len(order))
+    every = tuple(data)
+
+    def cut(start: int, width: int, zeros: int) -> bytearray:
+        areas = b"%%.%db" % len(area) * COUNT % every
+        cut = bytearray(COUNT * (width + zeros))
+        for place in range(width):
+            cut[place :: width + zeros] = areas[start + place :: len(area)]
+        return cut
 
     class Holder:
         __slots__ = ("data", "values")
@@ -275,8 +283,8 @@ def floors() -> list[tuple[str, float]]:
 
     return [
         (READ_BOTH, least(both)),
-        (NUMBERS, least(lambda _: [int.from_bytes(each[numbers], "big", signed=True) for each in data])),
-        (TEXTS, least(lambda _: [each[texts].decode() for each in data])),
+        (NUMBERS, least(lambda _: list(Struct(f">{COUNT}q").unpack(cut(at, 8, 0))))),
+        (TEXTS, least(lambda _: cut(text, len(order), 1).decode().split("\0"))),
         (MATCHES, least(found, fresh)),
         (MATCHES_AGAIN, least(known, fresh)),
     ]

@@ -9,6 +9,7 @@ redelivery no new one is looked at, even if no consumer accepts the old one: a r
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bmq.broker._backlog import Backlog
@@ -248,40 +249,50 @@ class AppDelivery:
             stream.last_sent = (now, message.guid)
             stream.handle.push(message, subscriber.option, out_of_order=True)
 
-    def confirm(self, stream: SubStream, guid: bytes, now: float) -> None:
-        """Count a message as confirmed; GUIDs that are not stored are ignored.
+    def confirm(self, stream: SubStream, guids: Sequence[bytes], now: float) -> None:
+        """Count messages as confirmed; GUIDs that are not stored are ignored.
 
         A consumer may confirm a message that it was never sent: one that was delivered to another consumer,
         or before the broker was restarted.
         """
-        entry = stream.settle(guid)
-        queue = self.queue
-        if entry is None:
-            message = queue.store.get(guid)
-            if message is None or not message.pending & self.bit:
-                return
+        queue, times, bit, settle = self.queue, self.confirm_times, self.bit, stream.unconfirmed.pop
+        remove = queue.remove
+        for guid in guids:
+            entry = settle(guid, None)
+            if entry is None:
+                self._confirm_of_another(guid, now)
+                continue
+            # Without calls: this is done for every message.
+            message, subscriber, since = entry
+            subscriber.messages -= 1
+            subscriber.bytes -= message.size
             queue.confirmed += 1
-            self.drop(message)
-            if self.resume is not None:
-                queue.serve(self, now)
+            held = now - since
+            times.count += 1
+            times.seconds += held
+            if held > times.longest:
+                times.longest = held
+            if message.pending & bit:
+                message.pending ^= bit
+                if not message.pending:
+                    remove(message)
+            if stream.last_sent is not None and stream.last_sent[1] == guid:
+                stream.last_sent = None
+                if self.wait_until is not None:
+                    queue.serve(self, now)
+            if subscriber.full:
+                self.relax(subscriber, now)
+
+    def _confirm_of_another(self, guid: bytes, now: float) -> None:
+        """Confirm a message that this consumer was not sent."""
+        queue = self.queue
+        message = queue.store.get(guid)
+        if message is None or not message.pending & self.bit:
             return
-        message, subscriber, since = entry
         queue.confirmed += 1
-        held, times = now - since, self.confirm_times
-        times.count += 1  # without a call: this is done for every message
-        times.seconds += held
-        if held > times.longest:
-            times.longest = held
-        if message.pending & self.bit:
-            message.pending ^= self.bit
-            if not message.pending:
-                queue.remove(message)
-        if stream.last_sent is not None and stream.last_sent[1] == guid:
-            stream.last_sent = None
-            if self.wait_until is not None:
-                queue.serve(self, now)
-        if subscriber.full:
-            self.relax(subscriber, now)
+        self.drop(message)
+        if self.resume is not None:
+            queue.serve(self, now)
 
     def relax(self, subscriber: Subscriber, now: float) -> None:
         """Let a full subscriber take part again if it has confirmed enough."""

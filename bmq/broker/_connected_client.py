@@ -39,7 +39,6 @@ from bmq.wire.put import Put
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
-    from bmq.broker._app_delivery import AppDelivery
     from bmq.broker._node import Node
 
 __all__ = ["ConnectedClient"]
@@ -337,17 +336,20 @@ class ConnectedClient:
     def confirm(self, confirms: Iterable[tuple[int, bytes, int]], now: float) -> None:
         """Confirm messages by (qId, GUID, subId); unknown ones are ignored without an answer."""
         q_id_before = sub_id_before = -1
-        stream: SubStream | None = None
-        app: AppDelivery | None = None
+        # Those of one stream, one after the other.
+        runs: list[tuple[int, int, list[bytes]]] = []
+        guids: list[bytes] = []
         for q_id, guid, sub_id in confirms:
             if q_id != q_id_before or sub_id != sub_id_before:
-                q_id_before, sub_id_before = q_id, sub_id
-                stream = self._streams.get((q_id, sub_id))
-                app = stream.app if stream is not None and not stream.handle.queue.broadcast else None
-                if app is not None:
-                    self.node.touch(app.queue, None)
+                q_id_before, sub_id_before, guids = q_id, sub_id, []
+                runs.append((q_id, sub_id, guids))
+            guids.append(guid)
+        for q_id, sub_id, guids in runs:
+            stream = self._streams.get((q_id, sub_id))
+            app = stream.app if stream is not None and not stream.handle.queue.broadcast else None
             if app is not None and stream is not None:
-                app.confirm(stream, guid, now)
+                self.node.touch(app.queue, None)
+                app.confirm(stream, guids, now)
 
     # ---- the end
 

@@ -207,13 +207,13 @@ class Faults:
 
         return ack
 
-    def _push_through(self, connection: BrokerConnection) -> Callable[[bytes], None]:
+    def _push_through(self, connection: BrokerConnection) -> Callable[[bytes, bytes], None]:
         add = connection.output.add_push
 
-        def push(message: bytes) -> None:
-            add(message)
+        def push(head: bytes, data: bytes) -> None:
+            add(head, data)
             if self._duplicates:
-                add(message)
+                add(head, data)
 
         return push
 

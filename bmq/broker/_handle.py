@@ -12,7 +12,7 @@ from bmq.protocol.broker.output import BrokerOutput
 from bmq.protocol.broker.properties import for_old_client
 from bmq.wire.constants import PushFlags
 from bmq.wire.control.messages import DEFAULT_APP_ID, Subscription
-from bmq.wire.push import encode_push
+from bmq.wire.push import encode_push_head
 
 if TYPE_CHECKING:
     from bmq.broker._app_delivery import AppDelivery
@@ -203,7 +203,10 @@ class Handle:
                 schema_id = self._schema(schema_id)
         if out_of_order:
             flags |= _OUT_OF_ORDER
-        self.output.push(encode_push(self.q_id, message.guid, data, options, flags, schema_id, compression))
+        self.output.push(
+            encode_push_head(self.q_id, message.guid, len(data), options, flags, schema_id, compression),
+            data,
+        )
 
     def _schema(self, schema_id: int) -> int:
         # The recycled bit tells a client to learn a schema anew: it is set the first time it is met.

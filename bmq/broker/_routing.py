@@ -16,11 +16,11 @@ This is what a real broker was measured to do.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from bmq.broker._storage import MessageRecord
-from bmq.subscriptions import Equalities, Evaluator, Expression, Lookup, compile_chain
+from bmq.broker._storage import MessageRecord, property_values
+from bmq.subscriptions import Equalities, Evaluator, Expression, compile_chain
 from bmq.wire.control.messages import (
     INVALID_CONSUMER_PRIORITY,
     ConsumerInfo,
@@ -56,7 +56,7 @@ _compiled: dict[str, Evaluator] = {}
 _COMPILED_KEPT = 4096
 # What finds the first of several expressions that matches. So many are compiled together at most: that takes
 # time whenever a consumer changes, and there may be many.
-_chains: dict[tuple[str, ...], Callable[[Lookup], int]] = {}
+_chains: dict[tuple[str, ...], Callable[[Mapping[str, Any]], int]] = {}
 _CHAINS_KEPT = 64
 _CHAIN = 32
 
@@ -80,8 +80,11 @@ def compile_expression(version: int, text: str) -> Evaluator | None:
     return found
 
 
-def compile_first(texts: tuple[str, ...]) -> Callable[[Lookup], int]:
-    """Return what gives the place of the first expression that matches, or -1; "" matches everything."""
+def compile_first(texts: tuple[str, ...]) -> Callable[[Mapping[str, Any]], int]:
+    """Return what gives the place of the first expression that matches, or -1; "" matches everything.
+
+    It takes what :func:`bmq.broker._storage.property_values` returns.
+    """
     found = _chains.get(texts)
     if found is None:
         if len(_chains) >= _CHAINS_KEPT:
@@ -277,7 +280,7 @@ class Routing:
         # Groups of equalities, as consumer groups have one a bucket, are found by one lookup.
         self._likely = Equalities(self.groups, lambda group: group.text if group.matcher is not None else "")
         self.cost = 0 if self.only is not None else self._likely.most
-        self._first: Callable[[Lookup], int] | None = None
+        self._first: Callable[[Mapping[str, Any]], int] | None = None
         if self._likely.finds_none and 1 < len(self.groups) <= _CHAIN:
             self._first = compile_first(
                 tuple(group.text if group.matcher is not None else "" for group in self.groups)
@@ -291,13 +294,14 @@ class Routing:
         only = self.only
         if only is not None:
             return only.first
-        lookup = message.lookup
         if self._first is not None:
-            place = self._first(lookup)
+            # What is found at once is not kept: nearly always nobody asks again.
+            place = self._first(property_values(message.data, message.flags, message.schema_id))
             if place >= 0:
                 group = self.groups[place]
                 if group.first is not None and not group.full:
                     return group.first
+        lookup = message.lookup
         for _, group in self._likely.candidates(lookup):
             if group.full or (group.matcher is not None and group.matcher(lookup) is not True):
                 continue

@@ -8,8 +8,8 @@ place, at the same cost however many are stored.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from typing import Final, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeVar
 
 from bmq.broker._domain_config import Limits
 from bmq.broker._history import History
@@ -17,7 +17,7 @@ from bmq.errors import ProtocolError
 from bmq.subscriptions import Lookup, lookup
 from bmq.wire.properties import first_properties, plain_values
 
-__all__ = ["CapacityMeter", "MessageRecord", "MessageStore", "property_lookup", "shrink"]
+__all__ = ["CapacityMeter", "MessageRecord", "MessageStore", "property_lookup", "property_values", "shrink"]
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -86,13 +86,26 @@ class MessageRecord:
         """What expressions read this message's properties with."""
         found = self._lookup
         if found is None:
-            values = plain_values(self.data, self.schema_id != 0) if self.flags else None
-            if values is not None:
-                found = values.get
-            else:
-                found = property_lookup(self.data, self.flags, self.schema_id)
-            self._lookup = found
+            found = self._lookup = property_lookup(self.data, self.flags, self.schema_id)
         return found
+
+
+class _Looked(dict[str, Any]):
+    """Properties that are looked up when they are asked for; None for one that is not there."""
+
+    def __init__(self, get: Lookup) -> None:
+        self._get = get
+
+    def __missing__(self, name: str) -> Any:
+        return self._get(name)
+
+
+def property_values(data: bytes, flags: int, schema_id: int) -> Mapping[str, Any]:
+    """Return the properties at the start of ``data`` by name, for expressions that are evaluated together."""
+    if not flags:
+        return {}
+    values = plain_values(data, schema_id != 0)
+    return values if values is not None else _Looked(_lookup(data, schema_id))
 
 
 def property_lookup(data: bytes, flags: int, schema_id: int) -> Lookup:
@@ -100,8 +113,11 @@ def property_lookup(data: bytes, flags: int, schema_id: int) -> Lookup:
     if not flags:
         return lookup(None)
     values = plain_values(data, schema_id != 0)
-    if values is not None:
-        return values.get
+    return values.get if values is not None else _lookup(data, schema_id)
+
+
+def _lookup(data: bytes, schema_id: int) -> Lookup:
+    """Return the same for properties that are not read at once."""
     try:
         return lookup(first_properties(data, schema_id != 0))
     except ProtocolError:
@@ -217,8 +233,9 @@ class MessageStore:
             following.previous = previous
         # A reference to the message must not keep its neighbours alive.
         message.previous = message.next = None
-        del self.messages[message.guid]
-        self.history.add(message.guid, message.arrival)
+        guid = message.guid
+        del self.messages[guid]
+        self.history.add(guid, message.arrival)
         usage, domain, size = self.usage, self.domain, message.size
         usage.messages -= 1
         usage.bytes -= size

@@ -31,6 +31,7 @@ from bmq.subscriptions._syntax import (
     Not,
     Property,
     String,
+    flatten,
 )
 from bmq.wire.constants import PropertyType
 from bmq.wire.properties import Properties, Typed
@@ -39,8 +40,10 @@ __all__ = [
     "EvaluationFailure",
     "Evaluator",
     "Lookup",
+    "Matcher",
     "always",
     "compile_chain",
+    "compile_matcher",
     "compile_tree",
     "encoded",
     "lookup",
@@ -68,6 +71,9 @@ class EvaluationFailure:
 
 #: What an expression compiles to: a lookup in, ``True``, ``False`` or a :class:`EvaluationFailure` out.
 Evaluator: TypeAlias = Callable[[Lookup], bool | EvaluationFailure]
+
+#: The same for values that were read at once, all of them bool, int or str: whether they match.
+Matcher: TypeAlias = Callable[[Mapping[str, Any]], bool]
 
 
 def always(_get: Lookup) -> bool:
@@ -153,6 +159,16 @@ def _readable(value: Any) -> bool:
     return type(_exact(value)) is not ErrorKind
 
 
+def _exactly(kind: type) -> Callable[[Any], Any]:
+    """Return what gives a property's value as exactly a type, or None where it is something else."""
+
+    def read(value: Any) -> Any:
+        value = _exact(value)
+        return value if type(value) is kind else None
+
+    return read
+
+
 def encoded(text: str) -> bytes:
     """The bytes of a string: strings compare by these."""
     try:
@@ -178,6 +194,7 @@ _HELPERS: Final[dict[str, Any]] = {
     "PLAIN": frozenset({bool, int, str}),
     "exact": _exact,
     "readable": _readable,
+    **{f"{kind.__name__}_of": _exactly(kind) for kind in (bool, int, str)},
     "encoded": encoded,
     "wrapped": _wrapped,
     "quotient": _quotient,
@@ -220,6 +237,9 @@ def lowered(node: Node) -> Node:
 class _Generator:
     """Writes the body of the function; each method returns the name of what it computed and its type."""
 
+    #: The name of the function's argument.
+    argument = "get"
+
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._indent = 2
@@ -228,14 +248,15 @@ class _Generator:
         # The variables that have a property's value already, by its name and the type it was found to have.
         self._known: dict[tuple[str, str], str] = {}
 
-    def function(self, node: Node) -> Evaluator:
+    def function(self, node: Node) -> Any:
         result = self._boolean(node, "the whole expression")
         self._write(f"return {result}")
-        return cast("Evaluator", self._compiled())
+        return self._compiled()
 
     def _compiled(self) -> Any:
         names = ", ".join(f"k{i}" for i in range(len(self._constants)))
-        source = "\n".join([f"def make({names}):", "  def evaluate(get):", *self._lines, "  return evaluate"])
+        head = [f"def make({names}):", f"  def evaluate({self.argument}):"]
+        source = "\n".join([*head, *self._lines, "  return evaluate"])
         made: dict[str, Any] = {}
         # All share one namespace: one of its own would be the largest part of a compiled expression.
         exec(compile(source, "<subscription expression>", "exec"), _HELPERS, made)
@@ -432,17 +453,49 @@ def compile_tree(node: Node) -> Evaluator:
     Raises:
         InvalidExpression: a tree made by hand has an operator that the language does not have.
     """
-    return _Generator().function(lowered(node))
+    return cast("Evaluator", _Generator().function(lowered(node)))
+
+
+class _OfValues(_Generator):
+    """Writes a function of the values themselves: an error is no match, and no type needs a second look."""
+
+    argument = "values"
+
+    def _end(self, failure: str) -> str:
+        return "return False"
+
+    def _read(self, node: Property, value: str, wanted: str, reason: str) -> None:
+        self._write(f"try: {value} = values[{self._constant(node.name)}]")
+        self._write("except KeyError: return False")
+        if wanted:
+            self._write(f"if type({value}) is not {wanted}: return False")
+
+    def _exists(self, name: str) -> str:
+        result = self._variable()
+        self._write(f"{result} = {self._constant(name)} in values")
+        return result
+
+
+def compile_matcher(node: Node) -> Matcher:
+    """Compile a tree to a function of a message's values, where all of them were read at once.
+
+    Args:
+        node: the tree, as for :func:`compile_tree`.
+    """
+    return cast("Matcher", _OfValues().function(lowered(node)))
 
 
 class _Chain(_Generator):
-    """Writes one function for several expressions, which reads each property once."""
+    """Writes one function for several expressions, which reads each property once, and each of its types."""
+
+    argument = "values"
 
     def __init__(self) -> None:
         super().__init__()
         self._names: dict[str, str] = {}
+        self._as: dict[tuple[str, str], str] = {}
 
-    def chain(self, nodes: Sequence[Node | None]) -> Callable[[Lookup], int]:
+    def chain(self, nodes: Sequence[Node | None]) -> Callable[[Mapping[str, Any]], int]:
         self._indent = 3
         for place, node in enumerate(nodes):
             if node is None:
@@ -450,23 +503,41 @@ class _Chain(_Generator):
                 break
             self._lines.append("    while True:")
             self._known.clear()
-            result = self._boolean(node, "the whole expression")
-            self._write(f"if {result}: return {place}")
-            self._write("break")
+            for term in flatten("&&", node):
+                self._write(f"if not {self._boolean(term, 'each side of `&&`')}: break")
+            self._write(f"return {place}")
         else:
             self._lines.append("    return -1")
-        self._lines[:0] = [f"    {read} = get({self._constant(name)})" for name, read in self._names.items()]
-        return cast("Callable[[Lookup], int]", self._compiled())
+        before: list[str] = []
+        typed = [
+            f"    {value} = {self._name(name)} if type({self._name(name)}) is {kind} else "
+            f"{kind}_of({self._name(name)})"
+            for (name, kind), value in self._as.items()
+        ]
+        for name, read in self._names.items():
+            before.append(f"    try: {read} = values[{self._constant(name)}]")
+            before.append(f"    except KeyError: {read} = None")
+        self._lines[:0] = before + typed
+        return cast("Callable[[Mapping[str, Any]], int]", self._compiled())
 
     def _end(self, failure: str) -> str:
         return "break"
 
+    def _property(self, node: Property, wanted: str = "", reason: str = "") -> tuple[str, str]:
+        if not wanted:
+            return super()._property(node)
+        key = node.name, wanted
+        value = self._as.setdefault(key, f"t{len(self._as)}")
+        if key not in self._known:
+            self._known[key] = value
+            self._write(f"if {value} is None: break")
+        return value, wanted
+
     def _read(self, node: Property, value: str, wanted: str, reason: str) -> None:
-        test = f"type({value}) is not {wanted}" if wanted else f"type({value}) not in PLAIN"
         self._write(f"{value} = {self._name(node.name)}")
-        self._write(f"if {test}:")
+        self._write(f"if type({value}) not in PLAIN:")
         self._write(f"  {value} = exact({value})")
-        self._write(f"  if {test}: break")
+        self._write(f"  if type({value}) not in PLAIN: break")
 
     def _exists(self, name: str) -> str:
         read, result = self._name(name), self._variable()
@@ -477,10 +548,10 @@ class _Chain(_Generator):
         return self._names.setdefault(name, f"p{len(self._names)}")
 
 
-def compile_chain(nodes: Sequence[Node | None]) -> Callable[[Lookup], int]:
+def compile_chain(nodes: Sequence[Node | None]) -> Callable[[Mapping[str, Any]], int]:
     """Compile several trees to a function that returns the place of the first one that matches, or -1.
 
-    It takes what gives a property's value by name, and None, not KeyError, where there is none.
+    It takes properties by name, their values as a :data:`Lookup` gives them.
 
     Args:
         nodes: the trees; None for one that matches everything.

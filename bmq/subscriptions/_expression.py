@@ -11,7 +11,15 @@ from bmq.errors import InvalidArgument, InvalidExpression
 from bmq.subscriptions._checker import Checked, check, encoded_length
 from bmq.subscriptions._diagnostics import ErrorKind
 from bmq.subscriptions._doubts import Doubt, find_doubts, warn_of
-from bmq.subscriptions._evaluator import EvaluationFailure, Evaluator, always, compile_tree, lookup
+from bmq.subscriptions._evaluator import (
+    EvaluationFailure,
+    Evaluator,
+    Matcher,
+    always,
+    compile_matcher,
+    compile_tree,
+    lookup,
+)
 from bmq.subscriptions._syntax import Node
 from bmq.wire.properties import Properties, PropertyInput, Typed
 
@@ -47,6 +55,10 @@ _MATCH: Final = Evaluation(True)
 _NO_MATCH: Final = Evaluation(False)
 
 
+def _everything(_values: Mapping[str, PropertyInput]) -> bool:
+    return True
+
+
 @final
 class Expression:
     """A subscription expression.
@@ -70,7 +82,7 @@ class Expression:
             :attr:`doubts`.
     """
 
-    __slots__ = ("_checked", "_error", "_evaluator", "_strict", "_text")
+    __slots__ = ("_checked", "_error", "_evaluator", "_matcher", "_strict", "_text")
 
     def __init__(self, text: str, *, strict: bool = True) -> None:
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -80,6 +92,7 @@ class Expression:
         self._checked: Checked | None = None
         self._error: InvalidExpression | None = None
         self._evaluator: Evaluator | None = None
+        self._matcher: Matcher | None = None
         try:
             self._checked = check(text)
         except InvalidExpression as error:
@@ -147,10 +160,15 @@ class Expression:
         Raises:
             InvalidProperty: a value that was read is of a type no property can have.
         """
-        evaluator = self._evaluator or self.compile()
-        # As lookup() does it, without the call.
         plain = properties.plain if type(properties) is Properties else None
-        return evaluator(lookup(properties) if plain is None else plain.get) is True
+        if plain is None:
+            return self.compile()(lookup(properties)) is True
+        # Nearly every message that came: one function, which looks into the values.
+        return (self._matcher or self._compile_matcher())(plain)
+
+    def _compile_matcher(self) -> Matcher:
+        matcher = self._matcher = compile_matcher(self._checked.ast) if self._checked else _everything
+        return matcher
 
     def evaluate(self, properties: Mapping[str, PropertyInput] | None) -> Evaluation:
         """Evaluate on a message's properties and tell true, false and the kinds of errors apart.

@@ -23,7 +23,7 @@ from bmq.wire.constants import (
     PropertyType,
 )
 from bmq.wire.padding import padding, unpadded_length
-from bmq.wire.property_schema import UNREADABLE, Encoder, Layouts, alike, make_encoder
+from bmq.wire.property_schema import Encoder, Layouts, alike, make_encoder
 
 __all__ = [
     "LAYOUTS",
@@ -423,12 +423,13 @@ def plain_values(data: bytes, new: bool) -> dict[str, Any] | None:
     Returns:
         The values by name, all of them bool, int or str; None if they have to be read in another way.
     """
-    layouts = LAYOUTS[new]
-    try:
-        found = layouts.usual.read(data) or layouts.read(data)
-    except UNREADABLE:
+    layouts = LAYOUTS[1 if new else 0]
+    values = layouts.usual.values(data)
+    if values is None:
         found = layouts.read(data)
-    return found[2] if found is not None else None
+        if found is not None:
+            values = found[2]
+    return values
 
 
 def property_column(data: Sequence[bytes], new: bool, name: str) -> list[PropertyValue | None]:

@@ -188,6 +188,8 @@ class Reader(NamedTuple):
     """What reads application data that begins with an area of one shape.
 
     Attributes:
+        values: reads its values where these alone tell their types; None for others, and for an area that it
+            cannot read.
         read: reads its values. None, IndexError, UnicodeDecodeError or ``struct.error`` for an area that it
             cannot read.
         properties: makes an object of them, without a further call: that is done for every message that
@@ -195,6 +197,7 @@ class Reader(NamedTuple):
     """
 
     read: Callable[[bytes], _Read | None]
+    values: Callable[[bytes], dict[str, Any] | None]
     properties: Callable[[bytes], Any]
 
 
@@ -260,7 +263,7 @@ def _nothing(_: bytes) -> None:
     return None
 
 
-_NOTHING = Reader(_nothing, _nothing)
+_NOTHING = Reader(_nothing, _nothing, _nothing)
 
 
 class Layouts:
@@ -498,14 +501,24 @@ def _make_maker(kinds: tuple[int, ...], any_length: bool) -> Callable[..., Reade
         *(f"    {line}" for line in found),
         f"    {inner}{values_made}",
         f"    {inner}return length, values, {again}",
+        "  def values(area):",
+        "    try:",
+        *(f"      {line}" for line in found),
+        f"      {inner}return {{{', '.join(made)}}}",
+        "    except UNREADABLE: pass",
         "  def properties(area):",
         "    try:",
         *(f"      {line}" for line in found),
         *(f"      {inner}{line}" for line in objects),
         "    except UNREADABLE: pass",
-        "  return Reader(read, properties)",
+        f"  return Reader(read, {'none' if again == 'None' else 'values'}, properties)",
     ]
-    namespace: dict[str, Any] = {"object_of": object.__new__, "UNREADABLE": UNREADABLE, "Reader": Reader}
+    namespace: dict[str, Any] = {
+        "object_of": object.__new__,
+        "UNREADABLE": UNREADABLE,
+        "Reader": Reader,
+        "none": _nothing,
+    }
     exec(compile("\n".join(lines), "<message properties>", "exec"), namespace)
     maker: Callable[..., Reader] = namespace["make"]
     return maker
@@ -557,7 +570,7 @@ class _Columns:
         if pads.translate(None, legal):
             return None
 
-        def cut(start: int, stop: int) -> bytes:
+        def cut(start: int, stop: int) -> bytes | bytearray:
             if table is not None:
                 return table.cut(start, stop)
             return b"".join(map(itemgetter(slice(start, stop)), data))

@@ -22,6 +22,7 @@ __all__ = [
     "decode_push_runs",
     "decode_pushes",
     "encode_push",
+    "encode_push_head",
 ]
 
 _HEADER_WORDS = PUSH_HEADER.size // 4
@@ -94,18 +95,29 @@ def encode_push(
         schema_id: as in the PUT.
         compression: as in the PUT.
     """
-    option_words = len(options) >> 2
+    return encode_push_head(queue_id, guid, len(data), options, flags, schema_id, compression) + data
+
+
+def encode_push_head(
+    queue_id: int, guid: bytes, size: int, options: bytes, flags: int, schema_id: int, compression: int
+) -> bytes:
+    """Return what stands in front of the application data: that need not be copied more than once.
+
+    Args:
+        queue_id, guid, options, flags, schema_id, compression: as for :func:`encode_push`.
+        size: the bytes of the application data, with its padding.
+    """
+    words = len(options) >> 2
     return (
         _pack(
-            flags << _FLAGS_SHIFT | (_HEADER_WORDS + option_words + (len(data) >> 2)),
-            option_words << _OPTIONS_SHIFT | compression << _CAT_SHIFT | _HEADER_WORDS,
+            flags << _FLAGS_SHIFT | (_HEADER_WORDS + words + (size >> 2)),
+            words << _OPTIONS_SHIFT | compression << _CAT_SHIFT | _HEADER_WORDS,
             queue_id,
             guid,
             schema_id,
             0,
         )
         + options
-        + data
     )
 
 

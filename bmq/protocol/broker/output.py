@@ -48,9 +48,10 @@ class BrokerOutput:
         self.wake = wake
         self.flow: Callable[[bool], None] = _ignore
         #: Add a PUSH message, or an acknowledgement; tests of failures replace these.
-        self.push: Callable[[bytes], None] = self.add_push
+        self.push: Callable[[bytes, bytes], None] = self.add_push
         self.ack: Callable[[int, int, bytes, int], None] = self.add_ack
         self._chunks: list[bytes] = []
+        # Of each message what stands in front of its data, and the data.
         self._pushes: list[bytes] = []
         self._acks: list[bytes] = []
         self._size = 0
@@ -63,11 +64,10 @@ class BrokerOutput:
         """Bytes of PUSH messages that wait to be taken."""
         return self._size
 
-    def add_push(self, message: bytes) -> None:
-        """Add one whole PUSH message."""
-        pushes = self._pushes
-        pushes.append(message)
-        size = self._size = self._size + len(message)
+    def add_push(self, head: bytes, data: bytes) -> None:
+        """Add one PUSH message: what stands in front of its data, and the data."""
+        self._pushes += head, data
+        size = self._size = self._size + len(head) + len(data)
         if not self._awake:
             self._awake = True
             self.wake()
@@ -150,9 +150,9 @@ class BrokerOutput:
     def _split(self, pushes: list[bytes]) -> None:
         part: list[bytes] = []
         size = 0
-        for message in pushes:
-            part.append(message)
-            size += len(message)
+        for head, data in zip(pushes[::2], pushes[1::2], strict=True):
+            part += head, data
+            size += len(head) + len(data)
             if size >= _FLUSH_AT:
                 self._close(part, size)
                 part.clear()
@@ -160,6 +160,6 @@ class BrokerOutput:
         if part:
             self._close(part, size)
 
-    def _close(self, messages: list[bytes], size: int) -> None:
-        messages.insert(0, pack_event_header(HEADER_SIZE + size, EventType.PUSH))
-        self._chunks.append(b"".join(messages))
+    def _close(self, pushes: list[bytes], size: int) -> None:
+        pushes.insert(0, pack_event_header(HEADER_SIZE + size, EventType.PUSH))
+        self._chunks.append(b"".join(pushes))
