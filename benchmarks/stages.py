@@ -51,6 +51,7 @@ COUNT, RUNS = 2000, 60
 PAYLOAD = bytes(256)
 PROPERTIES = {"CustomerId": 1234, "OrderType": "EXPRESS"}
 READ_BOTH = "with two properties: find and read both"
+READ = "with two properties: message.properties alone"
 NUMBERS, TEXTS = 'batch.column("CustomerId")', 'batch.column("OrderType")'
 MATCHES = "Expression.matches, one comparison, properties not read before"
 MATCHES_AGAIN = "the same, properties read before"
@@ -179,6 +180,10 @@ def consuming() -> list[tuple[str, float]]:
             properties["CustomerId"]
             properties["OrderType"]
 
+    def only_read(messages: list[Message]) -> None:
+        for message in messages:
+            assert message.properties is not None
+
     def column(name: str) -> Callable[[list[Message]], object]:
         return lambda messages: MessageBatch(consumer, messages).column(name)
 
@@ -219,6 +224,7 @@ def consuming() -> list[tuple[str, float]]:
         ("message.data", least(lambda _: [message.data for message in received])),
         ("encode the confirmation, one by one", least(one_by_one)),
         ("the same for a batch", least(in_bulk)),
+        (READ, least(only_read, fresh)),
         (READ_BOTH, least(read_properties, fresh)),
         (NUMBERS, least(column("CustomerId"), fresh)),
         (TEXTS, least(column("OrderType"), fresh)),
@@ -270,6 +276,34 @@ def floors() -> list[tuple[str, float]]:
         number, raw = unpack(holder.data)
         return {"CustomerId": number, "OrderType": raw.decode()}
 
+    # With what makes it safe, and an object to hand out, as a property of another.
+    first, second = area[:at], area[at + 8 : text]
+    last = area[-1]
+    unpack_all = Struct(f">{at}sq{len(second)}s{len(order)}s{last - 1}xB").unpack_from
+
+    class Owner(Holder):
+        __slots__ = ()
+
+        @property
+        def properties(self) -> Holder | None:
+            data = self.data
+            start, number, name, raw, pad = unpack_all(data)
+            if start == first and name == second and pad == last:
+                made = Holder()
+                made.data, made.values = data, {"CustomerId": number, "OrderType": raw.decode()}
+                return made
+            return None
+
+    def owners() -> list[Owner]:
+        made = [Owner() for _ in data]
+        for owner, each in zip(made, data, strict=True):
+            owner.data = each
+        return made
+
+    def only_read(owners: list[Owner]) -> None:
+        for owner in owners:
+            assert owner.properties is not None
+
     def matches(values: dict[str, Any]) -> bool:
         return bool(values["CustomerId"] > 1000)
 
@@ -282,6 +316,7 @@ def floors() -> list[tuple[str, float]]:
             matches(holder.values)
 
     return [
+        (READ, least(only_read, owners)),
         (READ_BOTH, least(both)),
         (NUMBERS, least(lambda _: list(Struct(f">{COUNT}q").unpack(cut(at, 8, 0))))),
         (TEXTS, least(lambda _: cut(text, len(order), 1).decode().split("\0"))),

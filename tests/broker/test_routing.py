@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from bmq.wire.constants import PushFlags
+from bmq.wire.constants import PropertyType, PushFlags
 from bmq.wire.control.messages import (
     ConfigureQueueStream,
     ConfigureQueueStreamResponse,
@@ -19,7 +19,9 @@ from bmq.wire.control.messages import (
     SubQueueIdInfo,
     Subscription,
 )
+from bmq.wire.properties import PropertyInput, Typed
 from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, Peer, subscription
+from tests.fakes.client import Got
 from tests.transcripts import probes
 
 OUT_OF_ORDER = PushFlags.OUT_OF_ORDER
@@ -37,6 +39,34 @@ def numbers(peer: Peer) -> list[int]:
 
 def texts(*values: int) -> list[bytes]:
     return [b"%d" % value for value in values]
+
+
+@pytest.mark.parametrize("new", [True, False], ids=["new", "old"])
+def test_several_subscriptions_and_properties_of_every_type(new: bool) -> None:
+    core = Core()
+    sender, consumer = producer(core), core.client()
+    consumer.open(PRIORITY, read=True)
+    asked = [
+        "letter == 65 && n > 3",
+        'n > 2 && text == "two" || raw == "x"',
+        "exists(letter) && n >= 0",
+        "flag",
+    ]
+    consumer.configure(*[subscription(s_id, text) for s_id, text in enumerate(asked, 1)])
+    messages: list[dict[str, PropertyInput]] = [
+        {"letter": Typed(PropertyType.CHAR, b"A"), "n": 4},
+        {"letter": Typed(PropertyType.CHAR, b"A"), "n": 3},
+        {"raw": b"x", "n": 1, "text": "two"},
+        {"n": Typed(PropertyType.SHORT, 5), "text": "two"},
+        {"n": "5", "flag": True},
+        {"flag": Typed(PropertyType.BOOL, False), "n": 1},
+        {},
+    ]
+    for _ in range(3):  # what is learned of a schema changes nothing
+        for number, properties in enumerate(messages):
+            sender.put(b"%d" % number, properties=properties, new=new)
+        got = [(int(Got(push).payload), push.sub_ids) for push in consumer.pushes]
+        assert got == [(0, (1,)), (1, (3,)), (3, (2,)), (4, (4,))]
 
 
 def test_the_highest_priority_takes_everything() -> None:

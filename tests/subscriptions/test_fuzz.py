@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bmq.errors import InvalidExpression
 from bmq.subscriptions import EvaluationFailure, Expression, lookup, parse, plan, unparse
-from bmq.subscriptions._evaluator import compile_chain, compile_tree
+from bmq.subscriptions._evaluator import compile_chain, compile_matcher, compile_tree
 from bmq.subscriptions._rewrite import is_total, simplest
 from bmq.subscriptions._syntax import (
     MAX_OPERATORS,
@@ -45,6 +45,12 @@ def test_the_compiled_function_agrees_with_the_reference(node: Node, message: di
     # KeyError is as good as None for "missing".
     result = compile_tree(node)(message.__getitem__)
     assert (result.kind.name if isinstance(result, EvaluationFailure) else result) == expected
+
+
+@given(st.one_of(trees, conditions), messages)
+def test_a_message_that_was_read_at_once_matches_as_any_other(node: Node, message: dict[str, Any]) -> None:
+    plain = {name: value for name, value in message.items() if type(value) in (bool, int, str)}
+    assert compile_matcher(node)(plain) is (outcome(node, plain) is True)
 
 
 @given(st.lists(st.one_of(st.none(), trees, conditions), max_size=5), messages)
