@@ -60,6 +60,7 @@ BESIDE = (
     ("one task awaiting post, p99 us", "ack", "raw ack", "p99_us", 2.0),
     ("one task awaiting post, plain asyncio, p50 us", "ack, asyncio", "raw ack", "p50_us", 0.0),
     ("a protocol that resolves a future, p50 us", "future ack", "raw ack", "p50_us", 0.0),
+    ("the same, p99 us", "future ack", "raw ack", "p99_us", 0.0),
     ("the same, plain asyncio, p50 us", "future ack, asyncio", "raw ack", "p50_us", 0.0),
     ("one task awaiting post, p50 us", "ack", "future ack", "p50_us", 0.0),
     ("one task awaiting post, plain asyncio, p50 us", "ack, asyncio", "future ack, asyncio", "p50_us", 0.0),
