@@ -78,9 +78,9 @@ def rounds_of(cases: dict[str, Rounds]) -> int:
     return max(map(len, cases.values()))
 
 
-def best_known(sizes: dict[str, dict[str, Rounds]]) -> str:
-    """The size that was measured most often, and of these the largest."""
-    return max(sizes, key=lambda size: (rounds_of(sizes[size]), int(size)))
+def largest(sizes: dict[str, dict[str, Rounds]]) -> str:
+    """The most rows for which the clients were measured, too."""
+    return [size for size, cases in sizes.items() if any("client" in name for name in cases)][-1]
 
 
 def _order(name: str) -> tuple[int, str, bool]:
@@ -92,20 +92,27 @@ def _order(name: str) -> tuple[int, str, bool]:
     return kind, plain.replace(", cold", " "), name != plain
 
 
-def parts_of(cases: dict[str, Rounds]) -> Grid:
+def parts_of(sizes: dict[str, dict[str, Rounds]]) -> Grid:
     """How much of the bare client's rate, and of Spark's own, within one round each."""
     rows: list[list[str]] = []
-    for name in sorted(cases, key=_order):
+    for name in sorted({name for cases in sizes.values() for name in cases}, key=_order):
         if CEILING in name or "client" in name or "cold" in name:
             continue
-        tables, spark = cases.get("client, tables", []), cases.get(CEILING + name, [])
-        alone = cases.get("client, tables, confirmed in the end", []) if name.startswith("batch") else tables
-        in_turn = [{"rate": 1 / (1 / a["rate"] + 1 / b["rate"])} for a, b in zip(alone, spark, strict=False)]
-        beside = (tables, cases.get("client, batches", []), spark, in_turn)
-        rows.append([name, *(_part(cases[name], each) for each in beside)])
-    return Grid(
-        "", ("part of the rate of", "`queue.tables`", "`queue.batches`", "Spark alone", "both in turn"), rows
-    )
+        for size, cases in sizes.items():
+            if name not in cases:
+                continue
+            tables, spark = cases.get("client, tables", []), cases.get(CEILING + name, [])
+            task = cases.get("client, tables, confirmed in the end", tables)
+            alone = task if name.startswith("batch") else tables
+            beside = (tables, cases.get("client, batches", []), spark, _in_turn(alone, spark))
+            rows.append([f"{name}, {int(size):,} rows", *(_part(cases[name], each) for each in beside)])
+    heads = ("part of the rate of", "`queue.tables`", "`queue.batches`", "Spark alone", "both in turn")
+    return Grid("", heads, rows)
+
+
+def _in_turn(ones: Rounds, others: Rounds) -> Rounds:
+    """Two of them after each other, each as fast as alone."""
+    return [{"rate": 1 / (1 / a["rate"] + 1 / b["rate"])} for a, b in zip(ones, others, strict=False)]
 
 
 def _part(rounds: Rounds, others: Rounds) -> str:
@@ -161,15 +168,27 @@ def memory(sizes: dict[str, dict[str, Rounds]]) -> Grid:
 
 
 def parts_of_sink(cores: dict[str, dict[str, dict[str, Rounds]]]) -> Grid:
-    """How many times the rate of the bare client's `post_many`, and of the official client in Spark."""
+    """How many times the rate of the bare client, of the official one in Spark, and of what is possible."""
     rows: list[list[str]] = []
     for number, sizes in cores.items():
         for size, cases in sizes.items():
+            if not any("client" in name for name in cases):
+                continue
             ours = cases.get('format("bmq"), Arrow', [])
-            others = ("post_many", "this client alone, post_many"), ("official", "official client, rows")
-            found = [_part(ours, cases.get(name, [])) for _, name in others]
+            tables, spark = cases.get("this client alone, post_table", []), cases.get(f"{CEILING}Arrow", [])
+            beside = (
+                cases.get("this client alone, post_many", []),
+                cases.get("official client, rows", []),
+                _in_turn(tables, spark),
+            )
+            found = [_part(ours, each) for each in beside]
             rows.append([f"{int(size):,} rows, {number} core{'s'[: number != '1']}", *found])
-    heads = ('`format("bmq")`, times the rate of', "`post_many`, alone", "the official client in Spark")
+    heads = (
+        '`format("bmq")`, times the rate of',
+        "`post_many` alone",
+        "the official client in Spark",
+        "Spark and `post_table` in turn",
+    )
     return Grid("", heads, rows)
 
 
@@ -258,7 +277,7 @@ def main() -> None:
     if options.sink.exists():
         sink = json.loads(options.sink.read_text())
         sizes = sink["results"][next(iter(sink["results"]))]
-        size = best_known(sizes)
+        size = largest(sizes)
         measured |= {
             "where_out": f"{where(sink, options.broker)}; medians; in brackets of how many rounds.",
             "out": rates(sink["results"]).markdown(),
@@ -271,12 +290,12 @@ def main() -> None:
         source = json.loads(options.source.read_text())
         results = source["results"]
         sizes = results[next(iter(results))]
-        size = best_known(sizes)
+        size = largest(sizes)
         cases = sizes[size]
         measured |= {
             "where_in": f"{where(source, options.broker)}; medians; in brackets of how many rounds.",
             "in": rates(results).markdown(),
-            "parts": parts_of(cases).markdown(),
+            "parts": parts_of(sizes).markdown(),
             "costs": costs(cases).markdown(),
             "triggers": triggers(cases).markdown(),
             "memory": memory(sizes).markdown(),
