@@ -10,15 +10,16 @@ from bmq.broker._routing import CompiledSubscription, Subscriber, compile_subscr
 from bmq.broker._storage import MessageRecord
 from bmq.protocol.broker.output import BrokerOutput
 from bmq.protocol.broker.properties import for_old_client
+from bmq.wire.codec import PUSH_HEADER
 from bmq.wire.constants import PushFlags
 from bmq.wire.control.messages import DEFAULT_APP_ID, Subscription
-from bmq.wire.push import encode_push_head
+from bmq.wire.push import encode_push_head, encode_push_run
 
 if TYPE_CHECKING:
     from bmq.broker._app_delivery import AppDelivery
     from bmq.broker._queue import BrokerQueue
 
-__all__ = ["Handle", "SubStream"]
+__all__ = ["Handle", "PushRun", "SubStream"]
 
 _OUT_OF_ORDER = int(PushFlags.OUT_OF_ORDER)
 _RECYCLED = 1
@@ -200,7 +201,7 @@ class Handle:
                 budget = self.queue.budget
                 data, schema_id, compression = for_old_client(data, schema_id, compression, budget)
             elif schema_id > 1:
-                schema_id = self._schema(schema_id)
+                schema_id = self.schema(schema_id)
         if out_of_order:
             flags |= _OUT_OF_ORDER
         self.output.push(
@@ -208,10 +209,51 @@ class Handle:
             data,
         )
 
-    def _schema(self, schema_id: int) -> int:
+    def schema(self, schema_id: int) -> int:
+        """Return a schema id for the client; the first time, it tells it to learn the schema."""
         # The recycled bit tells a client to learn a schema anew: it is set the first time it is met.
         number = schema_id >> 1
         if number in self.push_schemas:
             return number << 1
         self.push_schemas.add(number)
         return number << 1 | _RECYCLED
+
+
+class PushRun:
+    """Messages for one client that are found one after another, and encoded together.
+
+    Args:
+        handle: the client's handle of the queue.
+
+    Attributes:
+        room: bytes that the client may still be sent; :meth:`send` is due when it is negative.
+    """
+
+    __slots__ = ("handle", "messages", "room", "together")
+
+    def __init__(self, handle: Handle) -> None:
+        output = handle.output
+        self.handle = handle
+        self.messages: list[tuple[bytes, bytes, bytes, int, int, int]] = []
+        self.room = output.room
+        # One by one for tests of failures, and where each message has to be rewritten.
+        self.together = output.push == output.add_push and handle.new_properties
+
+    def add(self, message: MessageRecord, options: bytes) -> None:
+        """Add a message; ``options`` name the subscriptions it is for."""
+        if not self.together:
+            self.handle.push(message, options, out_of_order=False)
+            return
+        schema_id = message.schema_id
+        if schema_id > 1:
+            schema_id = self.handle.schema(schema_id)
+        data = message.data
+        self.messages.append((message.guid, data, options, message.flags, schema_id, message.compression))
+        self.room -= PUSH_HEADER.size + len(options) + len(data)
+
+    def send(self) -> None:
+        """Send them."""
+        if self.messages:
+            self.handle.output.add_pushes(*encode_push_run(self.handle.q_id, self.messages))
+            self.messages.clear()
+        self.room = self.handle.output.room

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bmq.broker._app_delivery import AppDelivery, Effort
 from bmq.broker._consumer_filter import passes
 from bmq.broker._domain_config import DomainConfig, Mode
-from bmq.broker._handle import Handle, SubStream
+from bmq.broker._handle import Handle, PushRun, SubStream
 from bmq.broker._routing import Subscriber, compile_expression
 from bmq.broker._storage import MessageRecord, MessageStore, property_lookup, shrink
 from bmq.protocol.broker.inflation import InflationBudget
@@ -308,6 +308,7 @@ class BrokerQueue:
             return
         count = size = 0
         first = arrivals = 0.0
+        runs: dict[Handle, PushRun] = {}
         try:
             while (message := self.position) is not None:
                 if message.pending & bit:
@@ -330,9 +331,18 @@ class BrokerQueue:
                             count += 1
                             size += message.size
                             arrivals += message.arrival
-                            stream.handle.push(message, selected.option, out_of_order=False)
+                            handle = stream.handle
+                            run = runs.get(handle)
+                            if run is None:
+                                run = runs[handle] = PushRun(handle)
+                            run.add(message, selected.option)
+                            if run.room < 0:
+                                # The client may have to be waited for.
+                                run.send()
                 self.position = message.next
         finally:
+            for run in runs.values():
+                run.send()
             if count:
                 self.count_pushes(app, count, size, count * now - arrivals, now - first)
 

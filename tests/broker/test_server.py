@@ -9,7 +9,7 @@ import logging
 import socket
 import ssl
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import uvloop
 
 import bmq
 from bmq.broker import Authentication, Broker, DomainConfig, InvalidDomain, Limits, ManualClock, Mode
+from bmq.broker._connection import BrokerConnection
 from bmq.errors import AckStatus, StateError, StatusCategory
 from bmq.wire.control.messages import (
     AdminCommand,
@@ -198,6 +199,42 @@ async def test_a_reader_that_does_not_read_holds_little_memory(broker: Broker) -
         held = connection.transport.get_write_buffer_size() + connection.output.size
         assert held < 1_000_000
         assert len(await slow.pushes(400)) == 400
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_producer_that_pours_does_not_hold_up_consumers(
+    run: Callable[[Coroutine[Any, Any, None]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what waits in a socket some is read and delivered, then some more: not all of it first."""
+    read, between = 0, []
+    receive, flush = BrokerConnection.data_received, BrokerConnection.flush
+
+    def receiving(connection: BrokerConnection, data: bytes) -> None:
+        nonlocal read
+        read += len(data)
+        receive(connection, data)
+
+    def flushing(connection: BrokerConnection) -> None:
+        nonlocal read
+        between.append(read)
+        read = 0
+        flush(connection)
+
+    async def pour() -> None:
+        async with Broker() as broker:
+            consumer, producer = await client(broker.port), await client(broker.port)
+            await consumer.consume(PRIORITY, messages=100_000, size=10**9)
+            await producer.open(PRIORITY, write=True)
+            for _ in range(80):
+                producer.put(*[b"x" * 1000] * 50)
+            assert len(await consumer.pushes(4000)) == 4000
+            await close_all()
+
+    monkeypatch.setattr(BrokerConnection, "data_received", receiving)
+    monkeypatch.setattr(BrokerConnection, "flush", flushing)
+    run(pour())
+    assert sum(between) > 4_000_000
+    assert max(between) < 600_000
 
 
 async def test_tls(tmp_path: Path) -> None:

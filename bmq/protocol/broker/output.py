@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from bmq.wire.ack import ACK_SIZE, encode_ack, encode_queue_acks, pack_acks
 from bmq.wire.constants import EventType
@@ -64,10 +64,19 @@ class BrokerOutput:
         """Bytes of PUSH messages that wait to be taken."""
         return self._size
 
+    @property
+    def room(self) -> int:
+        """Bytes of PUSH messages that are still wanted."""
+        return self.high_water - self._size
+
     def add_push(self, head: bytes, data: bytes) -> None:
         """Add one PUSH message: what stands in front of its data, and the data."""
-        self._pushes += head, data
-        size = self._size = self._size + len(head) + len(data)
+        self.add_pushes((head, data), len(head) + len(data))
+
+    def add_pushes(self, pieces: Iterable[bytes], size: int) -> None:
+        """Add PUSH messages of so many bytes: of each what stands in front of its data, and the data."""
+        self._pushes += pieces
+        size = self._size = self._size + size
         if not self._awake:
             self._awake = True
             self.wake()
