@@ -22,6 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from harness import machine
+from report import SAFELY
 from rich.console import Console
 from rich.table import Table
 
@@ -349,12 +350,19 @@ def floors() -> Stages:
         for holder in holders:
             matches(holder.values)
 
+    def found_safely(owners: list[Owner]) -> None:
+        for owner in owners:
+            read = owner.properties
+            if read is not None:
+                matches(read.values)
+
     return [
         (READ, Timed(only_read, owners)),
         (READ_BOTH, Timed(both)),
         (NUMBERS, Timed(lambda _: list(Struct(f">{COUNT}q").unpack(cut(at, 8, 0))))),
         (TEXTS, Timed(lambda _: cut(text, len(order), 1).decode().split("\0"))),
         (MATCHES, Timed(found, fresh)),
+        (MATCHES + SAFELY, Timed(found_safely, owners)),
         (MATCHES_AGAIN, Timed(known, fresh)),
     ]
 
