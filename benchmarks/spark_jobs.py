@@ -101,6 +101,7 @@ def main(text: str | None, script: str, measure: Measure, more: Callable[[], dic
     parser.add_argument(
         "--output", help="write the numbers to NAME.json, beside those of other cores and sizes in it"
     )
+    parser.add_argument("--add", action="store_true", help="add rounds to those in NAME.json instead")
     parser.add_argument("--here", help=argparse.SUPPRESS)
     options = parser.parse_args()
     rounds = 1 if options.quick else options.rounds
@@ -122,12 +123,24 @@ def main(text: str | None, script: str, measure: Measure, more: Callable[[], dic
                     timeout=TIMEOUT,
                     check=True,
                 )
-                results.setdefault(str(cores), {})[str(count)] = json.loads(Path(name).read_text())
+                found: Cases = json.loads(Path(name).read_text())
+                results.setdefault(str(cores), {})[str(count)] = found
+                if options.output:
+                    keep(Path(f"{options.output}.json"), what, str(cores), str(count), found, options.add)
             show(console, str(cores), results[str(cores)])
     if options.output:
         file = Path(f"{options.output}.json")
-        kept: dict[str, dict[str, Cases]] = json.loads(file.read_text())["results"] if file.exists() else {}
-        for each, found in results.items():
-            kept[each] = dict(sorted({**kept.get(each, {}), **found}.items(), key=lambda item: int(item[0])))
-        document = {"machine": machine(), "broker": what, "results": dict(sorted(kept.items())), **more()}
-        file.write_text(json.dumps(document, indent=1))
+        file.write_text(json.dumps({**json.loads(file.read_text()), **more()}, indent=1))
+
+
+def keep(file: Path, what: str, cores: str, count: str, found: Cases, add: bool) -> None:
+    """Put the measurements of one number of cores and rows into a file: instead of what is there, or too."""
+    document = json.loads(file.read_text()) if file.exists() else {"results": {}}
+    results: dict[str, dict[str, Cases]] = document["results"]
+    cases = dict(results.setdefault(cores, {}).get(count, {})) if add else {}
+    for name, rounds in found.items():
+        cases[name] = cases.get(name, []) + rounds
+    results[cores] = dict(sorted({**results[cores], count: cases}.items(), key=lambda item: int(item[0])))
+    document |= {"machine": machine(), "broker": what, "results": dict(sorted(results.items()))}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(document, indent=1))
