@@ -69,8 +69,9 @@ test: setup ## all tests; choose with ARGS="-k name"
 	$(RUN) -m pytest -n 1 --max-worker-restart 20 $(ARGS)
 
 browser: setup ## the console's page in a headless Chromium, which has to be installed
-	@command -v chromium chromium-browser google-chrome-stable google-chrome chrome >/dev/null || { \
-	    echo "there is no Chromium here: on Debian, apt-get install chromium" >&2; exit 1; }
+	@for each in chromium chromium-browser google-chrome-stable google-chrome chrome; do \
+	    command -v $$each >/dev/null && exit; done; \
+	    echo "there is no Chromium here: on Debian, apt-get install chromium" >&2; exit 1
 	$(RUN) -m pytest -n 1 --max-worker-restart 20 tests/console/browser.py $(ARGS)
 
 integration: setup ## the suites against a real broker, in Docker; PROFILE=cluster for three nodes
