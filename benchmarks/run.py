@@ -61,6 +61,7 @@ def chains(count: int) -> list[Chain]:
         [("", many), (f"consume {name}", Job("ours", "handle", count, concurrency=number, timeout=timeout))]
         for name, number, timeout in (("1", 1, 0.0), ("100", 100, 0.0), ("1, timeout", 1, 30.0))
     ]
+    workers.append([("", many), ("iterate, handler", Job("ours", "await_handler", count))])
     return plain + with_properties + workers
 
 

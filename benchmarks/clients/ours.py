@@ -169,6 +169,24 @@ async def consume_tables_as_a_task(queue: Any, job: dict[str, Any], meter: Meter
     return await consume_tables(queue, job, meter, in_the_end=True)
 
 
+async def await_handler(queue: Any, job: dict[str, Any], meter: Meter) -> dict[str, Any]:
+    """The same by a handler that is awaited for each message: the least that a worker can take."""
+    left, size = job["count"], job["size"]
+
+    async def handler(message: Any) -> None:
+        nonlocal left
+        assert len(message.data) == size
+        left -= 1
+
+    async for message in queue:
+        await handler(message)
+        message.confirm()
+        if not left:
+            break
+    await asyncio.sleep(0)
+    return meter.result(job["count"])
+
+
 async def handle(queue: Any, job: dict[str, Any], meter: Meter) -> dict[str, Any]:
     """The same by a worker, whose handler does nothing else."""
     import bmq
@@ -251,7 +269,8 @@ PRODUCERS: dict[str, Callable[[Any, dict[str, Any]], Awaitable[dict[str, Any]]]]
 }
 # Messages arrive as soon as the queue is open: time starts before that.
 CONSUMERS: dict[str, Callable[[Any, dict[str, Any], Meter], Awaitable[dict[str, Any]]]] = {
-    f.__name__: f for f in (consume, consume_batches, consume_tables, consume_tables_as_a_task, handle)
+    f.__name__: f
+    for f in (consume, consume_batches, consume_tables, consume_tables_as_a_task, await_handler, handle)
 }
 
 
