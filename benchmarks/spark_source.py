@@ -15,6 +15,7 @@ a process of its own; its queues must take as many messages as a job has.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import statistics
 import tempfile
@@ -47,6 +48,7 @@ TRIGGERS = (10_000, 100_000)
 PART = 10_000
 WARM = 20_000
 PROPERTIES = "CustomerId BIGINT, OrderType STRING"
+QUEUE = "bmq://bmq.test.mem.priority/benchmark-0123456789abcdef0123456789abcdef"
 
 
 def posted() -> pa.RecordBatch:
@@ -67,23 +69,25 @@ async def fill(uri: str, queue: str, count: int) -> None:
         report.raise_for_failures()
 
 
-def received(queue: str) -> pa.RecordBatch:
-    """The rows as the source makes them of what was posted."""
+def received(queue: str) -> Iterator[pa.RecordBatch]:
+    """The rows as the source makes them of what was posted, for ever; after 32 of these GUIDs repeat."""
     batch = posted()
-    digits = np.random.default_rng(1).bytes(16 * PART).hex().upper()
-    guids = [digits[start : start + 32] for start in range(0, len(digits), 32)]
+    digits = pa.py_buffer(np.random.default_rng(1).bytes(16 * PART + 16).hex().upper().encode())
+    ends = pa.py_buffer(np.arange(0, 32 * PART + 1, 32, dtype=np.int32))
     fields = [pa.field("CustomerId", pa.int64()), pa.field("OrderType", pa.string())]
     now = pa.scalar(datetime.now(), pa.timestamp("us", tz="UTC"))
     columns = {
         "value": batch["value"],
         "properties": pa.StructArray.from_arrays([batch["CustomerId"], batch["OrderType"]], fields=fields),
-        "guid": guids,
+        "guid": pa.nulls(PART, pa.string()),
         "queue": pa.repeat(pa.scalar(queue), PART),
         "subscription": pa.nulls(PART, pa.string()),
         "redelivered": pa.repeat(pa.scalar(False), PART),
         "receivedAt": pa.repeat(now, PART),
     }
-    return pa.record_batch(columns)
+    for number in itertools.count():
+        columns["guid"] = pa.StringArray.from_buffers(PART, ends, digits.slice(number % 32))
+        yield pa.record_batch(columns)
 
 
 class Rows(DataSource):
@@ -126,9 +130,9 @@ class RowsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def made(count: int) -> Iterator[pa.RecordBatch]:
-    batch = received("bmq://bmq.test.mem.priority/benchmark-0123456789abcdef0123456789abcdef")
+    batches = received(QUEUE)
     for start in range(0, count, PART):
-        yield batch.slice(0, min(PART, count - start))
+        yield next(batches).slice(0, min(PART, count - start))
 
 
 class Bench:
@@ -256,13 +260,12 @@ class Bench:
 
 def stages() -> dict[str, float]:
     """Processor time a row, in us, of what a stream's process does besides receiving, and of its log."""
-    queue = "bmq://bmq.test.mem.priority/benchmark-0123456789abcdef0123456789abcdef"
-    batch, rng = received(queue), np.random.default_rng(1)
+    batch, rng = next(received(QUEUE)), np.random.default_rng(1)
     maker = RowMaker(from_arrow_schema(batch.schema))
     names = {VALUE: "value", GUID: "guid", REDELIVERED: "redelivered", RECEIVED_AT: "receivedAt"}
     columns = {name: batch[column] for name, column in names.items()}
     columns |= {name: batch["properties"].field(name) for name in ("CustomerId", "OrderType")}
-    arrived: Any = Arrived(None, SimpleNamespace(uri=queue), None, pa.record_batch(columns))  # type: ignore[arg-type]
+    arrived: Any = Arrived(None, SimpleNamespace(uri=QUEUE), None, pa.record_batch(columns))  # type: ignore[arg-type]
     keys = [np.frombuffer(rng.bytes(32 * PART), "S32").tolist() for _ in range(10)]
     with tempfile.TemporaryDirectory(dir=HERE.parent / "build") as folder:
         log = BatchLog(folder)
@@ -276,7 +279,7 @@ def stages() -> dict[str, float]:
         def known() -> None:
             ledger = Ledger()
             for each in keys:
-                ledger.arrive(queue, each)
+                ledger.arrive(QUEUE, each)
 
         def read() -> None:
             for each in log.read(path, batch.schema.names):
