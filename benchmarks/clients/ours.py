@@ -143,9 +143,8 @@ async def consume_tables(
 
     kinds = {"CustomerId": pa.int64(), "OrderType": pa.string()} if job["properties"] else {}
     left = job["count"]
-    tables = queue.tables(
-        properties=kinds, max_unconfirmed_messages=job["unconfirmed"], max_unconfirmed_bytes=2**30
-    )
+    most, size = (job["count"], 2**40) if in_the_end else (job["unconfirmed"], 2**30)
+    tables = queue.tables(properties=kinds, max_unconfirmed_messages=most, max_unconfirmed_bytes=size)
     meter = Meter()  # nothing is delivered yet, and what is imported is not measured
     async for batch in tables:
         assert pc.min(pc.binary_length(batch["value"])).as_py() == job["size"]
