@@ -79,8 +79,8 @@ def rounds_of(cases: dict[str, Rounds]) -> int:
 
 
 def largest(sizes: dict[str, dict[str, Rounds]]) -> str:
-    """The most rows for which the clients were measured, too."""
-    return [size for size, cases in sizes.items() if any("client" in name for name in cases)][-1]
+    """The most rows for which everything was measured, the official client too."""
+    return [size for size, cases in sizes.items() if any("official" in name for name in cases)][-1]
 
 
 def _order(name: str) -> tuple[int, str, bool]:
@@ -201,7 +201,7 @@ _STYLE = """
   text{fill:#e6edf3} .dim{fill:#9da7b3} .line{stroke:#3d444d}
  }
 """
-_LEFT, _RIGHT, _BAR = 252, 96, 24
+_LEFT, _RIGHT, _BAR = 290, 96, 24
 
 #: A name, the processor time of a row by the class of its colour, and a rate.
 Bar = tuple[str, list[tuple[str, float]], float]
@@ -217,7 +217,7 @@ def bars(cases: dict[str, Rounds]) -> list[Bar]:
 
 def picture(groups: list[tuple[str, list[Bar]]]) -> str:
     """Bars of the processor time of a row, stacked by who uses it, with the rates beside them."""
-    width, y = 760, 52
+    width, y = 820, 52
     body: list[str] = []
 
     def text(x: float, at: float, what: str, kind: str = "", size: int = 12, anchor: str = "start") -> None:
@@ -230,7 +230,7 @@ def picture(groups: list[tuple[str, list[Bar]]]) -> str:
     for label, kind in ROLES.values():
         body.append(f'<rect class="{kind}" x="{x}" y="12" width="11" height="11" rx="2"/>')
         text(x + 16, 22, label, size=11)
-        x += 26 + round(5.4 * len(label))
+        x += 26 + round(5.8 * len(label))
     text(_LEFT - 10, 22, "us of processor time a row", "dim", 11, "end")
     for title, shown in groups:
         if not shown:
