@@ -60,7 +60,7 @@ $(SPARK_DEMO): pyproject.toml | $(RUN)
 demo: $(DEMO) ## a minute: records flow, a consumer is slow, the broker crashes; ARGS=--fast for five seconds
 	@PYTHONPATH=. $(RUN) examples/demo.py $(ARGS)
 
-demo-spark: $(SPARK_DEMO) ## two minutes: a Spark pipeline from queue to queue, killed on the way; ARGS=--fast
+demo-spark: $(SPARK_DEMO) ## a few minutes: a Spark pipeline from queue to queue, killed on the way; ARGS=--fast
 	@SPARK_LOCAL_IP=127.0.0.1 PYTHONPATH=. PYSPARK_PYTHON="$(abspath $(RUN))" $(RUN) examples/spark_demo.py $(ARGS)
 
 # In a process of their own, which is replaced when a test hangs or crashes it: that test fails, the others run.
