@@ -475,5 +475,6 @@ def picture(path: Path, document: dict[str, Any], series: dict[str, Series]) -> 
         axes.legend(fontsize=8)
     for axes in (by_payload, by_burst):
         axes.set_ylim(bottom=0)
-    figure.suptitle(where(document), fontsize=9)
+    drawn = [len(one.results) for name, one in series.items() if name.startswith("payload ")]
+    figure.suptitle(where(document | {"rounds": min(drawn)}), fontsize=9)
     figure.savefig(path, dpi=110)
