@@ -78,9 +78,9 @@ def rounds_of(cases: dict[str, Rounds]) -> int:
     return max(map(len, cases.values()))
 
 
-def largest(sizes: dict[str, dict[str, Rounds]]) -> str:
-    """The most rows for which everything was measured, the official client too."""
-    return [size for size, cases in sizes.items() if any("official" in name for name in cases)][-1]
+def drawn(sizes: dict[str, dict[str, Rounds]]) -> str:
+    """The number of rows of which a row's costs are shown: a million, or else the most."""
+    return "1000000" if "1000000" in sizes else max(sizes, key=int)
 
 
 def _order(name: str) -> tuple[int, str, bool]:
@@ -154,13 +154,13 @@ def memory(sizes: dict[str, dict[str, Rounds]]) -> Grid:
     kept = [name for name in sorted(names, key=_order) if "client" not in name and "cold" not in name]
     rows: list[list[str]] = []
     for name in kept:
-        for role in ("worker", "source"):
+        for role, title in (("worker", "worker"), ("source", "source"), ("jvm", "JVM")):
             cells = [
                 middle(cases[name], lambda one: one["memory"].get(role, 0) / 2**20) if name in cases else 0.0  # noqa: B023
                 for cases in sizes.values()
             ]
-            if role == "worker" or "stream" in name:
-                rows.append([f"{name}: {role}", *(f"{each:,.0f}" if each else "" for each in cells)])
+            if role != "source" or "stream" in name:
+                rows.append([f"{name}: {title}", *(f"{each:,.0f}" if each else "" for each in cells)])
     return Grid("", ("MiB", *(f"{int(size):,} rows" for size in sizes)), rows)
 
 
@@ -277,7 +277,7 @@ def main() -> None:
     if options.sink.exists():
         sink = json.loads(options.sink.read_text())
         sizes = sink["results"][next(iter(sink["results"]))]
-        size = largest(sizes)
+        size = drawn(sizes)
         measured |= {
             "where_out": f"{where(sink, options.broker)}; medians; in brackets of how many rounds.",
             "out": rates(sink["results"]).markdown(),
@@ -290,7 +290,7 @@ def main() -> None:
         source = json.loads(options.source.read_text())
         results = source["results"]
         sizes = results[next(iter(results))]
-        size = largest(sizes)
+        size = drawn(sizes)
         cases = sizes[size]
         measured |= {
             "where_in": f"{where(source, options.broker)}; medians; in brackets of how many rounds.",

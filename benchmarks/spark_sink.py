@@ -27,10 +27,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from spark_jobs import PAYLOAD, PROPERTIES, Cases, main, start_spark
 
-# A broker keeps what it has read in blocks of 4 KiB, and the official client sends few messages at once: five
-# million of them may fill its memory.
-MOST_OFFICIAL = 1_000_000
-
 Sink = Callable[[DataFrame, str, str], None]
 
 
@@ -133,8 +129,7 @@ def measure(uri: str, cores: int, count: int, rounds: int, only: str) -> Cases:
         measured(sink, warm, uri, 20_000)  # workers, JIT, sessions
     for _ in range(rounds):
         for name, sink in chosen.items():
-            if sink is not official_sink or count <= MOST_OFFICIAL:
-                results.setdefault(name, []).append(measured(sink, frame, uri, count))
+            results.setdefault(name, []).append(measured(sink, frame, uri, count))
         for case in ("post_table", "post_many"):
             if only in (name := f"this client alone, {case}"):
                 results.setdefault(name, []).append(alone(uri, case, count))
