@@ -78,15 +78,19 @@ async def test_every_message_is_handled_in_the_end(monkeypatch: pytest.MonkeyPat
         app = bmq.App(uri)
         handled: Counter[bytes] = Counter()
         count = 0
+        posted = False
         complete = asyncio.Event()
+
+        def complete_at_the_end() -> None:
+            if posted and len(handled) == count:
+                complete.set()
 
         @app.consumer(queue_uri, concurrency=5, retry=bmq.Backoff(0.3, retries=1000, durable=True))
         async def handle(message: bmq.Message) -> None:
             if message.properties.get("bmq_attempts", 0) < 2:  # type: ignore[operator]
                 raise OSError("not now")
             handled[message.data] += 1
-            if faults.done() and len(handled) == count:
-                complete.set()
+            complete_at_the_end()
 
         serving = asyncio.create_task(app.run(signals=False))
         async with bmq.connect(uri) as session:
@@ -95,8 +99,10 @@ async def test_every_message_is_handled_in_the_end(monkeypatch: pytest.MonkeyPat
                 await queue.post(b"%d" % count)
                 count += 1
                 await asyncio.sleep(0.02)
+            await queue.post(b"%d" % count)  # once the network is well
             count += 1
-            await queue.post(b"%d" % (count - 1))
+            posted = True
+            complete_at_the_end()
             await asyncio.wait_for(complete.wait(), chaos.DEADLINE)
         app.stop()
         await serving
