@@ -76,11 +76,11 @@ async def test_each_message_has_the_whole_time(stage: Stage) -> None:
     failures: asyncio.Queue[Failure] = asyncio.Queue()
 
     async def handle(message: bmq.Message) -> None:
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.2)
         await stage.handle(message)
 
     await post(stage.queue, *numbered(8))
-    async with consuming(stage.queue, handle, timeout=0.3, on_error=failures.put_nowait):
+    async with consuming(stage.queue, handle, timeout=1.5, on_error=failures.put_nowait):
         assert await stage.next(8) == [b"%d" % number for number in range(8)]
         assert failures.empty()
 
