@@ -8,7 +8,9 @@ half a minute before a leader is believed to be gone, and another to find a new 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import random
 import re
 import signal
 import socket
@@ -243,8 +245,11 @@ def _write(path: Path, content: dict[str, Any]) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
+    """Ports below those that the system gives to connections: one could have it while its node is down."""
+    ports: list[int] = []
+    while len(ports) < count:
+        port = random.randrange(15_000, 32_000)
+        if port not in ports:
+            with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+                ports.append(port)
     return ports
