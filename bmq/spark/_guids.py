@@ -169,7 +169,8 @@ class Occurrences:
     def _add(self, fresh: np.ndarray[Any, np.dtype[np.uint64]]) -> None:
         levels = self._levels
         while levels and len(levels[-1]) <= 2 * len(fresh):
-            fresh = np.sort(np.concatenate((levels.pop(), fresh)))
+            fresh = np.concatenate((levels.pop(), fresh))
+            fresh.sort()  # in place: by far the largest there is here
         levels.append(fresh)
 
 
