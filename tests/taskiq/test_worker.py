@@ -102,7 +102,9 @@ async def test_workers_that_end_lose_nothing_and_do_nothing_twice(
 ) -> None:
     """Two processes are told to end in the middle of the work; two others do the rest: each task ran once."""
     uri, log = fresh(), tmp_path / "log"
-    (tmp_path / "service.py").write_text(SERVICE.format(uri=uri))
+    service = SERVICE.format(uri=uri)
+    # Those who are to end have more than they can do, however late they hear of it.
+    (tmp_path / "service.py").write_text(service.replace("0.02", "0.02 if number < 300 else 0.5"))
     found: Counter[int] = Counter()
     count = 1000
     client = BmqBroker(broker_uri, uri)
@@ -124,6 +126,7 @@ async def test_workers_that_end_lose_nothing_and_do_nothing_twice(
         worker.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(worker.wait(), 60) == 0, log.read_text()
     assert len(found) < count, "it was to end in the middle"
+    (tmp_path / "service.py").write_text(service)
     async with running(tmp_path, broker_uri, *workers) as worker:
         await eventually(lambda: len(found) == count, 60)
         await until_depth(broker_uri, uri, 0)
