@@ -87,7 +87,7 @@ def test_ctrl_c_is_answered_at_once_and_the_session_works_on(program: Any) -> No
                 wait()
             except KeyboardInterrupt:
                 took = time.monotonic() - at
-            assert took < 0.5, (name, took)
+            assert took < 2, (name, took)
             queue.post(name.encode())
             with queue.receive(timeout=10) as message:
                 assert message.data == name.encode()
