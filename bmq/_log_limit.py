@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Log lines that repeat: the first of each kind at once, then one line per interval with the count."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Hashable
+from typing import Final
+
+__all__ = ["LogLimit"]
+
+_MOST_KINDS: Final = 256
+
+
+class LogLimit:
+    """Logs the first line of each kind, and afterwards at most one line per kind and interval.
+
+    A suppressed line is counted; the next line of its kind ends with the count. The number of remembered
+    kinds is bounded: a peer that invents kinds gets one common kind for the rest.
+
+    Args:
+        logger: receives the lines.
+        every: the least time between two lines of one kind, in seconds.
+        clock: a monotonic clock in seconds.
+    """
+
+    __slots__ = ("_clock", "_every", "_kinds", "_logger")
+
+    def __init__(
+        self, logger: logging.Logger, every: float = 60.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._logger = logger
+        self._every = every
+        self._clock = clock
+        # kind -> [time of the last line, lines suppressed since]
+        self._kinds: dict[Hashable, list[float]] = {}
+
+    def log(self, level: int, kind: Hashable, message: str, *args: object) -> bool:
+        """Log a line unless its kind was logged within the interval; return whether it was logged."""
+        if kind not in self._kinds and len(self._kinds) >= _MOST_KINDS:
+            kind = None
+        now = self._clock()
+        seen = self._kinds.get(kind)
+        if seen is not None and now - seen[0] < self._every:
+            seen[1] += 1
+            return False
+        suppressed = int(seen[1]) if seen is not None else 0
+        self._kinds[kind] = [now, 0]
+        if suppressed:
+            message, args = message + " (and %d more like this since)", (*args, suppressed)
+        self._logger.log(level, message, *args)
+        return True
+
+    def warning(self, kind: Hashable, message: str, *args: object) -> bool:
+        """Log a warning; see :meth:`log`."""
+        return self.log(logging.WARNING, kind, message, *args)
+
+    def error(self, kind: Hashable, message: str, *args: object) -> bool:
+        """Log an error; see :meth:`log`."""
+        return self.log(logging.ERROR, kind, message, *args)

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gate for callers' values, and the limit on repeated log lines."""
+
+import logging
+import math
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from bmq import _checks
+from bmq._log_limit import LogLimit
+from bmq.errors import UsageError
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("value", [5, 5.0, np.int64(5), np.uint8(5), np.float32(5)])
+def test_integral_values_become_int(value: object) -> None:
+    result = _checks.integer("count", value)
+    assert (result, type(result)) == (5, int)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        np.True_,
+        "5",
+        b"5",
+        5.5,
+        math.nan,
+        math.inf,
+        Decimal(5),
+        Fraction(5),
+        2**63,
+        -1,
+        [5],
+        Unprintable(),
+        5j,
+    ],
+)
+def test_anything_else_is_refused_as_integer_with_its_name(value: object) -> None:
+    with pytest.raises(UsageError, match=r"^count is an integer from 0 to "):
+        _checks.integer("count", value)
+
+
+@pytest.mark.parametrize("value", [0, 1, 0.5, np.float64(0.5), np.int8(3), 10**300])
+def test_durations_are_finite_numbers(value: object) -> None:
+    assert _checks.seconds("timeout", value) == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        "1",
+        math.nan,
+        math.inf,
+        -math.inf,
+        -1,
+        10**400,
+        1j,
+        Unprintable(),
+        np.array([1.0]),
+        np.complex64(1),
+    ],
+)
+def test_other_durations_are_refused_with_their_name(value: object) -> None:
+    with pytest.raises(UsageError, match=r"^timeout is a number of seconds, at least 0, not "):
+        _checks.seconds("timeout", value)
+
+
+def test_zero_is_no_positive_duration() -> None:
+    with pytest.raises(UsageError, match="more than 0"):
+        _checks.seconds("timeout", 0, positive=True)
+
+
+@pytest.mark.parametrize("value", [None, b"x", 1, "\udc80", "a\0b", Unprintable()])
+def test_text_that_cannot_travel_is_refused(value: object) -> None:
+    with pytest.raises(UsageError, match=r"^name "):
+        _checks.text("name", value)
+
+
+@pytest.mark.parametrize("value", [None, 0, 1, "yes", Unprintable(), []])
+def test_only_booleans_are_booleans(value: object) -> None:
+    with pytest.raises(UsageError, match=r"^flag is True or False"):
+        _checks.boolean("flag", value)
+    assert _checks.boolean("flag", np.True_) is True
+
+
+def test_repeated_lines_are_counted_and_logged_once_per_interval(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    limit = LogLimit(logging.getLogger("bmq.test"), every=60, clock=lambda: now)
+    assert limit.warning("a", "bad %s", 1)
+    assert not limit.warning("a", "bad %s", 2)
+    assert limit.error("b", "worse")
+    now = 61
+    assert limit.warning("a", "bad %s", 3)
+    assert [each.getMessage() for each in caplog.records] == [
+        "bad 1",
+        "worse",
+        "bad 3 (and 1 more like this since)",
+    ]
+
+
+def test_a_peer_that_invents_kinds_cannot_fill_the_log_or_the_memory(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    limit = LogLimit(logging.getLogger("bmq.test"), clock=lambda: 0.0)
+    for kind in range(100_000):
+        limit.warning(kind, "kind %d", kind)
+    assert len(caplog.records) < 300
