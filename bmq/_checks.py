@@ -96,7 +96,7 @@ def boolean(name: str, value: object) -> bool:
     """
     if value is True or value is False:
         return value
-    if type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"):
+    if _is_numpy_boolean(value):
         return bool(value)
     raise InvalidArgument(f"{name} is True or False, not {_shown(value)}")
 
@@ -124,7 +124,7 @@ def _as_integer(name: str, value: object, low: int, high: int) -> int:
 
 
 def _as_number(value: object) -> float | None:
-    if isinstance(value, bool):
+    if isinstance(value, bool) or _is_numpy_boolean(value):
         return None
     if isinstance(value, float):
         return value
@@ -140,6 +140,10 @@ def _as_number(value: object) -> float | None:
         except Exception:  # complex numbers, dates
             return None
     return None
+
+
+def _is_numpy_boolean(value: object) -> bool:
+    return type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_")
 
 
 def _shown(value: object) -> str:
