@@ -5,25 +5,55 @@ Each function returns the value in the type the core works with, or raises ``Inv
 parameter, the accepted range and the value. Integers are accepted from every type that is one
 (``operator.index``: ``int``, NumPy integers) and from floats without a fraction (``1e9``), because limits are
 written that way and come from configuration files that way. Booleans are never numbers here.
+
+A value may be hostile: its ``__repr__``, ``__eq__``, ``__bool__`` or ``__hash__`` may raise. So each check
+looks at the type first, and nothing compares, hashes or tests a value of an unknown type. Instances of
+subclasses of ``int``, ``float`` and ``str`` become plain ones: an overridden method never reaches the core.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
-from typing import Final, TypeVar
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 from bmq.errors import InvalidArgument
 
-__all__ = ["INT32_MAX", "INT64_MAX", "boolean", "choice", "integer", "number", "seconds", "text"]
+__all__ = [
+    "INT32_MAX",
+    "INT64_MAX",
+    "boolean",
+    "choice",
+    "exceptions",
+    "function",
+    "instance",
+    "integer",
+    "items",
+    "mapping",
+    "number",
+    "octets",
+    "one_of",
+    "optional",
+    "seconds",
+    "shown",
+    "text",
+    "texts",
+    "timeout",
+]
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
 
 # Longer values are shortened in error messages.
 _SHOWN: Final = 80
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = _short.maxlong = _SHOWN
 
 
 def integer(name: str, value: object, low: int = 0, high: int = INT64_MAX) -> int:
@@ -35,7 +65,7 @@ def integer(name: str, value: object, low: int = 0, high: int = INT64_MAX) -> in
     if type(value) is not int:
         value = _as_integer(name, value, low, high)
     if not low <= value <= high:
-        raise InvalidArgument(f"{name} is an integer from {low} to {high}, not {_shown(value)}")
+        raise InvalidArgument(f"{name} is an integer from {low} to {high}, not {shown(value)}")
     return value
 
 
@@ -54,7 +84,7 @@ def number(
         least = f"more than {low:g}" if above else f"at least {low:g}"
         most = f" and at most {high:g}" if high != math.inf else ""
         of = f" of {unit}" if unit else ""
-        raise InvalidArgument(f"{name} is a number{of}, {least}{most}, not {_shown(value)}")
+        raise InvalidArgument(f"{name} is a number{of}, {least}{most}, not {shown(value)}")
     return result
 
 
@@ -67,6 +97,15 @@ def seconds(name: str, value: object, *, positive: bool = False) -> float:
     return number(name, value, 0.0, above=positive, unit="seconds")
 
 
+def timeout(value: object, name: str = "timeout", *, positive: bool = False) -> float | None:
+    """Return a duration in seconds, or None for no bound or the session's default.
+
+    Raises:
+        InvalidArgument: the value is neither.
+    """
+    return None if value is None else number(name, value, 0.0, above=positive, unit="seconds")
+
+
 def text(name: str, value: object, *, empty: bool = True) -> str:
     """Return text that can be written in UTF-8 and has no NUL.
 
@@ -74,18 +113,33 @@ def text(name: str, value: object, *, empty: bool = True) -> str:
         InvalidArgument: the value is no ``str``, has a lone surrogate or a NUL, or is empty.
     """
     if not isinstance(value, str):
-        raise InvalidArgument(f"{name} is a str, not {_shown(value)}")
+        raise InvalidArgument(f"{name} is a str, not {shown(value)}")
+    if type(value) is not str:
+        value = str.__str__(value)
     try:
         value.encode()
     except UnicodeEncodeError as error:
         raise InvalidArgument(
-            f"{name} has a lone surrogate at character {error.start}, which has no UTF-8: {_shown(value)}"
+            f"{name} has a lone surrogate at character {error.start}, which has no UTF-8: {shown(value)}"
         ) from None
     if "\0" in value:
-        raise InvalidArgument(f"{name} has a NUL at character {value.index(chr(0))}: {_shown(value)}")
+        raise InvalidArgument(f"{name} has a NUL at character {value.index(chr(0))}: {shown(value)}")
     if not value and not empty:
         raise InvalidArgument(f"{name} is empty")
     return value
+
+
+def octets(name: str, value: object) -> bytes:
+    """Return bytes; a ``bytearray`` and a ``memoryview`` are copied.
+
+    Raises:
+        InvalidArgument: the value is none of these.
+    """
+    if type(value) is bytes:
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return memoryview(cast("bytes", value)).tobytes()
+    raise InvalidArgument(f"{name} is bytes, not {shown(value)}")
 
 
 def boolean(name: str, value: object) -> bool:
@@ -98,38 +152,159 @@ def boolean(name: str, value: object) -> bool:
         return value
     if _is_numpy_boolean(value):
         return bool(value)
-    raise InvalidArgument(f"{name} is True or False, not {_shown(value)}")
+    raise InvalidArgument(f"{name} is True or False, not {shown(value)}")
 
 
 def choice(name: str, value: object, kind: type[T]) -> T:
-    """Return an instance of ``kind``.
+    """Return an instance of ``kind``, a class of bmq.
+
+    Raises:
+        InvalidArgument: the value has another type.
+    """
+    return instance(name, value, kind, f"a bmq {kind.__name__}")
+
+
+def instance(name: str, value: object, kind: type[T] | tuple[type[T], ...], what: str) -> T:
+    """Return an instance of a class, or of one of several.
+
+    Args:
+        name: of the parameter.
+        value: the caller's.
+        kind: the class or the classes.
+        what: a noun for them, with its article.
 
     Raises:
         InvalidArgument: the value has another type.
     """
     if not isinstance(value, kind):
-        raise InvalidArgument(f"{name} is a bmq {kind.__name__}, not {_shown(value)}")
+        raise InvalidArgument(f"{name} is {what}, not {shown(value)}")
     return value
+
+
+def one_of(name: str, value: object, known: Iterable[str]) -> str:
+    """Return one of a few words.
+
+    Raises:
+        InvalidArgument: the value is none of them.
+    """
+    known = tuple(known)
+    if not isinstance(value, str) or str.__str__(value) not in known:
+        words = ", ".join(repr(word) for word in known)
+        raise InvalidArgument(f"{name} is one of {words}, not {shown(value)}")
+    return str.__str__(value)
+
+
+def function(name: str, value: object, arguments: int | None = None) -> Any:
+    """Return something that can be called; with ``arguments``, with as many positional arguments.
+
+    A callable without a signature (some are written in C) is believed.
+
+    Raises:
+        InvalidArgument: the value cannot be called, or not like that.
+    """
+    if not callable(value):
+        takes = "" if arguments is None else f" that takes {_counted(arguments, 'argument')}"
+        raise InvalidArgument(f"{name} is a function{takes}, not {shown(value)}")
+    if arguments is not None:
+        try:
+            signature = inspect.signature(value)
+        except Exception:  # none, or one of its own that fails
+            return value
+        try:
+            signature.bind(*[None] * arguments)
+        except TypeError as error:
+            raise InvalidArgument(
+                f"{name} is called with {_counted(arguments, 'argument')}, and {shown(value)} does not take "
+                f"that: {error}"
+            ) from None
+    return value
+
+
+def items(name: str, value: Iterable[T] | object, what: str = "values") -> list[T]:
+    """Return the items of an iterable in a list; text, bytes and mappings are none here.
+
+    Raises:
+        InvalidArgument: the value is no such iterable.
+    """
+    if isinstance(value, str | bytes | bytearray | memoryview | Mapping) or not isinstance(value, Iterable):
+        raise InvalidArgument(f"{name} is a list of {what}, not {shown(value)}")
+    return list(cast("Iterable[T]", value))
+
+
+def texts(name: str, value: object, *, empty: bool = False) -> list[str]:
+    """Return the texts of an iterable in a list; a single text is none.
+
+    Raises:
+        InvalidArgument: the value is no iterable of texts.
+    """
+    found: list[object] = items(name, value, "texts")
+    return [text(f"{name}[{index}]", each, empty=empty) for index, each in enumerate(found)]
+
+
+def mapping(name: str, value: object, what: str = "values by name") -> Mapping[Any, Any]:
+    """Return a mapping.
+
+    Raises:
+        InvalidArgument: the value is none.
+    """
+    if not isinstance(value, Mapping):
+        raise InvalidArgument(f"{name} is a mapping of {what}, not {shown(value)}")
+    return value
+
+
+def exceptions(name: str, value: object) -> None:
+    """Check one type of exceptions, or a tuple of some.
+
+    Raises:
+        InvalidArgument: the value is neither.
+    """
+    kinds = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        raise InvalidArgument(f"{name} is a type of exceptions or a tuple of some, not {shown(value)}")
+
+
+def optional(
+    check: Callable[Concatenate[str, Any, P], T], name: str, value: object, *args: P.args, **kwargs: P.kwargs
+) -> T | None:
+    """Return None for None, else what a check returns.
+
+    Raises:
+        InvalidArgument: as the check.
+    """
+    return None if value is None else check(name, value, *args, **kwargs)
+
+
+def shown(value: object) -> str:
+    """Return what an error message says of a value: short, in ASCII, with the type; it never raises."""
+    try:
+        written = _short.repr(value).encode("ascii", "backslashreplace").decode()
+    except Exception:  # the value's own __repr__ fails
+        written = f"<unprintable {type(value).__name__}>"
+    if len(written) > _SHOWN:
+        written = written[: _SHOWN - 3] + "..."
+    return f"{written} ({type(value).__name__})"
 
 
 def _as_integer(name: str, value: object, low: int, high: int) -> int:
     if not isinstance(value, bool):
         try:
-            return operator.index(value)  # type: ignore[arg-type]
+            return int.__index__(operator.index(value))  # type: ignore[arg-type]
         except Exception:  # a foreign type may raise anything
             real = _as_number(value)
             if real is not None and math.isfinite(real) and real == int(real):
                 return int(real)
-    raise InvalidArgument(f"{name} is an integer from {low} to {high}, not {_shown(value)}")
+    raise InvalidArgument(f"{name} is an integer from {low} to {high}, not {shown(value)}")
 
 
 def _as_number(value: object) -> float | None:
+    if type(value) is float:
+        return value
     if isinstance(value, bool) or _is_numpy_boolean(value):
         return None
     if isinstance(value, float):
-        return value
+        return float.__add__(value, 0.0)
     try:
-        result = operator.index(value)  # type: ignore[arg-type]
+        result = int.__index__(operator.index(value))  # type: ignore[arg-type]
     except Exception:  # a foreign type may raise anything
         pass
     else:
@@ -146,11 +321,5 @@ def _is_numpy_boolean(value: object) -> bool:
     return type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_")
 
 
-def _shown(value: object) -> str:
-    try:
-        written = ascii(value)
-    except Exception:  # the value's own __repr__ fails
-        written = f"<unprintable {type(value).__name__}>"
-    if len(written) > _SHOWN:
-        written = written[: _SHOWN - 3] + "..."
-    return f"{written} ({type(value).__name__})"
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from bmq._log_limit import LogLimit
 from bmq.client._address import Address
 from bmq.client._connection import Connection
 from bmq.client._counting import Confirming, ReceiveCounts
@@ -44,6 +45,7 @@ from bmq.protocol.client.events import (
     Signal,
     StateRestored,
     StreamConfigured,
+    Unsendable,
 )
 from bmq.protocol.client.queue import QueueCore, SubscriptionCore
 from bmq.wire.properties import SchemaIds
@@ -135,6 +137,7 @@ class Driver:
         )
         self.queues: dict[QueueCore, Queue] = {}
         self.sealed = False
+        self._lines = LogLimit(logger)
         # How many messages have arrived: the delivery number of the next one.
         self._delivered = 0
         # How many arrived for queues that are not open.
@@ -321,6 +324,13 @@ class Driver:
             self.connection.close_channel(event.error)
         elif isinstance(event, Astray):
             self._note_astray(event)
+        elif isinstance(event, Unsendable):
+            self._lines.error(
+                Unsendable,
+                "a post to %s could not be encoded and has failed: %r",
+                event.queue_uri,
+                event.error,
+            )
         elif isinstance(event, CredentialsNeeded):
             self.dialer.renew_credentials()
         elif isinstance(event, SessionEvent):

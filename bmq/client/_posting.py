@@ -120,6 +120,7 @@ _REASONS = {
     AckStatus.LIMIT_BYTES: "the queue or its domain holds as many bytes as it may",
     AckStatus.STORAGE_FAILURE: "the broker could not store it",
     AckStatus.NOT_READY: "the broker is not ready",
+    AckStatus.INVALID_ARGUMENT: "it could not be encoded, and was not sent; the log has the error",
     AckStatus.TIMEOUT: "no answer came for as long as the broker recognises its GUID",
     AckStatus.CANCELED: "its queue or session was closed before an answer came; the broker may have it",
 }

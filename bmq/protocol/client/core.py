@@ -37,6 +37,7 @@ from bmq.protocol.client.events import (
     SessionEvent,
     Signal,
     StateRestored,
+    Unsendable,
 )
 from bmq.protocol.client.handshake import BrokerInfo, Credentials, Handshake, HandshakeState, not_a_broker
 from bmq.protocol.client.outbox import Outbox
@@ -233,6 +234,7 @@ class ClientCore(Machine):
             self._confirms.deadline,
             self._patience,
             self.posts.deadline,
+            -inf if self._outbox.unsendable else None,
         ):
             if deadline is not None and (first is None or deadline < first):
                 first = deadline
@@ -362,6 +364,10 @@ class ClientCore(Machine):
             self._resume([queue for queue in self._queues if queue not in self._restoring], now)
         if self.posts.deadline is not None and now >= self.posts.deadline:
             self._report(self.posts.expire(now))
+        for message, error in self._outbox.take_unsendable():
+            if outcomes := self.posts.unsendable(message):
+                self._emit(Unsendable(str(outcomes[0][4].uri), error))
+                self._report(outcomes)
 
     def pause_reading(self, paused: bool, now: float) -> None:
         """Tell that nothing is read from now on, or that reading goes on.

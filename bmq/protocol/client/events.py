@@ -38,6 +38,7 @@ __all__ = [
     "StateRestored",
     "StreamConfigured",
     "UnclaimedMessages",
+    "Unsendable",
 ]
 
 
@@ -275,6 +276,19 @@ class Astray(Signal):
     q_id: int
     s_ids: tuple[int, ...]
     messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unsendable(Signal):
+    """A post could not be encoded, because of a mistake in this library; its outcome is INVALID_ARGUMENT.
+
+    Attributes:
+        queue_uri: the queue that the post was for.
+        error: the error of the encoder.
+    """
+
+    queue_uri: str
+    error: Exception
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,14 +41,26 @@ class Outbox:
     Attributes:
         events: whole events that wait, or posts for PUT events; for reading only.
         runs: posts that wait behind these; for reading only.
+        unsendable: posts that could not be encoded, and why; the owner takes them with
+            :meth:`take_unsendable`.
     """
 
-    __slots__ = ("_begin", "_confirms", "_sent", "_sent_bytes", "events", "max_put_event", "runs")
+    __slots__ = (
+        "_begin",
+        "_confirms",
+        "_sent",
+        "_sent_bytes",
+        "events",
+        "max_put_event",
+        "runs",
+        "unsendable",
+    )
 
     def __init__(self, max_put_event: int = _PUT_EVENT) -> None:
         self.max_put_event = max_put_event
         self.events: deque[bytes | deque[_Run]] = deque()
         self.runs: deque[_Run] = deque()
+        self.unsendable: list[tuple[Outgoing, Exception]] = []
         # How many of the first run's posts have been taken.
         self._begin = 0
         self._confirms: list[bytes] = []
@@ -89,7 +101,10 @@ class Outbox:
             queue_id, messages = runs[0]
             if len(messages) == 1:
                 runs.clear()
-                return self.alone(queue_id, messages[0])
+                try:
+                    return self.alone(queue_id, messages[0])
+                except Exception as error:
+                    self.unsendable.append((messages[0], error))
         self._close()
         taken: list[bytes] = []
         size = 0
@@ -109,25 +124,44 @@ class Outbox:
         """Return what :meth:`take` would if this post were added: nothing but confirmations may wait.
 
         Whoever waits for the post's outcome waits for this, too.
+
+        Raises:
+            Exception: the post cannot be encoded; confirmations still wait.
         """
         if len(message[1]) < LARGE:
             event = encode_put_event(queue_id, message)
             return [b"".join((*self._confirm_events(), event)) if self._confirms else event]
-        taken = self._confirm_events() if self._confirms else []
-        self._take_puts(deque([(queue_id, [message])]), taken)
-        return taken
+        pieces, _, length = encode_puts(queue_id, (message,))
+        confirms = self._confirm_events() if self._confirms else []
+        return [*confirms, pack_event_header(HEADER_SIZE + length, EventType.PUT), *pieces]
+
+    def take_unsendable(self) -> list[tuple[Outgoing, Exception]]:
+        """Return and forget :attr:`unsendable`."""
+        unsendable, self.unsendable = self.unsendable, []
+        return unsendable
 
     def _take_puts(self, runs: deque[_Run], taken: list[bytes]) -> int:
-        """Move one PUT event from the runs to what is taken; return its size."""
+        """Move one PUT event from the runs to what is taken; return its size.
+
+        Posts that cannot be encoded are left out: they fail alone, and the posts around them are sent.
+        """
         pieces = [b""]
         size = HEADER_SIZE
         while runs:
             queue_id, messages = runs[0]
             begin = self._begin
             some = messages[begin : begin + _SLICE]
-            more, count, length = encode_puts(queue_id, some, self.max_put_event - size)
-            if not count and size == HEADER_SIZE:
-                more, count, length = encode_puts(queue_id, some[:1])
+            try:
+                more, count, length = encode_puts(queue_id, some, self.max_put_event - size)
+                if not count and size == HEADER_SIZE:
+                    more, count, length = encode_puts(queue_id, some[:1])
+            except Exception:
+                self._begin = 0
+                if rest := self._encodable(queue_id, messages[begin:]):
+                    runs[0] = queue_id, rest
+                else:
+                    runs.popleft()
+                continue
             pieces += more
             size += length
             if begin + count == len(messages):
@@ -137,12 +171,26 @@ class Outbox:
                 self._begin += count
                 if count < len(some):
                     break  # the event is full
+        if size == HEADER_SIZE:
+            return 0  # no post could be encoded
         pieces[0] = pack_event_header(size, EventType.PUT)
         if size < _WORTH_GATHERING * len(pieces):
             taken.append(b"".join(pieces))
         else:
             taken += pieces
         return size
+
+    def _encodable(self, queue_id: int, messages: list[Outgoing]) -> list[Outgoing]:
+        """Return the posts that can be encoded; note the others."""
+        good: list[Outgoing] = []
+        for message in messages:
+            try:
+                encode_puts(queue_id, (message,))
+            except Exception as error:
+                self.unsendable.append((message, error))
+            else:
+                good.append(message)
+        return good
 
     def clear(self) -> list[bytes]:
         """Forget everything that waits; return the confirmations that may not have arrived, oldest first."""

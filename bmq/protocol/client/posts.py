@@ -264,7 +264,11 @@ class Posts:
         if self._entries or self._sliced or outbox.runs or outbox.events:
             return None
         queue.admit(1)
-        return outbox.alone(queue.q_id, message)
+        try:
+            return outbox.alone(queue.q_id, message)
+        except Exception:
+            queue.unacked -= 1
+            return None  # on the usual way a post that cannot be encoded gets its outcome
 
     def keep_alone(self, queue: QueueCore, message: Outgoing, token: object, now: float) -> None:
         """Take a post into the empty window that its queue has admitted, and that was sent already.
@@ -469,6 +473,21 @@ class Posts:
         else:
             self.deadline = max(now + _EXPIRY_INTERVAL, oldest + self._shortest)
         return outcomes
+
+    def unsendable(self, message: Outgoing) -> list[Outcome]:
+        """A post could not be encoded: it ends here, alone."""
+        guid, data, *_ = message
+        entry = self._entries.get(guid)
+        if entry is None or entry[0] is not message:
+            return []
+        _, number, tag = self._entries.pop(guid)
+        batch = self._batches[number]
+        batch.left -= 1
+        if not batch.left:
+            del self._batches[number]
+        self.bytes -= len(data)
+        batch.queue.posts_given_up(1, len(data), AckStatus.INVALID_ARGUMENT)
+        return [(batch.token, tag, guid, AckStatus.INVALID_ARGUMENT, batch.queue)]
 
     def cancel(self, queue: QueueCore) -> list[Outcome]:
         """The queue is closed: its posts end here."""

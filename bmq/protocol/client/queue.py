@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from bmq.errors import (
     AckStatus,
@@ -308,6 +308,8 @@ _ANSWERS: dict[RequestKind, tuple[type, ...]] = {
     RequestKind.CONFIGURE: (ConfigureStreamResponse, ConfigureQueueStreamResponse),
     RequestKind.CLOSE: (CloseQueueResponse,),
 }
+#: Why a request has failed: the broker's answer, or the error of a request that could not be encoded.
+Refusal: TypeAlias = Status | Exception
 # In these states the broker does not have the queue open, or has already been asked to close it.
 _GONE = frozenset({_S.CLOSED, _S.WAITING, _S.LOST, _S.CLOSING})
 # In these states the application can use the queue: it is open, or being reopened.
@@ -761,6 +763,10 @@ class QueueCore(Machine):
         """Give up on an answer."""
         if self._request is not request:
             return
+        if request.failure is not None:
+            self._request = None
+            self.fire(_I.REFUSED, now, request, request.failure)
+            return
         if request.kind is not RequestKind.OPEN:
             self._request = None  # not an openQueue: what it may still open has to be closed
         self.fire(_I.TIMEOUT, now, request)
@@ -788,11 +794,11 @@ class QueueCore(Machine):
         self._report_service_if_settled()
         self._watch_streams(now)
 
-    def _fail_open(self, now: float, request: Request | None = None, refusal: Status | None = None) -> None:
+    def _fail_open(self, now: float, request: Request | None = None, refusal: Refusal | None = None) -> None:
         operation, self._opening = self._opening, None
         self._complete(operation, self._refused(OpenQueueError, "open", refusal))
 
-    def _fail_configuring(self, now: float, request: Request, refusal: Status | None = None) -> None:
+    def _fail_configuring(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
         operation, self._opening = self._opening, None
         self._complete(operation, self._refused(ConfigureQueueError, "configure", refusal))
         self._send_close(now)
@@ -819,7 +825,7 @@ class QueueCore(Machine):
         if done or self not in self._shared.watched:
             self._watch_streams(now)
 
-    def _roll_back(self, now: float, request: Request, refusal: Status | None = None) -> None:
+    def _roll_back(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
         if refusal is None:
             # The broker may have it: messages may come with its sIds.
             self._shared.routes.doubt(self, request.detail)
@@ -847,14 +853,14 @@ class QueueCore(Machine):
         self._shared.emit(QueueReopened(self.uri_text))
         self._shared.settled(self, now)
 
-    def _fail_reopen(self, now: float, request: Request, refusal: Status | None = None) -> None:
+    def _fail_reopen(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
         error = self._refused(OpenQueueError, "reopen", refusal)
         self._shared.emit(QueueReopenFailed(self.uri_text, error))
         if refusal is None:
             self._siblings.unclear = True
         self._let_go(error, now)
 
-    def _fail_restoring(self, now: float, request: Request, refusal: Status | None = None) -> None:
+    def _fail_restoring(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
         error = self._refused(ConfigureQueueError, "configure", refusal)
         self._shared.emit(QueueReopenFailed(self.uri_text, error))
         self._let_go(error, now)
@@ -879,7 +885,7 @@ class QueueCore(Machine):
         self._fail_operations(self._was_closed())
         self._request_configure(None, self._closing_deadline(now))
 
-    def _send_close(self, now: float, request: Request | None = None, refusal: Status | None = None) -> None:
+    def _send_close(self, now: float, request: Request | None = None, refusal: Refusal | None = None) -> None:
         self._request_close(self._closing_deadline(now))
 
     def _close_unanswered(self, now: float, request: Request) -> None:
@@ -887,12 +893,12 @@ class QueueCore(Machine):
         self._request_close(now + self._shared.reopen_timeout)
         self._fail_close(now, request)
 
-    def _fail_close(self, now: float, request: Request, refusal: Status | None = None) -> None:
+    def _fail_close(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
         self._siblings.unclear = True
         self._end(self._refused(CloseQueueError, "close", refusal))
 
     def _finish_close(
-        self, now: float, request: Request | None = None, refusal: Status | None = None
+        self, now: float, request: Request | None = None, refusal: Refusal | None = None
     ) -> None:
         self._end(None)
 
@@ -1021,9 +1027,13 @@ class QueueCore(Machine):
     def _was_closed(self) -> QueueClosed:
         return QueueClosed(f"queue {self.uri} was closed")
 
-    def _refused(self, cls: type[RequestError], what: str, refusal: Status | None) -> Error:
+    def _refused(self, cls: type[RequestError], what: str, refusal: Refusal | None) -> Error:
         if refusal is None:
             return self._timed_out(what)
+        if isinstance(refusal, Exception):
+            error = UsageError(f"the request to {what} queue {self.uri} cannot be sent: {_text_of(refusal)}")
+            error.__cause__ = refusal
+            return error
         text = printable(refusal.message) or "no reason given"
         return cls(
             f"the broker refused to {what} queue {self.uri}: {text} "
@@ -1117,3 +1127,11 @@ def consumer_info(options: SubscriptionOptions) -> ConsumerInfo:
         consumer_priority=options.priority,
         consumer_priority_count=1,
     )
+
+
+def _text_of(error: Exception) -> str:
+    """Return the type and the text of an error whose text a caller's value may make."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__

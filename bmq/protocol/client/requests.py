@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum
+from math import inf
 from typing import Any
 
 from bmq.protocol.client.outbox import Outbox
@@ -15,6 +16,8 @@ __all__ = ["Request", "RequestKind", "Requests"]
 
 # Requests that timed out are remembered for their late responses, up to this many.
 _MAX_EXPIRED = 1000
+# A deadline that has passed, whatever clock is used.
+_AT_ONCE = -inf
 
 
 class RequestKind(Enum):
@@ -34,15 +37,17 @@ class Request:
         kind: what was asked.
         subject: whom the response is for.
         detail: what the subject wants to remember with it.
+        failure: why the request could not be encoded and was not sent; None for a request that was sent.
     """
 
-    __slots__ = ("detail", "kind", "r_id", "subject")
+    __slots__ = ("detail", "failure", "kind", "r_id", "subject")
 
     def __init__(self, r_id: int, kind: RequestKind, subject: Any, detail: Any) -> None:
         self.r_id = r_id
         self.kind = kind
         self.subject = subject
         self.detail = detail
+        self.failure: Exception | None = None
 
 
 class Requests:
@@ -67,6 +72,10 @@ class Requests:
     ) -> Request:
         """Send a request behind everything that waits to be sent.
 
+        Never raises. A request that cannot be encoded is not sent: :attr:`Request.failure` has the error, and
+        :meth:`expire` returns the request at the next opportunity. The failure then ends this one operation
+        through the same transitions as a refusal of the broker, so nothing is left half done.
+
         Args:
             kind: what is asked.
             body: how it is asked.
@@ -77,13 +86,19 @@ class Requests:
         request = Request(self._next, kind, subject, detail)
         self._next += 1
         self._outstanding[request.r_id] = request
-        self._deadlines.set(request.r_id, deadline)
-        self._outbox.event(encode_event(ControlMessage(r_id=request.r_id, body=body), Codec.JSON))
+        try:
+            event = encode_event(ControlMessage(r_id=request.r_id, body=body), Codec.JSON)
+        except Exception as error:
+            request.failure = error
+            self._deadlines.set(request.r_id, _AT_ONCE)
+        else:
+            self._deadlines.set(request.r_id, deadline)
+            self._outbox.event(event)
         return request
 
     def extend(self, request: Request, deadline: float) -> None:
         """Somebody waits for this response again (or longer): it times out at ``deadline``."""
-        if request.r_id in self._outstanding:
+        if request.r_id in self._outstanding and request.failure is None:
             self._deadlines.set(request.r_id, deadline)
 
     def resolve(self, r_id: int | None) -> Request | None:

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An exception inside the core that belongs to one request or one post ends that one, never the session."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import bmq
+import bmq.protocol.client.outbox as outbox
+import bmq.protocol.client.requests as requests
+from bmq.wire.control import CloseQueue, ConfigureStream, OpenQueue
+from bmq.wire.put import LARGE
+
+ONE = "bmq://bmq.test.mem.priority/one"
+TWO = "bmq://bmq.test.mem.priority/two"
+FATAL = bytes(range(100))
+
+
+class Planted(Exception):
+    """The exception that a test plants in an encoder."""
+
+
+@pytest.fixture
+async def session(bmq_broker: bmq.broker.Broker) -> Any:
+    async with bmq.connect(bmq_broker.uri, open_timeout=5, configure_timeout=5, close_timeout=5) as session:
+        yield session
+
+
+@pytest.fixture
+async def other(session: bmq.Session) -> Any:
+    """A queue of the same session; at the end of a test its link has never been lost."""
+    queue = await session.open_queue(TWO, read=True, write=True)
+    yield queue
+    await queue.post(b"still here")
+    async with await queue.receive(timeout=5) as message:
+        assert message.data == b"still here"
+    assert session.stats().reconnects == 0
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, doomed: Callable[[Any], bool]) -> None:
+    """Make the encoding of some requests fail."""
+    encode = requests.encode_event
+
+    def encode_event(message: Any, codec: Any) -> bytes:
+        if doomed(message.body):
+            raise Planted("cannot be encoded")
+        return encode(message, codec)
+
+    monkeypatch.setattr(requests, "encode_event", encode_event)
+
+
+def plant_in_posts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the encoding of posts that contain ``FATAL`` fail, alone and among others."""
+    encode_one, encode_many = outbox.encode_put_event, outbox.encode_puts
+
+    def encode_put_event(queue_id: int, message: Any) -> bytes:
+        if FATAL in message[1]:
+            raise Planted("cannot be encoded")
+        return encode_one(queue_id, message)
+
+    def encode_puts(queue_id: int, messages: Any, *limit: Any) -> Any:
+        if any(FATAL in message[1] for message in messages):
+            raise Planted("cannot be encoded")
+        return encode_many(queue_id, messages, *limit)
+
+    monkeypatch.setattr(outbox, "encode_put_event", encode_put_event)
+    monkeypatch.setattr(outbox, "encode_puts", encode_puts)
+
+
+async def test_an_open_that_cannot_be_encoded_fails_alone(
+    session: bmq.Session, other: bmq.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as context:
+        plant(context, lambda body: isinstance(body, OpenQueue) and body.handle_parameters.uri == ONE)
+        with pytest.raises(bmq.UsageError, match=r"request to open queue .*/one cannot be sent") as caught:
+            await session.open_queue(ONE, read=True)
+    assert isinstance(caught.value.__cause__, Planted)
+    again = await session.open_queue(ONE, read=True, write=True)
+    await again.post(b"1")
+
+
+async def test_a_first_configure_that_cannot_be_encoded_fails_alone(
+    session: bmq.Session, other: bmq.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as context:
+        plant(context, lambda body: isinstance(body, ConfigureStream) and bool(body.stream_parameters))
+        with pytest.raises(bmq.UsageError, match=r"request to configure queue .*/one cannot be sent"):
+            await session.open_queue(ONE, read=True, subscriptions=["x == 1"])
+    assert session.queues == [other]
+
+
+async def test_a_subscription_that_cannot_be_encoded_fails_alone(
+    session: bmq.Session, other: bmq.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = await session.open_queue(ONE, read=True, write=True)
+    first = await queue.subscribe("x == 1")
+    with monkeypatch.context() as context:
+        plant(context, lambda body: "x == 2" in repr(body))
+        with pytest.raises(bmq.UsageError, match="cannot be sent"):
+            await queue.subscribe("x == 2")
+        assert queue.subscriptions == [first]
+    second = await queue.subscribe("x == 2")
+    for value, consumer in ((1, first), (2, second)):
+        await queue.post(b"payload", properties={"x": value})
+        assert (await consumer.receive(timeout=5)).properties["x"] == value
+
+
+async def test_a_change_that_cannot_be_encoded_leaves_the_subscription_as_it_was(
+    session: bmq.Session, other: bmq.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = await session.open_queue(ONE, read=True, write=True)
+    async with queue.subscribe("x == 1", max_unconfirmed_messages=7) as consumer:
+        with monkeypatch.context() as context:
+            plant(context, lambda body: isinstance(body, ConfigureStream))
+            with pytest.raises(bmq.UsageError, match="cannot be sent"):
+                await consumer.configure("x == 2", max_unconfirmed_messages=8)
+        assert consumer.expressions == ["x == 1"]
+        assert consumer.options.max_unconfirmed_messages == 7
+        await queue.post(b"payload", properties={"x": 1})
+        assert (await consumer.receive(timeout=5)).data == b"payload"
+
+
+async def test_a_close_that_cannot_be_encoded_fails_alone(
+    session: bmq.Session, other: bmq.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = await session.open_queue(ONE, write=True)
+    with monkeypatch.context() as context:
+        plant(context, lambda body: isinstance(body, CloseQueue))
+        with pytest.raises(bmq.UsageError, match=r"request to close queue .*/one cannot be sent"):
+            await queue.close()
+    assert queue.closed
+
+
+async def test_a_reopen_that_cannot_be_encoded_costs_that_queue_only(
+    bmq_broker: bmq.broker.Broker, session: bmq.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = await session.open_queue(ONE, write=True)
+    other = await session.open_queue(TWO, write=True)
+    events = session.events()
+    plant(monkeypatch, lambda body: isinstance(body, OpenQueue) and body.handle_parameters.uri == ONE)
+    bmq_broker.faults.disconnect()
+    seen: list[str] = []
+    async for event in events:
+        seen.append(type(event).__name__)
+        if isinstance(event, bmq.events.StateRestored):
+            break
+    assert "QueueReopenFailed" in seen
+    assert queue.closed
+    await other.post(b"1")
+
+
+@pytest.mark.parametrize("size", [0, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("posted_before", [0, 2])
+async def test_a_post_that_cannot_be_encoded_fails_alone(
+    session: bmq.Session,
+    other: bmq.Queue,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    size: int,
+    posted_before: int,
+) -> None:
+    queue = await session.open_queue(ONE, write=True)
+    for _ in range(posted_before):
+        await queue.post(b"one at a time")
+    bad = FATAL + bytes(size)
+    with monkeypatch.context() as context, caplog.at_level(logging.ERROR):
+        plant_in_posts(context)
+        with pytest.raises(bmq.PostError, match="could not be encoded"):
+            await queue.post(bad)
+        futures = [queue.post_nowait(payload) for payload in (b"1", bad, b"2", b"3", bad)]
+        results = await asyncio.gather(*futures, return_exceptions=True)
+        report = await queue.post_many([bad, b"4", bad, b"5"])
+    assert [type(result).__name__ for result in results] == ["Ack", "PostError", "Ack", "Ack", "PostError"]
+    failed = results[1]
+    assert isinstance(failed, bmq.PostError)
+    assert failed.status is bmq.AckStatus.INVALID_ARGUMENT
+    assert not failed.retryable
+    assert (report.acknowledged, [failure.index for failure in report.failures]) == (2, [0, 2])
+    assert queue.unacked == 0
+    assert session.stats().unacked_messages == session.stats().unacked_bytes == 0
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert not session.state.name.startswith("CLOS")
