@@ -300,7 +300,7 @@ class _Counters:
     def add_rest(self, whole: SessionStats, parts: list[QueueStats]) -> None:
         """Add what a session counted and these of its queues did not, if there is anything."""
         rest: dict[str, Any] = {}
-        for name in _COUNTERS & _BY_QUEUE.keys():
+        for name in [name for name in _BY_QUEUE if name in _COUNTERS]:
             rest[name] = getattr(whole, name)
             for part in parts:
                 rest[name] = _difference(rest[name], getattr(part, name))

@@ -129,7 +129,7 @@ class Portal:
         self.loop = new_event_loop()
         self.forked = False
         self.over = False
-        self._kept: set[asyncio.Task[Any]] = set()
+        self._kept: dict[asyncio.Task[Any], None] = {}
         self._thread = threading.Thread(target=self._serve, name="bmq", daemon=True)
         self._thread.start()
 
@@ -217,11 +217,11 @@ class Portal:
     def keep(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Run a coroutine for which nobody waits; called in the event loop."""
         task = self.loop.create_task(coroutine)
-        self._kept.add(task)
+        self._kept[task] = None
         task.add_done_callback(self._seen)
 
     def _seen(self, task: asyncio.Task[Any]) -> None:
-        self._kept.discard(task)
+        self._kept.pop(task, None)
         if not task.cancelled():
             task.exception()
 

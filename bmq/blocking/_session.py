@@ -42,7 +42,7 @@ __all__ = ["Session", "connect"]
 # How long a session that nobody has closed has for closing, in seconds.
 _ABANDONED = 0.5
 # Those of this process that may be open.
-_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+_sessions: weakref.WeakKeyDictionary[Session, None] = weakref.WeakKeyDictionary()
 # What this process has from the one it was forked from, and must not touch, not even to clean it up.
 _inherited: list[object] = []
 
@@ -112,7 +112,7 @@ class Session:
         self._portal = portal
         self._session = session
         self._queues: dict[_Queue, Queue] = {}
-        _sessions.add(self)
+        _sessions[self] = None
 
     # life
 

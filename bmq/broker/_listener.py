@@ -38,7 +38,7 @@ class Listener:
     def __init__(self, welcome: Callable[[socket.socket], Awaitable[None]]) -> None:
         self._welcome = welcome
         self._sockets: list[socket.socket] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
     @property
     def port(self) -> int:
@@ -82,8 +82,8 @@ class Listener:
 
     def _spawn(self, work: Awaitable[None]) -> asyncio.Future[None]:
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         return task
 
     async def _accept(self, listening: socket.socket) -> None:

@@ -57,7 +57,7 @@ class Node:
         #: Set by tests of failures: what is answered to an open, and which posts are stored.
         self.intercept_open: Callable[[QueueHandleParameters], Status | None] | None = None
         self.intercept_post: Callable[[Handle, list[Put]], list[Put]] | None = None
-        self._touched: dict[BrokerQueue, set[AppDelivery]] = {}
+        self._touched: dict[BrokerQueue, dict[AppDelivery, None]] = {}
         self._effort = Effort()
         self._going_on = False
         #: Called when deliveries pause; has :meth:`go_on` called after others were served. None: no pauses.
@@ -184,9 +184,9 @@ class Node:
 
     def touch(self, queue: BrokerQueue, app: AppDelivery | None) -> None:
         """Note that something happened to a queue: it, and the application, may have something to deliver."""
-        apps = self._touched.setdefault(queue, set())
+        apps = self._touched.setdefault(queue, {})
         if app is not None:
-            apps.add(app)
+            apps[app] = None
 
     def deliver(self, now: float) -> None:
         """Deliver what :meth:`touch` has noted. To be called after each chunk of input."""

@@ -153,12 +153,12 @@ class Broker:
         )
         self._node = self._new_node()
         self._posts = Posts(posts_kept) if posts_kept else None
-        self._changes: set[asyncio.Future[None]] = set()
+        self._changes: dict[asyncio.Future[None], None] = {}
         self.faults = Faults(self)
         self.faults.attach()
-        self._connections: set[BrokerConnection] = set()
+        self._connections: dict[BrokerConnection, None] = {}
         # Those that are not established yet: with TLS that takes a while.
-        self._arriving: set[BrokerConnection] = set()
+        self._arriving: dict[BrokerConnection, None] = {}
         self._listener: Listener | None = None
         self._crowded = False
         self._port = port
@@ -280,11 +280,11 @@ class Broker:
             async with asyncio.timeout(timeout):
                 while name not in self._node.queues or len(self.queues[name]):
                     change = asyncio.get_running_loop().create_future()
-                    self._changes.add(change)
+                    self._changes[change] = None
                     try:
                         await change
                     finally:
-                        self._changes.discard(change)
+                        self._changes.pop(change, None)
         except TimeoutError:
             if name not in self._node.queues:
                 known = ", ".join(self.queues) or "none"
@@ -428,7 +428,7 @@ class Broker:
             return
         self._crowded = False
         connection = BrokerConnection(self)
-        self._arriving.add(connection)
+        self._arriving[connection] = None
         timeout = self._settings.handshake_timeout if self._ssl is not None else None
         try:
             await self._loop.connect_accepted_socket(
@@ -442,13 +442,13 @@ class Broker:
                 connection.connection_lost(None)
             raise
         finally:
-            self._arriving.discard(connection)
+            self._arriving.pop(connection, None)
 
     def _begin(self, connection: BrokerConnection) -> BrokerSession:
         """Make the session of a new connection."""
         self._sessions += 1
-        self._arriving.discard(connection)
-        self._connections.add(connection)
+        self._arriving.pop(connection, None)
+        self._connections[connection] = None
         return BrokerSession(
             self._settings,
             self._node,
@@ -461,7 +461,7 @@ class Broker:
 
     def _end(self, connection: BrokerConnection) -> None:
         """Note that a connection is gone."""
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         self._timeouts.discard(connection)
         if not self._connections:
             self._all_gone.set()

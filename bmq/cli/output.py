@@ -55,7 +55,9 @@ def emit_json(value: Any) -> None:
 
 
 def _jsonable(value: Any) -> Any:
-    if isinstance(value, tuple | set | frozenset):
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=str)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    if isinstance(value, tuple):
         return list(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     if isinstance(value, bytes):
         return value.hex()

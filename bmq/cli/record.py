@@ -95,7 +95,7 @@ class _Recorder:
         self._server_hostname = server_hostname
         self._secrets = secrets
         self._started = time.monotonic()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self.connections = 0
         self.events = 0
 
@@ -103,7 +103,7 @@ class _Recorder:
         """Pass on one connection."""
         task = asyncio.current_task()
         assert task is not None
-        self._tasks.add(task)
+        self._tasks[task] = None
         self.connections += 1
         connection = self.connections
         broker_writer: asyncio.StreamWriter | None = None
@@ -118,7 +118,7 @@ class _Recorder:
         except asyncio.CancelledError:
             pass  # the recording ends
         finally:
-            self._tasks.discard(task)
+            self._tasks.pop(task, None)
             for each in (writer, broker_writer):
                 if each is not None:
                     each.transport.abort()

@@ -55,14 +55,14 @@ class EventStream:
 
     def __init__(self, callback: Callable[[SessionEvent], None] | None) -> None:
         self._callback = callback
-        self._subscribers: weakref.WeakSet[_Subscriber] = weakref.WeakSet()
+        self._subscribers: weakref.WeakKeyDictionary[_Subscriber, None] = weakref.WeakKeyDictionary()
         self._ended = False
 
     def subscribe(self) -> AsyncIterator[SessionEvent]:
         """Return an iterator over the events from now on."""
         subscriber = _Subscriber(self._ended)
         if not self._ended:
-            self._subscribers.add(subscriber)
+            self._subscribers[subscriber] = None
         return subscriber
 
     def publish(self, event: SessionEvent) -> None:

@@ -56,7 +56,7 @@ class Handlers:
         while self.busy(closer):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
-            tasks = {task for task in self._tasks() if task is not None and task is not closer}
+            tasks = dict.fromkeys(task for task in self._tasks() if task is not None and task is not closer)
             for task in tasks:
                 task.add_done_callback(self._look)
             try:

@@ -50,7 +50,7 @@ class Subscriptions:
         # Those that have begun, in that order.
         self._consumers: dict[Consumer, None] = {}
         # Those that have begun and are paused.
-        self._paused: set[Consumer] = set()
+        self._paused: dict[Consumer, None] = {}
         self.unclaimed: list[Numbered] = []
         self._mention: asyncio.TimerHandle | None = None
 
@@ -82,7 +82,7 @@ class Subscriptions:
         self._queue._check_open()
         if consumer.closed:
             raise QueueClosed(f"{consumer!r} is closed; subscribe again")
-        self._paused.discard(consumer)
+        self._paused.pop(consumer, None)
         self._consumers[consumer] = None
         try:
             asked = self._ask()
@@ -106,13 +106,13 @@ class Subscriptions:
         """Remove a consumer; see :meth:`bmq.Consumer.close`."""
         self._driver.connection.check_loop()
         consumer._shut(None)
-        self._paused.discard(consumer)
+        self._paused.pop(consumer, None)
         await self._remove(consumer)
 
     async def pause(self, consumer: Consumer) -> None:
         """Take a consumer's subscription back for a time; see :meth:`bmq.Consumer.pause`."""
         self._driver.connection.check_loop()
-        self._paused.add(consumer)
+        self._paused[consumer] = None
         await self._remove(consumer)
 
     async def _remove(self, consumer: Consumer) -> None:

@@ -794,9 +794,9 @@ class Queue:
     def _shut(self, error: Error | None) -> None:
         """The queue is closing or closed: end its consumers."""
         self._over = True
-        consumers = set(self._subscriptions.consumers())
+        consumers = dict.fromkeys(self._subscriptions.consumers())
         if self._default is not None:
-            consumers.add(self._default)
+            consumers[self._default] = None
         for consumer in consumers:
             consumer._shut(error)
             consumer._clear()

@@ -103,7 +103,7 @@ class Mover:
             clock=clock,
         )
         self._outputs: dict[str, _Output] = {}
-        self._posted: set[asyncio.Future[Ack]] = set()
+        self._posted: dict[asyncio.Future[Ack], None] = {}
         # The GUIDs, in the waiting queue, of what was posted and has no outcome.
         self._passing: set[str] = set()
         #: How many messages were passed on.
@@ -184,7 +184,7 @@ class Mover:
             future = queue.post_nowait(post.data, properties=post.properties, guid=post.guid)
         except BufferFull:
             return False
-        self._posted.add(future)
+        self._posted[future] = None
         self._passing.add(message.guid)
         future.add_done_callback(partial(self._outcome, message, output))
         return True
@@ -215,7 +215,7 @@ class Mover:
         return canonical
 
     def _outcome(self, message: Message, output: _Output, future: asyncio.Future[Ack]) -> None:
-        self._posted.discard(future)
+        self._posted.pop(future, None)
         self._passing.discard(message.guid)
         error = None if future.cancelled() else future.exception()
         if self._queue.closed or future.cancelled():

@@ -146,7 +146,7 @@ class Group:
         self._turn = _TURN
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._joining: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._closing: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
         self._over = False
@@ -413,12 +413,12 @@ class Group:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Do something in the background; what it raises ends the group."""
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None and self._error is None:
             self._error = error
             self._wake()

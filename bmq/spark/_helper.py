@@ -154,7 +154,7 @@ class _Progress:
         """How many tasks are done, of how many."""
         tracker = self._context.statusTracker()
         done = total = 0
-        for stage in set(tracker.getActiveStageIds()) - self._before:
+        for stage in sorted(set(tracker.getActiveStageIds()) - self._before):
             info = tracker.getStageInfo(stage)
             if info is not None:
                 done += info.numCompletedTasks

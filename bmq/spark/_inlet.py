@@ -375,7 +375,7 @@ class Inlet:
 
 def _confirm(queue: Queue, guids: set[bytes]) -> None:
     if guids and not queue.closed:
-        queue.confirm(*(guid.decode() for guid in guids))
+        queue.confirm(*(guid.decode() for guid in sorted(guids)))
 
 
 def _sizes(values: Any) -> Any:

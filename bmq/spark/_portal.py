@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from bmq._loop import new_event_loop
 from bmq.client._address import find_broker
@@ -90,7 +90,7 @@ class ConnectionSettings:
                     **fields,
                 )
             if _current is not None:
-                _current.opened.add(session)
+                _current.opened[session] = None
             return session
         except TimeoutError:
             why = f": {last[0]}" if last else ""
@@ -137,7 +137,7 @@ class Portal:
         self._loop = new_event_loop()
         self._leases: dict[ConnectionSettings, Lease] = {}
         # Those of readers too, which may be left open when the process ends.
-        self.opened: WeakSet[Session] = WeakSet()
+        self.opened: WeakKeyDictionary[Session, None] = WeakKeyDictionary()
         self._connecting = asyncio.Lock()
         self._pending = 0
         self._thread = threading.Thread(target=self._run, name="bmq.spark", daemon=True)
@@ -230,8 +230,9 @@ class Portal:
         for lease in leases:
             if lease.idle is not None:
                 lease.idle.cancel()
-        working = asyncio.all_tasks() - {asyncio.current_task()}
-        await asyncio.gather(*(session.close(timeout=5) for session in self.opened))
+        working = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        working.sort(key=asyncio.Task.get_name)
+        await asyncio.gather(*(session.close(timeout=5) for session in list(self.opened)))
         for task in working:
             task.cancel()
         await asyncio.gather(*working, return_exceptions=True)

@@ -41,7 +41,7 @@ class Conditions:
     jitter: float = 0.0
     split: tuple[int, int] | None = None
     rate: float | None = None
-    _waiting: set[asyncio.Future[None]] = field(default_factory=set[asyncio.Future[None]])
+    _waiting: dict[asyncio.Future[None], None] = field(default_factory=dict[asyncio.Future[None], None])
 
     def set(self, **values: object) -> None:
         """Change some, and tell those that wait for a change."""
@@ -58,11 +58,11 @@ class Conditions:
     async def change(self, timeout: float | None) -> None:
         """Wait until they change, or until ``timeout`` seconds have passed."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.add(waiter)
+        self._waiting[waiter] = None
         try:
             await asyncio.wait([waiter], timeout=timeout)
         finally:
-            self._waiting.discard(waiter)
+            self._waiting.pop(waiter, None)
 
 
 class Endpoint(asyncio.Protocol):

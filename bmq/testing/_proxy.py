@@ -334,9 +334,9 @@ class FaultProxy(Line):
         #: Holds the port, without listening, while connections are refused.
         self._reserved: socket.socket | None = None
         self._numbers = itertools.count(1)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._postponed: list[Callable[[ProxiedConnection], None]] = []
-        self._news: set[asyncio.Future[None]] = set()
+        self._news: dict[asyncio.Future[None], None] = {}
         self._past = dict.fromkeys(Direction, 0)
         self._settings = {direction: Conditions() for direction in Direction}
         self.connections: list[ProxiedConnection] = []
@@ -445,18 +445,18 @@ class FaultProxy(Line):
         """Wait until there have been so many connections; unbounded."""
         while self.accepted < count:
             news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._news.add(news)
+            self._news[news] = None
             try:
                 await news
             finally:
-                self._news.discard(news)
+                self._news.pop(news, None)
 
     def _begin(self, client: Endpoint) -> None:
         _no_delay(client)
         connection = ProxiedConnection(self, next(self._numbers), client)
         self.connections.append(connection)
-        self._tasks.add(connection._task)
-        connection._task.add_done_callback(self._tasks.discard)
+        self._tasks[connection._task] = None
+        connection._task.add_done_callback(self._tasks.pop)
         postponed, self._postponed = self._postponed, []
         for action in postponed:
             action(connection)

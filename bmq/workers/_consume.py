@@ -742,7 +742,7 @@ class _LaneWorkers(Workers):
         limit = self._consumer.options.max_unconfirmed_messages
         self._most_confirmed = limit if options.drop_confirmed_redeliveries else 0
         self._idle: deque[asyncio.Future[None]] = deque()
-        self._waiting: set[asyncio.Task[None]] = set()
+        self._waiting: dict[asyncio.Task[None], None] = {}
 
     def _begin(self, concurrency: int) -> list[asyncio.Task[None]]:
         placing = asyncio.create_task(self._place(), name=f"{self._invoke.name} lanes")
@@ -810,8 +810,8 @@ class _LaneWorkers(Workers):
                 self._lanes.done(key)
             else:
                 resting = asyncio.create_task(self._rest_lane(key, delay))
-                self._waiting.add(resting)
-                resting.add_done_callback(self._waiting.discard)
+                self._waiting[resting] = None
+                resting.add_done_callback(self._waiting.pop)
 
     def _done(self, message: Message) -> None:
         guid = message.guid
@@ -850,17 +850,18 @@ async def settled(tasks: list[asyncio.Task[None]], seconds: float | None) -> boo
     Returns:
         False when this was cancelled meanwhile.
     """
-    pending = {task for task in tasks if not task.done()}
+    pending = [task for task in tasks if not task.done()]
     timeout = seconds
     undisturbed = True
     while pending:
         try:
-            _, pending = await asyncio.wait(pending, timeout=timeout)
+            await asyncio.wait(pending, timeout=timeout)
+            pending = [task for task in pending if not task.done()]
             if timeout is None:
                 continue
         except asyncio.CancelledError:
             undisturbed = False
-            pending = {task for task in pending if not task.done()}
+            pending = [task for task in pending if not task.done()]
         timeout = None
         for task in pending:
             task.cancel()

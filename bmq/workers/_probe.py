@@ -79,7 +79,7 @@ class Probe:
         self._port = port
         self._health = health
         self._metrics = metrics
-        self._asking: set[asyncio.Task[Any] | None] = set()
+        self._asking: dict[asyncio.Task[Any] | None, None] = {}
         self.uri: str | None = None
 
     @asynccontextmanager
@@ -103,7 +103,7 @@ class Probe:
 
     async def _asked(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        self._asking.add(task)
+        self._asking[task] = None
         try:
             if len(self._asking) <= _AT_ONCE:
                 async with asyncio.timeout(_PATIENCE):
@@ -113,7 +113,7 @@ class Probe:
         except (TimeoutError, OSError, EOFError, asyncio.LimitOverrunError):
             pass  # whoever asks has gone, or asks for nothing we know
         finally:
-            self._asking.discard(task)
+            self._asking.pop(task, None)
             writer.close()
 
     def _answer(self, request: bytes) -> bytes:

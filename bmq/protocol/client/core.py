@@ -190,7 +190,7 @@ class ClientCore(Machine):
         self._lost_because = ""
         # There is no connection, or it has failed: nothing is taken from it or given to it.
         self._broken = True
-        self._restoring: set[QueueCore] = set()
+        self._restoring: dict[QueueCore, None] = {}
         self._patience: float | None = None
         self.new_properties = False
 
@@ -521,7 +521,7 @@ class ClientCore(Machine):
 
     def _queue_settled(self, queue: QueueCore, now: float) -> None:
         if queue in self._restoring:
-            self._restoring.discard(queue)
+            del self._restoring[queue]
             if not self._restoring:
                 self._finish_restore(now)
                 return
@@ -670,7 +670,7 @@ class ClientCore(Machine):
         assert self.broker is not None
         self._emit(Reconnected(self.broker.name))
         self._confirms.restored(now)
-        self._restoring.update(self._queues.channel_up(now))
+        self._restoring.update(dict.fromkeys(self._queues.channel_up(now)))
         if self._restoring:
             self._patience = now + _RESTORE_PATIENCE
         else:

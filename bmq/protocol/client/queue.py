@@ -168,7 +168,7 @@ class Siblings:
     def __init__(self, q_id: int) -> None:
         self.q_id = q_id
         self._sub_ids: dict[str, int] = {}
-        self.members: set[QueueCore] = set()
+        self.members: dict[QueueCore, None] = {}
         self.unclear = False
 
     def sub_id(self, app_id: str) -> int:
@@ -399,7 +399,7 @@ class QueueCore(Machine):
         self.state = QueueState.CLOSED
         self._shared = shared
         self._siblings = siblings
-        siblings.members.add(self)
+        siblings.members[self] = None
         self.uri = uri
         self.uri_text = str(uri)
         self.q_id = siblings.q_id

@@ -85,7 +85,7 @@ class QueueRegistry:
         """A queue has made a transition: forget it once it is closed."""
         if queue.state is QueueState.CLOSED:
             siblings = self._siblings[queue.uri.canonical]
-            siblings.members.discard(queue)
+            siblings.members.pop(queue, None)
             if not siblings.members and not siblings.unclear:
                 del self._siblings[queue.uri.canonical]
             del self._queues[queue.uri.canonical, queue.sub_app_id, queue.flags]
