@@ -13,7 +13,7 @@ from typing import Final, NoReturn, TypeAlias, final
 
 from bmq.errors import InvalidArgument, InvalidExpression
 from bmq.subscriptions._diagnostics import ErrorKind, point_at
-from bmq.subscriptions._expression import Expression, planned
+from bmq.subscriptions._expression import Expression, built, made
 from bmq.subscriptions._planner import plan_tree
 from bmq.subscriptions._rewrite import simplest
 from bmq.subscriptions._scanner import NAME_PATTERN
@@ -132,7 +132,7 @@ class Filter:
         Raises:
             InvalidExpression: it exceeds a limit of the broker; :meth:`plan` may be able to split it.
         """
-        return Expression(str(self))
+        return built(str(self))
 
     def plan(self) -> list[Expression]:
         """Return the filter as one expression, or as several that together match the same (see ``plan``).
@@ -140,7 +140,8 @@ class Filter:
         Raises:
             InvalidExpression: it exceeds a limit of the broker and cannot be split.
         """
-        return planned(plan_tree(self._node))
+        texts = plan_tree(self._node)
+        return [built(texts[0])] if len(texts) == 1 else made(texts)
 
     def __and__(self, other: object) -> Filter:
         return self._joined("&&", other, False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from bmq.subscriptions._diagnostics import no_properties, too_long, too_many_operators, unencodable
+from bmq.subscriptions._diagnostics import no_properties, nul, too_long, too_many_operators, unencodable
 from bmq.subscriptions._parser import parse
 from bmq.subscriptions._syntax import (
     MAX_LENGTH,
@@ -18,7 +18,7 @@ from bmq.subscriptions._syntax import (
     walk,
 )
 
-__all__ = ["Checked", "check", "encoded_length"]
+__all__ = ["Checked", "check", "check_sendable", "encoded_length"]
 
 
 class Checked(NamedTuple):
@@ -39,6 +39,23 @@ def encoded_length(text: str) -> int:
         return len(text.encode("utf-8", "surrogateescape"))
     except UnicodeEncodeError as error:
         raise unencodable(text, error.start) from None
+
+
+def check_sendable(text: str) -> None:
+    """Check that a broker would read the very text that this side evaluates, and survive it.
+
+    JSON has no bytes that are not UTF-8: a surrogate would arrive as U+FFFD, in another expression. A literal
+    that is one NUL ends the process of a broker.
+
+    Raises:
+        InvalidExpression: the text has a lone surrogate or a NUL.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise unencodable(text, error.start) from None
+    if "\0" in text:
+        raise nul(text, text.index("\0"))
 
 
 def check(text: str) -> Checked:

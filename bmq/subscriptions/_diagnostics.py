@@ -18,6 +18,7 @@ __all__ = [
     "ErrorKind",
     "Problem",
     "no_properties",
+    "nul",
     "point_at",
     "syntax_error",
     "too_long",
@@ -132,6 +133,17 @@ def no_properties(text: str) -> InvalidExpression:
         "expression does not use any properties",
         0,
         "An expression has to name at least one property. To receive everything, subscribe without one.",
+    )
+
+
+def nul(text: str, offset: int) -> InvalidExpression:
+    """The error for a text with a NUL, which no broker may be sent."""
+    return _error(
+        text,
+        ErrorKind.SYNTAX,
+        f"syntax error, unexpected invalid character at offset {offset}",
+        offset,
+        "A NUL is never sent: a broker cuts a string there, or ends.",
     )
 
 

@@ -5,13 +5,15 @@ A broker accepts ``x == 1 && x == 2``, reports nothing, and then delivers nothin
 proved, not guessed: conditions are tried on values that stand for all that a message can have. A property
 that is compared with 5 and 9 is tried missing, of another type, and as 4, 5, 6, 8, 9 and 10; any other value
 behaves as one of these. Arithmetic, and comparisons of two properties, are taken to have any outcome. So a
-doubt can be missed, but none is raised without proof.
+doubt can be missed, but none is raised without proof. One doubt is a guess, and is marked as one: a word
+in capital letters that is compared with a property, as in ``OrderType == EXPRESS``.
 """
 
 from __future__ import annotations
 
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -57,10 +59,12 @@ class Doubt:
     Attributes:
         offset: the index into the text where it is.
         message: what it does, and what to write instead.
+        guessed: whether the text may be meant; an expression that a program builds has no such doubt.
     """
 
     offset: int
     message: str
+    guessed: bool = False
 
     def __str__(self) -> str:
         return self.message
@@ -68,7 +72,7 @@ class Doubt:
 
 def find_doubts(tree: Node) -> tuple[Doubt, ...]:
     """What in an expression surely does not mean what it says, in the order of the text."""
-    found = [*_literals(tree), *_words(tree)]
+    found = [*_literals(tree), *_words(tree), *_bare_words(tree)]
     tree = lowered(tree)
     operands = list(_operands(tree))
     found += operands or _comparisons(tree) or _places(tree) or _junctions(tree)
@@ -111,6 +115,26 @@ def _words(tree: Node) -> Iterator[Doubt]:
                 f"`{node.name}` is the name of a property: there is no null. To ask whether a message has a "
                 "property there is exists(name)",
             )
+
+
+def _bare_words(tree: Node) -> Iterator[Doubt]:
+    """Words in capital letters that may be texts without their quotes: the expression uses each once."""
+    uses = Counter(node.name for node in walk(tree) if isinstance(node, Property | Exists))
+    for node in walk(tree):
+        if not (isinstance(node, Binary) and node.operator in ("==", "!=")):
+            continue
+        left, right = node.left, node.right
+        if not (isinstance(left, Property) and isinstance(right, Property)):
+            continue
+        words = [each for each in (right, left) if each.name.isupper() and len(each.name) > 1]
+        for word in words:
+            if uses[word.name] == 1 and word.name not in _NO_BOOLEAN | _NO_NULL:
+                yield Doubt(
+                    word.offset,
+                    f'`{word.name}` is the name of a property here; for the text write `"{word.name}"`',
+                    guessed=True,
+                )
+                break
 
 
 def _operands(tree: Node) -> Iterator[Doubt]:

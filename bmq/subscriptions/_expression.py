@@ -23,7 +23,7 @@ from bmq.subscriptions._evaluator import (
 from bmq.subscriptions._syntax import Node
 from bmq.wire.properties import Properties, PropertyInput, Typed
 
-__all__ = ["Evaluation", "Expression", "made", "planned"]
+__all__ = ["Evaluation", "Expression", "built", "made", "planned"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +216,13 @@ def _restore(text: str, strict: bool) -> Expression:
     if strict and expression.error is not None:
         raise expression.error
     expression._strict = strict
+    return expression
+
+
+def built(text: str) -> Expression:
+    """An expression that the program wrote with Python objects: what may be meant gives no warning."""
+    expression = _restore(text, True)
+    warn_of(text, tuple(doubt for doubt in expression.doubts if not doubt.guessed))
     return expression
 
 

@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 
 from bmq.errors import InvalidArgument, InvalidExpression
 from bmq.subscriptions._builder import Filter, Operand, P
+from bmq.subscriptions._checker import check_sendable
 from bmq.subscriptions._diagnostics import ErrorKind
 from bmq.subscriptions._expression import Expression, made, planned
 from bmq.subscriptions._planner import MAX_SUBSCRIPTIONS, plan_text, plan_tree
@@ -388,7 +389,7 @@ def subscriptions_for(selector: Selector) -> list[Expression | None]:
     """The subscriptions for a selector of any type; None stands for no expression.
 
     Raises:
-        InvalidExpression: as :func:`plan`.
+        InvalidExpression: as :func:`plan`; or a text has a NUL or a lone surrogate, checked or not.
         InvalidArgument: it is of another type.
     """
     if selector is None:
@@ -400,7 +401,10 @@ def subscriptions_for(selector: Selector) -> list[Expression | None]:
             "messages are selected by an expression as text, a bmq.Expression, a filter made with bmq.P, a "
             f"bmq.TagFilter or a bmq.CmqTags, not by {type(selector).__name__} {selector!r}"
         )
-    return list(plan(selector))
+    expressions = plan(selector)
+    for expression in expressions:
+        check_sendable(expression.text)
+    return list(expressions)
 
 
 def complement(selector: Selector) -> Complement:

@@ -19,7 +19,7 @@ __all__ = ["END", "KIND", "NAME_PATTERN", "Token", "integer_value", "scan"]
 NAME_PATTERN: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_.]*")
 
 # A NUL inside a string is refused although the broker's scanner takes it: the broker then cuts the literal
-# there, and one character early.
+# there, and one character early. A literal that is one NUL ends the broker's process.
 _TOKEN: Final = re.compile(
     r"""(?P<space>[ \t\n]+)
       | (?P<word>[a-zA-Z][a-zA-Z0-9_.]*)

@@ -24,6 +24,9 @@ from tests.subscriptions.strategies import messages, trees
         (r'x == "a\\b"', 5, "escapes are not decoded"),
         ("x == TRUE", 5, "the literal is `true`"),
         ("x == null", 5, "exists(name)"),
+        ("CustomerId == 1234 && OrderType == EXPRESS", 35, 'write `"EXPRESS"`'),
+        ("EXPRESS == OrderType", 0, 'write `"EXPRESS"`'),
+        ("exists(OrderType) && OrderType != EXPRESS_2", 34, 'write `"EXPRESS_2"`'),
         ("x + 1", 2, "the whole expression is an integer"),
         ("x == 1 && 2", 10, "this side of `&&` is an integer"),
         ("x == 1 || true", 10, "decides the `||`"),
@@ -68,6 +71,12 @@ def test_what_is_surely_not_meant_is_warned_of(text: str, offset: int, words: st
         "a && b && c && d && e",
         "a * x + b > 0",
         "x == y || x == 1",
+        "width == height",
+        "A == B",
+        "WIDTH == HEIGHT && HEIGHT > 0 && WIDTH > 0",
+        "WIDTH < HEIGHT",
+        "exists(HEIGHT) && exists(WIDTH) && WIDTH == HEIGHT",
+        'OrderType == "EXPRESS"',
         "x % 2 == 0 && x / 2 > 3",
         "b == true",
     ],
@@ -112,3 +121,10 @@ def test_nobody_is_warned_twice_or_of_what_was_not_written() -> None:
         assert Expression("x < x", strict=False).doubts == expression.doubts
         assert Expression("x <", strict=False).doubts == ()
         assert possible_outcomes(parse("a<b&&b<c&&c<d&&d<e&&e<f&&f<a")) == frozenset()
+
+
+def test_a_filter_built_from_properties_compares_them_without_a_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        filter = P.WIDTH == P.HEIGHT
+        assert str(filter.expression()) == str(filter.plan()[0]) == "WIDTH==HEIGHT"
