@@ -9,9 +9,10 @@ properties. The page *Conventions* of the documentation says what each of them h
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Mapping
-from typing import Final, TypeVar
+from typing import Final, TypeGuard, TypeVar
 
 __all__ = [
     "ATTEMPTS",
@@ -19,6 +20,7 @@ __all__ = [
     "CANCEL",
     "CONTENT_TYPE",
     "DEADLINE",
+    "DEATHS",
     "DESTINATION",
     "DUE",
     "ERROR",
@@ -30,12 +32,15 @@ __all__ = [
     "REQUESTER",
     "WAITING_SUFFIX",
     "derived_guid",
+    "is_guid",
     "post_time",
     "waiting_queue",
     "with_post_time",
 ]
 
 T = TypeVar("T")
+
+_GUID: Final = re.compile("[0-9A-F]{32}")
 
 PREFIX: Final = "bmq_"
 """How all of them begin. Names that begin like this are reserved for what may come."""
@@ -57,6 +62,9 @@ DESTINATION: Final = "bmq_destination"
 
 ATTEMPTS: Final = "bmq_attempts"
 """INT32: how often a message that comes back was tried."""
+
+DEATHS: Final = "bmq_deaths"
+"""INT32: how many processes have ended, or lost their connection, while they had the message."""
 
 ERROR: Final = "bmq_error"
 """STRING: why the last attempt, or a request, failed: ``type: text`` of the error."""
@@ -99,6 +107,11 @@ def derived_guid(*words: str) -> str:
         32 upper-case hexadecimal digits.
     """
     return hashlib.blake2b(" ".join(words).encode(), digest_size=16).hexdigest().upper()
+
+
+def is_guid(value: object) -> TypeGuard[str]:
+    """Return whether a value is the text of a GUID: 32 upper-case hexadecimal digits."""
+    return isinstance(value, str) and _GUID.fullmatch(value) is not None
 
 
 def with_post_time(properties: Mapping[str, T] | None = None, at: float | None = None) -> dict[str, T | int]:

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from bmq.errors import ProtocolError
 from bmq.wire.constants import PutFlags
 from bmq.wire.guid import guid_to_text
-from bmq.wire.message import split_application_data
+from bmq.wire.message import NO_PROPERTIES, split_application_data
 from bmq.wire.properties import Properties, PropertyInput, Typed
 from bmq.wire.put import Put
 
@@ -27,8 +28,8 @@ class PostedMessage:
     Attributes:
         queue_uri: the queue's URI.
         guid: its GUID, 32 upper-case hexadecimal digits.
-        payload: its payload, decompressed.
-        properties: its properties.
+        payload: its payload, decompressed; of a message that cannot be read, the bytes as they travelled.
+        properties: its properties; of a message that cannot be read, none.
     """
 
     queue_uri: str
@@ -65,12 +66,15 @@ class Posts:
     def add(self, queue_uri: str, puts: Iterable[Put]) -> None:
         """Keep messages of a PUT event."""
         for flags, _, guid, schema_id, compression, _, size, data in puts:
-            properties, payload = split_application_data(
-                data[:size],
-                has_properties=bool(flags & PutFlags.MESSAGE_PROPERTIES),
-                schema_id=schema_id,
-                compression=compression,
-            )
+            try:
+                properties, payload = split_application_data(
+                    data[:size],
+                    has_properties=bool(flags & PutFlags.MESSAGE_PROPERTIES),
+                    schema_id=schema_id,
+                    compression=compression,
+                )
+            except ProtocolError:  # a broker stores it all the same
+                properties, payload = NO_PROPERTIES, bytes(data[:size])
             self._kept.append(PostedMessage(queue_uri, guid_to_text(guid), payload, properties))
 
     def to(self, queue_uri: str) -> list[PostedMessage]:

@@ -17,6 +17,7 @@ from bmq.admin.client import Admin
 from bmq.admin.client import connect as ask
 from bmq.client.connect import connect
 from bmq.client.consumer import Consumer, Subscription
+from bmq.client.dead_letters import DeadLetter, Failure
 from bmq.client.health import Health
 from bmq.client.options import ConnectOptions
 from bmq.client.queue import Queue
@@ -39,7 +40,6 @@ from bmq.workers._consume import (
     policy_of,
     settled,
 )
-from bmq.workers._failure import DeadLetter, Failure
 from bmq.workers._later import check_durable, is_durable
 from bmq.workers._probe import Metrics, Probe, address_of, worst
 from bmq.workers._responder import Respond, Responder

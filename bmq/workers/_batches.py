@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, get_args, get_origin
 
 from bmq._pace import Pace
 from bmq.client.consumer import Consumer
+from bmq.client.dead_letters import Failure
 from bmq.client.interceptors import Handling
 from bmq.client.message import Message
 from bmq.client.queue import Queue
@@ -19,7 +20,6 @@ from bmq.codecs import Codec, Shape
 from bmq.errors import Undecodable, UsageError
 from bmq.workers._clock import Clock, LoopClock
 from bmq.workers._consume import AckPolicy, OnError, Workers
-from bmq.workers._failure import Failure
 from bmq.workers._handlers import Invoker, is_async, name_of
 from bmq.workers._outcomes import RetryAfter
 from bmq.workers._retry import RetryPolicy

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from bmq._pace import Pace
 from bmq._signals import on_signals
 from bmq.client.consumer import Consumer
+from bmq.client.dead_letters import DeadLetter, Failure, GiveUp
 from bmq.client.interceptors import Handling
 from bmq.client.message import Message
 from bmq.client.queue import Queue
@@ -25,7 +26,6 @@ from bmq.errors import Error, ProtocolError, StateError, Undecodable, UsageError
 from bmq.subscriptions import Selector
 from bmq.wire.uri import QueueUri
 from bmq.workers._clock import Clock, LoopClock
-from bmq.workers._failure import DeadLetter, Failure, GiveUp
 from bmq.workers._handlers import Alarm, Handler, Invoker, is_async, name_of, too_late
 from bmq.workers._lanes import Lanes
 from bmq.workers._later import Later, attempts_so_far, check_durable, is_durable

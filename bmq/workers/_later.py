@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 
+from bmq.client.dead_letters import Failure, error_text
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.conventions import ATTEMPTS, ERROR, ORIGIN, derived_guid
@@ -12,7 +13,6 @@ from bmq.errors import Error, ProtocolError, UsageError
 from bmq.wire.constants import PropertyType
 from bmq.wire.properties import PropertyInput, Typed
 from bmq.wire.uri import QueueUri
-from bmq.workers._failure import Failure, error_text
 from bmq.workers._outcomes import RetryAfter
 from bmq.workers._retry import RetryPolicy
 

@@ -10,13 +10,13 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
+from bmq.client.dead_letters import error_text
 from bmq.client.message import Message, PutMessage
 from bmq.client.queue import Queue
 from bmq.client.requests import deadline
 from bmq.conventions import CANCEL, DEADLINE, ERROR, REPLY_TO, REQUEST, REQUESTER, derived_guid
 from bmq.errors import Error, QueueClosed, UsageError
 from bmq.wire.properties import PropertyInput
-from bmq.workers._failure import error_text
 from bmq.workers._handlers import is_async, name_of
 
 __all__ = ["Respond", "Responder"]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias, cast
 
 from bmq._backoff import backoff
+from bmq.client.dead_letters import DeadLetter, GiveUp
 from bmq.errors import ProtocolError, StateError, UsageError
-from bmq.workers._failure import DeadLetter, GiveUp
 
 __all__ = ["DEFAULT_RETRY", "Backoff", "ExponentialDecay", "NoRetry", "NoRetryOn", "RetryPolicy"]
 

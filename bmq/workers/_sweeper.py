@@ -17,12 +17,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from bmq.client.consumer import Consumer, Subscription
+from bmq.client.dead_letters import DeadLetter, Failure
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.errors import Error, ProtocolError, TimedOut, UsageError
 from bmq.wire.uri import QueueUri
-from bmq.workers._failure import DeadLetter, Failure
 
 __all__ = ["Sweeper", "SweeperStats"]
 

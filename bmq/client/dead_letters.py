@@ -11,16 +11,29 @@ from itertools import count
 from typing import Final, Literal, TypeAlias
 
 from bmq._backoff import backoff
+from bmq._checks import INT32_MAX
 from bmq.client.message import Message
 from bmq.client.queue import Queue
-from bmq.conventions import ATTEMPTS, DUE, ERROR, ORIGIN, derived_guid
+from bmq.conventions import ATTEMPTS, DEATHS, DUE, ERROR, ORIGIN, derived_guid, is_guid
 from bmq.errors import PostError, ProtocolError, UsageError
 from bmq.wire.constants import MAX_PROPERTIES, PropertyType
+from bmq.wire.printable import printable
 from bmq.wire.properties import PropertyInput, Typed, encode_properties
 
-__all__ = ["DeadLetter", "Failure", "GiveUp"]
+__all__ = [
+    "DeadLetter",
+    "Failure",
+    "GiveUp",
+    "bounded",
+    "described",
+    "error_text",
+    "letter_of",
+    "origin_of",
+    "provenance",
+]
 
 _MAX_ERROR_TEXT: Final = 1000
+_MAX_LINE: Final = 300
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 
 
@@ -92,17 +105,32 @@ class DeadLetter:
 
         Cancelling it leaves open whether the message is there.
         """
-        message = failure.message
-        guid = derived_guid(message.guid, message.queue_uri, "dead letter")
-        data, properties = _letter(failure)
         for attempt in count(1):
             try:
-                await queue.post(data, properties=properties, guid=guid)
+                await self.post_once(failure, queue)
                 return
             except PostError as error:
                 if not error.retryable:
                     raise
             await pause(backoff(attempt, _FIRST_PAUSE, _LONGEST_PAUSE))
+
+    async def post_once(self, failure: Failure, queue: Queue) -> None:
+        """Post the message to ``queue``, and wait for the acknowledgement.
+
+        Args:
+            failure: the message, and why.
+            queue: where to.
+
+        Raises:
+            PostError: the broker refused.
+            UsageError: the queue is closed, or message and reason together exceed 64 MiB.
+
+        Cancelling it leaves open whether the message is there.
+        """
+        message = failure.message
+        data, properties = letter_of(failure)
+        guid = derived_guid(message.guid, message.queue_uri, "dead letter")
+        await queue.post(data, properties=properties, guid=guid)
 
 
 #: What becomes of a message that is not tried again. "discard" confirms it, and it is gone. "skip" and
@@ -110,15 +138,15 @@ class DeadLetter:
 GiveUp: TypeAlias = Literal["discard", "skip", "leave"] | DeadLetter
 
 
-def _letter(failure: Failure) -> tuple[bytes, dict[str, PropertyInput]]:
+def letter_of(failure: Failure) -> tuple[bytes, dict[str, PropertyInput]]:
     """Return the payload and the properties of a dead letter."""
     message, added = failure.message, provenance(failure)
     try:
         data, properties = message.data, message.properties.typed()
-        for name in (ATTEMPTS, DUE, ERROR, ORIGIN):  # what came with its retries says nothing any more
+        for name in (ATTEMPTS, DEATHS, DUE, ERROR, ORIGIN):  # of its retries
             properties.pop(name, None)
     except ProtocolError as error:
-        return message.raw, {**added, "deadletter.raw": str(error)}
+        return message.raw, {**added, "deadletter.raw": bounded(str(error))}
     if not data:
         return message.raw, {**added, "deadletter.raw": "the payload is empty"}
     letter = {**properties, **added}
@@ -156,19 +184,41 @@ def _with_the_rest_in_one(
 
 def provenance(failure: Failure) -> dict[str, PropertyInput]:
     """Where a dead letter comes from and why, as properties."""
-    try:
-        origin = failure.message.properties.get(ORIGIN)
-    except ProtocolError:
-        origin = None
     return {
-        "deadletter.attempts": Typed(PropertyType.INT32, failure.attempt),
+        "deadletter.attempts": Typed(PropertyType.INT32, min(max(failure.attempt, 0), INT32_MAX)),
         "deadletter.error": error_text(failure.error),
-        "deadletter.guid": origin if isinstance(origin, str) else failure.message.guid,
+        "deadletter.guid": origin_of(failure.message),
         "deadletter.queue": failure.message.queue_uri,
     }
 
 
+def origin_of(message: Message) -> str:
+    """Return the GUID that a message had at first: ``bmq_origin`` if that is a GUID, else its own."""
+    try:
+        origin = message.properties.get(ORIGIN)
+    except ProtocolError:
+        return message.guid
+    return origin if is_guid(origin) else message.guid
+
+
+def bounded(text: str, most: int = _MAX_ERROR_TEXT) -> str:
+    """Return a text of ``most`` characters at most, as a STRING property can hold it."""
+    return text[:most].encode("utf-8", "replace").decode()
+
+
 def error_text(error: BaseException) -> str:
     """Return type and text of an error, 1,000 characters at most, as a property can hold them."""
-    text = f"{type(error).__name__}: {error}"[:_MAX_ERROR_TEXT]
-    return text.encode("utf-8", "replace").decode()
+    return bounded(f"{type(error).__name__}: {_text(error)}")
+
+
+def described(error: BaseException) -> str:
+    """Return type and text of an error in one line of some 300 characters at most, for a log."""
+    text = " ".join(_text(error)[: 4 * _MAX_LINE].split())
+    return printable(f"{type(error).__name__}: {text}" if text else type(error).__name__, _MAX_LINE)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # an exception of an application, whose own __str__ fails
+        return "(its text cannot be had)"

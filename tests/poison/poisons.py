@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages that no consumer can use, as a producer puts them on the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import bmq
+from bmq.wire.constants import PropertyType, PutFlags
+from bmq.wire.properties import Typed, encode_properties
+
+__all__ = ["POISONS", "Poisonous", "flood", "post_raw"]
+
+_NOWHERE = "bmq://bmq.no.such.domain/nowhere"
+
+
+@dataclass(frozen=True, slots=True)
+class Poisonous:
+    """One message.
+
+    Attributes:
+        data: the application data as it travels.
+        has_properties: whether the header says that it begins with properties.
+        compression: what the header says that it is compressed with.
+    """
+
+    data: bytes
+    has_properties: bool = False
+    compression: int = 0
+
+
+def _with(payload: bytes = b"{}", **properties: Any) -> Poisonous:
+    return Poisonous(encode_properties(properties, new=True) + payload, True)
+
+
+def _twice() -> Poisonous:
+    area = bytearray(encode_properties({"aa": 1, "bb": 2}, new=True))
+    area[area.index(b"bb") : area.index(b"bb") + 2] = b"aa"
+    return Poisonous(bytes(area) + b"{}", True)
+
+
+#: By name. Each of them is harmless to consumers that do not look at what is wrong with it.
+POISONS: dict[str, Poisonous] = {
+    "no zlib": Poisonous(b"garbage that is no zlib", compression=1),
+    "zlib cut off": Poisonous(zlib.compress(secrets.token_bytes(500))[:100], compression=1),
+    "properties that cannot be decoded": Poisonous(b"\xff" * 40, True),
+    "a property twice": _twice(),
+    "no value": Poisonous(b'{"amount": '),
+    "no payload": Poisonous(encode_properties({"n": 1}, new=True) + zlib.compress(b""), True, 1),
+    "a full set of properties": _with(**{f"p{n}": n for n in range(255)}),
+    "a destination that is a number": _with(bmq_destination=7, bmq_reply_to=7),
+    "a destination that is no queue": _with(bmq_destination="nonsense", bmq_reply_to="nonsense"),
+    "a destination that is no text": _with(
+        bmq_destination=Typed(PropertyType.STRING, "bmq://\udcff\udcfe"), bmq_reply_to="bmq://\0"
+    ),
+    "a destination elsewhere": _with(bmq_destination=_NOWHERE, bmq_reply_to=_NOWHERE),
+    "numbers that are texts": _with(
+        bmq_due=0, bmq_attempts="many", bmq_bucket="all", bmq_deadline="soon", bmq_cancel=1, bmq_deaths=b"x"
+    ),
+    "numbers out of range": _with(
+        bmq_due=-(2**63), bmq_attempts=2_000_000_000, bmq_bucket=-1, bmq_deadline=-1, bmq_cancel="x" * 1000
+    ),
+}
+
+
+def post_raw(queue: bmq.Queue, message: Poisonous) -> asyncio.Future[bmq.Ack]:
+    """Post a message as it is, without the checks that keep a bmq producer from doing so."""
+    poster: Any = queue._poster
+    connection = poster._connection
+    flags = PutFlags.ACK_REQUESTED
+    if message.has_properties:
+        flags |= PutFlags.MESSAGE_PROPERTIES
+    future: asyncio.Future[bmq.Ack] = asyncio.get_running_loop().create_future()
+    connection.core.post(
+        poster._core,
+        secrets.token_bytes(16),
+        message.data,
+        future,
+        connection.loop.time(),
+        0,
+        int(flags),
+        int(message.has_properties),
+        message.compression,
+    )
+    connection.transmit_soon()
+    return future
+
+
+async def flood(queue: bmq.Queue, messages: Iterable[Poisonous]) -> None:
+    """Post messages, and wait until the broker has them all."""
+    posted: list[asyncio.Future[bmq.Ack]] = []
+    for message in messages:
+        if len(posted) == 1000:
+            await asyncio.gather(*posted)
+            posted.clear()
+        posted.append(post_raw(queue, message))
+    await asyncio.gather(*posted)
+
+
+def now_ms() -> int:
+    """The time of day as ``bmq_due`` has it."""
+    return int(time.time() * 1000)

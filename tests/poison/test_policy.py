@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The policy that all consumers share: what is poison, and what becomes of it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+import bmq
+from bmq.client.dead_letters import described, error_text
+from bmq.client.poison import (
+    Allowed,
+    Poison,
+    PoisonKind,
+    PutAside,
+    guid_of,
+    integer_of,
+    poison_of,
+    queue_of,
+    unreadable,
+)
+from bmq.wire.uri import QueueUri
+from tests.poison.poisons import POISONS, flood, post_raw
+from tests.waiting import eventually
+
+OWN = QueueUri.parse("bmq://bmq.test.mem.priority/orders")
+UNREADABLE = {"no zlib", "zlib cut off", "properties that cannot be decoded", "a property twice"}
+logger = logging.getLogger("bmq.test")
+
+
+@pytest.fixture
+async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
+    return await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
+
+
+@pytest.mark.parametrize("name", POISONS)
+async def test_exactly_the_damaged_messages_are_unreadable(queue: bmq.Queue, name: str) -> None:
+    await post_raw(queue, POISONS[name])
+    message = await queue.receive(timeout=10)
+    found = unreadable(message)
+    assert (found is not None) is (name in UNREADABLE)
+    assert found is None or found.kind is PoisonKind.UNREADABLE
+
+
+async def with_properties(queue: bmq.Queue, **properties: Any) -> bmq.Message:
+    await queue.post(b"x", properties=properties)
+    return await queue.receive(timeout=10)
+
+
+@pytest.mark.parametrize("value", ["7", b"7", True, -1, 11])
+async def test_a_steering_number_of_another_type_or_range_is_forged(queue: bmq.Queue, value: object) -> None:
+    message = await with_properties(queue, bmq_attempts=value)
+    with pytest.raises(Poison) as caught:
+        integer_of(message, "bmq_attempts", 0, 10)
+    assert caught.value.kind is PoisonKind.FORGED
+    assert integer_of(message, "bmq_due", 0, 10) is None
+
+
+@pytest.mark.parametrize("value", [7, "", "7" * 31, "f" * 32, "F" * 33, "x" * 10_000])
+async def test_a_steering_guid_that_is_none_is_forged(queue: bmq.Queue, value: object) -> None:
+    message = await with_properties(queue, bmq_cancel=value)
+    with pytest.raises(Poison) as caught:
+        guid_of(message, "bmq_cancel")
+    assert caught.value.kind is PoisonKind.FORGED
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (7, PoisonKind.FORGED),
+        (b"bmq://bmq.test.mem.priority/a", PoisonKind.FORGED),
+        ("nonsense", PoisonKind.MISDIRECTED),
+        ("bmq://d/" + "x" * 100_000, PoisonKind.MISDIRECTED),
+        ("bmq://bmq.test.mem.priority/a?id=b", PoisonKind.MISDIRECTED),
+        ("bmq://bmq.other.domain/a", PoisonKind.MISDIRECTED),
+        ("bmq://bmq.test.mem.priority.~tier/a", PoisonKind.MISDIRECTED),
+    ],
+)
+async def test_a_queue_that_may_not_be_named(queue: bmq.Queue, value: object, kind: PoisonKind) -> None:
+    message = await with_properties(queue, bmq_reply_to=value)
+    with pytest.raises(Poison) as caught:
+        queue_of(message, "bmq_reply_to", Allowed(None, OWN))
+    assert caught.value.kind is kind
+    assert len(described(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("allow", "uri", "allowed"),
+    [
+        (None, "bmq://bmq.test.mem.priority/anything", True),
+        (None, "bmq://bmq.other/replies.4711", True),
+        (None, "bmq://bmq.other/payments", False),
+        ("*", "bmq://bmq.other/payments", True),
+        ("bmq://bmq.other/*", "bmq://bmq.test.mem.priority/a", False),
+        (["bmq://a/*", "bmq://bmq.other/pay*"], "bmq://bmq.other/payments", True),
+        ([], "bmq://bmq.test.mem.priority/a", False),
+        (lambda uri: uri.endswith("/payments"), "bmq://bmq.other/payments", True),
+        (lambda uri: uri.endswith("/payments"), "bmq://bmq.test.mem.priority/a", False),
+    ],
+)
+def test_which_queues_are_allowed(allow: Any, uri: str, allowed: bool) -> None:
+    assert Allowed(allow, OWN)(QueueUri.parse(uri)) is allowed
+
+
+@pytest.mark.parametrize("allow", [7, "", [7], [""], True])
+def test_what_is_no_list_of_queues_is_refused(allow: Any) -> None:
+    with pytest.raises(bmq.UsageError, match="allow"):
+        Allowed(allow, OWN)
+
+
+async def test_without_dead_letters_poison_is_confirmed_with_one_line(
+    queue: bmq.Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    aside = PutAside("a test", None, logger)
+    await flood(queue, [POISONS["no zlib"]] * 300)
+    for _ in range(300):
+        message = await queue.receive(timeout=10)
+        poison = unreadable(message)
+        assert poison is not None
+        aside.take(message, poison)
+        assert message.confirmed
+    assert (aside.taken, aside.pending, len(caplog.records)) == (300, 0, 1)
+    assert "confirmed and gone: unreadable" in caplog.text
+
+
+async def test_with_dead_letters_poison_is_confirmed_once_its_letter_is_acknowledged(
+    bmq_session: bmq.Session, bmq_new_queue_uri: Any, queue: bmq.Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    letters = await bmq_session.open_queue(bmq_new_queue_uri(), read=True, write=True)
+    aside = PutAside("a test", letters, logger)
+    await flood(queue, POISONS.values())
+    messages = [await queue.receive(timeout=10) for _ in POISONS]
+    for message in messages:
+        aside.take(message, unreadable(message) or Poison(PoisonKind.FORGED, "for a test"))
+        aside.take(message, Poison(PoisonKind.FORGED, "delivered again"))
+        assert not message.confirmed
+    await aside.close()
+    assert all(message.confirmed for message in messages)
+    assert aside.taken == len(POISONS)
+    found = [await letters.receive(timeout=10) for _ in POISONS]
+    assert [letter.properties["deadletter.guid"] for letter in found] == [each.guid for each in messages]
+    assert sum("deadletter.raw" in letter.properties for letter in found) == len(UNREADABLE) + 1
+    assert len(caplog.records) == 2
+
+
+async def test_poison_waits_while_the_queue_for_dead_letters_is_full(
+    bmq_session: bmq.Session,
+    bmq_new_queue_uri: Any,
+    queue: bmq.Queue,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bmq.client.poison._FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("bmq.client.poison._LONGEST_PAUSE", 0.001)
+    letters = await bmq_session.open_queue(
+        bmq_new_queue_uri("bmq.test.small.priority"), read=True, write=True
+    )
+    full = (await letters.post_many([b"full"] * 20)).acknowledged
+    aside = PutAside("a test", letters, logger)
+    await post_raw(queue, POISONS["no zlib"])
+    message = await queue.receive(timeout=10)
+    aside.take(message, Poison(PoisonKind.UNREADABLE, "for a test"))
+    await eventually(lambda: "which is tried again" in caplog.text)
+    assert (aside.pending, message.confirmed) == (1, False)
+    for _ in range(full):
+        (await letters.receive(timeout=10)).confirm()
+    await eventually(lambda: message.confirmed)
+    assert aside.pending == 0
+    assert len(caplog.records) == 2
+
+
+async def test_what_an_error_says_about_its_message(queue: bmq.Queue) -> None:
+    await queue.post(b"{}")
+    good = await queue.receive(timeout=10)
+    await post_raw(queue, POISONS["no zlib"])
+    bad = await queue.receive(timeout=10)
+    of_another = bmq.ProtocolError("of another message")
+    assert poison_of(good, of_another) is None
+    assert poison_of(good, ValueError()) is None
+    for message, error, kind in (
+        (bad, of_another, PoisonKind.UNREADABLE),
+        (bad, bmq.Undecodable("malformed"), PoisonKind.UNREADABLE),
+        (good, bmq.Undecodable("no Order"), PoisonKind.UNDECODABLE),
+    ):
+        poison = poison_of(message, error)
+        assert poison is not None
+        assert poison.kind is kind
+
+
+class _Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def test_the_text_of_an_error_is_bounded_and_always_there() -> None:
+    assert len(error_text(ValueError("x" * 10_000))) == 1000
+    assert len(described(ValueError("x" * 10_000))) < 350
+    assert described(ValueError("a\nb\x1b[2J")) == "ValueError: a b\\x1b[2J"
+    assert described(ValueError()) == "ValueError"
+    assert "text cannot be had" in error_text(_Mute())
+    assert "text cannot be had" in described(_Mute())
