@@ -74,7 +74,7 @@ class BmqBroker(AsyncBroker):
 
     def __init__(
         self,
-        broker: str,
+        broker: str | None,
         queue: str,
         *,
         subscription: Selector = None,

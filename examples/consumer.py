@@ -19,7 +19,7 @@ QUEUE = "bmq://bmq.test.mem.priority/departures"
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description="Receive flight records from a queue.")
-    parser.add_argument("--broker", default="tcp://localhost:30114", help="default: %(default)s")
+    parser.add_argument("--broker", help="default: BMQ_BROKER_URI, or tcp://localhost:30114")
     parser.add_argument(
         "--queue", default="bmq://bmq.test.mem.priority/departures", help="default: %(default)s"
     )

@@ -21,7 +21,7 @@ from flask import Flask, Response, jsonify, request
 import bmq
 import bmq.blocking
 
-BROKER = os.environ.get("ORDERS_BROKER", "tcp://localhost:30114")
+BROKER = os.environ.get("ORDERS_BROKER")
 QUEUE = os.environ.get("ORDERS_QUEUE", "bmq://bmq.test.mem.priority/orders")
 
 app = Flask(__name__)

@@ -54,7 +54,7 @@ async def post_all(queue: bmq.Queue, messages: list[bmq.PutMessage]) -> int:
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description="Post flight records to a queue.")
-    parser.add_argument("--broker", default="tcp://localhost:30114", help="default: %(default)s")
+    parser.add_argument("--broker", help="default: BMQ_BROKER_URI, or tcp://localhost:30114")
     parser.add_argument(
         "--queue", default="bmq://bmq.test.mem.priority/departures", help="default: %(default)s"
     )
@@ -65,7 +65,7 @@ async def main() -> None:
         queue = await session.open_queue(options.queue, write=True)
         messages = [message(record) for record, _ in zip(records(), range(options.count), strict=False)]
         acknowledged = await post_all(queue, messages)
-        print(f"{acknowledged} records acknowledged by {options.broker}")
+        print(f"{acknowledged} records acknowledged by {session.address}")
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ class Progress(StreamingQueryListener):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Totals of departures, by hour and airline.")
-    parser.add_argument("--broker", default="tcp://localhost:30114", help="default: %(default)s")
+    parser.add_argument("--broker", default=os.environ.get("BMQ_BROKER_URI", "tcp://localhost:30114"))
     parser.add_argument("--folder", required=True, help="where the checkpoint is kept")
     options = parser.parse_args()
 

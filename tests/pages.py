@@ -29,12 +29,19 @@ BLOCK = re.compile(
     r'^(<!-- not run: .+ -->\n\n)?^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE
 )
 PORTS = ("30114", "8080")
+#: The broker that programs in the documentation name.
+SHOWN_BROKER = "tcp://localhost:30114"
 PATIENCE = 60.0
 
 
 def matches(expected: str, printed: str) -> bool:
     pattern = ".*".join(re.escape(part) for part in expected.strip().split("..."))
     return re.fullmatch(pattern, printed.strip(), re.DOTALL) is not None
+
+
+def at_broker(code: str, uri: str) -> str:
+    """Return a program of the documentation with the address of another broker."""
+    return code.replace(SHOWN_BROKER, uri)
 
 
 class Running:

@@ -23,6 +23,7 @@ import pytest
 
 import bmq
 from bmq.testing import BackgroundBroker
+from tests.pages import at_broker
 
 ROOT = Path(__file__).parent.parent
 PAGES = (
@@ -65,11 +66,11 @@ def orders(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", list(programs()))
 def test_a_program_runs_as_it_stands(code: str, broker: BackgroundBroker, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(code, encoding="utf-8")
+    (tmp_path / "program.py").write_text(at_broker(code, broker.uri), encoding="utf-8")
     process = subprocess.Popen(
         [sys.executable, "-X", "dev", "program.py"],
         cwd=tmp_path,
-        env=os.environ | {"BMQ_BROKER_URI": broker.uri, "PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
-import os
 import re
 import sys
 from collections.abc import Coroutine, Iterator
@@ -20,6 +19,7 @@ import bmq
 from bmq.broker import Broker
 from bmq.testing import TestApp
 from bmq.workers._typed import wanted_by
+from tests.pages import at_broker
 from tests.waiting import eventually
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -79,9 +79,9 @@ async def test_it_runs_as_it_stands(code: str, monkeypatch: pytest.MonkeyPatch) 
     programs: list[Coroutine[Any, Any, Any]] = []
     monkeypatch.setattr(bmq, "run", programs.append)
     async with Broker(port=0) as broker, bmq.connect(broker.uri) as session:
-        monkeypatch.setenv("BMQ_BROKER_URI", broker.uri)
         # But for how long the soak test goes on, which is more than a minute.
-        exec(compile(code.replace("count=60", "count=6"), "shown", "exec"), vars(module))
+        program_here = at_broker(code, broker.uri).replace("count=60", "count=6")
+        exec(compile(program_here, "shown", "exec"), vars(module))
         for program in programs:
             if program.__qualname__ == "App.run":
                 program.close()
@@ -103,4 +103,3 @@ async def test_it_runs_as_it_stands(code: str, monkeypatch: pytest.MonkeyPatch) 
                 hints = get_type_hints(function)
                 arguments = [given[hints[name]] for name in inspect.signature(function).parameters]
                 await asyncio.wait_for(function(*arguments), 100)
-    assert os.environ["BMQ_BROKER_URI"] == broker.uri

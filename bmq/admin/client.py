@@ -63,8 +63,7 @@ class connect:
     ``async with bmq.admin.connect(uri) as admin`` or ``admin = await bmq.admin.connect(uri)``.
 
     Args:
-        broker: as for :class:`bmq.connect`; of several addresses the first that answers is asked. The
-            environment variable BMQ_BROKER_URI, if set, is used instead, with a warning in the log.
+        broker: as for :class:`bmq.connect`; of several addresses the first that answers is asked.
         credentials: as for :class:`bmq.connect`.
         ssl: a context for TLS; ``tcps://`` without one uses the system's defaults.
         server_hostname: the name to verify the broker's certificate against, if not the address's host.
@@ -81,7 +80,7 @@ class connect:
 
     def __init__(
         self,
-        broker: str = "tcp://localhost:30114",
+        broker: str | None = None,
         *,
         credentials: CredentialsSource | None = None,
         ssl: ssl_module.SSLContext | None = None,
@@ -91,9 +90,7 @@ class connect:
     ) -> None:
         if not timeout > 0:
             raise UsageError(f"timeout is {timeout!r}; it must be more than 0")
-        target = find_broker(broker, tls=ssl is not None)
-        if target.note:
-            logger.warning("asking %s", target)
+        target = find_broker(broker)
         anonymous = isinstance(credentials, Credentials) and credentials.data is None
         if credentials is not None and ssl is None and not anonymous:
             for address in target.addresses:

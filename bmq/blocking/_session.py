@@ -48,7 +48,7 @@ _inherited: list[object] = []
 
 
 def connect(
-    broker: str = "tcp://localhost:30114",
+    broker: str | None = None,
     *,
     credentials: CredentialsSource | None = None,
     ssl: ssl_module.SSLContext | None = None,

@@ -15,7 +15,6 @@ from ssl import SSLContext
 from types import TracebackType
 from typing import Any, cast
 
-from bmq._local import note_listener
 from bmq.broker._bounds import Bounds
 from bmq.broker._builtin import builtin_domains
 from bmq.broker._clock import Clock, ManualClock
@@ -340,7 +339,6 @@ class Broker:
         await listener.start(self.host, self._port)
         self._listener = listener
         self._port = listener.port
-        note_listener(self, self._port)
         if isinstance(self.clock, ManualClock):
             self.clock._subscribe(self._catch_up)
         self._set_timer()

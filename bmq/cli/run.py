@@ -26,10 +26,11 @@ __all__ = ["changes", "command", "find_app"]
 # Seconds between two looks at the files.
 _LOOK_EVERY: Final = 0.3
 _LEVELS: Final = ("debug", "info", "warning", "error")
+_LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 
 
-@offline("run")
+@offline("run", logs=False)
 async def command(
     target: Annotated[str, typer.Argument(metavar="MODULE[:APP]", help="Where the bmq.App is.")],
     directory: Annotated[
@@ -39,13 +40,22 @@ async def command(
         bool, typer.Option("--reload", help="Start anew when a Python file in DIR changes; for development.")
     ] = False,
     log_level: Annotated[
-        str, typer.Option("--log-level", metavar="LEVEL", help=f"One of {', '.join(_LEVELS)}.")
-    ] = "info",
+        str | None,
+        typer.Option(
+            "--log-level",
+            metavar="LEVEL",
+            help=f"One of {', '.join(_LEVELS)}. Default: what the program configured, else info.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> int | None:
     """Run an app, until SIGTERM or Ctrl-C.
 
     APP is a bmq.App, or a function without arguments that returns one; "app" if it is left out. At the first
     signal handlers at work may finish, at the second they are cancelled.
+
+    A program that configures logging when it is imported keeps its configuration. Otherwise log lines go to
+    standard error with time, level and logger.
 
     The exit status is 0 after an orderly end, 2 when there is no such app, 3 without a broker, 4 when the
     broker refuses, 1 when the app fails otherwise.
@@ -56,12 +66,12 @@ async def command(
 
     $ bmq run shop.orders:app --reload --log-level debug
     """
-    if log_level not in _LEVELS:
+    if log_level is not None and log_level not in _LEVELS:
         raise BadInput(f"--log-level is one of {', '.join(_LEVELS)}, not {log_level!r}")
     if reload:
         return await _supervise(target, directory, log_level)
-    logging.getLogger().setLevel(log_level.upper())
     app = find_app(target, directory)
+    _configure_logging(log_level)
     note(f"bmq run: {target}, until Ctrl-C")
     try:
         await app.run()
@@ -71,6 +81,15 @@ async def command(
         logging.getLogger("bmq").exception("the app has failed")
         return ExitStatus.FAILED
     return None
+
+
+def _configure_logging(level: str | None) -> None:
+    """Log to standard error, unless the program that was imported has configured logging."""
+    root = logging.getLogger()
+    if not root.handlers:
+        logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=_LOG_FORMAT)
+    if level is not None:
+        root.setLevel(level.upper())
 
 
 def find_app(target: str, directory: Path) -> bmq.App:
@@ -95,9 +114,11 @@ def find_app(target: str, directory: Path) -> bmq.App:
     return app
 
 
-async def _supervise(target: str, directory: Path, log_level: str) -> int:
+async def _supervise(target: str, directory: Path, log_level: str | None) -> int:
     """Run the app in a process of its own, and in a new one after every change."""
-    arguments = ["-m", "bmq", "run", target, "--dir", str(directory), "--log-level", log_level]
+    arguments = ["-m", "bmq", "run", target, "--dir", str(directory)]
+    if log_level is not None:
+        arguments += ["--log-level", log_level]
     changed = changes(directory)
     change = asyncio.ensure_future(anext(changed))
     while True:

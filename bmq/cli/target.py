@@ -160,8 +160,6 @@ def _target(
     server_name: str | None,
 ) -> BrokerTarget:
     entry = _find(broker)
-    if broker is not None:
-        os.environ.pop(_VARIABLE, None)  # the command line takes precedence
     given = {"user": user, "password_file": password_file, "ca": ca, "cert": cert, "key": key}
     entry = entry | {name: value for name, value in given.items() if value is not None}
     if server_name is not None:
@@ -295,8 +293,11 @@ def verb(name: str) -> Callable[[Async], Callable[..., None]]:
     return decorate
 
 
-def offline(name: str) -> Callable[[Plain], Callable[..., None]]:
-    """Make a command of a function that needs no broker; what it returns is the exit status."""
+def offline(name: str, *, logs: bool = True) -> Callable[[Plain], Callable[..., None]]:
+    """Make a command of a function that needs no broker; what it returns is the exit status.
+
+    With ``logs=False`` the function configures logging itself.
+    """
 
     def decorate(function: Plain) -> Callable[..., None]:
         hints = get_type_hints(function, include_extras=True)
@@ -310,7 +311,7 @@ def offline(name: str) -> Callable[[Plain], Callable[..., None]]:
                     return _run(partial(function, **arguments))
                 return cast("int | None", function(**arguments))
 
-            _guarded(name, run)
+            _guarded(name, run, logs=logs)
 
         return _with_signature(command, parameters)
 
@@ -334,7 +335,7 @@ def _run(begin: Callable[[], Coroutine[Any, Any, int | None]]) -> int | None:
     return bmq.run(main())
 
 
-def _guarded(name: str, run: Callable[[], int | None]) -> None:
+def _guarded(name: str, run: Callable[[], int | None], *, logs: bool = True) -> None:
     """Run a verb, and make an exit status of what becomes of it.
 
     Raises:
@@ -342,7 +343,8 @@ def _guarded(name: str, run: Callable[[], int | None]) -> None:
     """
     import bmq
 
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format=f"bmq {name}: %(message)s")
+    if logs:
+        logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format=f"bmq {name}: %(message)s")
     try:
         status = run() or ExitStatus.OK
         sys.stdout.flush()

@@ -7,14 +7,27 @@ import os
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from bmq._local import listens_here
-from bmq.errors import InvalidURI, UsageError
+from bmq._checks import text as checked_text
+from bmq.errors import InvalidURI
 
-__all__ = ["DEFAULT_PORT", "ENVIRONMENT_VARIABLE", "Address", "Target", "find_broker", "parse_addresses"]
+__all__ = [
+    "DEFAULT_ADDRESS",
+    "DEFAULT_PORT",
+    "ENVIRONMENT_VARIABLE",
+    "FROM_ENVIRONMENT",
+    "Address",
+    "Target",
+    "find_broker",
+    "parse_addresses",
+]
 
 DEFAULT_PORT = 30114
-#: Overrides the broker addresses given in code, as it does for the official clients.
+#: The broker of a program that names none, without the environment variable.
+DEFAULT_ADDRESS = f"tcp://localhost:{DEFAULT_PORT}"
+#: Names the broker of programs that name none. (In the official clients it replaces the program's address.)
 ENVIRONMENT_VARIABLE = "BMQ_BROKER_URI"
+#: Said in errors: a program without an address does not show where the address comes from.
+FROM_ENVIRONMENT = f"the address is that of {ENVIRONMENT_VARIABLE}"
 
 
 class Address(NamedTuple):
@@ -36,7 +49,7 @@ def parse_addresses(text: str) -> list[Address]:
         InvalidURI: a part is not ``tcp://host[:port]`` or ``tcps://host[:port]``.
     """
     addresses: list[Address] = []
-    for part in text.split(","):
+    for part in checked_text("a broker address", text).split(","):
         parts = urlsplit(part.strip())
         if "@" in part:
             # Not repeated in the message: what is in front of it may be a password.
@@ -59,45 +72,36 @@ class Target(NamedTuple):
     """The broker to connect to.
 
     Attributes:
-        addresses: where it listens.
-        note: that BMQ_BROKER_URI names it, and what the program says; "" if the program's address is used.
+        addresses: where the broker listens.
+        from_environment: whether BMQ_BROKER_URI names the broker, because the program names none.
     """
 
     addresses: list[Address]
-    note: str = ""
+    from_environment: bool = False
 
     def __str__(self) -> str:
         where = ", ".join(map(str, self.addresses))
-        return f"{where} ({self.note})" if self.note else where
+        return f"{where} ({FROM_ENVIRONMENT})" if self.from_environment else where
 
 
-def find_broker(broker: str, *, tls: bool = False) -> Target:
-    """Return the broker to connect to: the one that BMQ_BROKER_URI names if it is set, else the program's.
+def find_broker(broker: str | None) -> Target:
+    """Return the broker to connect to.
 
-    The variable does not replace a broker or proxy in this process: a program that names one means it.
+    An address in the program is always used: two addresses in one program are two brokers, whatever the
+    environment says. A program without an address gets the broker that BMQ_BROKER_URI names, or the default.
 
     Args:
-        broker: the address in the program.
-        tls: TLS is used whatever the addresses say.
+        broker: the address in the program; None if the program names none.
 
     Raises:
-        InvalidURI: one of the two is not an address.
-        UsageError: the program asks for TLS, and the variable names a broker without.
+        InvalidURI: the address is not legal.
     """
-    wanted = parse_addresses(broker)
-    text = os.environ.get(ENVIRONMENT_VARIABLE)
-    if not text or any(listens_here(address.host, address.port) for address in wanted):
-        return Target(wanted)
+    if broker is not None:
+        return Target(parse_addresses(broker))
+    named = os.environ.get(ENVIRONMENT_VARIABLE)
+    if not named:
+        return Target(parse_addresses(DEFAULT_ADDRESS))
     try:
-        named = parse_addresses(text)
+        return Target(parse_addresses(named), from_environment=True)
     except InvalidURI as error:
         raise InvalidURI(f"{ENVIRONMENT_VARIABLE}: {error}") from None
-    if named == wanted:
-        return Target(wanted)
-    instead = ", ".join(map(str, wanted))
-    if not tls and any(a.tls for a in wanted) and not all(a.tls for a in named):
-        raise UsageError(
-            f"{ENVIRONMENT_VARIABLE} names {', '.join(map(str, named))}, where the program asks for TLS with "
-            f"{instead}: name a tcps:// address there, or unset it"
-        )
-    return Target(named, f"{ENVIRONMENT_VARIABLE} names it; the program says {instead}")

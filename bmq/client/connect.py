@@ -16,7 +16,7 @@ from typing import Any, TypeVar, Unpack
 from bmq._local import is_loopback
 from bmq._loop import new_event_loop
 from bmq._signals import on_signals
-from bmq.client._address import Address, find_broker
+from bmq.client._address import FROM_ENVIRONMENT, Address, find_broker
 from bmq.client.health import HostHealthMonitor
 from bmq.client.interceptors import Interceptor
 from bmq.client.options import Credentials, CredentialsSource, SessionFields, SessionOptions
@@ -37,9 +37,8 @@ class connect:
     ``async with bmq.connect(uri) as session`` or ``session = await bmq.connect(uri)``.
 
     Args:
-        broker: ``tcp://host:port`` (``tcps://`` for TLS), several separated by commas. The
-            environment variable BMQ_BROKER_URI, if set, is used instead, with a warning in the log; not for
-            an embedded broker or a proxy in this process.
+        broker: ``tcp://host:port`` (``tcps://`` for TLS), several separated by commas. If None, the address
+            in the environment variable BMQ_BROKER_URI, or ``tcp://localhost:30114`` without the variable.
         credentials: :class:`bmq.Credentials`, or a callable (it may be async) that returns them whenever the
             session authenticates.
         ssl: a context for TLS; ``tcps://`` without one uses the system's defaults.
@@ -60,7 +59,7 @@ class connect:
 
     def __init__(
         self,
-        broker: str = "tcp://localhost:30114",
+        broker: str | None = None,
         *,
         credentials: CredentialsSource | None = None,
         ssl: ssl_module.SSLContext | None = None,
@@ -76,11 +75,7 @@ class connect:
         if unknown:
             known = ", ".join(sorted(SessionOptions.__dataclass_fields__))
             raise UsageError(f"unknown option {', '.join(sorted(unknown))}; there are: {known}")
-        target = find_broker(broker, tls=ssl is not None)
-        if target.note:
-            logger.warning(
-                "connecting to %s", target, extra={"broker": ", ".join(map(str, target.addresses))}
-            )
+        target = find_broker(broker)
         if credentials is not None and ssl is None:
             _warn_of_clear_text(credentials, target.addresses)
         self._target = target
@@ -109,8 +104,8 @@ class connect:
         try:
             await session._driver.connect()
         except ConnectionFailed as error:
-            if self._target.note:
-                error.args = (f"{error} ({self._target.note})",)
+            if self._target.from_environment:
+                error.args = (f"{error} ({FROM_ENVIRONMENT})",)
             raise
         return session
 

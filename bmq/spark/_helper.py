@@ -73,7 +73,7 @@ def write(
     df: DataFrame,
     *,
     queue: str = "",
-    broker: str = "tcp://localhost:30114",
+    broker: str | None = None,
     value: str = "value",
     properties: Sequence[str] = (),
     progress: bool = False,
@@ -87,7 +87,7 @@ def write(
     Args:
         df: the DataFrame.
         queue: the target queue's URI.
-        broker: the broker's address.
+        broker: the broker's address; None as for :class:`bmq.connect`, where the task runs.
         value: the column with the payload.
         properties: columns that become properties.
         progress: show a progress bar (with rich, which ``bmq[cli]`` brings) or else log lines. Not with Spark

@@ -158,7 +158,7 @@ def _one_of(*words: str) -> Callable[[str], str]:
 
 
 _CONNECTION = (
-    Option("broker", str, "tcp://localhost:30114", "the broker's address, several separated by commas"),
+    Option("broker", str, None, "the broker's address, several separated by commas; else BMQ_BROKER_URI"),
     Option("connectTimeoutMs", _seconds, 10.0, "after which a broker that cannot be reached is an error"),
     Option("reconnectTimeoutMs", _seconds, 120.0, "after which a connection that is lost is an error"),
     Option("user", str, "", "user name, where the broker wants one"),

@@ -125,7 +125,7 @@ def task_scope(job: str, *, distinct_stages: bool = False) -> Scope:
 def write_partition(
     *,
     queue: str = "",
-    broker: str = "tcp://localhost:30114",
+    broker: str | None = None,
     value: str = "value",
     properties: Sequence[str] = (),
     queue_column: str = "",
@@ -192,8 +192,8 @@ def write_partition(
 
     Args:
         queue: the target queue's URI.
-        broker: the broker's address, several separated by commas. BMQ_BROKER_URI, if set where the task
-            runs, is used instead.
+        broker: the broker's address, several separated by commas. If None, the address in BMQ_BROKER_URI
+            where the task runs, or ``tcp://localhost:30114`` without the variable.
         value: the column with the payload, string or binary.
         properties: columns that become properties of their own name: boolean, byte, short, int, bigint,
             string or binary. The entries of a map or struct column become one each. Null is an absent

@@ -41,7 +41,7 @@ class ConnectionSettings:
     """Which broker, and how; sessions are shared between tasks whose connections are equal.
 
     Attributes:
-        broker: ``tcp://host:port``, several separated by commas.
+        broker: ``tcp://host:port``, several separated by commas; None as for :class:`bmq.connect`.
         compression: how payloads are compressed when posted.
         connect_timeout: seconds until a broker that cannot be reached is an error.
         reconnect_timeout: seconds until a lost connection that cannot be restored is an error.
@@ -49,7 +49,7 @@ class ConnectionSettings:
         security: credentials and TLS.
     """
 
-    broker: str = "tcp://localhost:30114"
+    broker: str | None = None
     compression: Compression = Compression.NONE
     connect_timeout: float = 10.0
     reconnect_timeout: float = 120.0

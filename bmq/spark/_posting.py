@@ -20,6 +20,7 @@ import numpy as np
 
 from bmq._backoff import backoff
 from bmq._pace import Pace
+from bmq.client._address import find_broker
 from bmq.client.message import FailedPost, PostReport
 from bmq.client.queue import Queue
 from bmq.conventions import BUCKET, DESTINATION, DUE, waiting_queue
@@ -379,9 +380,10 @@ class _Partition:
             if isinstance(error, Error):
                 raise
             future.cancel()
+            broker = find_broker(self._settings.connection.broker)
             raise RequestTimeout(
                 f"partition {self._scope.partition}: no outcome for rows posted "
-                f"{self._settings.ack_timeout:g} s ago; broker {self._settings.connection.broker}, "
+                f"{self._settings.ack_timeout:g} s ago; broker {broker}, "
                 f"{self._report.acknowledged} rows acknowledged before"
             ) from None
 

@@ -15,7 +15,6 @@ from enum import Enum
 from random import Random
 from types import TracebackType
 
-from bmq._local import note_listener
 from bmq.client._address import parse_addresses
 from bmq.errors import InvalidArgument, StateError
 from bmq.testing._pipe import Conditions, Direction, Endpoint, Pipe
@@ -355,7 +354,6 @@ class FaultProxy(Line):
             raise StateError("a proxy is started once")
         self._reserved = _reserve(self.host, self._wanted_port)
         self._port = self._reserved.getsockname()[1]
-        note_listener(self, self._port)
         await self.accept()
 
     async def close(self) -> None:

@@ -107,7 +107,7 @@ class App:
 
     def __init__(
         self,
-        broker: str = "tcp://localhost:30114",
+        broker: str | None = None,
         *,
         grace: float = 30.0,
         on_error: OnError | None = None,

@@ -13,7 +13,7 @@ ORDERS = "bmq://bmq.test.mem.priority/orders"
 SHIPPED = "bmq://bmq.test.mem.priority/shipped"
 
 
-async def ship_orders(broker: str, orders: str = ORDERS, shipped: str = SHIPPED) -> None:
+async def ship_orders(broker: str | None, orders: str = ORDERS, shipped: str = SHIPPED) -> None:
     """Run until cancelled. An order is confirmed only once its report is stored."""
     async with bmq.connect(broker, process_name="shipping") as session:
         reports = await session.open_queue(shipped, write=True)
@@ -36,4 +36,4 @@ async def handle(orders: bmq.Consumer, reports: bmq.Queue) -> None:
 
 
 if __name__ == "__main__":
-    bmq.run(ship_orders(sys.argv[1] if len(sys.argv) > 1 else "tcp://localhost:30114"))
+    bmq.run(ship_orders(sys.argv[1] if len(sys.argv) > 1 else None))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bmq.testing import BackgroundBroker
+from tests.pages import at_broker
 
 PAGE = Path(__file__).parents[2] / "docs" / "blocking.md"
 PROGRAMS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
@@ -25,11 +26,11 @@ def loop_of_its_own() -> None:
 @pytest.mark.parametrize("number", range(len(PROGRAMS)))
 def test_every_program_shown_runs(tmp_path: Path, number: int) -> None:
     path = tmp_path / "program.py"
-    path.write_text(PROGRAMS[number])
     with BackgroundBroker() as broker:
+        path.write_text(at_broker(PROGRAMS[number], broker.uri))
         run = subprocess.run(
             [sys.executable, "-W", "error", str(path)],
-            env={**os.environ, "BMQ_BROKER_URI": broker.uri, "PYTHONPATH": str(PAGE.parents[1])},
+            env={**os.environ, "PYTHONPATH": str(PAGE.parents[1])},
             input="first\n\nsecond\n",
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip

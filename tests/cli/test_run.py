@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -116,3 +117,56 @@ def test_it_starts_anew_when_a_file_changes(tmp_path: Path, broker: str) -> None
         output, errors = process.communicate(timeout=60)
     assert output == "ended\n"
     assert process.returncode == 130, errors
+
+
+LOGS = """
+import logging
+import bmq
+
+{configuration}
+app = bmq.App({uri!r})
+
+@app.on_startup
+def begin():
+    logging.getLogger("shop").info("informed")
+    logging.getLogger("shop").warning("warned")
+    raise RuntimeError
+
+@app.consumer("bmq://bmq.test.mem.priority/orders")
+async def handle(message):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("configuration", "arguments", "expected"),
+    [
+        (
+            "logging.basicConfig(level='INFO', format='MINE %(levelname)s %(message)s')",
+            (),
+            ["MINE INFO informed", "MINE WARNING warned"],
+        ),
+        ("logging.basicConfig(format='MINE %(message)s')", (), ["MINE warned"]),
+        (
+            "logging.basicConfig(format='MINE %(message)s')",
+            ("--log-level", "info"),
+            ["MINE informed", "MINE warned"],
+        ),
+    ],
+)
+def test_run_keeps_the_programs_logging_configuration(
+    tmp_path: Path, broker: str, configuration: str, arguments: tuple[str, ...], expected: list[str]
+) -> None:
+    (tmp_path / "shop.py").write_text(LOGS.format(uri=broker, configuration=configuration))
+    errors = run(tmp_path, "shop", *arguments)[2]
+    assert [line for line in errors.splitlines() if line.endswith(("informed", "warned"))] == expected
+
+
+def test_run_logs_time_level_and_logger_for_a_program_that_configures_no_logging(
+    tmp_path: Path, broker: str
+) -> None:
+    (tmp_path / "shop.py").write_text(LOGS.format(uri=broker, configuration=""))
+    errors = run(tmp_path, "shop")[2]
+    assert re.search(r"^\d{4}-\d\d-\d\d [\d:,]+ INFO shop: informed$", errors, re.MULTILINE), errors
+    assert re.search(r"^\d{4}-\d\d-\d\d [\d:,]+ WARNING shop: warned$", errors, re.MULTILINE), errors
+    assert "informed" not in run(tmp_path, "shop", "--log-level", "warning")[2]

@@ -8,7 +8,6 @@ import concurrent.futures
 import contextlib
 import logging
 import socket
-import ssl
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,9 +15,9 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.client._address import Address
+from bmq.client._address import Address, find_broker
 from bmq.client._dialer import Dialer
-from bmq.testing import BackgroundBroker, FaultProxy
+from bmq.testing import BackgroundBroker
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 from tests.fakes.broker import Peer
@@ -276,73 +275,45 @@ async def test_a_predicate_decides_what_is_worth_another_attempt(closed_port: Ca
 # the environment, the options
 
 
-async def test_the_environment_names_another_broker_and_that_is_said(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("BMQ_BROKER_URI", peer.uri)
-    async with bmq.connect("tcp://nobody.invalid:1") as session:
-        assert session.state is bmq.SessionState.STARTED
-    (said,) = [record for record in caplog.records if "BMQ_BROKER_URI" in record.getMessage()]
-    assert said.levelno == logging.WARNING
-    assert peer.uri in said.getMessage()
-    assert "tcp://nobody.invalid:1" in said.getMessage()
-
-
-async def test_nothing_is_said_where_the_environment_changes_nothing(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_a_program_without_an_address_uses_the_one_in_the_environment(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BMQ_BROKER_URI", f" {peer.uri}/")
-    async with bmq.connect(peer.uri):
-        pass
+    async with bmq.connect() as session:
+        assert session.address == peer.uri
+
+
+def test_a_program_without_an_address_and_without_the_variable_uses_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for value in (None, ""):
+        if value is None:
+            monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
+        else:
+            monkeypatch.setenv("BMQ_BROKER_URI", value)
+        assert str(find_broker(None)) == "tcp://localhost:30114"
+
+
+async def test_two_addresses_are_two_brokers_whatever_the_environment_says(
+    broker: bmq.broker.Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with BackgroundBroker() as another:
+        monkeypatch.setenv("BMQ_BROKER_URI", broker.uri)
+        async with bmq.connect(broker.uri) as here, bmq.connect(another.uri) as there:
+            assert (here.address, there.address) == (broker.uri, another.uri)
+        async with bmq.admin.connect(another.uri) as admin:
+            assert admin.broker == another.uri
     assert caplog.text == ""
 
 
-async def test_a_failure_names_the_environment(
+async def test_a_failure_says_that_the_address_is_that_of_the_environment(
     monkeypatch: pytest.MonkeyPatch, closed_port: Callable[[], int]
 ) -> None:
     uri = f"tcp://127.0.0.1:{closed_port()}"
     monkeypatch.setenv("BMQ_BROKER_URI", uri)
-    with pytest.raises(bmq.ConnectionFailed, match=f"{uri}.*BMQ_BROKER_URI names it") as caught:
-        await bmq.connect("tcp://wanted.invalid:1")
-    assert "the program says tcp://wanted.invalid:1" in str(caught.value)
+    with pytest.raises(bmq.ConnectionFailed, match=f"{uri}.*the address is that of BMQ_BROKER_URI") as caught:
+        await bmq.connect()
     assert caught.value.retryable
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-async def test_a_broker_of_this_process_is_meant_whatever_the_environment_says(
-    broker: bmq.broker.Broker,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    host: str,
-    closed_port: Callable[[], int],
-) -> None:
-    monkeypatch.setenv("BMQ_BROKER_URI", f"tcp://127.0.0.1:{closed_port()}")
-    for _ in range(2):
-        async with bmq.connect(f"tcp://{host}:{broker.port}") as session:
-            await session.open_queue("bmq://bmq.test.mem.priority/mine", write=True)
-        await broker.restart()
-    assert "BMQ_BROKER_URI" not in caplog.text
-    with BackgroundBroker() as another:
-        async with bmq.connect(another.uri):
-            pass
-
-
-async def test_a_proxy_in_this_process_is_meant_too(
-    broker: bmq.broker.Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BMQ_BROKER_URI", broker.uri)
-    async with FaultProxy(broker.uri) as proxy, bmq.connect(proxy.uri):
-        assert proxy.accepted == 1
-
-
-def test_the_environment_does_not_turn_tls_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BMQ_BROKER_URI", "tcps://safe:1,tcp://open:1")
-    with pytest.raises(bmq.UsageError, match=r"BMQ_BROKER_URI names .*tcp://open:1.*TLS.*tcps://wanted:2"):
-        bmq.connect("tcps://wanted:2")
-    monkeypatch.setenv("BMQ_BROKER_URI", "tcps://safe:1")
-    bmq.connect("tcps://wanted:2")
-    monkeypatch.setenv("BMQ_BROKER_URI", "tcp://open:1")
-    bmq.connect("tcps://wanted:2", ssl=ssl.create_default_context())  # TLS all the same
 
 
 @pytest.mark.parametrize("place", ["code", "environment"])
@@ -353,7 +324,7 @@ def test_a_password_in_an_address_is_in_no_log_and_no_error(
     secret = "tcp://user:hunter2@elsewhere:1"
     monkeypatch.setenv("BMQ_BROKER_URI", secret if place == "environment" else "tcp://elsewhere:1")
     with pytest.raises(bmq.InvalidURI, match="credentials=") as caught:
-        bmq.connect(secret if place == "code" else "tcp://here:1")
+        bmq.connect(secret if place == "code" else None)
     assert ("BMQ_BROKER_URI" in str(caught.value)) is (place == "environment")
     error: BaseException | None = caught.value
     while error is not None:

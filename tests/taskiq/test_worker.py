@@ -15,9 +15,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from bmq.taskiq import BmqBroker
+from tests.pages import at_broker
 from tests.waiting import eventually, until_depth
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +31,7 @@ import bmq
 from bmq.taskiq import BmqBroker
 from taskiq import TaskiqEvents, TaskiqState
 
-broker = BmqBroker("tcp://localhost:30114", "{uri}", max_unconfirmed_messages=20)
+broker = BmqBroker(None, "{uri}", max_unconfirmed_messages=20)
 
 
 @broker.task("count")
@@ -64,13 +63,13 @@ async def running(
 
 async def test_the_program_shown_runs(tmp_path: Path, broker_uri: str, fresh: Callable[..., str]) -> None:
     shown = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)[0]
-    (tmp_path / "service.py").write_text(shown.replace(TASKS, fresh()))
+    (tmp_path / "service.py").write_text(at_broker(shown, broker_uri).replace(TASKS, fresh()))
     log = tmp_path / "log"
     async with running(tmp_path, broker_uri, "--workers", "1") as worker:
         before = time.monotonic()
         client = await asyncio.create_subprocess_exec(
             sys.executable, "service.py",
-            cwd=tmp_path, env=os.environ | {"BMQ_BROKER_URI": broker_uri, "PYTHONPATH": str(ROOT)},
+            cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},
         )  # fmt: skip
         assert await asyncio.wait_for(client.wait(), 30) == 0
         await eventually(lambda: {"3", "7"} <= set(log.read_text().splitlines()), 30)
@@ -80,13 +79,10 @@ async def test_the_program_shown_runs(tmp_path: Path, broker_uri: str, fresh: Ca
     assert "Traceback" not in log.read_text(), log.read_text()
 
 
-async def test_the_worker_shown_takes_the_task_shown(
-    broker_uri: str, fresh: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_worker_shown_takes_the_task_shown(broker_uri: str, fresh: Callable[..., str]) -> None:
     shown = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)[1]
     names: dict[str, Any] = {"__name__": __name__}
-    monkeypatch.setenv("BMQ_BROKER_URI", broker_uri)
-    exec(shown.replace(TASKS, fresh()), names)
+    exec(at_broker(shown, broker_uri).replace(TASKS, fresh()), names)
     broker = names["broker"]
     await broker.startup()
     await names["render"].kiq(1)

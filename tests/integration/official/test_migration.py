@@ -18,6 +18,7 @@ import pytest
 
 import bmq
 from bmq.testing import BackgroundBroker
+from tests.pages import at_broker
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = re.compile(r'^```python title="service_\w+.py"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
@@ -33,9 +34,8 @@ def programs() -> list[str]:
 def running(code: str, broker: BackgroundBroker, folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A program in a process of its own, ended by SIGTERM if it does not end by itself."""
     program = folder / "program.py"
-    program.write_text(code, encoding="utf-8")
+    program.write_text(at_broker(code, broker.uri), encoding="utf-8")
     surroundings = os.environ | {
-        "BMQ_BROKER_URI": broker.uri,
         "PYTHONPATH": str(ROOT),
         "PYTHONUNBUFFERED": "1",
     }
