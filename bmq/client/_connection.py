@@ -13,6 +13,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from bmq._loop import gathers
+from bmq.client._keepalive import limit_unacknowledged, probe, unacknowledged
 from bmq.client.options import Trace
 from bmq.errors import Error, UsageError
 from bmq.protocol.client.core import ClientCore, SessionState
@@ -32,6 +33,8 @@ _HIGH_WATER = 1024 * 1024
 _LOW_WATER = 256 * 1024
 # No event is added to a write that has this much. An event has up to a megabyte.
 _WRITE = 512 * 1024
+# A backlog of so many bytes says nothing about the peer.
+_SMALL_BACKLOG = 64 * 1024
 # How long closing waits for the peer to take what is written, in seconds.
 _LINGER = 1.0
 
@@ -61,10 +64,16 @@ class Channel(asyncio.Protocol):
 
     It holds its receiver weakly. The event loop holds the channel, and would otherwise keep a session alive
     that the program has dropped without closing it.
+
+    Args:
+        receiver: gets what arrives.
+        liveness: seconds of silence that are tolerated, which the operating system's probes follow; None for
+            the system's own times.
     """
 
-    def __init__(self, receiver: Receiver) -> None:
+    def __init__(self, receiver: Receiver, liveness: float | None = None) -> None:
         self._receiver = weakref.ref(receiver)
+        self._liveness = liveness
         self._transport: asyncio.Transport | None = None
         self._reading = True
         # What arrives before start().
@@ -86,9 +95,9 @@ class Channel(asyncio.Protocol):
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             try:
                 raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             except OSError:
                 pass  # the peer has closed it already, which the loop reports next
+            probe(raw, self._liveness)
 
     def data_received(self, data: bytes) -> None:
         """Called by the event loop."""
@@ -149,6 +158,12 @@ class Channel(asyncio.Protocol):
         """How many bytes wait to be taken by the operating system."""
         return self._transport.get_write_buffer_size() if self._transport else 0
 
+    @property
+    def backlog(self) -> int:
+        """How many written bytes the peer's kernel has not taken, as far as the system says."""
+        raw = self._transport.get_extra_info("socket") if self._transport else None
+        return self.write_buffer_size + (0 if raw is None else unacknowledged(raw))
+
     def write(self, pieces: list[bytes]) -> int:
         """Send whole events, each in one piece or several, with one write; drop them if it is closing.
 
@@ -181,6 +196,11 @@ class Channel(asyncio.Protocol):
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
+            # A broker may stop reading from a client that does not read. The kernel would count the closed
+            # window as a lost connection.
+            raw = self._transport.get_extra_info("socket")
+            if raw is not None and self._liveness is not None:
+                limit_unacknowledged(raw, self._liveness if reading else None)
 
     def close(self) -> None:
         """Close once everything written is sent, or after a second if the peer does not take it."""
@@ -270,6 +290,9 @@ class Connection:
         self.alone = False
         self._sent_before = 0
         self._received_before = 0
+        # How many bytes the peer had not taken yet, and had taken, when the timer ran last.
+        self._backlog = 0
+        self._taken = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._crashed = False
@@ -385,11 +408,23 @@ class Connection:
     def on_timer(self) -> None:
         """Do what is due."""
         self._timer = None
+        now = self.loop.time()
         try:
-            self.core.tick(self.loop.time())
+            if self._has_written():
+                self.core.written(now)
+            self.core.tick(now)
         except Exception as error:
             self._crash(error)
         self.transmit()
+
+    def _has_written(self) -> bool:
+        """Whether the peer's kernel has taken, since the last call, some of a backlog."""
+        waiting = self._channel.backlog if self._channel is not None else 0
+        taken = self.bytes_sent - waiting
+        # The kernel of a process that hangs acknowledges small writes too, as long as it has room for them.
+        moved = self._backlog > _SMALL_BACKLOG and taken > self._taken
+        self._backlog, self._taken = waiting, taken
+        return moved
 
     def _stay_awake(self) -> None:
         """Keep the event loop from sleeping for a while: it never sleeps while it has a callback to run."""
@@ -473,6 +508,7 @@ class Connection:
 
     def _detach(self, reason: str) -> None:
         self._sent_before, self._received_before = self.bytes_sent, self.bytes_received
+        self._backlog = 0
         self._channel = None
         self.writable = True
         self.close_reason = ""

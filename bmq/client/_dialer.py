@@ -375,7 +375,7 @@ class Dialer:
         if ssl is None and address.tls:
             ssl = ssl_module.create_default_context()
         _, channel = await connection.loop.create_connection(
-            lambda: Channel(connection),
+            lambda: Channel(connection, self._options.liveness),
             host,
             address.port,
             ssl=ssl,

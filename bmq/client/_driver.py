@@ -118,6 +118,7 @@ class Driver:
                 repeat_after=options.repeat_subscriptions_after,
                 repeat_every=options.repeat_subscriptions_every,
                 drop_confirmed_redeliveries=options.drop_confirmed_redeliveries,
+                liveness=options.liveness,
             ),
         )
         self.events = EventStream(on_event)

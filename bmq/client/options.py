@@ -11,6 +11,7 @@ from enum import Enum
 from ssl import SSLContext
 from typing import TypedDict
 
+from bmq._checks import seconds
 from bmq.client._retry import exponential_backoff
 from bmq.client.health import HostHealthMonitor
 from bmq.client.interceptors import Interceptor
@@ -106,7 +107,14 @@ class SessionOptions:
 
     Attributes:
         process_name: how the broker's log names this process.
-        connect_timeout: for one attempt to connect: TCP, TLS, authentication and negotiation together.
+        connect_timeout: for one attempt to connect, all addresses together: TCP, TLS, authentication and
+            negotiation.
+        liveness: how long the broker may be silent. After a third of this time without a byte from the broker
+            the session asks for a heartbeat; after half of it the session is degraded; after all of it the
+            connection is dropped and made again. A broker answers these requests whatever its configuration.
+            While the session itself pauses reading, or the event loop is blocked, silence does not count. The
+            operating system's probes (``TCP_USER_TIMEOUT``, TCP keepalive) follow from it too. None leaves
+            the detection to the broker's configuration, which has no heartbeats by default.
         open_timeout: for opening a queue, configuring it included; also for reopening it.
         configure_timeout: for changing a queue's subscriptions or options.
         close_timeout: for closing a queue.
@@ -147,6 +155,7 @@ class SessionOptions:
 
     process_name: str = field(default_factory=_process_name)
     connect_timeout: float = 30.0
+    liveness: float | None = 10.0
     open_timeout: float = 60.0
     configure_timeout: float = 60.0
     close_timeout: float = 60.0
@@ -183,6 +192,8 @@ class SessionOptions:
             value = getattr(self, name)
             if not _at_least(value, 0):
                 raise UsageError(f"{name} is {value!r}; it must be a number, 0 or more")
+        if self.liveness is not None:
+            object.__setattr__(self, "liveness", seconds("liveness", self.liveness, positive=True))
         check_compression(self.compression)
         if not isinstance(self.trace, Trace):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"trace is {self.trace!r}; it is one of bmq.Trace")
@@ -197,6 +208,7 @@ class SessionFields(TypedDict, total=False):
 
     process_name: str
     connect_timeout: float
+    liveness: float | None
     open_timeout: float
     configure_timeout: float
     close_timeout: float

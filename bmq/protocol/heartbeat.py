@@ -13,6 +13,7 @@ class Pulse(Enum):
 
     NOTHING = "nothing"
     SEND = "send a HEARTBEAT_REQ"
+    QUIET = "the peer is silent, and was asked: report it"
     DEAD = "the peer missed too many: close the connection"
 
 

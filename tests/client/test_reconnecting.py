@@ -307,6 +307,7 @@ async def test_lost_again_while_being_restored(peer: Peer) -> None:
 
 async def test_silence_is_noticed_and_overcome(peer: Peer) -> None:
     peer.welcome = {"interval_ms": 20, "max_missed": 2}
+    peer.hold.add("HEARTBEAT_REQ")
     async with session_with_events(peer, **AT_ONCE) as (_, happened):
         peer.welcome = {}
         await eventually(lambda: any(isinstance(event, StateRestored) for event in happened))

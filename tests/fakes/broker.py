@@ -45,7 +45,7 @@ from bmq.wire.control import (
     decode_event,
     encode_event,
 )
-from bmq.wire.event import HEADER_SIZE, pack_event_header
+from bmq.wire.event import HEADER_SIZE, HEARTBEAT_RSP, pack_event_header
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.put import DecodedPut, decode_puts
@@ -73,6 +73,7 @@ class ScriptedBroker:
         confirms: what was confirmed.
         s_ids: the subscription ids that each qId was told of, oldest first.
         log: what arrived, by name, in order.
+        pulses: how many heartbeats were asked for and not answered yet.
     """
 
     def __init__(self) -> None:
@@ -83,6 +84,7 @@ class ScriptedBroker:
         self.confirms: list[ConfirmMessage] = []
         self.s_ids: dict[int, list[int]] = {}
         self.log: list[str] = []
+        self.pulses = 0
         self._framer = Framer()
 
     def take(self, data: Iterable[bytes]) -> None:
@@ -115,6 +117,8 @@ class ScriptedBroker:
                 self.log.append("CONFIRM")
             else:
                 self.log.append(EventType(event.type).name)
+                if event.type == EventType.HEARTBEAT_REQ:
+                    self.pulses += 1
 
     def posted(self, puts: list[DecodedPut]) -> None:
         """Keep posts."""
@@ -262,6 +266,9 @@ class Connection(asyncio.Protocol):
                 else StatusCategory.E_SUCCESS
             )
             self.send(script.welcome(category=category, **peer.welcome))
+        if script.pulses and "HEARTBEAT_REQ" not in peer.hold:
+            self.send(HEARTBEAT_RSP * script.pulses)
+            script.pulses = 0
         for request in list(script.requests):
             name = type(request.body).__name__
             if name in peer.hold:

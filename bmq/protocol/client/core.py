@@ -51,6 +51,7 @@ from bmq.protocol.client.routes import Route, Routes
 from bmq.protocol.deadlines import Deadlines
 from bmq.protocol.framing import Framer
 from bmq.protocol.heartbeat import Heartbeat, Pulse
+from bmq.protocol.liveness import Liveness
 from bmq.protocol.machine import Machine, Transition
 from bmq.wire.confirm import encode_confirm, encode_queue_confirms, split_confirms
 from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT, EventType
@@ -90,6 +91,8 @@ class CoreOptions:
         repeat_every: the longest pause between repetitions.
         drop_confirmed_redeliveries: what was confirmed on a connection that was lost, and is delivered again,
             is confirmed again and not reported.
+        liveness: seconds without a byte from the broker after which the connection is given up; None leaves
+            that to the heartbeats of the broker's configuration.
     """
 
     handshake_timeout: float = 30.0
@@ -100,6 +103,7 @@ class CoreOptions:
     repeat_after: float = 1.0
     repeat_every: float = 60.0
     drop_confirmed_redeliveries: bool = True
+    liveness: float | None = None
 
 
 class SessionState(Enum):
@@ -180,6 +184,7 @@ class ClientCore(Machine):
         self._queues = QueueRegistry(self._shared)
         self._framer = Framer(options.max_incoming_event)
         self._heartbeat: Heartbeat | None = None
+        self._liveness: Liveness | None = None
         self._reading_paused = False
         self._pulse_owed = False
         self._pulse_at: float | None = None
@@ -228,6 +233,7 @@ class ClientCore(Machine):
             self._shared.operations.first(),
             self._shared.watched.first(),
             self._heartbeat.deadline if self._heartbeat else None,
+            self._liveness.deadline if self._liveness else None,
             self._pulse_at,
             self._renewal.due,
             self._renewal.ends,
@@ -282,7 +288,7 @@ class ClientCore(Machine):
         self._pulse_owed = False
         self._pulse_at = None
         self._handshake.channel_down()
-        self._heartbeat = None
+        self._heartbeat = self._liveness = None
         self._renewal.clear()
         self._patience = None
         self._lost_because = reason
@@ -322,9 +328,11 @@ class ClientCore(Machine):
         """
         if self._broken:
             return False
+        # Any bytes count, not only whole events: one of 64 MiB can take longer than a few heartbeats.
         if self._heartbeat is not None:
-            # Any bytes count, not only whole events: one of 64 MiB can take longer than a few heartbeats.
             self._heartbeat.heard = True
+        if self._liveness is not None:
+            self._liveness.heard = now
         events, error = self._framer.feed(data)
         quiet = error is None
         try:
@@ -374,8 +382,23 @@ class ClientCore(Machine):
 
         While nothing is read, silence says nothing about the broker.
         """
+        if self._liveness is not None:
+            if paused:
+                self._liveness.pause()
+            elif self._reading_paused:
+                self._liveness.resume(now)
         self._reading_paused = paused
         self._pulse_at = now + _PULSE_WHILE_PAUSED if paused and self.connected else None
+
+    def written(self, now: float) -> None:
+        """The peer has taken bytes that had to wait for it: it is there, though it has sent nothing.
+
+        A large message on a slow line takes longer than any silence that is tolerated.
+        """
+        if self._heartbeat is not None:
+            self._heartbeat.heard = True
+        if self._liveness is not None and not self._reading_paused:
+            self._liveness.heard = now
 
     def reauthenticate(self, credentials: Credentials | None, now: float) -> None:
         """Renew the credentials on the live session; None when there are none to be had."""
@@ -507,8 +530,11 @@ class ClientCore(Machine):
         ):
             return None
         outcome = self.posts.accept_alone(now)
-        if outcome is not None and self._heartbeat is not None:
-            self._heartbeat.heard = True
+        if outcome is not None:
+            if self._heartbeat is not None:
+                self._heartbeat.heard = True
+            if self._liveness is not None:
+                self._liveness.heard = now
         return outcome
 
     # what the queues report
@@ -574,6 +600,8 @@ class ClientCore(Machine):
             broker = self._handshake.broker
             assert broker is not None
             self._heartbeat = Heartbeat(broker.heartbeat_interval, broker.max_missed_heartbeats, now)
+            if self._options.liveness is not None:
+                self._liveness = Liveness(self._options.liveness, now)
             self._renewal.authenticated(self._handshake.lifetime, now)
             self._shared.configure_stream = broker.configure_stream
             self.new_properties = broker.new_properties
@@ -677,6 +705,7 @@ class ClientCore(Machine):
             self._finish_restore(now)
 
     def _disconnect(self, now: float) -> None:
+        self._liveness = None  # nothing is sent behind a disconnect, so silence has no meaning
         self._end_everything(SessionClosed("the session is closed"), now)
         self._requests.send(RequestKind.DISCONNECT, Disconnect(), None, self._stopping[0].deadline)
 
@@ -717,6 +746,14 @@ class ClientCore(Machine):
         if self._pulse_at is not None and now >= self._pulse_at:
             self._pulse_at = now + _PULSE_WHILE_PAUSED
             self._pulse_owed = True
+        if self._liveness is not None:
+            pulse = self._liveness.poll(now)
+            if pulse is Pulse.SEND:
+                self._outbox.event(HEARTBEAT_REQ)
+            elif pulse is Pulse.DEAD:
+                silence = now - self._liveness.heard
+                shown = f"{silence:.2g}" if silence < 10 else f"{silence:.0f}"
+                self._fail_channel(ConnectionFailed(f"the broker is silent for {shown} s"))
         heartbeat = self._heartbeat
         if heartbeat is None:
             return

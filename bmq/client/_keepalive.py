@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operating system's own checks of a TCP connection: probes when idle, a limit for unacknowledged bytes.
+
+The session's heartbeats find a silent broker; these options find a dead path while the event loop is blocked,
+and end sockets that the session has already left. They are an addition: a platform without them loses nothing
+that the heartbeats do not find. Each option is set by itself, because platforms lack different ones.
+"""
+
+from __future__ import annotations
+
+import array
+import math
+import socket
+import sys
+
+__all__ = ["limit_unacknowledged", "probe", "unacknowledged"]
+
+# Probes without an answer after which a connection is lost.
+_PROBES = 3
+# Unacknowledged bytes end a connection after this many times the tolerated silence. A broker that sends, but
+# for a while reads nothing, is slow and not dead; the kernel cannot tell the two apart.
+_PATIENCE = 2
+
+
+def probe(raw: socket.socket, liveness: float | None) -> None:
+    """Have the kernel probe an idle connection.
+
+    Args:
+        raw: the socket.
+        liveness: seconds of silence that are tolerated; None for the system's own times.
+    """
+    _set(raw, socket.SOL_SOCKET, "SO_KEEPALIVE", 1)
+    if liveness is None:
+        return
+    part = max(1, min(32767, math.ceil(liveness / _PROBES)))
+    # macOS calls the first one TCP_KEEPALIVE.
+    idle = "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE"
+    _set(raw, socket.IPPROTO_TCP, idle, part)
+    _set(raw, socket.IPPROTO_TCP, "TCP_KEEPINTVL", part)
+    _set(raw, socket.IPPROTO_TCP, "TCP_KEEPCNT", _PROBES)
+    limit_unacknowledged(raw, liveness)
+
+
+def limit_unacknowledged(raw: socket.socket, liveness: float | None) -> None:
+    """Limit how long written bytes may stay unacknowledged.
+
+    Args:
+        raw: the socket.
+        liveness: seconds of silence that are tolerated; None for the system's own limit.
+    """
+    milliseconds = 0 if liveness is None else max(1, min(2**31 - 1, int(_PATIENCE * liveness * 1000)))
+    _set(raw, socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", milliseconds)
+
+
+def unacknowledged(raw: socket.socket) -> int:
+    """Return how many written bytes the peer's kernel has not acknowledged; 0 if the system does not say."""
+    if sys.platform != "linux":
+        return 0
+    import fcntl
+    import termios
+
+    count = array.array("i", [0])
+    try:
+        fcntl.ioctl(raw.fileno(), termios.TIOCOUTQ, count)
+    except OSError:
+        return 0  # the socket is closed
+    return count[0]
+
+
+def _set(raw: socket.socket, level: int, name: str, value: int) -> None:
+    option = getattr(socket, name, None)
+    if option is not None:
+        try:
+            raw.setsockopt(level, option, value)
+        except OSError:
+            pass  # the peer has closed it already, or this system refuses the value

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Liveness: a peer that sends nothing is asked, then reported, then given up.
+
+A link can die without a word: a firewall drops its packets, the peer's process hangs. The operating system
+reports neither for minutes or hours, and the heartbeats of a broker are off unless its operator switched them
+on. So the client asks by itself: a broker answers every HEARTBEAT_REQ, whatever its configuration.
+
+One period of silence passes through four stages, each entered by a call of :meth:`Liveness.poll`:
+
+=========  ==================  =================================================
+stage      entered after       on entry
+=========  ==================  =================================================
+LISTENING  the last byte
+ASKED      1/3 of the limit    a HEARTBEAT_REQ is sent
+QUIET      1/2 of the limit    the silence is reported
+DOUBTED    the whole limit     the event loop gets one more turn to read
+=========  ==================  =================================================
+
+**A poll enters one stage at most, and no verdict falls within half of the limit after the request.** An
+event loop that was blocked, or a process that was stopped, polls late: the bytes that arrived meanwhile are
+still in the socket, and the request may not even be written. A rule on the clock alone would give up a
+healthy broker there. With this rule the broker always has time to answer, and between the last two polls
+the loop reads. A loop that is blocked again and again still reaches the verdict, later.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from bmq.protocol.heartbeat import Pulse
+
+__all__ = ["Liveness"]
+
+# The parts of the limit after which a silent peer is asked, and is reported.
+_ASK_AFTER = 1 / 3
+_QUIET_AFTER = 1 / 2
+# The least part of the limit between a request and the report.
+_ANSWER_WITHIN = 1 / 10
+# The last turn to read, in seconds; a twentieth of shorter limits.
+_LAST_TURN = 0.01
+
+
+class _Stage(IntEnum):
+    LISTENING = 0
+    ASKED = 1
+    QUIET = 2
+    DOUBTED = 3
+
+
+class Liveness:
+    """Watches the silence of one connection.
+
+    Args:
+        limit: seconds without a byte after which the peer is given up.
+        now: the time.
+
+    Attributes:
+        limit: seconds without a byte after which the peer is given up.
+        heard: when the last bytes arrived; to be set whenever some do.
+        deadline: when :meth:`poll` is to be called; None while paused, and after the verdict.
+    """
+
+    __slots__ = ("_asked", "_noted", "_stage", "deadline", "heard", "limit")
+
+    def __init__(self, limit: float, now: float) -> None:
+        self.limit = limit
+        self.heard = now
+        self.deadline: float | None = None
+        self._noted = self._asked = now
+        self._stage = _Stage.LISTENING
+        self.resume(now)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether the silence has lasted for half of the limit, with a request out."""
+        return self._stage >= _Stage.QUIET and self.heard <= self._noted
+
+    @property
+    def _last_turn(self) -> float:
+        return min(_LAST_TURN, self.limit / 20)
+
+    def pause(self) -> None:
+        """Nothing is read from now on: silence says nothing about the peer."""
+        self._stage = _Stage.LISTENING
+        self.deadline = None
+
+    def resume(self, now: float) -> None:
+        """The connection is read again: silence counts from now on."""
+        self.heard = self._noted = now
+        self._stage = _Stage.LISTENING
+        self.deadline = now + self.limit * _ASK_AFTER
+
+    def poll(self, now: float) -> Pulse:
+        """Return the action that is due at ``now``; nothing before the deadline."""
+        if self.deadline is None or now < self.deadline:
+            return Pulse.NOTHING
+        if self.heard > self._noted:
+            self._noted = self.heard
+            self._stage = _Stage.LISTENING
+            self.deadline = self.heard + self.limit * _ASK_AFTER
+            if now < self.deadline:
+                return Pulse.NOTHING
+        match self._stage:
+            case _Stage.LISTENING:
+                self._stage = _Stage.ASKED
+                self._asked = now
+                self.deadline = max(self.heard + self.limit * _QUIET_AFTER, now + self.limit * _ANSWER_WITHIN)
+                return Pulse.SEND
+            case _Stage.ASKED:
+                self._stage = _Stage.QUIET
+                end = max(self.heard + self.limit, self._asked + self.limit * _QUIET_AFTER)
+                self.deadline = max(end, now + self._last_turn)
+                return Pulse.QUIET
+            case _Stage.QUIET:
+                self._stage = _Stage.DOUBTED
+                self.deadline = now + self._last_turn
+                return Pulse.NOTHING
+            case _Stage.DOUBTED:
+                self.deadline = None
+                return Pulse.DEAD

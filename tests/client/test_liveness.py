@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Silent links, over sockets: found whatever the direction, the traffic and the broker's configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any, cast
+
+import pytest
+import pytest_asyncio
+
+import bmq
+from bmq.events import ConnectionLost, SessionEvent
+from bmq.testing import BackgroundBroker, Direction, FaultProxy
+from tests.fakes.broker import Connection, Peer, ScriptedBroker
+from tests.waiting import eventually
+
+URI = "bmq://bmq.test.mem.priority/"
+LIVENESS = 0.2
+FAST: dict[str, Any] = {"liveness": LIVENESS, "reconnect_delays": lambda: itertools.repeat(0.001)}
+COUNT = 20
+
+
+class Party:
+    """A session behind a proxy of its own, with a queue of its own.
+
+    Attributes:
+        posting: whether it posts.
+        receiving: whether it receives.
+        happened: its events.
+        posted: the outcomes of its posts.
+        received: the payloads it has received and confirmed.
+    """
+
+    def __init__(self, name: str, broker: bmq.broker.Broker) -> None:
+        self.name = name
+        self.posting, self.receiving = name in ("posting", "both"), name in ("receiving", "both")
+        self.happened: list[SessionEvent] = []
+        self.posted: list[asyncio.Future[bmq.Ack]] = []
+        self.received: set[bytes] = set()
+        self.proxy = FaultProxy(broker.uri)
+        self._task: asyncio.Task[None] | None = None
+
+    async def begin(self, stack: AsyncExitStack) -> None:
+        await stack.enter_async_context(self.proxy)
+        self.session = await stack.enter_async_context(
+            bmq.connect(self.proxy.uri, on_event=self.happened.append, **FAST)
+        )
+        self.queue = await self.session.open_queue(
+            URI + self.name, read=self.receiving, write=self.posting or not self.receiving
+        )
+        if self.receiving:
+            self._task = asyncio.ensure_future(self._receive())
+            stack.callback(self._task.cancel)
+
+    async def _receive(self) -> None:
+        async for message in self.queue:
+            self.received.add(message.data)
+            message.confirm()
+
+    def post(self, number: int) -> None:
+        if self.posting:
+            self.posted.append(self.queue.post_nowait(b"%d" % number))
+
+    @property
+    def losses(self) -> list[str]:
+        return [event.reason for event in self.happened if isinstance(event, ConnectionLost)]
+
+
+@pytest.mark.parametrize("heartbeats", [0, 10], ids=["broker without heartbeats", "with heartbeats"])
+@pytest.mark.parametrize(
+    "direction", [None, *Direction], ids=lambda each: each.value if each else "both ways"
+)
+async def test_a_link_that_falls_silent_is_left_and_nothing_is_lost(
+    direction: Direction | None, heartbeats: int
+) -> None:
+    async with AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(bmq.broker.Broker(max_missed_heartbeats=heartbeats))
+        parties = [Party(name, broker) for name in ("idle", "posting", "receiving", "both")]
+        for party in parties:
+            await party.begin(stack)
+        direct = await stack.enter_async_context(bmq.connect(broker.uri))
+        queues = {p.name: await direct.open_queue(URI + p.name, write=True) for p in parties}
+        links = [party.proxy.connections[0] for party in parties]
+        for number in range(2 * COUNT):
+            if number == COUNT:
+                for link in links:
+                    link.swallow(direction)
+            for party in parties:
+                party.post(number)
+                if party.receiving:
+                    await queues[party.name].post(b"other %d" % number)
+        await eventually(lambda: all(party.losses for party in parties))
+        for link in links:
+            link.cut()  # the broker's own TCP has given the old connections up
+        for party in parties:
+            await asyncio.gather(*party.posted)
+        expected = {b"other %d" % number for number in range(2 * COUNT)}
+        posted = {b"%d" % number for number in range(2 * COUNT)}
+        await eventually(lambda: parties[2].received == expected)
+        await eventually(lambda: parties[3].received == expected | posted)
+        for party in parties:
+            assert len(party.losses) == 1
+            assert party.losses[0].startswith("the broker is silent for 0.2")
+            assert party.session.health().ready
+
+
+async def test_an_idle_session_with_a_broker_that_answers_is_kept(peer: Peer) -> None:
+    happened: list[SessionEvent] = []
+    async with bmq.connect(peer.uri, on_event=happened.append, liveness=0.03):
+        await eventually(lambda: peer.log.count("HEARTBEAT_REQ") >= 10)
+    assert not any(isinstance(event, ConnectionLost) for event in happened)
+    assert set(peer.log) == {"clientIdentity", "HEARTBEAT_REQ", "Disconnect"}
+
+
+async def test_a_broker_that_holds_its_answers_is_left(peer: Peer) -> None:
+    peer.hold.add("HEARTBEAT_REQ")
+    happened: list[SessionEvent] = []
+    async with bmq.connect(peer.uri, on_event=happened.append, **FAST) as session:
+        await eventually(lambda: session.stats().reconnects > 0)
+    lost = next(event for event in happened if isinstance(event, ConnectionLost))
+    assert "silent" in lost.reason
+
+
+async def test_liveness_can_be_switched_off(peer: Peer) -> None:
+    async with bmq.connect(peer.uri, liveness=None) as session:
+        assert session.options.liveness is None
+        assert session._driver.core.next_deadline() is None
+
+
+async def test_a_loop_that_was_blocked_does_not_blame_the_broker() -> None:
+    happened: list[SessionEvent] = []
+    with BackgroundBroker() as broker:
+        async with bmq.connect(broker.uri, on_event=happened.append, **FAST) as session:
+            queue = await session.open_queue(URI + "blocked", write=True)
+            for _ in range(3):
+                time.sleep(LIVENESS * 1.5)  # noqa: ASYNC251 - this is the blocked loop
+                for _ in range(3):
+                    await asyncio.sleep(0)
+            await queue.post(b"1")
+    assert not any(isinstance(event, ConnectionLost) for event in happened)
+
+
+async def test_an_application_that_does_not_keep_up_does_not_blame_the_broker(peer: Peer) -> None:
+    happened: list[SessionEvent] = []
+    async with bmq.connect(peer.uri, max_buffered_messages=4, on_event=happened.append, **FAST) as session:
+        queue = await session.open_queue(URI + "slow", read=True, default_subscription=True)
+        peer.connection.push(*range(10))
+        await eventually(lambda: session.health().degraded)
+        peer.hold.add("HEARTBEAT_REQ")
+        # While it does not read, it says so once a second; nothing else is due.
+        deadline = session._driver.core.next_deadline()
+        assert deadline is not None
+        assert deadline - session._driver.connection.now() > LIVENESS * 2
+        assert len(await queue.receive_many()) == 10
+        await eventually(lambda: any(isinstance(event, ConnectionLost) for event in happened))
+
+
+class SlowReader(Connection):
+    """Reads a little, then not at all for a while."""
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        transport = self.transport
+        if self.script.identity is not None and transport is not None and len(data) > 1000:
+            transport.pause_reading()
+            asyncio.get_running_loop().call_later(LIVENESS / 20, self._go_on)
+
+    def _go_on(self) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+
+class SlowPeer(Peer):
+    """A broker on a slow line."""
+
+    def accept(self) -> Connection:
+        return SlowReader(self, ScriptedBroker())
+
+    async def start(self) -> None:
+        raw = socket.create_server(("127.0.0.1", 0))
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
+        self._server = await asyncio.get_running_loop().create_server(self.accept, sock=raw)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+
+@pytest_asyncio.fixture
+async def slow_peer() -> AsyncIterator[SlowPeer]:
+    async with SlowPeer() as peer:
+        yield peer
+
+
+async def test_a_large_message_on_a_slow_line_is_no_silence(slow_peer: SlowPeer) -> None:
+    async with bmq.connect(slow_peer.uri, liveness=LIVENESS, reconnect=False) as session:
+        queue = await session.open_queue(URI + "large", write=True)
+        await queue.post(bytes(3 << 19))
+
+
+# the operating system's own checks
+
+
+def option(session: bmq.Session, name: str) -> int | None:
+    transport = cast("Any", session._driver.connection._channel)._transport
+    level = socket.SOL_SOCKET if name.startswith("SO_") else socket.IPPROTO_TCP
+    number = getattr(socket, name, None)
+    return None if number is None else transport.get_extra_info("socket").getsockopt(level, number)
+
+
+async def test_the_kernel_probes_follow_the_limit(peer: Peer) -> None:
+    async with bmq.connect(peer.uri, liveness=30) as session:
+        assert option(session, "SO_KEEPALIVE")
+        assert option(session, "TCP_KEEPIDLE") in (10, None)
+        assert option(session, "TCP_KEEPINTVL") in (10, None)
+        assert option(session, "TCP_KEEPCNT") in (3, None)
+        assert option(session, "TCP_USER_TIMEOUT") in (60_000, None)
+    async with bmq.connect(peer.uri, liveness=None) as session:
+        assert option(session, "SO_KEEPALIVE")
+        assert option(session, "TCP_USER_TIMEOUT") in (0, None)
+
+
+@pytest.mark.parametrize("liveness", [0.0001, 1e9])
+async def test_extreme_limits_are_legal_for_the_kernel(peer: Peer, liveness: float) -> None:
+    async with bmq.connect(peer.uri, liveness=liveness, reconnect=True) as session:
+        assert option(session, "TCP_USER_TIMEOUT") not in (0,)
+
+
+async def test_a_window_that_stays_closed_while_reading_is_paused_is_no_loss(peer: Peer) -> None:
+    async with bmq.connect(peer.uri, max_buffered_messages=4) as session:
+        queue = await session.open_queue(URI + "paused", read=True, default_subscription=True)
+        peer.connection.push(*range(10))
+        await eventually(lambda: session.health().degraded)
+        await eventually(lambda: option(session, "TCP_USER_TIMEOUT") in (0, None))
+        await queue.receive_many()
+        await eventually(lambda: option(session, "TCP_USER_TIMEOUT") in (20_000, None))
+
+
+async def test_a_platform_without_these_options_needs_none(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT"):
+        monkeypatch.delattr(socket, name, raising=False)
+    async with bmq.connect(peer.uri) as session:
+        assert session.state is bmq.SessionState.STARTED
+
+
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "10", True, [10]])
+def test_a_limit_that_is_no_duration_is_refused(value: Any) -> None:
+    with pytest.raises(bmq.UsageError, match="liveness"):
+        bmq.connect("tcp://localhost:1", liveness=value)

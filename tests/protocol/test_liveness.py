@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Liveness: a silent peer is asked, reported and given up; a stalled clock convicts nobody."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bmq.errors import ConnectionFailed
+from bmq.protocol.client.core import CoreOptions
+from bmq.protocol.heartbeat import Pulse
+from bmq.protocol.liveness import Liveness
+from bmq.wire.constants import EventType
+from bmq.wire.event import HEADER_SIZE, pack_event_header
+from tests.protocol.bench import Bench
+
+LIMIT = 12.0
+BLOCKED = 60.0
+
+
+def run(liveness: Liveness, until: float) -> list[tuple[float, Pulse]]:
+    """Poll at every deadline; return what was asked for, and when."""
+    asked: list[tuple[float, Pulse]] = []
+    while liveness.deadline is not None and liveness.deadline <= until:
+        now = liveness.deadline
+        pulse = liveness.poll(now)
+        if pulse is not Pulse.NOTHING:
+            asked.append((round(now, 1), pulse))
+    return asked
+
+
+def test_a_silent_peer_is_asked_then_reported_then_given_up() -> None:
+    expected = [(104.0, Pulse.SEND), (106.0, Pulse.QUIET), (112.0, Pulse.DEAD)]
+    assert run(Liveness(LIMIT, 100.0), 1000.0) == expected
+
+
+def test_a_peer_that_answers_is_asked_once_a_third_of_the_limit() -> None:
+    liveness = Liveness(LIMIT, 0.0)
+    for _ in range(100):
+        assert liveness.deadline is not None
+        now = liveness.deadline
+        if liveness.poll(now) is Pulse.SEND:
+            liveness.heard = now + 0.001
+    assert liveness.deadline is not None
+    assert liveness.deadline == pytest.approx(50 * (LIMIT / 3 + 0.001), rel=0.05)
+    assert not liveness.quiet
+
+
+def test_an_answer_ends_the_quiet_at_once() -> None:
+    liveness = Liveness(LIMIT, 0.0)
+    assert run(liveness, 7.0)[-1] == (6.0, Pulse.QUIET)
+    assert liveness.quiet
+    liveness.heard = 7.0
+    assert not liveness.quiet
+    assert run(liveness, 1000.0)[-1] == (19.0, Pulse.DEAD)
+
+
+def test_a_paused_connection_may_be_silent_for_ever() -> None:
+    liveness = Liveness(LIMIT, 0.0)
+    run(liveness, 7.0)
+    liveness.pause()
+    assert (liveness.deadline, liveness.quiet) == (None, False)
+    assert liveness.poll(1e9) is Pulse.NOTHING
+    liveness.resume(1000.0)
+    assert run(liveness, 2000.0)[-1] == (1012.0, Pulse.DEAD)
+
+
+@pytest.mark.parametrize("stalled", range(4))
+def test_a_loop_that_was_blocked_reads_before_the_verdict(stalled: int) -> None:
+    """Whichever poll comes late, an answer that waits in the socket is read before the peer is given up."""
+    liveness = Liveness(LIMIT, 0.0)
+    for step in itertools.count():
+        assert liveness.deadline is not None
+        late = BLOCKED if step == stalled else 0.0
+        now = liveness.deadline + late
+        assert liveness.poll(now) is not Pulse.DEAD or step == stalled == 3
+        if late and stalled < 3:
+            liveness.heard = now  # the next turn of the loop reads what came meanwhile
+            break
+        if step == 3:
+            break
+    if stalled < 3:
+        assert liveness.deadline is not None
+        assert liveness.poll(liveness.deadline) is not Pulse.DEAD
+        assert not liveness.quiet
+
+
+def test_after_a_blocked_loop_the_peer_has_half_of_the_limit_to_answer() -> None:
+    liveness = Liveness(LIMIT, 0.0)
+    assert liveness.poll(BLOCKED) is Pulse.SEND
+    assert run(liveness, 1000.0)[-1] == (BLOCKED + LIMIT / 2, Pulse.DEAD)
+
+
+@given(heard=st.lists(st.floats(0.01, LIMIT * 0.95), max_size=20))
+def test_whenever_bytes_came_the_verdict_falls_within_a_twentieth_of_the_limit_after_the_last(
+    heard: list[float],
+) -> None:
+    liveness = Liveness(LIMIT, 0.0)
+    last = 0.0
+    for pause in heard:
+        last += pause
+        assert all(pulse is not Pulse.DEAD for _, pulse in run(liveness, last))
+        liveness.heard = last
+    ended = run(liveness, last + 2 * LIMIT)[-1]
+    assert ended[1] is Pulse.DEAD
+    assert LIMIT - 0.1 <= ended[0] - last <= LIMIT * 1.05 + 0.1
+
+
+def test_a_loop_that_is_blocked_again_and_again_still_reaches_the_verdict() -> None:
+    liveness = Liveness(LIMIT, 0.0)
+    pulses = [liveness.poll(now) for now in (20.0, 40.0, 60.0, 80.0)]
+    assert pulses == [Pulse.SEND, Pulse.QUIET, Pulse.NOTHING, Pulse.DEAD]
+
+
+@pytest.mark.parametrize("limit", [0.001, 0.2, 1.0, 10.0, 3600.0])
+def test_the_verdict_follows_the_limit_within_a_twentieth(limit: float) -> None:
+    liveness = Liveness(limit, 0.0)
+    now = 0.0
+    while liveness.deadline is not None:
+        now = liveness.deadline
+        liveness.poll(now)
+    assert limit <= now <= limit * 1.0500001
+
+
+# in the session
+
+
+def connected(liveness: float | None = LIMIT, **welcome: int) -> Bench:
+    bench = Bench(CoreOptions(liveness=liveness))
+    bench.connect(**welcome)
+    return bench
+
+
+@pytest.mark.parametrize("max_missed", [0, 2, 10])
+def test_a_broker_that_falls_silent_is_given_up_whatever_its_configuration(max_missed: int) -> None:
+    bench = connected(interval_ms=3000, max_missed=max_missed)
+    bench.wait(LIMIT / 3)
+    assert "HEARTBEAT_REQ" in bench.broker.log
+    bench.wait(LIMIT)
+    (error,) = bench.failures
+    assert isinstance(error, ConnectionFailed)
+    assert "the broker is silent" in str(error)
+    assert error.retryable
+
+
+def test_without_a_limit_only_the_configuration_of_the_broker_counts() -> None:
+    bench = connected(None)
+    bench.wait(100_000)
+    assert bench.failures == []
+    assert "HEARTBEAT_REQ" not in bench.broker.log
+
+
+def test_a_broker_that_answers_is_kept_and_an_idle_session_sends_nothing_but_requests() -> None:
+    bench = connected()
+    for _ in range(1000):
+        bench.wait(1.0)
+        if bench.broker.pulses:
+            bench.broker.pulses = 0
+            bench.send(Bench.pulse(response=True))
+    assert bench.failures == []
+    assert set(bench.broker.log) == {"clientIdentity", "HEARTBEAT_REQ"}
+    assert bench.broker.log.count("HEARTBEAT_REQ") <= 1000 / (LIMIT / 3)
+
+
+@pytest.mark.parametrize("talk", ["byte", "ack", "push", "alone"])
+def test_every_byte_of_the_broker_counts(talk: str) -> None:
+    bench = connected()
+    queue = bench.open("bmq://d/q")
+    if talk == "byte":
+        bench.send(pack_event_header(100_000, EventType.PUSH))
+    for number in range(1, 40):
+        bench.wait(3.9)
+        if talk == "byte":
+            bench.send(b"x")
+        elif talk == "ack":
+            bench.post(queue, number)
+            bench.ack_all()
+        elif talk == "alone":
+            assert bench.post_alone(queue, number)
+            bench.ack_all()
+        else:
+            bench.push(queue, number)
+    assert bench.failures == []
+    assert "HEARTBEAT_REQ" not in bench.broker.log
+
+
+@pytest.mark.parametrize("max_missed", [0, 1])
+def test_silence_does_not_count_while_reading_is_paused(max_missed: int) -> None:
+    bench = connected(interval_ms=3000, max_missed=max_missed)
+    bench.core.pause_reading(True, bench.now)
+    bench.wait(1000.0)
+    assert bench.failures == []
+    bench.lose()
+    bench.connect(interval_ms=3000, max_missed=max_missed)  # a new connection is paused too
+    bench.wait(1000.0)
+    assert bench.failures == []
+    bench.core.pause_reading(False, bench.now)
+    bench.wait(LIMIT * 1.1)
+    assert len(bench.failures) == 1
+
+
+def test_a_slow_line_that_takes_bytes_is_no_silence() -> None:
+    bench = connected(interval_ms=3000, max_missed=1)
+    for _ in range(100):
+        bench.wait(2.9)
+        bench.core.written(bench.now)
+    assert bench.failures == []
+    bench.wait(LIMIT)
+    assert len(bench.failures) == 1
+
+
+def test_the_next_connection_begins_with_a_fresh_clock() -> None:
+    bench = connected()
+    bench.wait(LIMIT * 0.9)
+    bench.lose()
+    bench.wait(1000.0)
+    assert bench.failures == []
+    bench.connect()
+    bench.wait(LIMIT * 0.9)
+    assert bench.failures == []
+    bench.wait(LIMIT * 0.2)
+    assert len(bench.failures) == 1
+
+
+def test_nothing_is_asked_behind_a_disconnect() -> None:
+    bench = connected()
+    bench.core.stop("stop", bench.now, bench.now + 100.0)
+    bench.pump()
+    bench.wait(90.0)
+    assert bench.failures == []
+    assert "HEARTBEAT_REQ" not in bench.broker.log
+
+
+def test_garbage_that_ends_the_connection_leaves_no_deadline_behind() -> None:
+    bench = connected()
+    bench.send(b"\xff" * HEADER_SIZE)
+    assert len(bench.failures) == 1
+    bench.wait(1000.0)
+    assert len(bench.failures) == 1
