@@ -70,11 +70,19 @@ def integer(name: str, value: object, low: int = 0, high: int = INT64_MAX) -> in
 
 
 def number(
-    name: str, value: object, low: float = 0.0, high: float = math.inf, *, above: bool = False, unit: str = ""
+    name: str,
+    value: object,
+    low: float = 0.0,
+    high: float = math.inf,
+    *,
+    above: bool = False,
+    unit: str = "",
+    otherwise: str = "",
 ) -> float:
     """Return a finite number between ``low`` and ``high``; with ``above``, greater than ``low``.
 
-    ``high=math.inf`` accepts every finite number. Integers stay integers.
+    ``high=math.inf`` accepts every finite number. Integers stay integers. ``unit`` and ``otherwise`` (what
+    else the parameter takes) are for the error message.
 
     Raises:
         InvalidArgument: the value is no real number, NaN, infinite, or out of range.
@@ -84,7 +92,7 @@ def number(
         least = f"more than {low:g}" if above else f"at least {low:g}"
         most = f" and at most {high:g}" if high != math.inf else ""
         of = f" of {unit}" if unit else ""
-        raise InvalidArgument(f"{name} is a number{of}, {least}{most}, not {shown(value)}")
+        raise InvalidArgument(f"{name} is a number{of}, {least}{most},{otherwise} not {shown(value)}")
     return result
 
 
@@ -103,7 +111,9 @@ def timeout(value: object, name: str = "timeout", *, positive: bool = False) -> 
     Raises:
         InvalidArgument: the value is neither.
     """
-    return None if value is None else number(name, value, 0.0, above=positive, unit="seconds")
+    if value is None:
+        return None
+    return number(name, value, 0.0, above=positive, unit="seconds", otherwise=" or None,")
 
 
 def text(name: str, value: object, *, empty: bool = True) -> str:

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from typing import Final, TypeVar
 
-from bmq.errors import UsageError
+from bmq import _checks
 
 __all__ = ["Pace", "paced"]
 
@@ -15,6 +15,8 @@ T = TypeVar("T")
 
 # Seconds that may be run ahead of the pace: sleeping for less costs more than it is worth.
 _AHEAD: Final = 0.005
+# One message in thirty years: the pause between two messages stays a number that can be waited for.
+_SLOWEST: Final = 1e-9
 
 
 class Pace:
@@ -24,15 +26,13 @@ class Pace:
         rate: how many a second.
 
     Raises:
-        UsageError: ``rate`` is not above 0.
+        InvalidArgument: ``rate`` is no number above 0.
     """
 
     __slots__ = ("_each", "_next")
 
     def __init__(self, rate: float) -> None:
-        if not rate > 0:
-            raise UsageError(f"rate is a number a second, above 0, not {rate}")
-        self._each = 1 / rate
+        self._each = 1 / _checks.number("rate", rate, _SLOWEST, unit="messages a second")
         self._next = 0.0
 
     async def wait(self, count: int = 1) -> None:

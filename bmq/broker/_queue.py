@@ -92,7 +92,7 @@ class BrokerQueue:
         self.broadcast = domain.config.mode is Mode.BROADCAST
         self.fanout = domain.config.mode is Mode.FANOUT
         self.consumer_filter = domain.config.consumer_filter
-        self.store = MessageStore(
+        self.store: MessageStore = MessageStore(
             domain.config.queue_limits,
             domain.usage,
             domain.config.deduplication_time_ms / 1000,

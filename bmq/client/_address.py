@@ -7,8 +7,8 @@ import os
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from bmq._checks import text as checked_text
-from bmq.errors import InvalidURI
+from bmq import _checks
+from bmq.errors import InvalidArgument, InvalidURI
 
 __all__ = [
     "DEFAULT_ADDRESS",
@@ -22,6 +22,7 @@ __all__ = [
 ]
 
 DEFAULT_PORT = 30114
+_NO_URL = urlsplit("")
 #: The broker of a program that names none, without the environment variable.
 DEFAULT_ADDRESS = f"tcp://localhost:{DEFAULT_PORT}"
 #: Names the broker of programs that name none. (In the official clients it replaces the program's address.)
@@ -49,15 +50,15 @@ def parse_addresses(text: str) -> list[Address]:
         InvalidURI: a part is not ``tcp://host[:port]`` or ``tcps://host[:port]``.
     """
     addresses: list[Address] = []
-    for part in checked_text("a broker address", text).split(","):
-        parts = urlsplit(part.strip())
+    for part in _address_text(text).split(","):
+        try:
+            parts = urlsplit(part.strip())
+            port = parts.port or DEFAULT_PORT
+        except ValueError:
+            parts, port = _NO_URL, 0
         if "@" in part:
             # Not repeated in the message: what is in front of it may be a password.
             raise InvalidURI("a broker address has no user and password; pass credentials= to bmq.connect")
-        try:
-            port = parts.port or DEFAULT_PORT
-        except ValueError:
-            port = 0
         wrong_scheme = parts.scheme not in ("tcp", "tcps")
         if wrong_scheme or not parts.hostname or not port or parts.path.strip("/") or parts.query:
             raise InvalidURI(
@@ -66,6 +67,13 @@ def parse_addresses(text: str) -> list[Address]:
             )
         addresses.append(Address(parts.hostname, port, parts.scheme == "tcps"))
     return addresses
+
+
+def _address_text(value: object) -> str:
+    try:
+        return _checks.text("a broker address", value)
+    except InvalidArgument as error:
+        raise InvalidURI(str(error)) from None
 
 
 class Target(NamedTuple):

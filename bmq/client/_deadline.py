@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 from types import TracebackType
 
-from bmq.errors import InvalidArgument, TimedOut
+from bmq import _checks
+from bmq.errors import TimedOut
 
 __all__ = ["within"]
 
@@ -19,17 +20,15 @@ class within:
         what: how the error begins; "within ... s" follows.
 
     Raises:
-        InvalidArgument: ``seconds`` is not a number.
+        InvalidArgument: ``seconds`` is no duration.
         TimedOut: the time was up.
     """
 
     __slots__ = ("_seconds", "_timeout", "_what")
 
     def __init__(self, seconds: float | None, what: str) -> None:
-        if not isinstance(seconds, int | float | None):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidArgument(f"a timeout is a number of seconds or None, not {seconds!r}")
-        self._seconds = seconds
-        self._timeout = asyncio.timeout(seconds)
+        self._seconds = _checks.timeout(seconds)
+        self._timeout = asyncio.timeout(self._seconds)
         self._what = what
 
     async def __aenter__(self) -> None:

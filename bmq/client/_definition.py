@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from bmq.errors import ProtocolError, UsageError
+from bmq import _checks
+from bmq.errors import ProtocolError
 from bmq.protocol.client.queue import SubscriptionCore, SubscriptionOptions
 from bmq.wire.constants import PushFlags
 from bmq.wire.message import read_properties
@@ -23,6 +24,7 @@ __all__ = [
     "Numbered",
     "Places",
     "changed_options",
+    "check_selector",
     "checked_options",
     "compile_selector",
     "numbered",
@@ -133,8 +135,8 @@ def compile_selector(
     Raises:
         InvalidExpression: it is not legal.
     """
-    if isinstance(selector, str) and not selector:
-        selector = None
+    if isinstance(selector, str):
+        selector = str.__str__(selector) or None
     if selector is None and not discard:
         return None, [None], None
     # Imported with the first filter: programs that only post do without.
@@ -145,26 +147,38 @@ def compile_selector(
     return selector, subscriptions_for(selector), complement(selector) if discard else None
 
 
-def checked_options(messages: int, size: int, priority: int) -> SubscriptionOptions:
+def check_selector(selector: object) -> None:
+    """Check the type of a selector; its expression is checked when it is compiled.
+
+    Raises:
+        InvalidArgument: the value is no selector.
+    """
+    if selector is not None and not isinstance(selector, str):
+        from bmq.subscriptions import check_selector_type
+
+        check_selector_type(selector)
+
+
+def checked_options(messages: object, size: object, priority: object) -> SubscriptionOptions:
     """Return limits and priority.
 
     Raises:
-        UsageError: one is out of its range.
+        InvalidArgument: one of them is no integer, or out of its range.
     """
-    if messages < 0 or size < 0:
-        raise UsageError("max_unconfirmed_messages and max_unconfirmed_bytes cannot be negative")
-    if not _MIN_PRIORITY <= priority <= _MAX_PRIORITY:
-        raise UsageError(f"a priority is {_MIN_PRIORITY} to {_MAX_PRIORITY}, not {priority}")
-    return SubscriptionOptions(messages, size, priority)
+    return SubscriptionOptions(
+        _checks.integer("max_unconfirmed_messages", messages),
+        _checks.integer("max_unconfirmed_bytes", size),
+        _checks.integer("priority", priority, _MIN_PRIORITY, _MAX_PRIORITY),
+    )
 
 
 def changed_options(
-    base: SubscriptionOptions, priority: int | None, messages: int | None, size: int | None
+    base: SubscriptionOptions, priority: object, messages: object, size: object
 ) -> SubscriptionOptions:
     """Return options with some of them changed.
 
     Raises:
-        UsageError: one is out of its range.
+        InvalidArgument: one of them is no integer, or out of its range.
     """
     return checked_options(
         base.max_unconfirmed_messages if messages is None else messages,

@@ -10,12 +10,13 @@ from itertools import islice, repeat
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
+from bmq import _checks
 from bmq.client._observing import ObservedPost, ObservedPosts
 from bmq.client.interceptors import Post
 from bmq.client.message import Ack, FailedPost, GuidsOf, PostReport, PutMessage
 from bmq.client.options import check_compression
 from bmq.conventions import BUCKET
-from bmq.errors import AckStatus, InvalidPayload, PostError
+from bmq.errors import AckStatus, InvalidPayload, InvalidProperty, PostError
 from bmq.protocol.client.events import Outcome
 from bmq.protocol.client.queue import QueueCore
 from bmq.wire.constants import MAX_APPLICATION_DATA, Compression, PutFlags
@@ -31,16 +32,22 @@ if TYPE_CHECKING:
     from bmq.wire.table import EncodedPosts
 
 __all__ = [
+    "NO_TAGS",
     "ObservedPoster",
     "PostBatch",
     "PostFuture",
     "Poster",
+    "as_bytes",
+    "checked_properties",
     "completed",
     "post_error",
     "settle",
 ]
 
 PostFuture = asyncio.Future[Ack]
+
+#: The default of ``tags``: a post with this very tuple has none, and nothing looks at it.
+NO_TAGS: tuple[str, ...] = ()
 
 _PLAIN = int(PutFlags.ACK_REQUESTED)
 _WITH_PROPERTIES = int(PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES)
@@ -130,12 +137,24 @@ def completed(
     properties: Mapping[str, PropertyInput] | None, tags: Iterable[str], key: Key | None
 ) -> Mapping[str, PropertyInput] | None:
     """Return properties with tags and the bucket of a key among them."""
-    if tags:
-        from bmq.subscriptions import tag_properties
+    from bmq.subscriptions import tag_properties
 
-        properties = {**(properties or {}), **tag_properties(tags)}
+    added: dict[str, PropertyInput] = dict(tag_properties(tags))
     if key is not None:
-        properties = {**(properties or {}), BUCKET: key_bucket(key)}
+        added[BUCKET] = key_bucket(key)
+    return {**checked_properties(properties), **added} if added else properties
+
+
+def checked_properties(properties: Mapping[str, PropertyInput] | None) -> Mapping[str, PropertyInput]:
+    """Return properties; none for None. Names and values are checked when they are encoded.
+
+    Raises:
+        InvalidProperty: the value is no mapping.
+    """
+    if properties is None:
+        return {}
+    if not isinstance(properties, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidProperty(f"properties are values by name, in a mapping, not {_checks.shown(properties)}")
     return properties
 
 
@@ -165,7 +184,7 @@ class Poster:
         connection = self._connection
         self._driver.check_open()
         tick = connection.turn[1] if connection.scheduled else monotonic_ns() - connection.epoch
-        data = payload if type(payload) is bytes else _as_bytes(payload)
+        data = payload if type(payload) is bytes else as_bytes(payload)
         message = self._prepare(data, properties, guid, tick, compression)
         if connection.alone:
             alone = connection.post_alone(self._core, message)
@@ -289,12 +308,12 @@ class Poster:
                 if item.__class__ is PutMessage:
                     data, guid, compression = item.data, item.guid, item.compression
                     properties = item.properties
-                    if item.tags or item.key is not None:
+                    if item.tags is not NO_TAGS or item.key is not None:
                         properties = completed(properties, item.tags, item.key)
                 else:
                     data, properties, guid, compression = item, None, None, None
                 if data.__class__ is not bytes:
-                    data = _as_bytes(data)
+                    data = as_bytes(data)
                 length = len(data)
                 if not (
                     simple and guid is None and compression is None and 0 < length <= MAX_APPLICATION_DATA
@@ -305,7 +324,9 @@ class Poster:
                     data = message[1]
                 else:
                     schema_id = 0
-                    if properties:
+                    if properties is not None and (
+                        properties if properties.__class__ is dict else checked_properties(properties)
+                    ):
                         joined = None
                         if properties.__class__ is dict:
                             try:
@@ -381,7 +402,9 @@ class Poster:
         if wanted is not None:
             check_compression(wanted)
             compression = int(wanted)
-        if properties:
+        if properties is not None and (
+            properties if properties.__class__ is dict else checked_properties(properties)
+        ):
             new = driver.core.new_properties
             if new and not compression:
                 data, schema_id = self._with_properties(data, properties)
@@ -427,7 +450,7 @@ class ObservedPoster(Poster):
         connection = self._connection
         self._check()
         now, tick = connection.clock()
-        data = payload if isinstance(payload, bytes) else _as_bytes(payload)
+        data = payload if isinstance(payload, bytes) else as_bytes(payload)
         post = self._seen(data, properties, guid, tick)
         future: PostFuture = connection.loop.create_future()
         observed = ObservedPost(self._hooks, self._queue, post, future)
@@ -454,7 +477,7 @@ class ObservedPoster(Poster):
         self, data: bytes, properties: Mapping[str, PropertyInput] | None, guid: str | None, tick: int
     ) -> Post:
         text = guid_to_text(self._driver.guids.next(tick) if guid is None else guid_from_text(guid))
-        return Post(data, dict(properties or {}), text)
+        return Post(data, dict(checked_properties(properties)), text)
 
     def _take(self, items: Iterable[Any], budget: int, batch: PostBatch) -> bool:
         self._check()
@@ -519,11 +542,11 @@ def _parts(
     if item.__class__ is PutMessage:
         data, guid, compression = item.data, item.guid, item.compression
         properties = item.properties
-        if item.tags or item.key is not None:
+        if item.tags is not NO_TAGS or item.key is not None:
             properties = completed(properties, item.tags, item.key)
     else:
         data, properties, guid, compression = item, None, None, None
-    return data if data.__class__ is bytes else _as_bytes(data), properties, guid, compression
+    return data if data.__class__ is bytes else as_bytes(data), properties, guid, compression
 
 
 def _wrong_size(size: int) -> InvalidPayload:
@@ -534,8 +557,13 @@ def _wrong_size(size: int) -> InvalidPayload:
     )
 
 
-def _as_bytes(payload: Any) -> bytes:
+def as_bytes(payload: object) -> bytes:
+    """Return a payload as bytes.
+
+    Raises:
+        InvalidPayload: it is none.
+    """
     if isinstance(payload, bytes | bytearray | memoryview):
-        return bytes(payload)  # pyright: ignore[reportUnknownArgumentType]
+        return _checks.octets("payload", payload)  # pyright: ignore[reportUnknownArgumentType]
     hint = "; encode it first: text.encode()" if isinstance(payload, str) else ""
     raise InvalidPayload(f"a payload is bytes, not {type(payload).__name__}{hint}")

@@ -8,23 +8,24 @@ import gc
 import logging
 import signal
 import ssl as ssl_module
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import AsyncIterable, Callable, Coroutine, Generator, Iterable
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
+from bmq import _checks
 from bmq._local import is_loopback
 from bmq._loop import new_event_loop
 from bmq._signals import on_signals
 from bmq.client._address import FROM_ENVIRONMENT, Address, find_broker
 from bmq.client.health import HostHealthMonitor
-from bmq.client.interceptors import Interceptor
+from bmq.client.interceptors import Interceptor, check_interceptors
 from bmq.client.options import Credentials, CredentialsSource, SessionFields, SessionOptions
 from bmq.client.session import Session
-from bmq.errors import ConnectionFailed, StateError, UsageError
+from bmq.errors import ConnectionFailed, InvalidArgument, StateError, UsageError
 from bmq.protocol.client.events import SessionEvent
 
-__all__ = ["connect", "run"]
+__all__ = ["check_connecting", "connect", "run"]
 
 T = TypeVar("T")
 
@@ -70,11 +71,18 @@ class connect:
         options: SessionOptions | None = None,
         **fields: Unpack[SessionFields],
     ) -> None:
-        options = options or SessionOptions()
+        options = SessionOptions() if options is None else _checks.choice("options", options, SessionOptions)
         unknown = set(fields) - set(SessionOptions.__dataclass_fields__)
         if unknown:
             known = ", ".join(sorted(SessionOptions.__dataclass_fields__))
             raise UsageError(f"unknown option {', '.join(sorted(unknown))}; there are: {known}")
+        check_connecting(credentials, ssl, server_hostname)
+        if on_event is not None:
+            _checks.function("on_event", on_event, 1)
+        if host_health is not None and not isinstance(host_health, AsyncIterable):
+            raise InvalidArgument(
+                f"host_health is a bmq.HostHealth or another async iterable, not {_checks.shown(host_health)}"
+            )
         target = find_broker(broker)
         if credentials is not None and ssl is None:
             _warn_of_clear_text(credentials, target.addresses)
@@ -85,7 +93,7 @@ class connect:
         self._server_hostname = server_hostname
         self._on_event = on_event
         self._host_health = host_health
-        self._interceptors = tuple(interceptors)
+        self._interceptors = check_interceptors(interceptors)
         self._session: Session | None = None
 
     async def _start(self) -> Session:
@@ -120,6 +128,28 @@ class connect:
     ) -> None:
         if self._session is not None:
             await self._session.close()
+
+
+def check_connecting(
+    credentials: CredentialsSource | None, ssl: ssl_module.SSLContext | None, server_hostname: str | None
+) -> None:
+    """Check what every way to connect takes.
+
+    Raises:
+        InvalidArgument: one of the arguments has another type.
+    """
+    if credentials is not None and not isinstance(credentials, Credentials):
+        if not callable(credentials):
+            # The value is not repeated: it may be a password.
+            raise InvalidArgument(
+                "credentials is a bmq.Credentials or a function that returns one, "
+                f"not {type(credentials).__name__}"
+            )
+        _checks.function("credentials", credentials, 0)
+    if ssl is not None:
+        _checks.instance("ssl", ssl, ssl_module.SSLContext, "an ssl.SSLContext")
+    if server_hostname is not None:
+        _checks.text("server_hostname", server_hostname, empty=False)
 
 
 def _warn_of_clear_text(credentials: CredentialsSource, addresses: list[Address]) -> None:
@@ -166,7 +196,13 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
     SIGTERM, where the application has no handler of its own, cancels the coroutine, so that what it has open
     is closed in good order, and ends the process with status 143. SIGINT does what it does with
     ``asyncio.run``: it cancels the coroutine, then raises KeyboardInterrupt.
+
+    Raises:
+        InvalidArgument: ``main`` is no coroutine, or ``debug`` neither a boolean nor None.
     """
+    if not asyncio.iscoroutine(main):
+        raise InvalidArgument(f"run takes a coroutine, as in bmq.run(main()), not {_checks.shown(main)}")
+    debug = _checks.optional(_checks.boolean, "debug", debug)
     freezes = not gc.get_freeze_count()
     if freezes:
         gc.freeze()

@@ -12,6 +12,7 @@ from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from bmq import _checks
 from bmq.client._counting import Arrival
 from bmq.client._deadline import within
 from bmq.client._definition import (
@@ -19,6 +20,7 @@ from bmq.client._definition import (
     Numbered,
     Places,
     changed_options,
+    check_selector,
     compile_selector,
     numbered,
 )
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Consumer", "Subscription"]
 
 _COUNT_EVERY = 64
+_ANY = SubscriptionOptions(0, 0, 0)
 
 _number = itemgetter(0)
 
@@ -50,6 +53,9 @@ class Subscription:
         max_unconfirmed_bytes: how many bytes of them; None for the queue's.
         discard_unmatched: confirm unseen whatever does not match.
         strict: False sends an expression that does not compile as it is.
+
+    Raises:
+        InvalidArgument: an attribute has another type, or is out of its range.
     """
 
     selector: Selector = field(default=None, kw_only=False)
@@ -58,6 +64,13 @@ class Subscription:
     max_unconfirmed_bytes: int | None = None
     discard_unmatched: bool = False
     strict: bool = True
+
+    def __post_init__(self) -> None:
+        check_selector(self.selector)
+        boolean, set_value = _checks.boolean, object.__setattr__
+        set_value(self, "discard_unmatched", boolean("discard_unmatched", self.discard_unmatched))
+        set_value(self, "strict", boolean("strict", self.strict))
+        changed_options(_ANY, self.priority, self.max_unconfirmed_messages, self.max_unconfirmed_bytes)
 
     def _consumer(self, queue: Queue, options: SubscriptionOptions) -> Consumer:
         """Make a consumer of it; what is left out is as in ``options``."""
@@ -182,8 +195,13 @@ class Consumer:
             max_messages: how many to return at most.
             max_wait: seconds to wait for that many, from when the first one was there. It is not waited for
                 more than the limits let the broker deliver.
+
+        Raises:
+            InvalidArgument: an argument is out of its range.
         """
-        return _Batches(self, max_messages, max_wait)
+        return _Batches(
+            self, _checks.integer("max_messages", max_messages, 1), _checks.seconds("max_wait", max_wait)
+        )
 
     async def receive(self, timeout: float | None = None) -> Message:
         """Wait for the next message.
@@ -198,6 +216,8 @@ class Consumer:
         Cancelling it loses nothing: a message that is not returned stays in line.
         """
         self._connection.check_loop()
+        if timeout is not None:
+            timeout = _checks.timeout(timeout)
         if not self._messages:
             await self._some(timeout)
         return self._pop()
@@ -216,6 +236,9 @@ class Consumer:
         Cancelling it loses nothing.
         """
         self._connection.check_loop()
+        max_messages = _checks.integer("max_messages", max_messages, 1)
+        if timeout is not None:
+            timeout = _checks.timeout(timeout)
         if not self._messages:
             await self._some(timeout)
         return self._pop_many(max_messages)
@@ -242,6 +265,10 @@ class Consumer:
             messages: messages of this consumer, in the order of their delivery.
         """
         self._connection.check_loop()
+        messages = _checks.items("messages", messages, "bmq.Message")
+        for each in messages:
+            if _checks.choice("a message to put back", each, Message)._consumer.queue is not self.queue:
+                raise UsageError(f"{each!r} is of another queue, and cannot be put back here")
         pushes = [message._push for message in messages if not message.confirmed]
         # In front of all that has a number of its own, and of what was put back before.
         first = min([0, *(number for number, _ in self._numbered())]) - len(pushes)
@@ -359,6 +386,7 @@ class Consumer:
         self.queue._check_open()
         before = self._definition
         expressions, complement = before.expressions, before.discard
+        check_selector(selector)
         options = changed_options(before.options, priority, max_unconfirmed_messages, max_unconfirmed_bytes)
         if selector is None:
             selector = before.selector
@@ -642,11 +670,6 @@ class _Batches:
 
     def __init__(self, consumer: Consumer, limit: int, max_wait: float) -> None:
         consumer._connection.check_loop()
-        if limit < 1 or max_wait < 0:
-            raise UsageError(
-                f"a batch has 1 message or more, and waits 0 seconds or more: max_messages={limit}, "
-                f"max_wait={max_wait}"
-            )
         self._consumer = consumer
         self._limit = limit
         self._max_wait = max_wait

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from bmq import _checks
 from bmq.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from bmq.client.queue import Queue
     from bmq.wire.properties import PropertyInput
 
-__all__ = ["Around", "Handling", "Hooks", "Interceptor", "Post", "PostOutcome"]
+__all__ = ["Around", "Handling", "Hooks", "Interceptor", "Post", "PostOutcome", "check_interceptors"]
 
 logger = logging.getLogger("bmq.interceptors")
 
@@ -182,9 +183,7 @@ class Hooks:
     """
 
     def __init__(self, given: Iterable[Interceptor]) -> None:
-        self.interceptors = (*Interceptor._installed, *given)
-        for each in self.interceptors:
-            _check(each)
+        self.interceptors = (*Interceptor._installed, *check_interceptors(given))
         # Their methods, looked up once.
         observing = [each for each in self.interceptors if _has(each, "on_post") or _has(each, "on_ack")]
         self._on_post = [(each, each.on_post) for each in observing]
@@ -289,11 +288,22 @@ def _has(interceptor: Interceptor, method: str) -> bool:
     return getattr(type(interceptor), method) is not getattr(Interceptor, method)
 
 
+def check_interceptors(given: Iterable[Interceptor]) -> tuple[Interceptor, ...]:
+    """Return interceptors.
+
+    Raises:
+        UsageError: one of them is not a :class:`bmq.Interceptor`, or has an async method.
+    """
+    found: tuple[Interceptor, ...] = tuple(_checks.items("interceptors", given, "bmq.Interceptor"))
+    for each in found:
+        _check(each)
+    return found
+
+
 def _check(interceptor: object) -> None:
-    if not isinstance(interceptor, Interceptor):
-        raise UsageError(
-            f"an interceptor is an instance of a subclass of bmq.Interceptor, not {interceptor!r}"
-        )
+    _checks.instance(
+        "an interceptor", interceptor, Interceptor, "an instance of a subclass of bmq.Interceptor"
+    )
     for method in _METHODS:
         if inspect.iscoroutinefunction(getattr(interceptor, method)):
             raise UsageError(

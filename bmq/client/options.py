@@ -11,11 +11,10 @@ from enum import Enum
 from ssl import SSLContext
 from typing import TypedDict
 
-from bmq._checks import seconds
+from bmq import _checks
 from bmq.client._retry import exponential_backoff
 from bmq.client.health import HostHealthMonitor
 from bmq.client.interceptors import Interceptor
-from bmq.errors import UsageError
 from bmq.protocol.client.events import SessionEvent
 from bmq.protocol.client.handshake import Credentials
 from bmq.wire.compression import DEFAULT_LEVEL
@@ -48,9 +47,7 @@ _TIMES = (
     "configure_timeout",
     "close_timeout",
     "disconnect_timeout",
-    "reconnect_timeout",
     "repeat_subscriptions_every",
-    "longest_delay",
 )
 _COUNTS = (
     "max_unacked_messages",
@@ -59,21 +56,16 @@ _COUNTS = (
     "max_buffered_bytes",
     "max_message_size",
 )
+_SWITCHES = ("drop_confirmed_redeliveries", "reconnect", "retry_first_connect")
 
 
-def check_compression(value: object) -> None:
-    """Raise unless this is a compression.
+def check_compression(value: object) -> Compression:
+    """Return a compression.
 
     Raises:
-        UsageError: it is not.
+        InvalidArgument: the value is none.
     """
-    if not isinstance(value, Compression):
-        raise UsageError(f"compression is {value!r}; it is one of bmq.Compression")
-
-
-def _at_least(value: object, limit: int) -> bool:
-    """Whether a value is a number, and not less than ``limit``; NaN is not."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= limit
+    return _checks.instance("compression", value, Compression, "one of bmq.Compression")
 
 
 class Trace(Enum):
@@ -182,25 +174,28 @@ class SessionOptions:
     is_retryable: Callable[[BaseException], bool] = lambda error: getattr(error, "retryable", True)
 
     def __post_init__(self) -> None:
-        for name in (*_TIMES, *_COUNTS, "max_event_size"):
-            value = getattr(self, name)
-            if value is None and name in ("reconnect_timeout", "longest_delay"):
-                continue
-            if not _at_least(value, 0) or value == 0:
-                raise UsageError(f"{name} is {value!r}; it must be a number, more than 0")
-        for name in ("busy_poll", "compression_threshold", "repeat_subscriptions_after"):
-            value = getattr(self, name)
-            if not _at_least(value, 0):
-                raise UsageError(f"{name} is {value!r}; it must be a number, 0 or more")
-        if self.liveness is not None:
-            object.__setattr__(self, "liveness", seconds("liveness", self.liveness, positive=True))
+        checked: dict[str, object] = {
+            "process_name": _checks.text("process_name", self.process_name),
+            "compression_level": _checks.integer("compression_level", self.compression_level, -1, 9),
+            "compression_threshold": _checks.integer("compression_threshold", self.compression_threshold),
+            "max_event_size": _checks.integer("max_event_size", self.max_event_size, _MIN_EVENT_SIZE),
+        }
+        for name in _TIMES:
+            checked[name] = _checks.seconds(name, getattr(self, name), positive=True)
+        for name in ("liveness", "reconnect_timeout", "longest_delay"):
+            checked[name] = _checks.timeout(getattr(self, name), name, positive=True)
+        for name in ("busy_poll", "repeat_subscriptions_after"):
+            checked[name] = _checks.seconds(name, getattr(self, name))
+        for name in _COUNTS:
+            checked[name] = _checks.integer(name, getattr(self, name), 1)
+        for name in _SWITCHES:
+            checked[name] = _checks.boolean(name, getattr(self, name))
         check_compression(self.compression)
-        if not isinstance(self.trace, Trace):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"trace is {self.trace!r}; it is one of bmq.Trace")
-        if self.compression_level not in range(-1, 10):
-            raise UsageError(f"compression_level is {self.compression_level!r}; zlib has -1 to 9")
-        if self.max_event_size < _MIN_EVENT_SIZE:
-            raise UsageError(f"max_event_size is {self.max_event_size}; brokers send up to {_MIN_EVENT_SIZE}")
+        _checks.instance("trace", self.trace, Trace, "one of bmq.Trace")
+        _checks.function("reconnect_delays", self.reconnect_delays, 0)
+        _checks.function("is_retryable", self.is_retryable, 1)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
 
 class SessionFields(TypedDict, total=False):

@@ -11,17 +11,26 @@ from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+from bmq import _checks
 from bmq._pace import paced
 from bmq.client._counting import Arrival, ReceiveCounts, size_of
 from bmq.client._deadline import within
 from bmq.client._definition import Definition, Places, changed_options
 from bmq.client._handlers import Handlers
-from bmq.client._posting import ObservedPoster, Poster, PostFuture, completed
+from bmq.client._posting import (
+    NO_TAGS,
+    ObservedPoster,
+    Poster,
+    PostFuture,
+    as_bytes,
+    checked_properties,
+    completed,
+)
 from bmq.client._subscriptions import Subscriptions
 from bmq.client.consumer import Consumer, Subscription
 from bmq.client.message import Ack, GuidsOf, Message, MessageBatch, PostReport, PutMessage
 from bmq.client.stats import QueueStats, queue_stats
-from bmq.errors import Error, QueueClosed, UsageError
+from bmq.errors import Error, InvalidArgument, QueueClosed, UsageError
 from bmq.protocol.client.queue import QueueState, SubscriptionOptions
 from bmq.wire.constants import Compression
 from bmq.wire.control import QueueFlags
@@ -72,7 +81,7 @@ class Queue:
         options: SubscriptionOptions,
         *,
         default_subscription: bool | None,
-        subscriptions: Iterable[Selector | Subscription],
+        subscriptions: Iterable[Subscription],
         suspends: bool,
         compression: Compression | None,
         waiting: str,
@@ -97,8 +106,7 @@ class Queue:
             self._default = Consumer(self, None, [None], options, None)
             if default_subscription:
                 self._subscriptions.add(self._default)
-        for each in subscriptions:
-            subscription = each if isinstance(each, Subscription) else Subscription(each)
+        for subscription in subscriptions:
             self._subscriptions.add(subscription._consumer(self, options))
         self._core = driver.core.open_queue(
             uri,
@@ -193,7 +201,7 @@ class Queue:
         payload: bytes | bytearray | memoryview,
         *,
         properties: Mapping[str, PropertyInput] | None = None,
-        tags: Iterable[str] = (),
+        tags: Iterable[str] = NO_TAGS,
         guid: str | None = None,
         compression: Compression | None = None,
         key: Key | None = None,
@@ -249,7 +257,7 @@ class Queue:
                     delay=delay,
                     not_before=not_before,
                 )
-        if tags or key is not None:
+        if tags is not NO_TAGS or key is not None:
             properties = completed(properties, tags, key)
         if delay is not None or not_before is not None:
             from bmq.client._delaying import delayed
@@ -258,7 +266,7 @@ class Queue:
             here = self._delayed_in == self._uri.canonical
             destination = None if here else self._uri.canonical
             longest = self._driver.options.longest_delay
-            properties = delayed(properties, delay, not_before, destination, longest)
+            properties = delayed(checked_properties(properties), delay, not_before, destination, longest)
             queue = self if here else await self.session.output(self._delayed_in)
             return await queue.post(payload, properties=properties, guid=guid, compression=compression)
         connection = self._connection
@@ -271,7 +279,7 @@ class Queue:
         payload: bytes | bytearray | memoryview,
         *,
         properties: Mapping[str, PropertyInput] | None = None,
-        tags: Iterable[str] = (),
+        tags: Iterable[str] = NO_TAGS,
         guid: str | None = None,
         compression: Compression | None = None,
         key: Key | None = None,
@@ -291,7 +299,7 @@ class Queue:
         if not self._driver.core.posts.has_room:
             self._core.counts.turned_away()
             raise self._driver.flow.full()
-        if tags or key is not None:
+        if tags is not NO_TAGS or key is not None:
             properties = completed(properties, tags, key)
         return self._poster.post(payload, properties, guid, compression)
 
@@ -316,6 +324,8 @@ class Queue:
 
         Cancelling it stops taking items; those already taken stay posted.
         """
+        if not isinstance(items, AsyncIterable):
+            _check_items(items)
         return await self._poster.post_many(items if rate is None else paced(items, rate))
 
     async def request(
@@ -353,11 +363,16 @@ class Queue:
         Cancelling it tells the responder, as far as it can be reached, that nobody waits any more.
         """
         session = self.session
+        data = as_bytes(payload)
+        timeout = _checks.seconds("timeout", timeout, positive=True)
+        properties = checked_properties(properties)
+        if reply_to is not None:
+            QueueUri.parse(reply_to)
         if session._requests is None:
             from bmq.client.requests import Requests
 
             session._requests = Requests(session)
-        return await session._requests.request(self, bytes(payload), properties, timeout, reply_to)
+        return await session._requests.request(self, data, properties, timeout, reply_to)
 
     async def post_table(
         self,
@@ -425,7 +440,12 @@ class Queue:
         Raises:
             UsageError, InvalidPayload, InvalidProperty: as :meth:`post_table`, while it is iterated.
         """
-        return self._poster.encode_table(table, value, tuple(properties), guid, name_row)
+        value = _checks.text("value", value)
+        names = tuple(_checks.texts("properties", properties))
+        if guid is not None and not callable(guid):
+            guid = _checks.text("guid", guid)
+        _checks.function("name_row", name_row, 1)
+        return self._poster.encode_table(table, value, names, guid, name_row)
 
     async def post_encoded(self, slices: Iterable[EncodedPosts]) -> PostReport:
         """Post what :meth:`encode_table` has encoded, with backpressure, and wait for every outcome.
@@ -444,7 +464,7 @@ class Queue:
 
         Cancelling it stops taking slices; those already taken stay posted.
         """
-        return await self._poster.post_encoded(slices)
+        return await self._poster.post_encoded(_checked_slices(slices))
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until every post made so far has its outcome.
@@ -458,6 +478,7 @@ class Queue:
 
         Cancelling it changes nothing.
         """
+        timeout = _checks.timeout(timeout)
         async with within(timeout, f"posts to {self.uri} had no outcome"):
             self._connection.check_loop()
             await self._driver.flow.outcomes(self._core)
@@ -766,6 +787,7 @@ class Queue:
         Cancelling it does not stop the closing: that goes on in the background.
         """
         self._connection.check_loop()
+        timeout, at_once = _checks.timeout(timeout), _checks.boolean("at_once", at_once)
         if self._close_task is None or self._close_task.cancelled():
             if self._core.state is QueueState.CLOSED:
                 return
@@ -814,6 +836,26 @@ class Queue:
         self._driver.check_open()
         if self.closed:
             raise QueueClosed(f"queue {self.uri} is closed")
+
+
+def _checked_slices(slices: Iterable[EncodedPosts]) -> Iterator[EncodedPosts]:
+    if not isinstance(slices, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidArgument(f"slices come from queue.encode_table(...), not {_checks.shown(slices)}")
+    return _slices(slices)
+
+
+def _slices(slices: Iterable[EncodedPosts]) -> Iterator[EncodedPosts]:
+    for each in slices:
+        if not callable(getattr(type(each), "bind", None)):
+            raise InvalidArgument(f"a slice comes from queue.encode_table(...), not {_checks.shown(each)}")
+        yield each
+
+
+def _check_items(items: object) -> None:
+    if isinstance(items, str | bytes | bytearray | memoryview) or not isinstance(items, Iterable):
+        raise InvalidArgument(
+            f"items is an iterable of payloads and bmq.PutMessage, as in [b'...'], not {_checks.shown(items)}"
+        )
 
 
 async def drain(queues: list[Queue], deadline: float, closer: asyncio.Task[object] | None) -> None:

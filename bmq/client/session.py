@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from bmq import _checks
 from bmq.client._address import Address
 from bmq.client._definition import checked_options
 from bmq.client._driver import Driver
@@ -122,6 +123,7 @@ class Session:
         before it is done, everything is given up at once.
         """
         driver = self._driver
+        timeout = _checks.timeout(timeout)
         driver.connection.check_loop()
         if self._close_task is None or self._close_task.cancelled():
             if self.state is SessionState.CLOSED:
@@ -252,6 +254,10 @@ class Session:
         Cancelling it closes the queue again as soon as the broker has opened it.
         """
         parsed = QueueUri.parse(uri)
+        read, write = _checks.boolean("read", read), _checks.boolean("write", write)
+        suspends = _checks.boolean("suspends_on_bad_host_health", suspends_on_bad_host_health)
+        default_subscription = _checks.optional(_checks.boolean, "default_subscription", default_subscription)
+        timeout = _checks.timeout(timeout)
         if not (read or write):
             raise UsageError(f"open {uri} for something: read=True, write=True, or both")
         if write and parsed.app_id:
@@ -259,15 +265,14 @@ class Session:
                 f"{uri} names an appId, which only a reader has: open it with read=True, "
                 f"and {parsed.canonical} with write=True"
             )
-        if isinstance(subscriptions, str):
-            raise UsageError(f"subscriptions is a list: subscriptions=[{subscriptions!r}]")
-        subscriptions = list(subscriptions)
+        subscriptions = _checks.items("subscriptions", subscriptions, "bmq.Subscription and selectors")
         if subscriptions and not read:
             raise UsageError(f"{uri} has subscriptions, which only a reader has: open it with read=True")
         if compression is not None:
             check_compression(compression)
         waits_in = waiting_queue(parsed.canonical) if waiting is None else QueueUri.parse(waiting).canonical
         options = checked_options(max_unconfirmed_messages, max_unconfirmed_bytes, priority)
+        wanted = [each if isinstance(each, Subscription) else Subscription(each) for each in subscriptions]
         flags = (QueueFlags.READ if read else QueueFlags(0)) | (QueueFlags.WRITE if write else QueueFlags(0))
         driver, connection = self._driver, self._driver.connection
         driver.check_open()
@@ -282,8 +287,8 @@ class Session:
             flags,
             options,
             default_subscription=default_subscription,
-            subscriptions=subscriptions,
-            suspends=suspends_on_bad_host_health,
+            subscriptions=wanted,
+            suspends=suspends,
             compression=compression,
             waiting=waits_in,
             opened=opened,
@@ -386,7 +391,7 @@ class Session:
         :class:`bmq.App` and :func:`bmq.consume` use it; what calls handlers in another way can do so too. An
         interceptor that fails in it is logged; what the block raises passes through.
         """
-        return self._driver.hooks.around(handling)
+        return self._driver.hooks.around(_checks.choice("handling", handling, Handling))
 
     def stats(self) -> SessionStats:
         """Return a snapshot of what the session holds and has done."""

@@ -22,6 +22,9 @@ from bmq.subscriptions._filters import (
     subscriptions_for,
     tag,
 )
+from bmq.subscriptions._filters import (
+    check_selector_type as check_selector_type,
+)
 from bmq.subscriptions._parser import parse
 from bmq.subscriptions._property_types import check_property_types
 from bmq.subscriptions._routing import Decision, Route, RoutingTable, Step

@@ -14,6 +14,7 @@ from itertools import permutations
 from math import perm
 from typing import Final, TypeAlias
 
+from bmq import _checks
 from bmq.errors import InvalidArgument, InvalidExpression
 from bmq.subscriptions._builder import Filter, Operand, P
 from bmq.subscriptions._checker import check_sendable
@@ -31,6 +32,7 @@ __all__ = [
     "PulsarTags",
     "Selector",
     "TagFilter",
+    "check_selector_type",
     "complement",
     "plan",
     "subscriptions_for",
@@ -376,6 +378,7 @@ def plan(filter: str | Expression | Filter | Operand) -> list[Expression]:
         InvalidExpression: a syntax error, or a part that cannot be split exceeds a limit; the message says
             which and what to do.
     """
+    _checks.instance("filter", filter, (str, Expression, Filter, Operand), "an expression or a bmq.P filter")
     if isinstance(filter, Filter):
         return filter.plan()
     if isinstance(filter, Operand):
@@ -392,19 +395,28 @@ def subscriptions_for(selector: Selector) -> list[Expression | None]:
         InvalidExpression: as :func:`plan`; or a text has a NUL or a lone surrogate, checked or not.
         InvalidArgument: it is of another type.
     """
+    check_selector_type(selector)
     if selector is None:
         return [None]
     if isinstance(selector, TagFilter):
         return selector.subscriptions()
-    if not isinstance(selector, str | Expression | Filter | Operand):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidArgument(
-            "messages are selected by an expression as text, a bmq.Expression, a filter made with bmq.P, a "
-            f"bmq.TagFilter or a bmq.CmqTags, not by {type(selector).__name__} {selector!r}"
-        )
     expressions = plan(selector)
     for expression in expressions:
         check_sendable(expression.text)
     return list(expressions)
+
+
+def check_selector_type(selector: object) -> None:
+    """Check that a value is a selector, None included.
+
+    Raises:
+        InvalidArgument: it has another type.
+    """
+    if selector is not None and not isinstance(selector, str | Expression | Filter | Operand | TagFilter):
+        raise InvalidArgument(
+            "messages are selected by an expression as text, a bmq.Expression, a filter made with bmq.P, a "
+            f"bmq.TagFilter or a bmq.CmqTags, not by {_checks.shown(selector)}"
+        )
 
 
 def complement(selector: Selector) -> Complement:

@@ -8,6 +8,7 @@ import re
 import sys
 from array import array
 
+from bmq import _checks
 from bmq.errors import UsageError
 from bmq.wire.codec import MESSAGE_GUID
 from bmq.wire.constants import UNSET_GUID
@@ -127,7 +128,7 @@ def guid_from_text(text: object) -> bytes:
         hint = "; bytes are spelled guid.hex().upper()" if isinstance(text, bytes) else ""
         raise UsageError(
             "a message GUID is a str of 32 upper-case hexadecimal digits, as message.guid is, "
-            f"not {text!r:.60}{hint}"
+            f"not {_checks.shown(text)}{hint}"
         )
     guid = bytes.fromhex(text)
     if guid == UNSET_GUID:

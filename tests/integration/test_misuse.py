@@ -62,7 +62,7 @@ async def test_a_payload_that_is_not_bytes(queue: bmq.Queue, payload: object) ->
         ({"é": 1}, "must start with an ASCII letter or digit"),
         ({"x" * 4096: 1}, "1 to 4095"),
         ({1: 1}, "a property name is a str, not int"),
-        (["x"], "properties are values by name, in a mapping, not list"),
+        (["x"], r"properties are values by name, in a mapping, not .* \(list\)"),
         ({"x": 1.5}, "not float"),
         ({"x": None}, "not NoneType"),
         ({"x": 2**63}, "does not fit"),
@@ -87,7 +87,7 @@ async def test_tags_that_are_none(queue: bmq.Queue, tags: list[str]) -> None:
 @pytest.mark.parametrize("selector", [5, b"x == 1", ["x == 1"]])
 async def test_a_selector_that_is_none(queue: bmq.Queue, selector: str) -> None:
     with pytest.raises(
-        bmq.UsageError, match=f"messages are selected by .*, not by {type(selector).__name__}"
+        bmq.UsageError, match=rf"messages are selected by .*, not by .*\({type(selector).__name__}\)"
     ):
         queue.subscribe(selector)
 
@@ -100,7 +100,9 @@ async def test_what_does_not_come_in_time_is_named(queue: bmq.Queue) -> None:
         assert str(caught.value) == sentence
         assert isinstance(caught.value, TimeoutError)
         assert caught.value.retryable
-        with pytest.raises(bmq.UsageError, match="a timeout is a number of seconds or None, not 'x'"):
+        with pytest.raises(
+            bmq.UsageError, match="timeout is a number of seconds, at least 0, or None, not 'x'"
+        ):
             await waiting(timeout="x")  # type: ignore[arg-type]
 
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar
 
+from bmq import _checks
 from bmq.errors import (
     AuthenticationError,
     ConnectionFailed,
     Error,
+    InvalidArgument,
     NegotiationError,
     ProtocolError,
     StatusCategory,
@@ -42,14 +44,35 @@ class Credentials:
     Attributes:
         mechanism: BASIC, ANONYMOUS, or the name of a mechanism the broker has a plugin for.
         data: for BASIC ``b"user:password"``; None for none. ``repr()`` does not show it.
+
+    Raises:
+        InvalidArgument: the mechanism is no text or empty, or the data is not bytes.
     """
 
     mechanism: str
     data: bytes | None = field(default=None, repr=False)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mechanism", _checks.text("mechanism", self.mechanism, empty=False))
+        if self.data is not None and not isinstance(self.data, bytes | bytearray | memoryview):
+            # The value is not repeated: it may be a password.
+            raise InvalidArgument(f"the data of credentials is bytes or None, not {type(self.data).__name__}")
+        object.__setattr__(self, "data", _checks.optional(_checks.octets, "data", self.data))
+
     @classmethod
     def basic(cls, user: str, password: str) -> Credentials:
-        """Return credentials for the mechanism BASIC."""
+        """Return credentials for the mechanism BASIC.
+
+        Raises:
+            InvalidArgument: one of them is no text, or the user has a colon.
+        """
+        user = _checks.text("user", user)
+        if ":" in user:
+            raise InvalidArgument("a user has no colon: the mechanism BASIC ends the name there")
+        try:
+            password = _checks.text("password", password)
+        except InvalidArgument:
+            raise InvalidArgument("a password is a str that has UTF-8 and no NUL") from None
         return cls("BASIC", f"{user}:{password}".encode())
 
     @classmethod
