@@ -124,7 +124,8 @@ class Line:
         finally:
             self._waiting -= 1
         if not self._waiting and message.subscription.buffered:
-            self._messages.extend(await self._source.receive_many(_AHEAD))
+            # Not receive_many(): cancelled while it waits, this would lose the message in hand.
+            self._messages.extend(message.subscription._pop_many(_AHEAD))
         return message
 
     def _put_back(self, message: Message) -> None:

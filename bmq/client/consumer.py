@@ -13,6 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from bmq import _checks
+from bmq._turn import turn_of
+from bmq._waiting import WaitingLine
 from bmq.client._counting import Arrival
 from bmq.client._deadline import within
 from bmq.client._definition import (
@@ -26,7 +28,7 @@ from bmq.client._definition import (
 )
 from bmq.client.message import Message, MessageBatch
 from bmq.client.stats import ConsumerStats, consumer_stats
-from bmq.errors import Error, QueueClosed, UsageError
+from bmq.errors import Error, QueueClosed, TimedOut, UsageError
 from bmq.protocol.client.queue import SubscriptionOptions
 from bmq.wire.push import DATA, Push
 
@@ -131,7 +133,8 @@ class Consumer:
         self._counted_bytes = 0
         self._taken = 0
         self._taken_bytes = 0
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._waiting = WaitingLine()
+        self._turn = turn_of(self._connection.loop)
         self._closed = False
         self._error: Error | None = None
         # While it is paused: what receivers wait for.
@@ -218,7 +221,7 @@ class Consumer:
         self._connection.check_loop()
         if timeout is not None:
             timeout = _checks.timeout(timeout)
-        if not self._messages:
+        if not self._messages or self._turn.clock() >= self._turn.until:
             await self._some(timeout)
         return self._pop()
 
@@ -239,7 +242,7 @@ class Consumer:
         max_messages = _checks.integer("max_messages", max_messages, 1)
         if timeout is not None:
             timeout = _checks.timeout(timeout)
-        if not self._messages:
+        if not self._messages or self._turn.clock() >= self._turn.until:
             await self._some(timeout)
         return self._pop_many(max_messages)
 
@@ -482,8 +485,8 @@ class Consumer:
         """Count messages that joined the line, and let those who wait take them."""
         self._counted_bytes += size
         self._flow.count(count, size)
-        if self._waiters:
-            self._wake(count)
+        if self._waiting:
+            self._waiting.wake(count)
 
     def _take_back(self) -> list[Numbered]:
         """Remove and return the messages that wait unseen."""
@@ -506,7 +509,7 @@ class Consumer:
         if not self._closed:
             self._closed = True
             self._error = error
-            self._wake(len(self._waiters))
+            self._waiting.wake(len(self._waiting))
             self._go_on()
 
     def _go_on(self) -> None:
@@ -593,14 +596,33 @@ class Consumer:
             raise self._error or StopAsyncIteration
 
     async def _some(self, timeout: float | None) -> None:
-        """Wait until there is a message."""
+        """Wait until there is a message, and a share of the event loop's turn to hand it out in."""
         if timeout is not None:
-            async with within(timeout, f"no message of {self.queue.uri} arrived"):
-                await self._some(None)
+            try:
+                async with within(timeout, f"no message of {self.queue.uri} arrived"):
+                    await self._some(None)
+            except TimedOut:
+                if not self.buffered:
+                    raise
             return
-        while not self._messages:
-            self._raise_if_closed()
-            await self._arrival()
+        turn = self._turn
+        while not self.buffered or turn.clock() >= turn.until:
+            if self.buffered:
+                await self._give_way()
+                if self.buffered:
+                    return  # not when another caller was faster
+            else:
+                self._raise_if_closed()
+                await self._arrival()
+
+    async def _give_way(self) -> None:
+        """Let the event loop have its turn before another message is handed out."""
+        try:
+            await self._turn.wait()
+        except asyncio.CancelledError:
+            if self.buffered:
+                self._waiting.wake()  # the message that this caller was to take is for the next one
+            raise
 
     async def _arrival(self) -> None:
         """Wait until there may be a message, or the consumer is closed; activate it first if need be.
@@ -616,50 +638,38 @@ class Consumer:
             if not opening.cancelled() and not self._closed:
                 opening.result()
             return  # messages may have come with the answer
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
+        waiter = self._waiting.join()
         try:
             await waiter
         except asyncio.CancelledError:
-            # The message this caller was to take is still in line: it is for the next who waits.
-            if waiter.done() and not waiter.cancelled() and self._messages:
-                self._wake(1)
+            if self._waiting.leave(waiter) and self.buffered:
+                self._waiting.wake()  # the message that this caller was to take is for the next one
             raise
-        finally:
-            if not waiter.done() or waiter.cancelled():
-                self._discard(waiter)
-
-    def _discard(self, waiter: asyncio.Future[None]) -> None:
-        try:
-            self._waiters.remove(waiter)
-        except ValueError:
-            pass
-
-    def _wake(self, count: int) -> None:
-        while count > 0 and self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                count -= 1
 
 
 class _Messages:
     """One loop over the messages of a consumer."""
 
-    __slots__ = ("_consumer",)
+    __slots__ = ("_consumer", "_turn")
 
     def __init__(self, consumer: Consumer) -> None:
         consumer._connection.check_loop()
         self._consumer = consumer
+        self._turn = consumer._turn
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self
 
     async def __anext__(self) -> Message:
-        consumer = self._consumer
-        while not consumer._messages:
-            consumer._stop_if_closed()
-            await consumer._arrival()
+        consumer, turn = self._consumer, self._turn
+        while not consumer._messages or turn.clock() >= turn.until:
+            if consumer._messages:
+                await consumer._give_way()
+                if consumer._messages:
+                    break  # not when another loop was faster
+            else:
+                consumer._stop_if_closed()
+                await consumer._arrival()
         return consumer._pop()
 
 
@@ -678,16 +688,20 @@ class _Batches:
         return self
 
     async def __anext__(self) -> MessageBatch:
-        consumer = self._consumer
-        while True:
-            while not consumer._messages:
+        consumer, turn = self._consumer, self._consumer._turn
+        filled = not self._max_wait
+        while not consumer._messages or not filled or turn.clock() >= turn.until:
+            if not consumer._messages:
                 consumer._stop_if_closed()
                 await consumer._arrival()
-            if self._max_wait:
+                filled = not self._max_wait
+            elif not filled:
                 await self._fill()
-                if not consumer._messages:
-                    continue  # somebody else has taken them
-            break
+                filled = True
+            else:
+                await consumer._give_way()
+                if consumer._messages:
+                    break  # not when another loop was faster
         return consumer._pop_many(self._limit)
 
     async def _fill(self) -> None:

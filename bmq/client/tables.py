@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from bmq.client._columns import ColumnConsumer, Receipt, Taken
-from bmq.client._deadline import within
 from bmq.client._definition import checked_options
 from bmq.errors import ProtocolError, UsageError
 from bmq.wire.constants import PushFlags
@@ -261,11 +260,12 @@ class Tables:
 
         Cancelling it loses nothing.
         """
-        if self._rest is None:
-            consumer = self._consumer
-            if not consumer.buffered:
-                async with within(timeout, f"no message of {consumer.queue.uri} arrived"):
-                    await consumer.wait()
+        consumer = self._consumer
+        if self._rest is not None:
+            if consumer._turn.clock() >= consumer._turn.until:
+                await consumer._turn.wait()
+        else:
+            await consumer.wait(timeout)
             self._rest = consumer.take(self._most(max_rows), _MAX_BYTES)
         taken, self._rest = self._rest, None
         rows = 1

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 
+from bmq._turn import turn_of
 from bmq.client.consumer import Consumer
 from bmq.client.message import Message
 from bmq.client.queue import Queue
@@ -82,6 +83,7 @@ class DueMessages:
         self._max_held = max_held
         self._max_bytes = max_held_bytes
         self._clock = clock
+        self._turn = turn_of(asyncio.get_running_loop())
         # How far ahead the horizon is set, and when it moves on.
         self._span = min(lookahead, max(tick, _FIRST_SPAN))
         self._move_at = 0.0
@@ -186,6 +188,10 @@ class DueMessages:
                 self._move(now)
             next_due = self._held[0][0] if self._held else now + _LOOK_AT_THE_CLOCK
             if next_due <= now:
+                if self._turn.clock() >= self._turn.until:
+                    await self._turn.wait()
+                    if not self._held:
+                        continue
                 return
             try:
                 async with asyncio.timeout(min(next_due - now, self._move_at - now, _LOOK_AT_THE_CLOCK)):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from bmq._backoff import backoff
+from bmq._turn import turn_of
 from bmq.admin.client import Admin
 from bmq.client.message import Ack, Message, PutMessage
 from bmq.client.queue import Queue
@@ -123,15 +124,17 @@ class Mover:
 
         Cancelling it takes no more messages, and waits ``grace`` seconds for the outcome of what was posted.
         """
-        watching = None
+        watching, turn = None, turn_of(asyncio.get_running_loop())
         if self._admin is not None:
             watching = asyncio.create_task(watch(self._admin, self._queue.uri, longest=self._longest))
         try:
             async with self._due:
                 while batch := await self._due.batch():
                     for message in batch:
+                        if turn.clock() >= turn.until:
+                            await turn.wait()  # acknowledgements have their turn
                         await self._pass_on(message)
-                    await asyncio.sleep(0)  # acknowledgements have their turn
+                    await asyncio.sleep(0)
         except SessionClosed:
             pass
         finally:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from bmq import events
+from bmq._turn import turn_of
 from bmq.client.message import Message
 from bmq.errors import QueueClosed, TimedOut, UsageError
 from bmq.groups._events import Full, GroupEvent, Lost, Reason
@@ -142,8 +143,9 @@ class Group:
             self._lanes.append(Lane(self, None, consumer))
         self._bucket_of: dict[Consumer, int | None] = {lane.consumer: lane.bucket for lane in self._lanes}
         self._window = max_unconfirmed_messages
+        self._turn = turn_of(asyncio.get_running_loop())
         self._ready: deque[Lane] = deque()
-        self._turn = _TURN
+        self._left_of_turn = _TURN
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._joining: asyncio.Task[None] | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -216,20 +218,35 @@ class Group:
 
         Cancelling it loses nothing: a message that is not returned stays in line.
         """
-        message = self.receive_nowait()
-        if message is not None:
-            return message
+        turn = self._turn
+        message = None
+        if turn.clock() < turn.until:
+            message = self.receive_nowait()
+            if message is not None:
+                return message
         deadline = asyncio.timeout(timeout)
         try:
             async with deadline:
                 while message is None:
                     await self._arrival()
+                    if turn.clock() >= turn.until:
+                        await self._give_way()
                     message = self.receive_nowait()
         except TimeoutError:
             if not deadline.expired():
                 raise  # a hook raised it
-            raise TimedOut(f"no message of {self.queue.uri} arrived within {timeout:g} s") from None
+            message = self.receive_nowait()
+            if message is None:
+                raise TimedOut(f"no message of {self.queue.uri} arrived within {timeout:g} s") from None
         return message
+
+    async def _give_way(self) -> None:
+        """Let the event loop have its turn before another message is handed out."""
+        try:
+            await self._turn.wait()
+        except asyncio.CancelledError:
+            self._wake()  # the message that this caller was to take is for the next one
+            raise
 
     def receive_nowait(self) -> Message | None:
         """Return the next message if one is there, else None. It does not make the group join.
@@ -250,12 +267,12 @@ class Group:
             message = ready[0].take()
             if message is None:
                 ready.popleft()
-                self._turn = _TURN
+                self._left_of_turn = _TURN
                 continue
-            self._turn -= 1
-            if not self._turn:
+            self._left_of_turn -= 1
+            if not self._left_of_turn:
                 ready.rotate(-1)
-                self._turn = _TURN
+                self._left_of_turn = _TURN
             return message
         return None
 
@@ -383,7 +400,7 @@ class Group:
         """Its messages are not handed out any more, until it is ready again."""
         if lane in self._ready:
             self._ready.remove(lane)
-            self._turn = _TURN
+            self._left_of_turn = _TURN
 
     def _now(self) -> float:
         """The event loop's clock."""

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from bmq._pace import Pace
 from bmq._signals import on_signals
+from bmq._turn import turn_of
 from bmq.client.consumer import Consumer
 from bmq.client.dead_letters import DeadLetter, Failure, GiveUp
 from bmq.client.interceptors import Handling
@@ -59,8 +60,6 @@ OnError: TypeAlias = Callable[[Failure], Awaitable[None] | None]
 #: What messages are kept in order by: the name of a property, or a function of the message.
 Key: TypeAlias = str | Callable[[Message], Hashable]
 
-# So many messages are put into lanes before the event loop may do something else.
-_PLACED_AT_ONCE = 500
 # Seconds to tell the broker to stop delivering, however short the grace is.
 _CLOSING_AT_LEAST = 1.0
 
@@ -769,8 +768,6 @@ class _LaneWorkers(Workers):
             self._guids.add(guid)
             self._lanes.add(key, work)
             self._wake()
-            if not placed % _PLACED_AT_ONCE:
-                await asyncio.sleep(0)
 
     def _wake(self) -> None:
         """Let one more task work, if there is something for it."""
@@ -783,7 +780,10 @@ class _LaneWorkers(Workers):
     async def _work(self) -> None:
         task = asyncio.current_task()
         assert task is not None
+        turn = turn_of(task.get_loop())
         while True:
+            if self._lanes.ready and turn.clock() >= turn.until:
+                await turn.wait()
             if self._pace is not None and self._lanes.ready:
                 await self._pace.wait()
             if not self._lanes.ready:

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A line of tasks: first come, first served, at the same cost for each of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+
+__all__ = ["WaitingLine"]
+
+
+class WaitingLine:
+    """Tasks that wait for their turn, in the order of their arrival.
+
+    Joining, leaving and waking one task cost the same whatever the length of the line. ::
+
+        waiter = line.join()
+        try:
+            await waiter
+        finally:
+            if line.leave(waiter):
+                line.wake()  # the turn was this task's, and goes to the next one
+
+    The places are an ``OrderedDict``, since a task may leave from the middle. Entries that are only marked as
+    dead would add up while nothing wakes the line. A plain dict whose first entry is removed again and again
+    looks at all removed entries each time.
+    """
+
+    __slots__ = ("_waiters",)
+
+    def __init__(self) -> None:
+        self._waiters: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    def join(self) -> asyncio.Future[None]:
+        """Take the last place; return a future that is done when the turn has come."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters[waiter] = None
+        return waiter
+
+    def leave(self, waiter: asyncio.Future[None]) -> bool:
+        """Give a place up; return whether the turn had come already. Leaving twice is harmless."""
+        self._waiters.pop(waiter, None)
+        return waiter.done() and not waiter.cancelled()
+
+    def wake(self, count: int = 1) -> int:
+        """Let the first tasks go on; return how many there were."""
+        woken = 0
+        waiters = self._waiters
+        while woken < count and waiters:
+            waiter, _ = waiters.popitem(last=False)
+            if not waiter.done():  # else its task is cancelled, and has not run since
+                waiter.set_result(None)
+                woken += 1
+        return woken

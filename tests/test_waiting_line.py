@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""First come, first served, at the same cost for each task whatever the length of the line."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from bmq._waiting import WaitingLine
+from tests.performance.server import counted
+
+
+async def test_tasks_are_woken_in_the_order_of_their_arrival() -> None:
+    line = WaitingLine()
+    waiters = [line.join() for _ in range(5)]
+    assert line.wake(2) == 2
+    assert [waiter.done() for waiter in waiters] == [True, True, False, False, False]
+    assert line.wake(10) == 3
+    assert line.wake() == 0
+
+
+async def test_a_cancelled_task_is_passed_over_before_it_has_left() -> None:
+    line = WaitingLine()
+    first, second = line.join(), line.join()
+    first.cancel()
+    assert line.wake() == 1
+    assert second.done()
+    assert not line.leave(first), "its turn had not come"
+    assert line.leave(second), "its turn had come: the caller passes it on"
+
+
+async def test_a_task_may_leave_from_the_middle() -> None:
+    line = WaitingLine()
+    first, second, third = (line.join() for _ in range(3))
+    assert not line.leave(second)
+    assert not line.leave(second)
+    assert len(line) == 2
+    assert line.wake(2) == 2
+    assert first.done()
+    assert third.done()
+    assert not second.done()
+
+
+def wake_all(line: WaitingLine, waiters: list[asyncio.Future[None]]) -> None:
+    for _ in waiters:
+        line.wake()
+
+
+def leave_in_order(line: WaitingLine, waiters: list[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        line.leave(waiter)
+
+
+def leave_backwards(line: WaitingLine, waiters: list[asyncio.Future[None]]) -> None:
+    for waiter in reversed(waiters):
+        line.leave(waiter)
+
+
+def cancel_and_wake(line: WaitingLine, waiters: list[asyncio.Future[None]]) -> None:
+    for waiter in waiters[:-1]:
+        waiter.cancel()
+    line.wake()
+
+
+@pytest.mark.parametrize("end", [wake_all, leave_in_order, leave_backwards, cancel_and_wake])
+async def test_a_place_costs_the_same_in_a_long_line(
+    end: Callable[[WaitingLine, list[asyncio.Future[None]]], None],
+) -> None:
+    costs: list[float] = []
+    for count in (1_000, 2_000, 20_000):
+        with counted() as counter:
+            line = WaitingLine()
+            end(line, [line.join() for _ in range(count)])
+        costs.append(counter.calls / count)
+        await asyncio.sleep(0)
+    assert max(costs) < min(costs) * 1.1
