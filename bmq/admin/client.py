@@ -41,6 +41,7 @@ from bmq.errors import (
     StateError,
     UsageError,
 )
+from bmq.wire.printable import printable
 from bmq.wire.uri import QueueUri
 
 __all__ = ["Admin", "QueueAdmin", "connect"]
@@ -270,9 +271,8 @@ class Admin:
     async def _ask(self, text: str, kind: str) -> Any:
         answer = await self.query(text)
         if kind not in answer:
-            raise ProtocolError(
-                f"{text!r} was answered with {', '.join(answer)}", field=kind or "adminCommandResponse"
-            )
+            found = printable(", ".join(answer))
+            raise ProtocolError(f"{text!r} was answered with {found}", field=kind or "adminCommandResponse")
         return answer[kind]
 
     # clusters
@@ -469,5 +469,7 @@ def _word(text: str, what: str) -> str:
 
 def _refused(command: str, message: str) -> AdminError:
     return AdminError(
-        f"the broker did not carry out {command!r}: {message}", command=command, broker_message=message
+        f"the broker did not carry out {command!r}: {printable(message)}",
+        command=command,
+        broker_message=message,
     )

@@ -6,11 +6,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 import bmq
 from bmq.cli.messages import BadInput, parse_properties
-from bmq.cli.output import emit, emit_json, out, table
+from bmq.cli.output import emit, emit_json, out, styled, table
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import offline
 from bmq.subscriptions import MAX_LENGTH, MAX_OPERATORS, point_at
@@ -153,7 +152,7 @@ def show_decision(decision: bmq.subscriptions.Decision) -> None:
         text = "(everything)" if step.expression is None else step.expression.text
         who = ", ".join(route.name + (" (full)" if route.full else "") for route in step.active)
         style = "bold" if step.evaluation else ""
-        rows.append((str(step.priority), text, who, Text(step.verdict, style=style)))
+        rows.append((str(step.priority), text, who, styled(step.verdict, style)))
         rows.extend(
             (str(route.priority), text, route.name, f"never: {step.priority} is higher")
             for route in step.dormant
@@ -161,4 +160,4 @@ def show_decision(decision: bmq.subscriptions.Decision) -> None:
     console = out()
     if rows:
         console.print(table(["priority>", "expression", "subscription", "verdict"], rows))
-    console.print(Text(str(decision).splitlines()[-1]))
+    console.print(styled(str(decision).splitlines()[-1]))

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from typing import Annotated
 
 import typer
 
 from bmq.cli.messages import BadInput
+from bmq.cli.output import emit
 from bmq.cli.target import BrokerTarget, verb
 
 __all__ = ["command"]
@@ -66,6 +66,5 @@ async def command(
         interval=interval,
     )
     async with page:
-        print(page.url)
-        sys.stdout.flush()
+        emit(page.url, flush=True)
         await asyncio.Event().wait()

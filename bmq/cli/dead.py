@@ -170,10 +170,4 @@ def _show(letter: bmq.Message) -> None:
         emit(f"has         {property_text(own)}")
     emit("")
     sys.stdout.flush()
-    emit(printable_lines(letter.data))
-
-
-def printable_lines(data: bytes) -> str:
-    """Return a payload as text that cannot do anything to a terminal; its lines stay lines."""
-    text = data.decode("utf-8", "backslashreplace")
-    return "\n".join(printable(line) for line in text.split("\n"))
+    emit(letter.data.decode("utf-8", "backslashreplace"))

@@ -16,7 +16,7 @@ import typer
 from rich.text import Text
 
 import bmq
-from bmq.cli.output import emit_json, out, printable
+from bmq.cli.output import emit_json, out, printable, styled
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, status_of, verb
 from bmq.client._address import Address, parse_addresses
@@ -78,7 +78,7 @@ class _Steps:
         if self._json:
             emit_json({"advice": advice})
         else:
-            self._console.print(Text(f"      {advice}"), soft_wrap=True)
+            self._console.print(styled(f"      {advice}"), soft_wrap=True)
 
 
 @verb("doctor")

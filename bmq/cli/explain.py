@@ -8,14 +8,13 @@ from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from bmq.admin import QueueAdmin, StoredMessage
 from bmq.admin.explanation import Explanation, Reader
 from bmq.admin.words import age, number, size
 from bmq.cli.check import show_decision
 from bmq.cli.messages import BadInput, parse_properties
-from bmq.cli.output import emit, emit_json, out, table
+from bmq.cli.output import emit, emit_json, out, styled, table
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
 from bmq.subscriptions import Decision
@@ -108,11 +107,11 @@ async def command(
         return ExitStatus.FAILED if gone else ExitStatus.OK
     console = out()
     for line in (*explanation.head(oldest), *_about(guid, found)):
-        console.print(Text(line))
+        console.print(styled(line))
     for app in chosen:
         emit("")
         for line in explanation.words(app):
-            console.print(Text(line))
+            console.print(styled(line))
         _show_readers(explanation.readers(app))
         decision = explanation.decide(app)
         if decision is not None:

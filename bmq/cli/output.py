@@ -1,29 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where things are printed: data on stdout, all else on stderr."""
+r"""Where things are printed: data on stdout, all else on stderr.
+
+Brokers and messages hold text of strangers, and a terminal obeys some of it: control characters set its
+title, move its cursor or hide lines, and others turn the direction of writing. Every verb prints through this
+module alone, so this module is where such characters become escapes (``\x1b``, ``\u202e``), on terminals, in
+pipes and in files alike. A verb that lays text out in columns escapes that text first, with :func:`styled`
+or :func:`printable`, because an escape is wider than its character.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import orjson
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["emit", "emit_json", "note", "out", "printable", "stderr", "table"]
+from bmq.wire.printable import printable as printable_in_part
+
+__all__ = [
+    "LogFormatter",
+    "emit",
+    "emit_json",
+    "log_to_stderr",
+    "note",
+    "out",
+    "printable",
+    "printable_lines",
+    "stderr",
+    "styled",
+    "table",
+]
 
 #: A pipe has no width: tables are as wide as what is in them.
 _NO_TERMINAL = 10_000
 #: However narrow a terminal is, so much of it is for the names of queues.
 _NAME_WIDTH = 24
+# Everything that JSON may hold as it is and a terminal may obey. ASCII is JSON's own, but for DEL.
+_UNASCII = re.compile("[\x7f-\U0010ffff]")
 
 
 class _Output(Console):
-    """A console that raises when nobody reads its output any more, instead of ending the process."""
+    """A console that sends nothing but its own escape sequences, and raises when its reader has gone."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Return what to print, with control characters in texts as escapes."""
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(printable_lines(segment.text), segment.style)
 
     def on_broken_pipe(self) -> None:
         """Called by rich where writing failed."""
@@ -38,20 +73,37 @@ def out() -> Console:
 
 def stderr() -> Console:
     """Return the console for everything else."""
-    return Console(file=sys.stderr, highlight=False)
+    return _Output(file=sys.stderr, highlight=False)
 
 
-def emit(line: str) -> None:
-    """Print a line of data."""
-    sys.stdout.write(line + "\n")
+def emit(*lines: str, flush: bool = False) -> None:
+    """Print lines of data; tabs separate fields, and an embedded newline begins another line.
+
+    Args:
+        lines: the lines, without their ends.
+        flush: whether a reader of a pipe sees them at once.
+    """
+    sys.stdout.write("".join([printable_lines(line) + "\n" for line in lines]))
+    if flush:
+        sys.stdout.flush()
 
 
 def emit_json(value: Any) -> None:
-    """Print a value as one line of JSON."""
+    """Print a value as one line of JSON; characters that a terminal may obey are JSON's own escapes."""
     try:
-        emit(orjson.dumps(value, default=_jsonable).decode())
+        made = orjson.dumps(value, default=_jsonable).decode()
     except TypeError:  # a lone surrogate in a text: json escapes it, orjson refuses it
-        emit(json.dumps(value, default=_jsonable))
+        made = json.dumps(value, default=_jsonable)
+    if not made.isprintable():
+        made = _UNASCII.sub(_json_escape, made)
+    sys.stdout.write(made + "\n")
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    character = found[0]
+    if character.isprintable():
+        return character
+    return "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]
 
 
 def _jsonable(value: Any) -> Any:
@@ -64,19 +116,18 @@ def _jsonable(value: Any) -> Any:
     return str(value)
 
 
-def note(text: str) -> None:
+def note(message: str, *, end: str = "\n") -> None:
     """Tell the user something, on stderr."""
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(printable_lines(message) + end)
+    sys.stderr.flush()
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> Table:
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """Return a table; a column whose name ends in ``>`` holds numbers.
 
     Cells are text as it is, never markup.
     """
-    made = Table(
-        box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, title=title or None, title_justify="left"
-    )
+    made = Table(box=box.SIMPLE_HEAD if sys.stdout.isatty() else None)
     made.pad_edge = False
     for name in columns:
         right = name.endswith(">")
@@ -89,10 +140,46 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: st
             header_style="bold",
         )
     for row in rows:
-        made.add_row(*(cell if isinstance(cell, Text) else Text(printable(str(cell))) for cell in row))
+        made.add_row(*(cell if isinstance(cell, Text) else styled(cell) for cell in row))
     return made
 
 
-def printable(text: str) -> str:
-    """Return text that cannot do anything to a terminal: control characters are shown, not sent."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+def styled(content: object, style: str | Style = "") -> Text:
+    """Return text for a console, one line and never markup, with control characters as escapes."""
+    return Text(printable(str(content)), style=style)
+
+
+def printable(content: str) -> str:
+    """Return text as one line that cannot do anything to a terminal: control characters are escapes."""
+    return printable_in_part(content, len(content))
+
+
+def printable_lines(content: str) -> str:
+    """Return text that cannot do anything to a terminal; its lines stay lines, and its tabs tabs."""
+    if content.replace("\n", "").replace("\t", "").isprintable():
+        return content
+    return "".join(c if c in "\n\t" or c.isprintable() else printable(c) for c in content)
+
+
+class LogFormatter(logging.Formatter):
+    """Formats log records for a terminal; further lines of a record are indented."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the line of a record, with control characters as escapes."""
+        return printable_lines(super().formatMessage(record)).replace("\n", "\n  ")
+
+    def formatException(self, ei: Any) -> str:
+        """Return the traceback of a record, with control characters as escapes."""
+        return printable_lines(super().formatException(ei))
+
+
+def log_to_stderr(level: int, form: str) -> None:
+    """Log to standard error, unless logging is configured already.
+
+    Args:
+        level: the least level that is logged.
+        form: the form of a line, as of :class:`logging.Formatter`.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogFormatter(form))
+    logging.basicConfig(level=level, handlers=[handler])

@@ -10,7 +10,7 @@ import typer
 
 from bmq.admin.words import number, size
 from bmq.cli.messages import BadInput
-from bmq.cli.output import emit_json, out, table
+from bmq.cli.output import emit_json, note, out, table
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
 
@@ -49,11 +49,7 @@ async def command(
         if not yes:
             if not (sys.stdin.isatty() and sys.stderr.isatty()):
                 raise BadInput("--yes is needed where nobody can be asked")
-            typer.echo(
-                f"{what} on {admin.broker} has {number(there)} messages. Delete them? [y/N] ",
-                err=True,
-                nl=False,
-            )
+            note(f"{what} on {admin.broker} has {number(there)} messages. Delete them? [y/N]", end=" ")
             if sys.stdin.readline().strip().lower() not in ("y", "yes"):
                 return ExitStatus.FAILED
         purged = await (admin.queue(what).purge() if is_queue else admin.purge_domain(what))

@@ -15,7 +15,7 @@ import typer
 
 from bmq.admin.words import number
 from bmq.cli.messages import BadInput
-from bmq.cli.output import note
+from bmq.cli.output import emit, note
 from bmq.cli.recording import TO_BROKER, TO_CLIENT, Recorded, line_of
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
@@ -67,7 +67,7 @@ async def command(
         server = await asyncio.start_server(recorder.serve, host, port)
         async with server:
             bound = server.sockets[0].getsockname()[1]
-            print(f"bmq record ready on tcp://{host}:{bound}", flush=True)
+            emit(f"bmq record ready on tcp://{host}:{bound}", flush=True)
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:

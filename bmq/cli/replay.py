@@ -112,7 +112,7 @@ async def _serve(events: list[Recorded], host: str, port: int, timeout: float) -
             writer.transport.abort()
 
     server = await asyncio.start_server(serve, host, port)
-    print(f"bmq replay ready on tcp://{host}:{server.sockets[0].getsockname()[1]}", flush=True)
+    emit(f"bmq replay ready on tcp://{host}:{server.sockets[0].getsockname()[1]}", flush=True)
     try:
         return await done
     finally:

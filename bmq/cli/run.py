@@ -17,7 +17,7 @@ import typer
 
 import bmq
 from bmq.cli.messages import BadInput
-from bmq.cli.output import note
+from bmq.cli.output import log_to_stderr, note
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import offline
 
@@ -87,7 +87,7 @@ def _configure_logging(level: str | None) -> None:
     """Log to standard error, unless the program that was imported has configured logging."""
     root = logging.getLogger()
     if not root.handlers:
-        logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=_LOG_FORMAT)
+        log_to_stderr(logging.INFO, _LOG_FORMAT)
     if level is not None:
         root.setLevel(level.upper())
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 import typer
 
 from bmq.cli.messages import BadInput
-from bmq.cli.output import note
+from bmq.cli.output import log_to_stderr, note
 from bmq.cli.status import ExitStatus
 
 if TYPE_CHECKING:
@@ -344,7 +344,7 @@ def _guarded(name: str, run: Callable[[], int | None], *, logs: bool = True) -> 
     import bmq
 
     if logs:
-        logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format=f"bmq {name}: %(message)s")
+        log_to_stderr(logging.WARNING, f"bmq {name}: %(message)s")
     try:
         status = run() or ExitStatus.OK
         sys.stdout.flush()

@@ -22,7 +22,7 @@ from bmq.admin import Admin, Internals, QueueStatistics, Statistics
 from bmq.admin.words import number, several, size
 from bmq.cli.figures import sparkline
 from bmq.cli.messages import BadInput
-from bmq.cli.output import emit_json, out, table
+from bmq.cli.output import emit_json, out, printable, styled, table
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
 
@@ -165,7 +165,7 @@ async def command(
                 except (bmq.ConnectionFailed, bmq.RequestTimeout) as error:
                     if not live:
                         raise
-                    view: RenderableType = Text(f"no broker: {error}; trying again", style="bold red")
+                    view: RenderableType = styled(f"no broker: {error}; trying again", "bold red")
                 else:
                     lines = sorted(lines, key=_SORTS[sort], reverse=True)[:limit]
                     if json:
@@ -234,7 +234,7 @@ def _view(lines: list[_Line], broker: str, watch: _Watch, *, clients: bool) -> R
     posting, confirming = sum(line.posting for line in lines), sum(line.confirming for line in lines)
     held = sum(line.messages for line in lines)
     head = Text.assemble(
-        (broker, "bold"),
+        (printable(broker), "bold"),
         f"  {watch.statistics.time:%T} UTC  {several(len(lines), 'queue')}  {several(held, 'message')}  ",
         f"{number(posting)} posted/s  {number(confirming)} confirmed/s",
     )
