@@ -49,8 +49,21 @@ class BlockingClient:
                 guid_info=GuidInfo(client_id=self._guids.client_id_text),
             )
         )
-        self._core.channel_opened(None, time.monotonic())
+        self._connect()
         self._wait_for("connected")
+
+    def _connect(self) -> None:
+        """Negotiate; from then on the connection is the core's."""
+        greeting = self._core.greet()
+        self._socket.sendall(greeting.begin(None))
+        while not greeting.done:
+            data = self._socket.recv(1 << 16)
+            if not data:
+                raise ConnectionError("the broker closed the connection")
+            self._socket.sendall(greeting.receive(data))
+            if greeting.error is not None:
+                raise greeting.error
+        self._core.channel_opened(greeting, time.monotonic())
 
     def open(self, uri: str, expressions: Sequence[str] = ("",)) -> QueueCore:
         """Open a queue for reading and writing, with a subscription for each expression."""

@@ -82,7 +82,7 @@ class AdminConnection(asyncio.Protocol):
                     ssl=ssl,
                     server_hostname=(server_hostname or address.host) if ssl is not None else None,
                 )
-                connection._send(connection._handshake.connected(credentials, loop.time() + timeout))
+                connection._send(connection._handshake.connected(credentials))
                 await connection._negotiated
         except BaseException as error:
             await connection.close()

@@ -18,6 +18,7 @@ from bmq.client.options import Trace
 from bmq.errors import Error, UsageError
 from bmq.protocol.client.core import ClientCore, SessionState
 from bmq.protocol.client.events import Outcome, SessionEvent, Signal
+from bmq.protocol.client.greeting import Greeting
 from bmq.protocol.client.queue import QueueCore
 from bmq.wire.put import Outgoing
 
@@ -138,6 +139,10 @@ class Channel(asyncio.Protocol):
         receiver = self._receiver()
         if receiver is not None:
             receiver.channel_writable(self, writable)
+
+    def hand_over(self, receiver: Receiver) -> None:
+        """Report to another receiver from now on."""
+        self._receiver = weakref.ref(receiver)
 
     def start(self) -> None:
         """Hand the receiver what came so far, and everything from now on."""
@@ -270,7 +275,6 @@ class Connection:
         turn: the loop's time, and nanoseconds since the session was started, when that was asked for. Another
             object in every turn.
         close_reason: why this side closed the channel, "" if it did not.
-        failure: the error because of which it did, or None.
     """
 
     def __init__(self, core: ClientCore, owner: Owner, busy_poll: float, trace: Trace) -> None:
@@ -280,7 +284,6 @@ class Connection:
         self.writable = True
         self.scheduled = False
         self.close_reason = ""
-        self.failure: Error | None = None
         self._owner = owner
         self._busy_poll = busy_poll
         self._trace = trace
@@ -463,15 +466,16 @@ class Connection:
 
         return Tracer(self._owner.address, payloads=self._trace is Trace.PAYLOADS)
 
-    def attach(self, channel: Channel) -> None:
-        """Use a channel from now on."""
-        self._channel = channel
+    def adopt(self, channel: Channel, greeting: Greeting) -> None:
+        """Use a channel that is negotiated from now on.
 
-    def drop(self, channel: Channel) -> None:
-        """Abort a channel that did not get as far as a negotiated connection."""
-        channel.abort()
-        if channel is self._channel:
-            self._detach("it came to nothing")
+        Raises:
+            SessionClosed: the session is over.
+        """
+        self.core.channel_opened(greeting, self.now())
+        self._channel = channel
+        channel.hand_over(self)
+        self.transmit()
 
     def channel_data(self, channel: Channel, data: bytes) -> None:
         """Bytes arrived."""
@@ -530,7 +534,6 @@ class Connection:
             self._channel.close()
         else:
             self.close_reason = str(error)
-            self.failure = error
             self._channel.abort()
 
     # the end

@@ -1,24 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connecting and reconnecting."""
+"""Connecting and reconnecting.
+
+A round tries every address, and every IP address of each name, within one ``connect_timeout``. They do not
+wait for each other's end: the kernel of a hung broker accepts connections, and such a broker would use up
+all of the time. An address has a head start of two seconds; then the next one starts beside it. The first
+that is negotiated wins, and the others are closed.
+
+The order is that of the last failure. An address that never failed comes first, in the order given; a lost
+connection counts as a failure, so that after a loss the next address is tried at once, and a node that was
+silent comes last.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import ipaddress
+import itertools
 import logging
 import socket
 import ssl as ssl_module
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from functools import partial
 
 from bmq.client._address import Address
+from bmq.client._attempt import Attempt, Security
 from bmq.client._connection import Channel, Connection
+from bmq.client._race import race
 from bmq.client._reporting import Reporter
 from bmq.client.options import CredentialsSource, SessionOptions
 from bmq.errors import ConnectionFailed, Error, SessionClosed, UsageError
 from bmq.protocol.client.core import SessionState
-from bmq.protocol.client.events import Connected, Reconnected, Reconnecting, SessionEvent
+from bmq.protocol.client.events import Reconnecting, SessionEvent
+from bmq.protocol.client.greeting import Greeting
 from bmq.protocol.client.handshake import Credentials
 
 __all__ = ["Dialer"]
@@ -29,6 +44,11 @@ logger = logging.getLogger("bmq.client")
 # broker that accepts connections and closes them would be tried a hundred times a second.
 _BURST = 20
 _BURST_SECONDS = 10.0
+# How long an address has before the next one is tried beside it, in seconds. With many addresses or little
+# time the head start is shorter, so that all of them begin in time.
+_HEAD_START = 2.0
+# Failures of so many IP addresses are remembered; names may stand for other ones every day.
+_MOST_FAILURES = 1000
 
 
 class Dialer:
@@ -66,12 +86,15 @@ class Dialer:
         self._reporter = reporter
         self._addresses = addresses
         self._credentials = credentials
-        self._ssl = ssl
-        self._server_hostname = server_hostname
-        self._next_address = 0
+        self._security = Security(ssl, server_hostname)
+        # The address that is connected; None while there is none.
+        self._current: tuple[Address, str] | None = None
+        # The number of the last failure of addresses, and of IP addresses of theirs.
+        self._failed: dict[Hashable, int] = {}
+        self._failures = itertools.count(1)
+        self._racing: dict[asyncio.Task[None], None] = {}
         self._task: asyncio.Task[None] | asyncio.Task[str] | None = None
         self._renewal: asyncio.Task[None] | None = None
-        self._handshake: asyncio.Future[None] | None = None
         self._delays: Iterator[float] | None = None
         self._attempt = 0
         self._losses: deque[float] = deque(maxlen=_BURST)
@@ -87,7 +110,7 @@ class Dialer:
     @property
     def address(self) -> Address:
         """The address that is connected, or is tried next."""
-        return self._addresses[self._next_address % len(self._addresses)]
+        return self._current[0] if self._current is not None else self._in_order()[0]
 
     async def first_connect(self) -> None:
         """Connect for the first time.
@@ -110,26 +133,16 @@ class Dialer:
 
     def channel_lost(self) -> None:
         """The connection is gone: reconnect unless the session does not want to."""
-        if self._handshake is not None and not self._handshake.done():
-            hint = "" if self._uses_tls(self.address) else "; if it expects TLS, the address is tcps://"
-            self._handshake.set_exception(
-                self._connection.failure
-                or ConnectionFailed(f"the broker closed the connection during the handshake{hint}")
-            )
+        if self._current is not None:
+            self._put_last(*self._current)
+            self._current = None
         if self._task is None:
             self._reconnect_if_lost()
-
-    def note(self, event: SessionEvent) -> None:
-        """Take a session event: one that says the session is connected ends the handshake."""
-        waits = self._handshake is not None and not self._handshake.done()
-        if waits and isinstance(event, Connected | Reconnected):
-            assert self._handshake is not None
-            self._handshake.set_result(None)
 
     def stop(self) -> None:
         """Stop connecting and reconnecting, for good."""
         self._stopped = True
-        for task in (self._task, self._renewal):
+        for task in (self._task, self._renewal, *self._racing):
             if task is not None:
                 task.cancel()
 
@@ -281,41 +294,65 @@ class Dialer:
     # one attempt
 
     async def _try_all(self) -> None:
-        """Try every address once: first the last that worked, or the one after the last that failed."""
-        failures: list[str] = []
-        for _ in self._addresses:
-            try:
-                await self._try_address(self.address)
-                return
-            except ConnectionFailed as error:
-                if len(self._addresses) == 1 or not error.retryable:
-                    raise
-                failures.append(str(error))
-                self._next_address += 1
-        raise ConnectionFailed("; ".join(failures))
+        """Try every address within ``connect_timeout``: the first that is negotiated is used."""
+        addresses, timeout = self._in_order(), self._options.connect_timeout
+        deadline = self._connection.now() + timeout
+        begun: list[Address] = []
+        runners = [partial(self._try_address, address, deadline, begun) for address in addresses]
+        await race(runners, _head_start(timeout, len(addresses)), self._racing)
+        if self._current is not None:
+            # Addresses that had their head start and did not use it.
+            for address in begun[: begun.index(self._current[0])]:
+                self._put_last(address)
 
-    async def _try_address(self, address: Address) -> None:
-        """Try the IP addresses of a host one after the other.
-
-        They share ``connect_timeout``; time that one leaves unused is for the others.
-        """
+    async def _try_address(self, address: Address, deadline: float, begun: list[Address]) -> None:
+        """Try the IP addresses of a host."""
+        begun.append(address)
         connection = self._connection
-        timeout = self._options.connect_timeout
-        deadline = connection.now() + timeout
+        timeout = max(0.0, deadline - connection.now())
         try:
-            async with asyncio.timeout_at(deadline):
-                hosts = await self._resolve(address)
-        except TimeoutError:
-            raise ConnectionFailed(f"{address.host} was not resolved within {timeout:.2g} s") from None
-        for left in range(len(hosts), 0, -1):
-            share = (deadline - connection.now()) / left
             try:
-                await self._try(address, hosts[-left], share)
-                return
-            except ConnectionFailed as error:
-                if left == 1 or not error.retryable:
-                    raise
-                logger.info("%s; trying the next address of that name", error, extra={"broker": str(address)})
+                async with asyncio.timeout_at(deadline):
+                    hosts = await self._resolve(address)
+            except TimeoutError:
+                raise ConnectionFailed(f"{address.host} was not resolved within {timeout:.2g} s") from None
+            hosts.sort(key=lambda host: self._failed.get((address, host), 0))
+            runners = [partial(self._try, address, host, deadline) for host in hosts]
+            await race(runners, _head_start(deadline - connection.now(), len(hosts)), self._racing)
+        except ConnectionFailed:
+            self._put_last(address)
+            raise
+
+    async def _try(self, address: Address, host: str, deadline: float) -> None:
+        """Try one IP address."""
+        attempt = Attempt(self._connection, self._adopt, self._options, self._security, address, host)
+        try:
+            await attempt.run(self._get_credentials, deadline)
+        except ConnectionFailed:
+            self._put_last(address, host)
+            raise
+
+    def _adopt(self, attempt: Attempt, channel: Channel, greeting: Greeting) -> bool:
+        if self._current is not None:
+            return False
+        self._current = attempt.address, attempt.host
+        try:
+            self._connection.adopt(channel, greeting)
+        except Error:
+            self._current = None
+            raise
+        return True
+
+    def _in_order(self) -> list[Address]:
+        """The addresses, the one that failed last at the end."""
+        return sorted(self._addresses, key=lambda address: self._failed.get(address, 0))
+
+    def _put_last(self, address: Address, host: str | None = None) -> None:
+        if len(self._failed) > _MOST_FAILURES:
+            self._failed.clear()
+        self._failed[address] = next(self._failures)
+        if host is not None:
+            self._failed[address, host] = next(self._failures)
 
     async def _resolve(self, address: Address) -> list[str]:
         try:
@@ -335,57 +372,6 @@ class Dialer:
             raise ConnectionFailed(f"{address.host} has no address")
         return hosts
 
-    async def _try(self, address: Address, host: str, timeout: float) -> None:
-        connection = self._connection
-        handshake = self._handshake = connection.loop.create_future()
-        connection.failure = None
-        channel: Channel | None = None
-        where = str(address) if host == address.host else f"{address} ({host})"
-        try:
-            async with asyncio.timeout(timeout):
-                credentials = await self._get_credentials()
-                channel = await self._open(address, host)
-                connection.attach(channel)
-                connection.core.channel_opened(credentials, connection.now())
-                connection.transmit()
-                channel.start()
-                await handshake
-        except BaseException as error:
-            if channel is not None:
-                connection.drop(channel)
-            if isinstance(error, ConnectionFailed):
-                raise type(error)(f"{where}: {error}") from error
-            if isinstance(error, TimeoutError):
-                raise ConnectionFailed(f"{where} did not answer within {timeout:.2g} s") from None
-            if isinstance(error, OSError):
-                reason = error.strerror or str(error) or type(error).__name__
-                if self._uses_tls(address) and channel is None and _ends_a_tls_handshake(error):
-                    reason += "; is this its port for TLS?"
-                raise ConnectionFailed(f"could not connect to {where}: {reason}") from error
-            raise
-        finally:
-            self._handshake = None
 
-    def _uses_tls(self, address: Address) -> bool:
-        return address.tls or self._ssl is not None
-
-    async def _open(self, address: Address, host: str) -> Channel:
-        connection = self._connection
-        ssl = self._ssl
-        if ssl is None and address.tls:
-            ssl = ssl_module.create_default_context()
-        _, channel = await connection.loop.create_connection(
-            lambda: Channel(connection, self._options.liveness),
-            host,
-            address.port,
-            ssl=ssl,
-            server_hostname=(self._server_hostname or address.host) if ssl is not None else None,
-        )
-        return channel
-
-
-def _ends_a_tls_handshake(error: OSError) -> bool:
-    """Whether an attempt may have failed with this error because the peer does not speak TLS."""
-    if isinstance(error, ssl_module.SSLError):
-        return not isinstance(error, ssl_module.SSLCertVerificationError)
-    return isinstance(error, ConnectionResetError | ConnectionAbortedError | BrokenPipeError)
+def _head_start(timeout: float, count: int) -> float:
+    return max(0.0, min(_HEAD_START, timeout / (count + 1)))

@@ -110,7 +110,6 @@ class Driver:
         self.core = ClientCore(
             identity,
             CoreOptions(
-                handshake_timeout=options.connect_timeout,
                 reopen_timeout=options.open_timeout,
                 max_incoming_event=options.max_event_size,
                 max_unacked_messages=options.max_unacked_messages,
@@ -398,7 +397,6 @@ class Driver:
                 queue._subscriptions.forget_delivered()
         elif isinstance(event, Disconnected):
             self._ended(event)
-        self.dialer.note(event)
         self.publish(event)
         if isinstance(event, Disconnected):
             self.events.end()

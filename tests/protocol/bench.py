@@ -26,6 +26,7 @@ from bmq.protocol.client.events import (
     SessionEvent,
     StreamConfigured,
 )
+from bmq.protocol.client.greeting import Greeting
 from bmq.protocol.client.handshake import Credentials
 from bmq.protocol.client.queue import QueueCore, QueueState, SubscriptionCore, SubscriptionOptions
 from bmq.wire.ack import encode_ack
@@ -87,6 +88,7 @@ class Bench:
         self.configured: list[tuple[Any, bool]] = []
         self.signals: list[str] = []
         self.up = False
+        self._greeting: Greeting | None = None
 
     # the connection
 
@@ -94,7 +96,8 @@ class Bench:
         """A connection is there; nothing is answered yet."""
         self.broker = ScriptedBroker()
         self.up = True
-        self.core.channel_opened(credentials, self.now)
+        self._greeting = self.core.greet()
+        self.broker.take([self._greeting.begin(credentials)])
         self.pump()
 
     def connect(self, **welcome: Any) -> None:
@@ -105,18 +108,34 @@ class Bench:
     def lose(self, reason: str = "cut") -> None:
         """The connection is gone."""
         self.up = False
-        self.core.channel_closed(reason, self.now)
+        greeting, self._greeting = self._greeting, None
+        if greeting is None:
+            self.core.channel_closed(reason, self.now)
         self.pump()
 
     def send(self, *data: bytes) -> None:
         """The broker sends something."""
         for piece in data:
+            if self._greeting is not None:
+                self._greet(self._greeting, piece)
+                continue
             outcome = self.core.receive_alone(piece, self.now)
             if outcome is not None:
                 self._note(Acked([outcome]))
             else:
                 self.core.receive(piece, self.now)
         self.pump()
+
+    def _greet(self, greeting: Greeting, data: bytes) -> None:
+        """The broker sends something before the connection is negotiated."""
+        failed = greeting.error
+        answer = greeting.receive(data)
+        self.broker.take([answer])
+        if greeting.error is not failed:
+            self.failures.append(greeting.error)
+        if greeting.done and self.state is not SessionState.CLOSED:
+            self._greeting = None
+            self.core.channel_opened(greeting, self.now)
 
     def pump(self) -> None:
         """Hand over what the core has for its user and for the broker."""

@@ -90,31 +90,6 @@ def test_a_refused_negotiation_closes_the_connection_with_the_brokers_reason() -
     assert bench.state is SessionState.STARTING
 
 
-@pytest.mark.parametrize("credentials", [None, BASIC])
-def test_a_broker_that_does_not_answer_the_handshake_is_given_up(credentials: Credentials | None) -> None:
-    bench = Bench(CoreOptions(handshake_timeout=5))
-    bench.open_channel(credentials)
-    bench.wait(4.9)
-    assert bench.failures == []
-    bench.wait(0.2)
-    (error,) = bench.failures
-    assert isinstance(error, ConnectionFailed)
-    assert error.retryable
-    bench.lose()
-    assert bench.state is SessionState.STARTING
-    bench.connect()
-    assert bench.state is SessionState.STARTED
-
-
-def test_a_broker_that_drips_its_answer_byte_by_byte_is_given_up_all_the_same() -> None:
-    bench = Bench(CoreOptions(handshake_timeout=5))
-    bench.open_channel()
-    for byte in ScriptedBroker.welcome()[:60]:
-        bench.send(bytes([byte]))
-        bench.wait(0.1)
-    assert len(bench.failures) == 1
-
-
 @pytest.mark.parametrize(
     "garbage",
     [
@@ -403,7 +378,7 @@ def test_stop_without_a_connection_ends_at_once(moment: str) -> None:
         bench.lose()
     assert bench.happened[-1] == Disconnected("")
     with pytest.raises(SessionClosed):
-        bench.core.channel_opened(None, bench.now)
+        bench.core.channel_opened(bench.core.greet(), bench.now)
 
 
 def test_stop_twice_completes_both() -> None:

@@ -87,9 +87,7 @@ class Walk(RuleBasedStateMachine):
         opened: list[str],
         suspends: bool,
     ) -> Any:
-        self.bench = Bench(
-            CoreOptions(handshake_timeout=5, reopen_timeout=reopen_timeout, drop_confirmed_redeliveries=drop)
-        )
+        self.bench = Bench(CoreOptions(reopen_timeout=reopen_timeout, drop_confirmed_redeliveries=drop))
         self.drop = drop
         # For so many steps the session does not end, and there is no garbage.
         self.quiet_for = quiet_for

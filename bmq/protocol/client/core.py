@@ -39,7 +39,8 @@ from bmq.protocol.client.events import (
     StateRestored,
     Unsendable,
 )
-from bmq.protocol.client.handshake import BrokerInfo, Credentials, Handshake, HandshakeState, not_a_broker
+from bmq.protocol.client.greeting import Greeting
+from bmq.protocol.client.handshake import BrokerInfo, Credentials, Handshake
 from bmq.protocol.client.outbox import Outbox
 from bmq.protocol.client.posts import Posts
 from bmq.protocol.client.queue import Operation, QueueCore, QueueState, Shared, SubscriptionCore
@@ -81,7 +82,6 @@ class CoreOptions:
     """Limits and timeouts of a :class:`ClientCore`, in seconds and bytes.
 
     Attributes:
-        handshake_timeout: for authentication and negotiation.
         reopen_timeout: for reopening a queue after a reconnect.
         max_incoming_event: the largest event accepted.
         max_unacked_messages: how many posts without outcome fill the window.
@@ -95,7 +95,6 @@ class CoreOptions:
             that to the heartbeats of the broker's configuration.
     """
 
-    handshake_timeout: float = 30.0
     reopen_timeout: float = 60.0
     max_incoming_event: int = DEFAULT_MAX_INCOMING_EVENT
     max_unacked_messages: int = 200_000
@@ -157,6 +156,7 @@ class ClientCore(Machine):
         self.state = SessionState.STARTING
         self._options = options = options or CoreOptions()
         self.read_columns = None
+        self._identity = identity
         self._handshake = Handshake(identity)
         self._outbox = Outbox()
         self._requests = Requests(self._outbox)
@@ -228,7 +228,6 @@ class ClientCore(Machine):
         """Return when :meth:`tick` has to be called, or None."""
         first: float | None = None
         for deadline in (
-            self._handshake.deadline,
             self._requests.next_deadline(),
             self._shared.operations.first(),
             self._shared.watched.first(),
@@ -268,8 +267,16 @@ class ClientCore(Machine):
 
     # the connection
 
-    def channel_opened(self, credentials: Credentials | None, now: float) -> None:
-        """A connection is there: begin the handshake.
+    def greet(self) -> Greeting:
+        """Return the beginning of a conversation, for a connection that may become the session's."""
+        return Greeting(self._identity, self._options.max_incoming_event)
+
+    def channel_opened(self, greeting: Greeting, now: float) -> None:
+        """A connection is negotiated: use it from now on.
+
+        Args:
+            greeting: what was said on it, which is done.
+            now: the time.
 
         Raises:
             SessionClosed: the session is over.
@@ -277,8 +284,18 @@ class ClientCore(Machine):
         if self.state is SessionState.CLOSED:
             raise SessionClosed("the session is closed")
         self._broken = False
-        deadline = now + self._options.handshake_timeout
-        self._outbox.event(self._handshake.connected(credentials, deadline))
+        self._handshake, self._framer = greeting.handshake, greeting.framer
+        broker = self._handshake.broker
+        assert broker is not None
+        self._heartbeat = Heartbeat(broker.heartbeat_interval, broker.max_missed_heartbeats, now)
+        if self._options.liveness is not None:
+            self._liveness = Liveness(self._options.liveness, now)
+        self._renewal.authenticated(self._handshake.lifetime, now)
+        self._shared.configure_stream = broker.configure_stream
+        self.new_properties = broker.new_properties
+        self.fire(_I.CHANNEL_UP, now)
+        self.pause_reading(self._reading_paused, now)
+        self._take(greeting.rest, self._framer.feed(b"")[1], now)
 
     def channel_closed(self, reason: str, now: float) -> None:
         """The connection is gone (or could not be used); report it once for each ``channel_opened``."""
@@ -333,7 +350,9 @@ class ClientCore(Machine):
             self._heartbeat.heard = True
         if self._liveness is not None:
             self._liveness.heard = now
-        events, error = self._framer.feed(data)
+        return self._take(*self._framer.feed(data), now)
+
+    def _take(self, events: list[Event], error: ProtocolError | None, now: float) -> bool:
         quiet = error is None
         try:
             for event in events:
@@ -343,14 +362,11 @@ class ClientCore(Machine):
             quiet = False
             self._fail_channel(failure)
         if error is not None:
-            done = self._handshake.state is HandshakeState.DONE
-            self._fail_channel(error if done else not_a_broker(error))
+            self._fail_channel(error)
         return quiet
 
     def tick(self, now: float) -> None:
         """Do what is due at ``now``."""
-        if self._handshake.deadline is not None and now >= self._handshake.deadline:
-            self._fail_channel(self._handshake.timed_out())
         for request in self._requests.expire(now):
             if request.kind is RequestKind.DISCONNECT:
                 self.fire(_I.DISCONNECTED, now)
@@ -569,8 +585,6 @@ class ClientCore(Machine):
             return False
         if kind == EventType.HEARTBEAT_REQ:
             self._pulse_owed = True
-        elif self._handshake.state is not HandshakeState.DONE:
-            self._shake_hands(event, now)
         elif kind == EventType.PUSH:
             return self._pushed(event, now)
         elif kind == EventType.ACK:
@@ -589,24 +603,6 @@ class ClientCore(Machine):
                 f"a broker sends no events of type {kind} to a client", field="EventHeader.type"
             )
         return False
-
-    def _shake_hands(self, event: Event, now: float) -> None:
-        answer = self._handshake.receive(event)
-        if answer:
-            self._outbox.event(answer)
-        if self._handshake.error is not None:
-            self._fail_channel(self._handshake.error)
-        elif self._handshake.state is HandshakeState.DONE:
-            broker = self._handshake.broker
-            assert broker is not None
-            self._heartbeat = Heartbeat(broker.heartbeat_interval, broker.max_missed_heartbeats, now)
-            if self._options.liveness is not None:
-                self._liveness = Liveness(self._options.liveness, now)
-            self._renewal.authenticated(self._handshake.lifetime, now)
-            self._shared.configure_stream = broker.configure_stream
-            self.new_properties = broker.new_properties
-            self.fire(_I.CHANNEL_UP, now)
-            self.pause_reading(self._reading_paused, now)
 
     def _pushed(self, event: Event, now: float) -> bool:
         if self.read_columns is not None and self._pushed_columns(event, now):

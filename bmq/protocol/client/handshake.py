@@ -123,7 +123,6 @@ class HandshakeInput(Enum):
     AUTHENTICATED = "authenticationResponse: success"
     NEGOTIATED = "brokerResponse: success"
     REFUSED = "a response with a failure"
-    TIMEOUT = "no response in time"
     CHANNEL_DOWN = "connection gone"
 
 
@@ -131,17 +130,16 @@ _S, _I = HandshakeState, HandshakeInput
 
 
 class Handshake(Machine):
-    """The handshakes of a session: one for each connection, one after another.
+    """The handshake of one connection.
 
     Attributes:
-        state: the state of the present one.
+        state: its state.
         broker: what the broker said, once it is done.
         error: why it failed.
         lifetime: seconds after which the credentials must have been renewed, or None.
-        deadline: when it times out, or None.
     """
 
-    __slots__ = ("_identity", "broker", "deadline", "error", "lifetime")
+    __slots__ = ("_identity", "broker", "error", "lifetime")
 
     state: HandshakeState
 
@@ -151,12 +149,10 @@ class Handshake(Machine):
         self.broker: BrokerInfo | None = None
         self.error: Error | None = None
         self.lifetime: float | None = None
-        self.deadline: float | None = None
 
-    def connected(self, credentials: Credentials | None, deadline: float) -> bytes:
+    def connected(self, credentials: Credentials | None) -> bytes:
         """A connection is there; return the event to send."""
         self.error = self.lifetime = None
-        self.deadline = deadline
         event: bytes = (
             self.fire(_I.CONNECTED)
             if credentials is None
@@ -184,16 +180,8 @@ class Handshake(Machine):
             raise not_a_broker(error) from error
         return b""
 
-    def timed_out(self) -> Error:
-        """The deadline has passed; return the error."""
-        waiting = "credentials" if self.state is HandshakeState.AUTHENTICATING else "negotiation"
-        error = ConnectionFailed(f"the broker did not answer the {waiting} in time")
-        self.fire(_I.TIMEOUT, error)
-        return error
-
     def channel_down(self) -> None:
         """The connection is gone."""
-        self.deadline = None
         self.fire(_I.CHANNEL_DOWN)
 
     def renewal_answered(self, event: Event) -> float | None:
@@ -245,7 +233,6 @@ class Handshake(Machine):
         return encode_event(self._identity, Codec.JSON)
 
     def _finish(self, message: BrokerResponse) -> None:
-        self.deadline = None
         identity = message.broker_identity
         features = parse_features(identity.features)
         self.broker = BrokerInfo(
@@ -260,7 +247,6 @@ class Handshake(Machine):
         )
 
     def _fail(self, error: Error) -> None:
-        self.deadline = None
         self.error = error
 
     TRANSITIONS: ClassVar = {
@@ -269,11 +255,9 @@ class Handshake(Machine):
         (_S.IDLE, _I.CHANNEL_DOWN): Transition(None, _S.IDLE),
         (_S.AUTHENTICATING, _I.AUTHENTICATED): Transition(_negotiate, _S.NEGOTIATING),
         (_S.AUTHENTICATING, _I.REFUSED): Transition(_fail, _S.IDLE),
-        (_S.AUTHENTICATING, _I.TIMEOUT): Transition(_fail, _S.IDLE),
         (_S.AUTHENTICATING, _I.CHANNEL_DOWN): Transition(None, _S.IDLE),
         (_S.NEGOTIATING, _I.NEGOTIATED): Transition(_finish, _S.DONE),
         (_S.NEGOTIATING, _I.REFUSED): Transition(_fail, _S.IDLE),
-        (_S.NEGOTIATING, _I.TIMEOUT): Transition(_fail, _S.IDLE),
         (_S.NEGOTIATING, _I.CHANNEL_DOWN): Transition(None, _S.IDLE),
         (_S.DONE, _I.CHANNEL_DOWN): Transition(None, _S.IDLE),
     }

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One connection up to the end of its negotiation: a candidate, of which a session may have several.
+
+A broker's kernel accepts connections while its process hangs, so a client that has several addresses
+negotiates with the next one beside the first. The session's core knows nothing of this: the candidate that
+finishes first is handed to :meth:`bmq.protocol.client.core.ClientCore.channel_opened`, together with whatever
+the broker has sent behind its answer; the others are closed.
+"""
+
+from __future__ import annotations
+
+from bmq.errors import Error
+from bmq.protocol.client.handshake import Credentials, Handshake, HandshakeState, not_a_broker
+from bmq.protocol.framing import Framer
+from bmq.wire.constants import EventType
+from bmq.wire.control import ClientIdentity
+from bmq.wire.event import HEARTBEAT_RSP, Event
+
+__all__ = ["Greeting"]
+
+
+class Greeting:
+    """Authentication and negotiation on one connection: bytes in, bytes out.
+
+    Args:
+        identity: how the client introduces itself.
+        max_incoming_event: the largest event accepted, in bytes.
+
+    Attributes:
+        handshake: the state of the conversation, and its results.
+        framer: cuts the stream into events; goes with the connection.
+        error: the failure of the conversation, or None.
+        rest: events behind the broker's answer.
+    """
+
+    __slots__ = ("error", "framer", "handshake", "rest")
+
+    def __init__(self, identity: ClientIdentity, max_incoming_event: int) -> None:
+        self.handshake = Handshake(identity)
+        self.framer = Framer(max_incoming_event)
+        self.error: Error | None = None
+        self.rest: list[Event] = []
+
+    @property
+    def done(self) -> bool:
+        """Whether the connection is negotiated."""
+        return self.error is None and self.handshake.state is HandshakeState.DONE
+
+    def begin(self, credentials: Credentials | None) -> bytes:
+        """Return the event to send first."""
+        return self.handshake.connected(credentials)
+
+    def receive(self, data: bytes) -> bytes:
+        """Take bytes from the broker; return those to send. Never raises: see :attr:`error`."""
+        if self.error is not None:
+            return b""
+        events, broken = self.framer.feed(data)
+        answers = b""
+        for event in events:
+            if self.handshake.state is HandshakeState.DONE:
+                self.rest.append(event)
+            elif event.type == EventType.HEARTBEAT_REQ:
+                answers = answers or HEARTBEAT_RSP
+            else:
+                try:
+                    answers += self.handshake.receive(event)
+                except Error as error:
+                    self.error = error
+                self.error = self.error or self.handshake.error
+                if self.error is not None:
+                    return b""
+        if broken is not None and not self.done:
+            self.error = not_a_broker(broken)
+        return answers
