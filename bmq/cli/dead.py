@@ -147,7 +147,23 @@ def _list(letters: list[bmq.Message]) -> None:
     ]
     if rows:
         out().print(table(["GUID", "came from", "attempts>", "error", "size>"], rows))
-    note(several(len(rows), "dead letter"))
+    dead = sum(map(_is_dead_letter, letters))
+    if dead == len(letters):
+        note(several(dead, "dead letter"))
+    else:
+        share = number(dead) if dead else "none"
+        note(f"{several(len(letters), 'message')}, {share} of them a dead letter")
+    if letters:
+        note("bmq dead: the messages go back to the queue; bmq peek takes nothing")
+
+
+def _is_dead_letter(letter: bmq.Message) -> bool:
+    import bmq
+
+    try:
+        return any(name.startswith("deadletter.") for name in letter.properties)
+    except bmq.ProtocolError:
+        return False
 
 
 def _text(letter: bmq.Message, name: str) -> str:

@@ -10,15 +10,17 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import Annotated, TypeVar
+from dataclasses import replace
+from typing import Annotated, Final, TypeVar
 
 import typer
 from rich.text import Text
 
 import bmq
-from bmq.cli.output import emit_json, out, printable, styled
+from bmq.cli.messages import BadInput
+from bmq.cli.output import emit_json, note, out, printable, styled
 from bmq.cli.status import ExitStatus
-from bmq.cli.target import BrokerTarget, status_of, verb
+from bmq.cli.target import BrokerTarget, is_broker_address, status_of, verb
 from bmq.client._address import Address, parse_addresses
 
 __all__ = ["command"]
@@ -28,6 +30,10 @@ T = TypeVar("T")
 _PROPERTY = "bmqDoctor"
 # Before every other consumer: nobody else is to see the message.
 _PRIORITY = 1_000_000
+# Messages that are taken out of the way of the probe, at most; all of them go back to the queue.
+_MOST_TAKEN: Final = 10_000
+# Seconds for taking the probe back when the command is interrupted.
+_RETRIEVAL: Final = 5.0
 _READ = "The broker refuses to read: a reader of a fanout queue names its application, ?id=APPID."
 
 
@@ -56,14 +62,24 @@ class _Steps:
             result = await step
         except (bmq.Error, OSError, TimeoutError) as error:
             reason = str(error) or type(error).__name__
-            self._show(name, time.perf_counter() - started, reason, ok=False)
+            self.show(name, time.perf_counter() - started, reason, ok=False)
             self._advise(advice)
             status = status_of(error)
             raise _Stopped(ExitStatus.UNREACHABLE if status is ExitStatus.USAGE else status) from None
-        self._show(name, time.perf_counter() - started, tell(result), ok=True)
+        self.show(name, time.perf_counter() - started, tell(result), ok=True)
         return result
 
-    def _show(self, name: str, seconds: float, what: str, *, ok: bool) -> None:
+    def warn(self, name: str, what: str) -> None:
+        """Print something that is wrong although the step succeeded."""
+        if self._json:
+            emit_json({"step": name, "ok": False, "warning": what})
+            return
+        line = Text("WARN  ", style="bold yellow")
+        line.append(f"{name:<13}", style="not bold default").append(printable(what), style="not bold default")
+        self._console.print(line, soft_wrap=True)
+
+    def show(self, name: str, seconds: float, what: str, *, ok: bool) -> None:
+        """Print how a step went."""
         if self._json:
             emit_json({"step": name, "ok": ok, "seconds": round(seconds, 6), "what": what})
             return
@@ -87,8 +103,8 @@ async def command(
     queue: Annotated[
         str | None,
         typer.Argument(
-            metavar="[QUEUE]",
-            help="A queue to post to and receive from, with ?id=APPID if it is fanout.",
+            metavar="[QUEUE|BROKER]",
+            help="A queue to post to and receive from, with ?id=APPID if it is fanout; or a broker.",
             show_default=False,
         ),
     ] = None,
@@ -99,20 +115,29 @@ async def command(
     Resolving, connecting, TLS, authenticating and negotiating; with a queue also opening, posting, receiving
     and confirming one message of its own, which is marked and goes to no other consumer of a priority queue.
     The other applications of a fanout queue get it, though, and all consumers of a broadcast queue.
+    The message is always taken back; where that fails, its GUID is printed.
+
+    The exit status is 1 when the message came only after messages in its way had been taken out of the
+    queue for a moment, or did not come at all.
 
     [bold]Examples[/]
 
     $ bmq doctor
+    $ bmq doctor tcp://broker.example:30114
     $ bmq doctor bmq://bmq.test.mem.priority/doctor --broker prod
     """
     steps = _Steps(json=json)
+    if queue is not None and is_broker_address(queue):
+        if target.named:
+            raise BadInput(f"give one broker: {queue} or --broker {target.uri}")
+        target, queue = replace(target, uri=queue), None
     try:
         for address in parse_addresses(target.uri):
             await _reach(steps, target, address)
         async with AsyncExitStack() as stack:
             session = await _negotiate(steps, target, stack)
             if queue is not None:
-                await _use(steps, session, queue, target.timeout)
+                return await _use(steps, session, queue, target.timeout)
     except _Stopped as stopped:
         return stopped.status
     return ExitStatus.OK
@@ -174,7 +199,7 @@ async def _negotiate(steps: _Steps, target: BrokerTarget, stack: AsyncExitStack)
     )
 
 
-async def _use(steps: _Steps, session: bmq.Session, uri: str, timeout: float) -> None:
+async def _use(steps: _Steps, session: bmq.Session, uri: str, timeout: float) -> ExitStatus:
     plain, _, app_id = uri.partition("?id=")
     writer = await steps.do(
         "open",
@@ -205,22 +230,90 @@ async def _use(steps: _Steps, session: bmq.Session, uri: str, timeout: float) ->
         "The broker did not accept the message: a quota that is used up says LIMIT_MESSAGES or LIMIT_BYTES "
         "(bmq queues, bmq explain); anything else is in the broker's log.",
     )
-    message = await steps.do(
-        "receive",
-        consumer.receive(timeout),
-        lambda message: f"{message.guid}, {len(message.data)} bytes",
-        "The message was accepted and does not come: it stays in the queue until it expires. Perhaps others "
-        "wait before it that were handed back, by bmq tail, for one: "
-        f"bmq explain {uri} {ack.guid} -p {_PROPERTY}={mark}",
-    )
-
-    async def confirm() -> None:
-        message.confirm()
-        await reader.close()
+    probe = _Probe(consumer, ack.guid)
+    status = ExitStatus.OK
+    try:
+        if not await probe.comes(steps, timeout):
+            # Nothing else can be in the way of a consumer that comes first: a broker delivers nothing behind
+            # a message that was handed back and matches no subscription. A consumer of everything takes it.
+            await steps.do(
+                "clear the way",
+                probe.clear_the_way(timeout),
+                lambda taken: f"{taken} messages taken, and handed back afterwards",
+                "The message was accepted and is not delivered, and nothing is in its way: look at the "
+                f"broker's log, and at bmq explain {uri} {ack.guid} -p {_PROPERTY}={mark}",
+            )
+            steps.warn(
+                "blocked",
+                "messages that were handed back (by bmq tail, by a consumer that left) match no "
+                "subscription, and the broker delivers nothing behind them until a consumer takes them: "
+                f"bmq explain {plain}",
+            )
+            status = ExitStatus.FAILED
+    finally:
+        await probe.retrieve()
 
     await steps.do(
         "confirm",
-        confirm(),
+        reader.close(),
         lambda _: "and closed",
         "The queue could not be closed: look at the broker's log.",
     )
+    return status
+
+
+class _Probe:
+    """The message that was posted: waits for it, and takes it back whatever happens.
+
+    Args:
+        consumer: receives the probe and nothing else.
+        guid: the probe's GUID.
+    """
+
+    def __init__(self, consumer: bmq.Consumer, guid: str) -> None:
+        self._consumer = consumer
+        self._guid = guid
+        self._retrieved = False
+
+    async def comes(self, steps: _Steps, timeout: float) -> bool:
+        """Return whether the probe is delivered in time; confirms it."""
+
+        started = time.perf_counter()
+        try:
+            message = await self._consumer.receive(timeout)
+        except bmq.TimedOut:
+            steps.warn("receive", f"the message was accepted, and did not come within {timeout:g} s")
+            return False
+        self._confirm(message)
+        what = f"{message.guid}, {len(message.data)} bytes"
+        steps.show("receive", time.perf_counter() - started, what, ok=True)
+        return True
+
+    async def clear_the_way(self, timeout: float) -> int:
+        """Take every message until the probe comes; return how many others were taken.
+
+        Raises:
+            TimedOut: the probe did not come.
+        """
+        await self._consumer.configure("", max_unconfirmed_messages=_MOST_TAKEN)
+        taken = 0
+        async with asyncio.timeout(timeout):
+            while True:
+                message = await self._consumer.receive(timeout)
+                if message.guid == self._guid:
+                    self._confirm(message)
+                    return taken
+                taken += 1
+
+    def _confirm(self, message: bmq.Message) -> None:
+        message.confirm()
+        self._retrieved = True
+
+    async def retrieve(self) -> None:
+        """Take the probe back if it was posted and has not come."""
+        if self._retrieved:
+            return
+        try:
+            await asyncio.wait_for(self.clear_the_way(_RETRIEVAL), _RETRIEVAL)
+        except (bmq.Error, TimeoutError):
+            note(f"bmq doctor: the probe stays in the queue until it expires: GUID {self._guid}")

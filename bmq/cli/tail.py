@@ -77,7 +77,9 @@ async def command(
     """Print the messages of a queue.
 
     Nothing is confirmed unless --confirm is given: when it ends, everything goes back to the queue. While it
-    runs, other consumers of the queue do not get what it holds; [bold]bmq peek[/] takes nothing.
+    runs, other consumers of the queue do not get what it holds. Afterwards a broker delivers the returned
+    messages first: where no subscription matches one of them, the messages behind it wait, too.
+    [bold]bmq peek[/] takes nothing.
 
     [bold]Examples[/]
 
@@ -118,6 +120,11 @@ async def command(
                     )
                     if wait is not None:
                         break
+    if shown and not confirm:
+        note(
+            f"bmq tail: {number(shown)} messages went back to the queue. Until a consumer takes them again, "
+            "subscriptions that do not match them may get nothing else; bmq peek takes nothing"
+        )
     return ExitStatus.OK if count is None or shown >= count else ExitStatus.FAILED
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import bmq
     from bmq.admin import connect as AdminConnect
 
-__all__ = ["DEFAULT_URI", "BrokerTarget", "configuration_file", "offline", "verb"]
+__all__ = ["DEFAULT_URI", "BrokerTarget", "configuration_file", "is_broker_address", "offline", "verb"]
 
 DEFAULT_URI = "tcp://localhost:30114"
 _VARIABLE = "BMQ_BROKER_URI"
@@ -46,6 +46,7 @@ class BrokerTarget:
         ssl: for TLS.
         server_hostname: the name to verify the certificate against.
         credentials: who asks; None to connect without.
+        named: whether --broker names it.
     """
 
     uri: str
@@ -54,6 +55,7 @@ class BrokerTarget:
     ssl: ssl_module.SSLContext | None = None
     server_hostname: str | None = None
     credentials: bmq.Credentials | None = None
+    named: bool = False
 
     def connect(self, **options: Any) -> bmq.connect:
         """Return what connects a session."""
@@ -174,7 +176,26 @@ def _target(
         ssl=ssl,
         server_hostname=entry.get("server_name"),
         credentials=_credentials(entry),
+        named=broker is not None,
     )
+
+
+def is_broker_address(text: str) -> bool:
+    """Return whether a text is the address of a broker rather than the URI of a queue."""
+    return text.startswith(("tcp://", "tcps://"))
+
+
+def _refuse_broker_as_queue(name: str, arguments: dict[str, Any]) -> None:
+    """Raise if a broker's address stands where a queue is expected.
+
+    Raises:
+        BadInput: it does.
+    """
+    for argument in ("queue", "queues", "domain", "what"):
+        given: Any = arguments.get(argument)
+        for each in given if isinstance(given, list) else [given]:  # pyright: ignore[reportUnknownVariableType]
+            if isinstance(each, str) and is_broker_address(each):
+                raise BadInput(f"{each} is a broker, not a queue: bmq {name} ... --broker {each}")
 
 
 def _ssl(entry: dict[str, str]) -> ssl_module.SSLContext | None:
@@ -283,6 +304,8 @@ def verb(name: str) -> Callable[[Async], Callable[..., None]]:
             shared = {key: arguments.pop(key) for key in _SHARED}
 
             def run() -> int | None:
+                if name != "doctor":  # takes either
+                    _refuse_broker_as_queue(name, arguments)
                 target = _target(name, **shared)
                 return _run(partial(function, target, **arguments))
 

@@ -92,3 +92,10 @@ def test_what_cannot_be_put_back_stays(run: Bmq, bmq_new_queue_uri: NewUri) -> N
 )
 def test_asked_wrongly(offline: Bmq, wrong: list[str]) -> None:
     assert offline("dead", "bmq://d/q", *wrong).status == 2
+
+
+def test_messages_that_are_no_dead_letters_are_not_called_so(run: Bmq, bmq_queue_uri: str) -> None:
+    run("post", bmq_queue_uri, "one", "two")
+    ran = run("dead", bmq_queue_uri, "--idle", "0.2")
+    assert "2 messages, none of them a dead letter" in ran.err
+    assert "go back to the queue" in ran.err

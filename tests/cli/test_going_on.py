@@ -67,6 +67,35 @@ def test_doctor_says_what_to_do(run: Bmq, offline: Bmq, unused_tcp_port: int) ->
     assert ran.lines[0].startswith("FAIL  resolve")
 
 
+def test_doctor_tells_blocked_delivery_from_no_answer_and_takes_its_message_back(
+    run: Bmq, bmq_queue_uri: str
+) -> None:
+    run("post", bmq_queue_uri, "one")
+    run("tail", bmq_queue_uri, "--idle", "0.2")
+    ran = run("doctor", bmq_queue_uri, "--timeout", "1")
+    assert ran.status == 1, "neither done nor unreachable"
+    assert "WARN  blocked" in ran.out
+    assert "handed back" in ran.out
+    assert [line.split("  ")[-1] for line in run("tail", bmq_queue_uri, "--idle", "0.2").lines] == ["one"]
+
+
+def test_doctor_takes_a_brokers_address_for_what_it_is(offline: Bmq, uri: str) -> None:
+    ran = offline("doctor", uri)
+    assert ran.status == 0
+    assert uri.rpartition(":")[2] in ran.lines[1]
+    assert offline("doctor", uri, "--broker", "tcp://127.0.0.1:1").status == 2
+
+
+@pytest.mark.parametrize(
+    "verb", ["bench", "dead", "explain", "peek", "post", "purge", "queues", "stat", "tail", "top"]
+)
+def test_no_verb_takes_a_brokers_address_for_a_queue(offline: Bmq, verb: str) -> None:
+    ran = offline(verb, "tcp://127.0.0.1:1", *(["--yes"] if verb == "purge" else []))
+    assert (ran.status, ran.out) == (2, "")
+    assert "is a broker, not a queue: " in ran.err
+    assert "--broker tcp://127.0.0.1:1" in ran.err
+
+
 # ---- bench
 
 
