@@ -19,12 +19,15 @@ except ModuleNotFoundError as error:
     ) from error
 
 from bmq.client.connect import connect
+from bmq.client.dead_letters import described
+from bmq.client.message import Message
 from bmq.client.options import ConnectOptions
+from bmq.client.poison import Allowed, Poison, PoisonKind, PutAside, unreadable
 from bmq.client.queue import Queue
 from bmq.client.session import Session
-from bmq.conventions import PREFIX
+from bmq.conventions import PREFIX, waiting_queue
 from bmq.delays import Mover
-from bmq.errors import Error, ProtocolError, StateError, UsageError
+from bmq.errors import Error, StateError, UsageError
 from bmq.subscriptions import Expression, Selector, subscriptions_for
 from bmq.wire.uri import QueueUri
 
@@ -66,10 +69,14 @@ class BmqBroker(AsyncBroker):
         waiting: the URI of the queue where delayed tasks wait; None for the queue's own with ``.delayed`` at
             the end, which has to be in a priority domain.
         mover: whether workers pass delayed tasks on when they are due; they share that.
+        dead_letters: the URI of a queue for messages that no worker can run: they cannot be read, are no
+            tasks, or are tasks that the worker does not know; and for delayed ones that cannot be passed on.
+            None confirms them. Either way the log has one line per kind and minute.
         options: anything else that :func:`bmq.connect` takes.
 
     Raises:
         InvalidURI, InvalidExpression: the queue or the subscription is not legal.
+        UsageError: dead letters would come back to the queue.
     """
 
     def __init__(
@@ -81,6 +88,7 @@ class BmqBroker(AsyncBroker):
         max_unconfirmed_messages: int = 100,
         waiting: str | None = None,
         mover: bool = True,
+        dead_letters: str | None = None,
         **options: Unpack[ConnectOptions],
     ) -> None:
         super().__init__()
@@ -95,6 +103,9 @@ class BmqBroker(AsyncBroker):
         self._delays = waiting is not None or not self._uri.app_id
         self._waiting = QueueUri.parse(waiting).canonical if waiting is not None else None
         self._moves = mover and self._delays
+        self._dead_letters = QueueUri.parse(dead_letters).canonical if dead_letters is not None else None
+        if self._dead_letters in (self._uri.canonical, self._waiting or waiting_queue(self._uri.canonical)):
+            raise UsageError(f"dead letters of {self._uri} would come back; name another queue for them")
         self._session: Session | None = None
         self._output: Queue | None = None
         self._input: Queue | None = None
@@ -202,34 +213,56 @@ class BmqBroker(AsyncBroker):
         session = self.session
         if self._input is None:
             self._input = await session.open_queue(str(self._uri), read=True, default_subscription=False)
+        letters = await self._letters(session)
         if self._moves and self._moving is None:
-            self._moving = asyncio.create_task(self._move(session), name="bmq.taskiq mover")
+            self._moving = asyncio.create_task(self._move(session, letters), name="bmq.taskiq mover")
+        aside = PutAside("the taskiq worker", letters, logger)
         # The subscription is taken back when taskiq wants no more; the queue stays open until the shutdown,
         # since the tasks at work are yet to be acknowledged.
-        async with self._input.subscribe(
-            self._subscription, max_unconfirmed_messages=self._max_unconfirmed
-        ) as consumer:
-            async for message in consumer:
-                try:
-                    data = message.data
-                except ProtocolError as error:
-                    logger.error(  # noqa: TRY400 - what was sent is at fault, not code that has a traceback
-                        "message %s of %s cannot be read, and is left: %s",
-                        message.guid,
-                        self._uri,
-                        error,
-                        extra={"queue": str(self._uri), "guid": message.guid},
-                    )
-                else:
-                    yield AckableMessage(data=data, ack=message.confirm)
+        try:
+            async with self._input.subscribe(
+                self._subscription, max_unconfirmed_messages=self._max_unconfirmed
+            ) as consumer:
+                async for message in consumer:
+                    if (poison := self._poison(message)) is not None:
+                        aside.take(message, poison)
+                    else:
+                        yield AckableMessage(data=message.data, ack=message.confirm)
+        finally:
+            await aside.close()
 
-    async def _move(self, session: Session) -> None:
+    async def _letters(self, session: Session) -> Queue | None:
+        return await session.output(self._dead_letters) if self._dead_letters is not None else None
+
+    def _poison(self, message: Message) -> Poison | None:
+        """Return why no worker like this one can run a message; None if it can.
+
+        What else listens than a worker may take other messages than tasks. A worker of some versions of
+        taskiq never acknowledges these, one of others logs each of them whole, with a traceback.
+        """
+        if (poison := unreadable(message)) is not None or not self.is_worker_process:
+            return poison
+        try:
+            task = self.formatter.loads(message=message.data)
+            task.parse_labels()
+        except Exception as error:  # whatever the formatter raises
+            return Poison(PoisonKind.UNDECODABLE, f"no task: {described(error)}")
+        if self.find_task(task.task_name) is None:
+            return Poison(PoisonKind.MISDIRECTED, f"this worker has no task {task.task_name!r:.100}")
+        return None
+
+    async def _move(self, session: Session, letters: Queue | None) -> None:
         """Pass on what is due."""
         assert self._output is not None
         waiting = self._output.waiting
+        usual = Allowed(None, QueueUri.parse(waiting))
+
+        def allow(uri: str) -> bool:
+            return uri == self._uri.canonical or usual(QueueUri.parse(uri))
+
         try:
             queue = await session.open_queue(waiting, read=True, default_subscription=False)
-            await Mover(queue).run()
+            await Mover(queue, allow=allow, dead_letters=letters).run()
         except Error as error:
             logger.error(  # noqa: TRY400
                 "delayed tasks that wait in %s are not passed on by this worker any more: %s", waiting, error

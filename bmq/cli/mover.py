@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from bmq.admin.words import several
+from bmq.admin.words import number, several
 from bmq.cli.output import note
 from bmq.cli.target import BrokerTarget, verb
 
@@ -43,6 +43,26 @@ async def command(
     max_held: Annotated[
         int, typer.Option("--max-held", min=1, help="How many messages of a queue are held at most.")
     ] = 10_000,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow",
+            metavar="PATTERN",
+            help="Queues that messages may be bound for, as bmq://DOMAIN/*. Default: the queue's own domain.",
+            show_default=False,
+        ),
+    ] = None,
+    dead_letters: Annotated[
+        str | None,
+        typer.Option(
+            "--dead-letters",
+            metavar="QUEUE",
+            help="Where messages go that cannot be passed on. Default: they are confirmed, and gone.",
+        ),
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for a broker that is away, instead of ending with 3.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no summary.")] = False,
 ) -> None:
     """Pass delayed messages on when they are due, until interrupted.
@@ -54,18 +74,22 @@ async def command(
 
     $ bmq mover bmq://bmq.test.mem.priority/orders.delayed
     $ bmq mover bmq://bmq.test.mem.priority/orders.delayed --longest 86400
+    $ bmq mover QUEUE --wait --dead-letters bmq://bmq.test.mem.priority/orders.dead
     """
     from bmq.delays import Mover
 
     async with AsyncExitStack() as stack:
-        session = await stack.enter_async_context(target.connect())
+        session = await stack.enter_async_context(target.connect(retry_first_connect=wait))
         admin = await stack.enter_async_context(target.admin())
+        letters = await session.open_queue(dead_letters, write=True) if dead_letters is not None else None
         movers: list[Mover] = []
         for uri in queues:
             queue = await session.open_queue(uri, read=True, default_subscription=False)
             movers.append(
                 Mover(
                     queue,
+                    allow=allow or None,
+                    dead_letters=letters,
                     admin=admin,
                     longest=longest,
                     lookahead=lookahead,
@@ -80,4 +104,6 @@ async def command(
         finally:
             if not quiet:
                 moved = sum(mover.moved for mover in movers)
-                note(f"{several(moved, 'message')} passed on")
+                aside = sum(mover.put_aside for mover in movers)
+                lost = "" if not aside else f", {number(aside)} could not be"
+                note(f"{several(moved, 'message')} passed on{lost}")

@@ -173,7 +173,11 @@ def queue_of(message: Message, name: str, allowed: Allowed) -> str | None:
         raise Poison(PoisonKind.MISDIRECTED, f"{name}: {described(error)}") from None
     if uri.app_id:
         raise Poison(PoisonKind.MISDIRECTED, f"{name} names an appId, which takes no posts: {value!r}")
-    if not allowed(uri):
+    try:
+        listed = allowed(uri)
+    except Exception as error:  # an application's function, given what a stranger wrote
+        raise Poison(PoisonKind.MISDIRECTED, f"allow= failed on {value!r}: {described(error)}") from error
+    if not listed:
         raise Poison(PoisonKind.MISDIRECTED, f"{name} names a queue that allow= does not list: {value!r}")
     return uri.canonical
 

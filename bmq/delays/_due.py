@@ -101,6 +101,8 @@ class DueMessages:
         self._guids: set[str] = set()
         self._bytes = 0
         self._number = 0
+        #: Returns how many messages were handed out and still take room of what may be held.
+        self.elsewhere: Callable[[], int] = int
 
     @property
     def held(self) -> int:
@@ -220,7 +222,8 @@ class DueMessages:
 
     def _part(self) -> float:
         """How much is held, as a part of what may be."""
-        return max(len(self._held) / self._max_held, self._bytes / self._max_bytes)
+        count = len(self._held) + self.elsewhere()
+        return max(count / self._max_held, self._bytes / self._max_bytes)
 
     def _move(self, now: float) -> None:
         """Move the horizon on."""
@@ -236,7 +239,7 @@ class DueMessages:
             # anew for every batch of that.
             self._at_once = int(part) + 1.0
             nearest = heapq.nsmallest(len(self._held) // 4 + 1, self._held)
-            self._span = nearest[-1][0] - now - _BEFORE
+            self._span = nearest[-1][0] - now - _BEFORE if nearest else self._tick
         else:
             self._at_once = 1.0
             if part >= 0.5:

@@ -6,13 +6,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from bmq._backoff import backoff
+from bmq._log_limit import LogLimit
 from bmq._turn import turn_of
 from bmq.admin.client import Admin
+from bmq.client.dead_letters import described
 from bmq.client.message import Ack, Message, PutMessage
+from bmq.client.poison import Allow, Allowed, Poison, PoisonKind, PutAside, queue_of, unreadable
 from bmq.client.queue import Queue
 from bmq.conventions import DESTINATION, DUE, WAITING_SUFFIX, derived_guid
 from bmq.delays._check import watch
@@ -23,9 +28,8 @@ from bmq.errors import (
     Error,
     InvalidPayload,
     InvalidProperty,
-    InvalidURI,
     PostError,
-    ProtocolError,
+    QueueClosed,
     SessionClosed,
     UsageError,
 )
@@ -40,6 +44,18 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 # it says while its cluster changes.
 _REFUSED, _UNSURE = 5.0, 1.0
 _ROOM = 0.01
+# A destination that the broker refuses is given up after so many seconds. Until then, messages for all such
+# destinations together take this part of what may be held; those beyond it are given up at once.
+_PATIENCE: Final = 60.0
+_PART_OF_REFUSED: Final = 0.25
+# So many destinations are open at once, and so many are opened at the same time; one that takes longer than
+# some seconds is not counted any more.
+_MOST_OPEN: Final = 500
+_MOST_OPENING: Final = 16
+_OPENING: Final = 1.0
+# What is known of so many destinations that failed is kept.
+_REMEMBERED: Final = 1000
+_LOOKED_AT: Final = 10
 
 
 class Mover:
@@ -56,12 +72,22 @@ class Mover:
     dies in between is repeated by the next one, and within the deduplication window of the destination the
     broker keeps one.
 
-    Several movers share a waiting queue. When a destination takes nothing, because it is full or gone, what
-    is bound for it is tried again after 1, 2, 4, ... 60 seconds. What cannot be passed on at all, because it
-    does not say where to, stays in the waiting queue. The log says so.
+    Several movers share a waiting queue. Destinations do not wait for each other: they are opened side by
+    side, 500 are open at most, and the one that was not used for the longest time is closed. When a
+    destination takes nothing, because it is full or does not answer, its messages are tried again after 1, 2,
+    4, ... 60 seconds.
+
+    Messages that cannot be passed on are put aside in ``dead_letters``; without that, each is confirmed and
+    gone. The log has one line per kind and minute. That is done with messages that cannot be read; whose
+    ``bmq_destination`` is no queue, or not one that ``allow`` lists; that are too large; and that the broker
+    has refused for 60 seconds, or whose destination it has refused to open for as long.
 
     Args:
         queue: the waiting queue, open for reading; the session opens the others.
+        allow: the queues that messages may name: patterns such as ``bmq://DOMAIN/*`` or a function of the
+            URI. None allows the queues of the waiting queue's domain, and queues for replies, whose names
+            begin with ``replies.``.
+        dead_letters: a queue open for writing, for messages that cannot be passed on. None confirms them.
         admin: asks the broker now and every minute whether the queue can keep what waits, as :func:`watch`
             does; what is wrong is logged. None does not ask.
         longest: seconds that messages may have to wait, for that.
@@ -70,16 +96,19 @@ class Mover:
         tick: seconds.
         max_held: messages.
         max_held_bytes: bytes.
-        clock: seconds since 1970.
+        clock: seconds since 1970. Pauses are measured by the event loop's clock.
 
     Raises:
-        UsageError: an argument is out of its range.
+        UsageError: an argument is out of its range; or ``dead_letters`` is the waiting queue, or not open for
+            writing.
     """
 
     def __init__(
         self,
         queue: Queue,
         *,
+        allow: Allow | None = None,
+        dead_letters: Queue | None = None,
         admin: Admin | None = None,
         longest: float | None = None,
         grace: float = 5.0,
@@ -90,11 +119,16 @@ class Mover:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._queue = queue
-        self._own = QueueUri.parse(queue.uri).canonical
+        own = QueueUri.parse(queue.uri)
+        self._own = own.canonical
+        self._allowed = Allowed(allow, own)
+        if dead_letters is not None:
+            check_dead_letters(dead_letters, own)
+        self._aside = PutAside("the mover", dead_letters, logger)
+        self._log = LogLimit(logger)
         self._admin = admin
         self._longest = longest
         self._grace = grace
-        self._clock = clock
         self._due = DueMessages(
             queue,
             lookahead=lookahead,
@@ -103,17 +137,36 @@ class Mover:
             max_held_bytes=max_held_bytes,
             clock=clock,
         )
-        self._outputs: dict[str, _Output] = {}
-        self._posted: dict[asyncio.Future[Ack], None] = {}
-        # The GUIDs, in the waiting queue, of what was posted and has no outcome.
+        self._due.elsewhere = self._elsewhere
+        self._most_refused = max(1, int(max_held * _PART_OF_REFUSED))
+        # The destinations, and those of them that are open or opening; the ones used last at the end.
+        self._outputs: OrderedDict[str, _Output] = OrderedDict()
+        self._open: OrderedDict[str, _Output] = OrderedDict()
+        # Those that took messages before are not opened behind thousands that strangers have named.
+        self._familiar = asyncio.Semaphore(_MOST_OPENING)
+        self._strange = asyncio.Semaphore(_MOST_OPENING)
+        self._serving: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._posted: set[asyncio.Future[Ack]] = set()
+        # The GUIDs, in the waiting queue, of what a destination has and is not done with.
         self._passing: set[str] = set()
+        # How many messages wait for their destination, and how many of them for one that is refused.
+        self._waiting = self._refused = 0
         #: How many messages were passed on.
         self.moved = 0
 
     @property
     def held(self) -> int:
         """How many messages it holds that are not due yet, or could not be passed on."""
-        return self._due.held
+        return self._due.held + self._elsewhere()
+
+    def _elsewhere(self) -> int:
+        return self._waiting + self._aside.pending
+
+    @property
+    def put_aside(self) -> int:
+        """How many messages could not be passed on, and are dead letters, or confirmed."""
+        return self._aside.taken
 
     async def run(self) -> None:
         """Pass messages on until cancelled, or until the queue is closed.
@@ -133,63 +186,185 @@ class Mover:
                     for message in batch:
                         if turn.clock() >= turn.until:
                             await turn.wait()  # acknowledgements have their turn
-                        await self._pass_on(message)
+                        while not self._pass_on(message):
+                            await self._room()
                     await asyncio.sleep(0)
         except SessionClosed:
             pass
         finally:
             if watching is not None:
                 watching.cancel()
+            for output in self._outputs.values():
+                output.close()
+            for task in self._serving:
+                task.cancel()
+            if ending := self._serving | self._closing:
+                await asyncio.wait(ending, timeout=self._grace)
             if self._posted:
                 await asyncio.wait(self._posted, timeout=self._grace)
+            await self._aside.close(self._grace)
 
-    async def _pass_on(self, message: Message) -> None:
-        """Post a message to where it is bound."""
+    def _pass_on(self, message: Message) -> bool:
+        """Give a message to its destination; return whether there was room for it."""
         if message.guid in self._passing:
-            return  # delivered again meanwhile; it is confirmed when the outcome comes
+            return True  # delivered again meanwhile; it is confirmed when the outcome comes
         try:
             uri, post = self._what(message)
-        except (ProtocolError, UsageError) as error:
-            self._left(message, error)
-            return
-        output = self._outputs.setdefault(uri, _Output(uri))
-        if (until := output.until) > self._clock():
-            self._due.put_off(message, until)
-            return
-        try:
-            queue = await self._queue.session.output(uri)
-            while not self._posted_now(message, output, queue, post):
-                await self._room()
-        except SessionClosed:
-            raise
-        except (InvalidPayload, InvalidProperty) as error:
-            self._left(message, error)
-        except Error as error:
-            self._later(message, output, error)
+        except Poison as poison:
+            self._aside.take(message, poison)
+            return True
+        output = self._outputs.get(uri)
+        if output is None:
+            self._forget()
+            output = self._outputs[uri] = _Output(uri)
+            output.familiar = uri == self._own.removesuffix(WAITING_SUFFIX)
+        item = _Item(message, post)
+        if output.queue is not None and not output.waiting and not output.queue.closed:
+            if not self._posted_now(item, output, output.queue):
+                return False
+            self._open.move_to_end(uri)
+            self._passing.add(message.guid)
+            return True
+        if output.given_up and _now() < output.until:
+            self._aside.take(message, output.given_up)
+            return True
+        self._passing.add(message.guid)
+        self._wait(item, output)
+        return True
 
     def _what(self, message: Message) -> tuple[str, PutMessage]:
         """Return what to post, and where to.
 
         Raises:
-            ProtocolError: the message cannot be taken apart.
-            UsageError: it does not say where it is bound.
+            Poison: it cannot be taken apart, or does not say where it is bound.
         """
+        if (damaged := unreadable(message)) is not None:
+            raise damaged
+        uri = queue_of(message, DESTINATION, self._allowed)
+        if uri is None:
+            if not self._own.endswith(WAITING_SUFFIX):
+                raise Poison(PoisonKind.MISDIRECTED, f"it has no {DESTINATION}")
+            uri = self._own.removesuffix(WAITING_SUFFIX)
+        if uri == self._own:
+            raise Poison(PoisonKind.MISDIRECTED, f"its {DESTINATION} is the queue where it waits")
         properties = dict(message.properties.typed())
         due = message.properties.get(DUE, 0)
         properties.pop(DESTINATION, None)
-        uri = self._destination(message.properties.get(DESTINATION))
         guid = derived_guid(message.guid, uri, "due", str(due))
         return uri, PutMessage(message.data, properties or None, guid)
 
-    def _posted_now(self, message: Message, output: _Output, queue: Queue, post: PutMessage) -> bool:
+    # one destination
+
+    def _wait(self, item: _Item, output: _Output) -> None:
+        """Have a message wait for its destination, and somebody see to that."""
+        output.waiting.append(item)
+        self._waiting += 1
+        self._refused += output.refused_since is not None
+        if output.task is None:
+            output.task = task = asyncio.create_task(self._serve(output), name=f"mover to {output.uri}")
+            self._serving.add(task)
+            task.add_done_callback(self._serving.discard)
+
+    def _taken(self, output: _Output) -> _Item:
+        """Take the first message that waits for a destination."""
+        self._waiting -= 1
+        self._refused -= output.refused_since is not None
+        return output.waiting.popleft()
+
+    async def _serve(self, output: _Output) -> None:
+        """Post what waits for a destination, until nothing does."""
+        try:
+            while output.waiting:
+                if (pause := output.until - _now()) > 0:
+                    await asyncio.sleep(pause)
+                try:
+                    queue = await self._opened(output)
+                    while output.waiting:
+                        if self._posted_now(output.waiting[0], output, queue):
+                            self._taken(output)
+                        else:
+                            await self._room()
+                        if output.until > _now():
+                            break
+                except SessionClosed:
+                    return
+                except QueueClosed:
+                    self._shut(output)
+                except Error as error:
+                    self._not_opened(output, error)
+        finally:
+            output.task = None
+
+    async def _opened(self, output: _Output) -> Queue:
+        """Return the queue of a destination, open."""
+        if output.queue is not None and not output.queue.closed:
+            return output.queue
+        self._shut(output)
+        session = self._queue.session
+        opening: asyncio.Task[Queue] | None = None
+        try:
+            async with self._familiar if output.familiar else self._strange:
+                while len(self._open) >= _MOST_OPEN and not self._close_idle():
+                    await self._room()
+                self._open[output.uri] = output
+                output.shared = any(each.writable and each.uri == output.uri for each in session.queues)
+                opening = asyncio.create_task(session.output(output.uri), name=f"opening {output.uri}")
+                opening.add_done_callback(_seen)
+                # One that takes long does not keep others from being opened.
+                await asyncio.wait([opening], timeout=_OPENING)
+            queue = output.queue = await opening
+        finally:
+            if output.queue is None:
+                self._open.pop(output.uri, None)
+                if opening is not None:
+                    opening.cancel()
+        output.familiar = True
+        self._accepted(output)
+        return queue
+
+    def _accepted(self, output: _Output) -> None:
+        """Note that the broker knows a destination."""
+        if output.refused_since is not None:
+            self._refused -= len(output.waiting)
+        output.refused_since = output.given_up = None
+
+    def _not_opened(self, output: _Output, error: Error) -> None:
+        """Note that a destination could not be opened; give up what waits for it once that has lasted."""
+        now = _now()
+        if not error.retryable:
+            if output.refused_since is None:
+                output.refused_since = now
+                self._refused += len(output.waiting)
+            if (
+                output.given_up
+                or now - output.refused_since >= _PATIENCE
+                or self._refused > self._most_refused
+            ):
+                output.given_up = Poison(
+                    PoisonKind.MISDIRECTED, f"{output.uri} cannot be opened: {described(error)}"
+                )
+                output.until = now + _LONGEST_PAUSE
+                while output.waiting:
+                    item = self._taken(output)
+                    self._passing.discard(item.message.guid)
+                    self._aside.take(item.message, output.given_up)
+                return
+        self._later(output, error)
+
+    def _posted_now(self, item: _Item, output: _Output, queue: Queue) -> bool:
         """Post a message, and return whether there was room for it."""
+        post, guid = item.post, item.message.guid
         try:
             future = queue.post_nowait(post.data, properties=post.properties, guid=post.guid)
         except BufferFull:
             return False
-        self._posted[future] = None
-        self._passing.add(message.guid)
-        future.add_done_callback(partial(self._outcome, message, output))
+        except (InvalidPayload, InvalidProperty) as error:
+            self._passing.discard(guid)
+            self._aside.take(item.message, Poison(PoisonKind.OVERSIZED, described(error)))
+            return True
+        self._posted.add(future)
+        output.unacked += 1
+        future.add_done_callback(partial(self._outcome, item, output))
         return True
 
     async def _room(self) -> None:
@@ -198,89 +373,199 @@ class Mover:
         else:
             await asyncio.sleep(_ROOM)  # others that post in this session have filled it
 
-    def _destination(self, named: object) -> str:
-        """Return the URI of the queue that a message is bound for.
-
-        Raises:
-            UsageError: there is none.
-        """
-        if isinstance(named, str):
-            uri = QueueUri.parse(named)
-            if uri.app_id:
-                raise InvalidURI(f"{DESTINATION} {named!r} names an appId, which nobody can post to")
-            canonical = uri.canonical
-        elif self._own.endswith(WAITING_SUFFIX):
-            canonical = self._own.removesuffix(WAITING_SUFFIX)
-        else:
-            raise UsageError(f"it has no {DESTINATION}")
-        if canonical == self._own:
-            raise UsageError(f"its {DESTINATION} is the queue where it waits")
-        return canonical
-
-    def _outcome(self, message: Message, output: _Output, future: asyncio.Future[Ack]) -> None:
-        self._posted.pop(future, None)
-        self._passing.discard(message.guid)
+    def _outcome(self, item: _Item, output: _Output, future: asyncio.Future[Ack]) -> None:
+        self._posted.discard(future)
+        output.unacked -= 1
         error = None if future.cancelled() else future.exception()
         if self._queue.closed or future.cancelled():
             return
         if error is None:
             output.failures = 0
             self.moved += 1
-            message.confirm()
+            self._passing.discard(item.message.guid)
+            item.message.confirm()
+        elif isinstance(error, PostError) and not error.retryable:
+            self._refused_alone(item, output, error)
         elif isinstance(error, Error):
-            if isinstance(error, PostError) and not error.retryable:
-                self._refused(message, output, error)
-            else:
-                self._later(message, output, error)
+            self._later(output, error)
+            self._wait(item, output)
 
-    def _refused(self, message: Message, output: _Output, error: PostError) -> None:
-        """Try this message again, and hold up no others."""
-        now = self._clock()
-        pause = _UNSURE if error.status is AckStatus.UNKNOWN else _REFUSED
-        self._due.put_off(message, now + pause)
-        if now >= output.quiet_until:
-            output.quiet_until = now + _REFUSED
-            logger.warning("%s; again in %g s, and so with others like it", error, pause)
-
-    def _later(self, message: Message, output: _Output, error: Error) -> None:
-        """Try again later: what has failed for one message would fail for the others."""
-        now = self._clock()
-        if now >= output.until:
-            output.failures += 1
-            pause = backoff(output.failures, _FIRST_PAUSE, _LONGEST_PAUSE)
-            output.until = now + pause
-            logger.warning(
-                "what is due in %s and bound for %s could not be passed on; again in %g s: %s",
-                self._own,
-                output.uri,
-                pause,
-                error,
-            )
-        self._due.put_off(message, output.until)
-
-    def _left(self, message: Message, error: Error) -> None:
-        logger.error(
-            "message %s of %s is due and cannot be passed on; it stays there: %s",
-            message.guid,
-            self._own,
-            error,
+    def _refused_alone(self, item: _Item, output: _Output, error: PostError) -> None:
+        """Try this message again, and hold up no others; give it up once it was refused for long."""
+        now = _now()
+        item.refused_since = item.refused_since or now
+        unsure = error.status is AckStatus.UNKNOWN
+        if not unsure and now - item.refused_since >= _PATIENCE:
+            self._passing.discard(item.message.guid)
+            self._aside.take(item.message, Poison(PoisonKind.MISDIRECTED, described(error)))
+            return
+        pause = _UNSURE if unsure else _REFUSED
+        self._waiting += 1
+        output.later(item, pause, self._again)
+        self._log.warning(
+            ("refused", error.status), "%s; again in %g s, and so with others like it", error, pause
         )
+
+    def _again(self, item: _Item, output: _Output) -> None:
+        self._waiting -= 1
+        self._wait(item, output)
+
+    def _later(self, output: _Output, error: Error) -> None:
+        """Try a destination again later: what has failed for one message would fail for the others."""
+        now = _now()
+        if now < output.until:
+            return
+        output.failures += 1
+        pause = backoff(output.failures, _FIRST_PAUSE, _LONGEST_PAUSE)
+        output.until = now + pause
+        self._log.warning(
+            ("later", type(error), getattr(error, "status", None)),
+            "what is due in %s and bound for %s could not be passed on; again in %g s, and so with others "
+            "like it: %s",
+            self._own,
+            output.uri,
+            pause,
+            described(error),
+        )
+
+    # the number of destinations
+
+    def _close_idle(self) -> bool:
+        """Close the destination that was not used for the longest time and has nothing to do."""
+        for output in self._open.values():
+            if output.queue is not None and output.idle:
+                self._shut(output)
+                return True
+        return False
+
+    def _shut(self, output: _Output) -> None:
+        """Forget the queue of a destination; close it unless others in this session had opened it."""
+        queue, output.queue = output.queue, None
+        if queue is None:
+            return
+        del self._open[output.uri]
+        if not output.shared and not queue.closed:
+            closing = asyncio.create_task(_closed(queue), name=f"closing {output.uri}")
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    def _forget(self) -> None:
+        """Forget what is known of a destination that was not used for long, when there are many."""
+        for _ in range(min(_LOOKED_AT, len(self._outputs) - _REMEMBERED)):
+            uri, output = self._outputs.popitem(last=False)
+            if output.idle and output.queue is None:
+                return
+            self._outputs[uri] = output
+
+
+def check_dead_letters(queue: Queue, own: QueueUri) -> None:
+    """Check that dead letters can be posted to a queue, and do not come back to where they come from.
+
+    Raises:
+        UsageError: they cannot, or would.
+    """
+    if QueueUri.parse(queue.uri).canonical == own.canonical:
+        raise UsageError(f"dead letters of {own} would come back to it; name another queue for them")
+    if not queue.writable:
+        raise UsageError(f"queue {queue.uri} is not open for writing: open_queue(..., write=True)")
+
+
+async def _closed(queue: Queue) -> None:
+    try:
+        await queue.close()
+    except Error as error:
+        logger.info("a destination was not closed in good order: %s", error)
+
+
+def _seen(opening: asyncio.Task[Queue]) -> None:
+    """Look at an error that nobody waits for."""
+    if not opening.cancelled():
+        opening.exception()
+
+
+def _now() -> float:
+    """The event loop's time: nobody sets it, as they may set the time of day."""
+    return asyncio.get_running_loop().time()
+
+
+class _Item:
+    """A message on its way.
+
+    Attributes:
+        message: the message.
+        post: what is posted.
+        refused_since: when the broker refused it first; None if it did not.
+    """
+
+    __slots__ = ("message", "post", "refused_since")
+
+    def __init__(self, message: Message, post: PutMessage) -> None:
+        self.message = message
+        self.post = post
+        self.refused_since: float | None = None
 
 
 class _Output:
-    """Where messages are bound.
+    """Where messages are bound. Times are those of the event loop.
 
     Attributes:
         uri: the queue.
+        queue: the open queue, if it is open.
+        shared: whether the session had it open before.
+        familiar: whether it was open before, or is the one that the waiting queue belongs to.
+        waiting: messages that were not posted yet.
+        unacked: how many messages were posted and have no outcome.
+        task: posts what waits, while anything does.
         failures: how often it failed since it last took a message.
         until: when the next attempt is made.
-        quiet_until: until when messages that are refused alone are not mentioned.
+        refused_since: since when the broker refuses to open it; None if it does not.
+        given_up: why messages for it are put aside at once, until the next attempt.
     """
 
-    __slots__ = ("failures", "quiet_until", "until", "uri")
+    __slots__ = (
+        "_timers",
+        "failures",
+        "familiar",
+        "given_up",
+        "queue",
+        "refused_since",
+        "shared",
+        "task",
+        "unacked",
+        "until",
+        "uri",
+        "waiting",
+    )
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
+        self.queue: Queue | None = None
+        self.shared = self.familiar = False
+        self.waiting: deque[_Item] = deque()
+        self.unacked = 0
+        self.task: asyncio.Task[None] | None = None
         self.failures = 0
         self.until = 0.0
-        self.quiet_until = 0.0
+        self.refused_since: float | None = None
+        self.given_up: Poison | None = None
+        self._timers: dict[_Item, asyncio.TimerHandle] = {}
+
+    @property
+    def idle(self) -> bool:
+        """Whether no message is on its way there."""
+        return not (self.waiting or self.unacked or self._timers or self.task)
+
+    def later(self, item: _Item, seconds: float, then: Callable[[_Item, _Output], None]) -> None:
+        """Call a function with a message in some seconds."""
+
+        def now() -> None:
+            del self._timers[item]
+            then(item, self)
+
+        self._timers[item] = asyncio.get_running_loop().call_later(seconds, now)
+
+    def close(self) -> None:
+        """Forget what was to be called later."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()

@@ -20,6 +20,7 @@ from bmq.client.consumer import Consumer, Subscription
 from bmq.client.dead_letters import DeadLetter, Failure
 from bmq.client.health import Health
 from bmq.client.options import ConnectOptions
+from bmq.client.poison import Allow, Allowed
 from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.codecs import Codec
@@ -495,6 +496,8 @@ class App:
         self,
         queue: str,
         *,
+        allow: Allow | None = None,
+        dead_letters: str | None = None,
         longest: float | None = None,
         lookahead: float = 3600.0,
         max_held: int = 10_000,
@@ -508,6 +511,9 @@ class App:
         Args:
             queue: the URI of the waiting queue, ``bmq://DOMAIN/NAME.delayed`` unless the producers say
                 otherwise.
+            allow: the queues that messages may name: patterns such as ``bmq://DOMAIN/*`` or a function of the
+                URI. None allows the domain of the waiting queue, and queues for replies.
+            dead_letters: the URI of the queue for messages that cannot be passed on; None confirms them.
             longest: seconds that messages may have to wait, to be compared with what the broker keeps.
             lookahead: seconds before it is due that a message is taken and held here, at most.
             max_held: how many messages are held.
@@ -515,7 +521,7 @@ class App:
 
         Raises:
             InvalidURI: the queue is not legal.
-            UsageError: it is moved already.
+            UsageError: it is moved already, or its dead letters would come back to it.
             StateError: the app is running.
         """
         uri = QueueUri.parse(queue)
@@ -523,7 +529,14 @@ class App:
             raise StateError("the app is running; say what it moves before")
         if self._waiting.get(uri):
             raise UsageError(f"{uri} has its mover already")
+        Allowed(allow, uri)
+        if dead_letters is not None:
+            letters = QueueUri.parse(dead_letters)
+            if letters.canonical == uri.canonical:
+                raise UsageError(f"dead letters of {uri} would come back to it; name another queue for them")
         self._waiting[uri] = {
+            "allow": allow,
+            "dead_letters": dead_letters,
             "longest": longest,
             "lookahead": lookahead,
             "max_held": max_held,
@@ -758,10 +771,10 @@ class App:
 
     async def _open_queues(self, session: Session) -> list[tuple[_Registration, Consumer, Queue | None]]:
         """Open each queue once, with all its subscriptions; return what each handler needs."""
-        await self._open_waiting_queues(session)
-        wanted = [
+        wanted: list[Queue | str | None] = [
             each.retry.then.queue for each in self._registered if isinstance(each.retry.then, DeadLetter)
         ]
+        wanted += [options.get("dead_letters") for options in self._waiting.values()]
         posted = {
             QueueUri.parse(dead_letters).canonical for dead_letters in wanted if isinstance(dead_letters, str)
         }
@@ -784,6 +797,7 @@ class App:
             consumer = next(consumers[each.uri])
             found.append((each, consumer, dead_letters))
         self._consumers = [consumer for _, consumer, _ in found]
+        await self._open_waiting_queues(session)
         return found
 
     async def _feed(self, each: _Registration, consumer: Consumer, dead_letters: Queue | None) -> None:
@@ -811,6 +825,8 @@ class App:
             logger.info("what waits cannot be checked: %s", error)
         for uri, options in self._waiting.items():
             queue = await session.open_queue(str(uri), read=True, default_subscription=False)
+            if (letters := options.get("dead_letters")) is not None:
+                options = {**options, "dead_letters": await self.queue(letters)}
             self._movers.append(Mover(queue, admin=admin, **options))
 
     async def _work(self, apps: list[App]) -> None:

@@ -429,3 +429,14 @@ async def test_mover(bmq_broker: HasUri, bmq_queue_uri: str) -> None:
 
 def test_mover_without_a_broker(offline: Bmq, unused_tcp_port: int) -> None:
     assert offline("mover", "bmq://d/q.delayed", "--broker", f"tcp://127.0.0.1:{unused_tcp_port}").status == 3
+
+
+async def test_mover_waits_for_a_broker_that_is_away(unused_tcp_port: int, bmq_queue_uri: str) -> None:
+    address = f"tcp://127.0.0.1:{unused_tcp_port}"
+    async with process("mover", f"{bmq_queue_uri}.delayed", "--broker", address, "--wait") as mover:
+        async with bmq.broker.Broker(port=unused_tcp_port), bmq.connect(address) as session:
+            queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
+            await queue.post(b"later", delay=0)
+            assert (await queue.receive(timeout=20)).data == b"later"
+        mover.send_signal(signal.SIGTERM)
+        await ended(mover)

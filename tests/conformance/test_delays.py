@@ -297,7 +297,7 @@ async def test_a_destination_that_is_full(
     )
     full = (await small.post_many([b"full"] * 20)).acknowledged
     assert full < 20
-    async with moving(bmq_session, queue.uri):
+    async with moving(bmq_session, queue.uri, allow="*"):
         await small.post(b"kept", delay=0.1)
         await eventually(lambda: "could not be passed on" in caplog.text, 20)
         await queue.post(b"other", delay=0)
@@ -310,7 +310,7 @@ async def test_a_destination_that_is_full(
 async def test_without_a_destination(
     bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, queue: bmq.Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The name of the waiting queue says it; where it does not, messages stay, and the log says so."""
+    """The name of the waiting queue names it; where it does not, messages are put aside, with a log line."""
     due = {"bmq_due": round(time.time() * 1000)}
     async with moving(bmq_session, queue.uri):
         by_hand = await bmq_session.output(waiting_queue(queue.uri))
@@ -320,14 +320,20 @@ async def test_without_a_destination(
     other = await bmq_session.open_queue(
         bmq_new_queue_uri(), read=True, write=True, default_subscription=False
     )
+    letters = await bmq_session.open_queue(bmq_new_queue_uri(), read=True, write=True)
+    mover = Mover(other, dead_letters=letters)
     with caplog.at_level(logging.ERROR, "bmq.delays"):
-        async with running(Mover(other)):
+        async with running(mover):
             await other.post(b"x", properties=due)
             await other.post(b"y", properties={**due, "bmq_destination": other.uri})
             await other.post(b"z", properties={**due, "bmq_destination": queue.uri})
             assert (await queue.receive(timeout=10)).data == b"z"
+            found = [await letters.receive(timeout=10) for _ in range(2)]
+    assert [letter.data for letter in found] == [b"x", b"y"]
+    assert "it has no bmq_destination" in str(found[0].properties["deadletter.error"])
+    assert "is the queue where it waits" in str(found[1].properties["deadletter.error"])
     assert "it has no bmq_destination" in caplog.text
-    assert "is the queue where it waits" in caplog.text
+    assert mover.put_aside == 2
 
 
 async def test_consumers_that_look_at_the_time_themselves(

@@ -203,7 +203,7 @@ async def test_it_goes_on_when_the_connection_was_lost(broker_uri: str, uri: str
 
 
 async def test_a_delayed_task_waits_and_a_worker_passes_it_on(broker_uri: str, uri: str) -> None:
-    async with started(broker_uri, uri, worker=True) as broker:
+    async with started(broker_uri, uri) as broker:
         before = time.time()
         await broker.kick(kicked(b"late", delay="0.7"))
         await broker.kick(kicked(b"at once", delay="0"))

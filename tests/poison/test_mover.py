@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mover: what no destination can take stops no other message."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+import bmq
+from bmq.conventions import waiting_queue
+from bmq.delays import Mover
+from tests.poison.poisons import POISONS, Poisonous, flood
+from tests.waiting import eventually
+
+NewUri = Callable[..., str]
+UNKNOWN = "bmq://bmq.no.such.domain/nowhere"
+
+
+@pytest.fixture
+async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
+    return await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
+
+
+@pytest.fixture
+async def waiting(bmq_session: bmq.Session, queue: bmq.Queue) -> bmq.Queue:
+    return await bmq_session.open_queue(
+        waiting_queue(queue.uri), read=True, write=True, default_subscription=False
+    )
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses of milliseconds."""
+    for name in ("_FIRST_PAUSE", "_LONGEST_PAUSE", "_REFUSED", "_UNSURE"):
+        monkeypatch.setattr(f"bmq.delays._mover.{name}", 0.005)
+
+
+@asynccontextmanager
+async def moving(queue: bmq.Queue, **options: Any) -> AsyncIterator[Mover]:
+    mover = Mover(queue, **options)
+    task = asyncio.create_task(mover.run())
+    try:
+        yield mover
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()
+
+
+async def post_due(queue: bmq.Queue, destination: str, *payloads: bytes) -> None:
+    """Post messages to a waiting queue that are due now."""
+    properties: dict[str, Any] = {"bmq_due": int(time.time() * 1000), "bmq_destination": destination}
+    items = [bmq.PutMessage(payload, properties) for payload in payloads]
+    (await queue.post_many(items)).raise_for_failures()
+
+
+@pytest.mark.parametrize("name", POISONS)
+async def test_ten_times_what_may_be_held_of_each_poison(
+    queue: bmq.Queue, waiting: bmq.Queue, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    async with moving(waiting, max_held=20) as mover:
+        await flood(waiting, [POISONS[name]] * 200)
+        await post_due(waiting, queue.uri, b"good")
+        while (message := await queue.receive(timeout=10)).data != b"good":
+            message.confirm()  # harmless to a mover: its destination is another consumer's matter
+        assert mover.held < 20
+    assert len([each for each in caplog.records if each.levelname != "INFO"]) <= 2
+
+
+async def test_ten_thousand_in_front_of_one_good_message(
+    queue: bmq.Queue, waiting: bmq.Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    poison = POISONS["a destination that is no queue"]
+    await flood(waiting, [poison] * 10_000)
+    await post_due(waiting, queue.uri, b"good")
+    async with moving(waiting, max_held=1000) as mover:
+        assert (await queue.receive(timeout=30)).data == b"good"
+        assert mover.put_aside == 10_000
+        assert mover.held == 0
+    assert len(caplog.records) == 1
+
+
+async def test_poison_becomes_dead_letters(
+    bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, waiting: bmq.Queue
+) -> None:
+    letters = await bmq_session.open_queue(bmq_new_queue_uri(), read=True, write=True)
+    async with moving(waiting, dead_letters=letters, max_held=20) as mover:
+        await flood(waiting, [POISONS["a destination that is a number"]] * 200)
+        found = [await letters.receive(timeout=10) for _ in range(200)]
+        await eventually(lambda: mover.put_aside == 200)
+    assert len({letter.properties["deadletter.guid"] for letter in found}) == 200
+    assert "forged: bmq_destination" in str(found[0].properties["deadletter.error"])
+
+
+@pytest.mark.parametrize("same", [True, False])
+async def test_dead_letters_that_cannot_be_are_refused(
+    bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, waiting: bmq.Queue, same: bool
+) -> None:
+    other = await bmq_session.open_queue(bmq_new_queue_uri(), read=True)
+    with pytest.raises(bmq.UsageError, match="come back" if same else "writing"):
+        Mover(waiting, dead_letters=waiting if same else other)
+
+
+async def test_a_destination_outside_of_the_list_gets_nothing(
+    bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, queue: bmq.Queue, waiting: bmq.Queue
+) -> None:
+    other = await bmq_session.open_queue(bmq_new_queue_uri(), read=True, write=True)
+    async with moving(waiting, allow=queue.uri) as mover:
+        await post_due(waiting, other.uri, b"bad")
+        await post_due(waiting, queue.uri, b"good")
+        assert (await queue.receive(timeout=10)).data == b"good"
+        assert mover.put_aside == 1
+    await other.post(b"end")
+    assert (await other.receive(timeout=10)).data == b"end"
+
+
+async def test_an_allow_that_raises_refuses_the_message(queue: bmq.Queue, waiting: bmq.Queue) -> None:
+    def allow(uri: str) -> bool:
+        return {queue.uri: True}[uri]
+
+    async with moving(waiting, allow=allow) as mover:
+        await post_due(waiting, UNKNOWN, b"bad")
+        await post_due(waiting, queue.uri, b"good")
+        assert (await queue.receive(timeout=10)).data == b"good"
+        assert mover.put_aside == 1
+
+
+async def test_a_destination_that_opens_slowly_delays_no_other(
+    bmq_session: bmq.Session,
+    bmq_new_queue_uri: NewUri,
+    queue: bmq.Queue,
+    waiting: bmq.Queue,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = bmq_new_queue_uri()
+    answered = asyncio.Event()
+    opened = bmq_session.output
+
+    async def output(uri: str) -> bmq.Queue:
+        if uri == slow:
+            await answered.wait()
+        return await opened(uri)
+
+    monkeypatch.setattr(bmq_session, "output", output)
+    async with moving(waiting) as mover:
+        await post_due(waiting, slow, b"slow")
+        await post_due(waiting, queue.uri, b"good")
+        assert (await queue.receive(timeout=10)).data == b"good"
+        assert mover.held == 1
+        answered.set()
+        await eventually(lambda: mover.moved == 2)
+
+
+async def test_open_destinations_are_bounded(
+    bmq_session: bmq.Session, waiting: bmq.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bmq.delays._mover._MOST_OPEN", 4)
+    before = len(bmq_session.queues)
+    most = 0
+
+    def moved(count: int) -> bool:
+        nonlocal most
+        most = max(most, len(bmq_session.queues))
+        return mover.moved == count
+
+    async with moving(waiting) as mover:
+        for _ in range(2):  # closed ones are opened again
+            for number in range(30):
+                await post_due(waiting, f"bmq://bmq.test.mem.priority/bounded-{number}", b"x")
+        await eventually(lambda: moved(60), 20)
+        # One more while one that is closed waits for the broker's answer.
+        assert most - before <= 2 * 4
+        await eventually(lambda: len(bmq_session.queues) - before <= 4)
+
+
+async def test_a_queue_that_others_have_open_is_not_closed(
+    bmq_session: bmq.Session,
+    bmq_new_queue_uri: NewUri,
+    queue: bmq.Queue,
+    waiting: bmq.Queue,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bmq.delays._mover._MOST_OPEN", 1)
+    async with moving(waiting) as mover:
+        await post_due(waiting, queue.uri, b"one")
+        await eventually(lambda: mover.moved == 1)
+        await post_due(waiting, bmq_new_queue_uri(), b"two")
+        await eventually(lambda: mover.moved == 2)
+    assert not queue.closed
+
+
+@pytest.mark.usefixtures("quick")
+async def test_an_unknown_domain_is_given_up(
+    bmq_session: bmq.Session,
+    bmq_new_queue_uri: NewUri,
+    queue: bmq.Queue,
+    waiting: bmq.Queue,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("bmq.delays._mover._PATIENCE", 0.02)
+    letters = await bmq_session.open_queue(bmq_new_queue_uri(), read=True, write=True)
+    async with moving(waiting, allow="*", dead_letters=letters) as mover:
+        await post_due(waiting, UNKNOWN, b"one")
+        letter = await letters.receive(timeout=10)
+        assert letter.data == b"one"
+        assert "cannot be opened" in str(letter.properties["deadletter.error"])
+        await post_due(waiting, UNKNOWN, b"two", b"three")
+        found = {(await letters.receive(timeout=10)).data for _ in range(2)}
+        assert found == {b"two", b"three"}
+        await eventually(lambda: mover.held == 0)
+    assert len(caplog.records) == 2
+
+
+async def test_refused_destinations_take_a_part_of_what_may_be_held(
+    queue: bmq.Queue, waiting: bmq.Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Eight times what may be held, for one unknown domain and for many."""
+    async with moving(waiting, allow="*", max_held=20) as mover:
+        await post_due(waiting, UNKNOWN, *[b"bad"] * 160)
+        for number in range(160):
+            await post_due(waiting, f"bmq://bmq.no.such.domain.{number}/nowhere", b"bad")
+        await post_due(waiting, queue.uri, b"good")
+        assert (await queue.receive(timeout=10)).data == b"good"
+        await eventually(lambda: mover.held <= 20)
+    assert len(caplog.records) <= 3
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_clock_that_is_set_back_delays_no_attempt(
+    bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, waiting: bmq.Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    small = await bmq_session.open_queue(bmq_new_queue_uri("bmq.test.small.priority"), read=True, write=True)
+    full = (await small.post_many([b"full"] * 20)).acknowledged
+    ahead = 600.0
+    async with moving(waiting, allow="*", clock=lambda: time.time() + ahead):
+        await post_due(waiting, small.uri, b"kept")
+        await eventually(lambda: "could not be passed on" in caplog.text)
+        ahead = 0.0
+        for _ in range(full):
+            (await small.receive(timeout=10)).confirm()
+        assert (await small.receive(timeout=10)).data == b"kept"
+    assert len(caplog.records) == 1
+
+
+async def test_a_message_with_too_many_properties_is_passed_on(queue: bmq.Queue, waiting: bmq.Queue) -> None:
+    """A mover adds none."""
+    async with moving(waiting):
+        await flood(waiting, [POISONS["a full set of properties"]])
+        assert len((await queue.receive(timeout=10)).properties) == 255
+
+
+async def test_a_message_delivered_again_is_passed_on_once(queue: bmq.Queue, waiting: bmq.Queue) -> None:
+    await flood(waiting, [Poisonous(b"one")] * 3)
+    for _ in range(2):
+        async with moving(waiting):
+            pass
+    async with moving(waiting) as mover:
+        for _ in range(3):
+            (await queue.receive(timeout=10)).confirm()
+        assert mover.held == 0

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""taskiq's workers: what is no task stops no task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from taskiq.api import run_receiver_task
+
+import bmq
+from bmq.taskiq import BmqBroker
+from tests.poison.poisons import POISONS, flood
+from tests.waiting import eventually
+
+NewUri = Callable[..., str]
+
+
+@asynccontextmanager
+async def working(uri: str, queue: str, done: asyncio.Event, **options: Any) -> AsyncIterator[BmqBroker]:
+    broker = BmqBroker(uri, queue, max_unconfirmed_messages=10, **options)
+    broker.is_worker_process = True
+
+    @broker.task(task_name="good")
+    async def good() -> None:
+        done.set()
+
+    await broker.startup()
+    await good.kiq()
+    running = asyncio.create_task(run_receiver_task(broker))
+    try:
+        yield broker
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+        await broker.shutdown()
+
+
+@pytest.mark.parametrize("name", [*POISONS, "a task that the worker does not know"])
+async def test_ten_times_what_may_be_unconfirmed_of_each_poison(
+    bmq_broker: Any, bmq_session: bmq.Session, bmq_queue_uri: str, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    queue = await bmq_session.open_queue(bmq_queue_uri, write=True)
+    if name in POISONS:
+        await flood(queue, [POISONS[name]] * 100)
+    else:
+        unknown = b'{"task_id": "1", "task_name": "unknown", "labels": {}, "args": [], "kwargs": {}}'
+        (await queue.post_many([unknown] * 100)).raise_for_failures()
+    done = asyncio.Event()
+    async with working(bmq_broker.uri, bmq_queue_uri, done):
+        await asyncio.wait_for(done.wait(), 10)
+        lines = [each for each in caplog.records if each.levelname in ("WARNING", "ERROR")]
+    assert [each.name for each in lines] == ["bmq.taskiq"]
+
+
+async def test_ten_thousand_in_front_of_one_task(
+    bmq_broker: Any, bmq_session: bmq.Session, bmq_queue_uri: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = await bmq_session.open_queue(bmq_queue_uri, write=True)
+    await flood(queue, [POISONS["no zlib"]] * 10_000)
+    done = asyncio.Event()
+    async with working(bmq_broker.uri, bmq_queue_uri, done):
+        await asyncio.wait_for(done.wait(), 30)
+        assert len([each for each in caplog.records if each.levelname in ("WARNING", "ERROR")]) == 1
+
+
+async def test_messages_that_are_no_tasks_become_dead_letters(
+    bmq_broker: Any, bmq_session: bmq.Session, bmq_queue_uri: str, bmq_new_queue_uri: NewUri
+) -> None:
+    queue = await bmq_session.open_queue(bmq_queue_uri, write=True)
+    letters = await bmq_session.open_queue(bmq_new_queue_uri(), read=True)
+    await flood(queue, POISONS.values())
+    done = asyncio.Event()
+    async with working(bmq_broker.uri, bmq_queue_uri, done, dead_letters=letters.uri):
+        await asyncio.wait_for(done.wait(), 10)
+        found = [await letters.receive(timeout=10) for _ in POISONS]
+    kinds = {str(letter.properties["deadletter.error"]).split(": ")[1] for letter in found}
+    assert kinds == {"unreadable", "undecodable"}
+
+
+async def test_dead_letters_that_would_come_back_are_refused(bmq_queue_uri: str) -> None:
+    for back in (bmq_queue_uri, f"{bmq_queue_uri}.delayed"):
+        with pytest.raises(bmq.UsageError, match="come back"):
+            BmqBroker("tcp://localhost:30114", bmq_queue_uri, dead_letters=back)
+
+
+async def test_a_delayed_task_with_a_bad_destination_becomes_a_dead_letter(
+    bmq_broker: Any, bmq_session: bmq.Session, bmq_queue_uri: str, bmq_new_queue_uri: NewUri
+) -> None:
+    waiting = await bmq_session.open_queue(f"{bmq_queue_uri}.delayed", write=True)
+    letters = await bmq_session.open_queue(bmq_new_queue_uri(), read=True)
+    await flood(waiting, [POISONS["a destination elsewhere"]])
+    done = asyncio.Event()
+    async with working(bmq_broker.uri, bmq_queue_uri, done, dead_letters=letters.uri):
+        letter = await letters.receive(timeout=10)
+    assert "allow= does not list" in str(letter.properties["deadletter.error"])
+    await eventually(done.is_set)
