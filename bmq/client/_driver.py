@@ -22,6 +22,7 @@ from bmq.client._flow import Flow
 from bmq.client._identity import introduce
 from bmq.client._posting import settle
 from bmq.client._reporting import Reporter
+from bmq.client._room import Want
 from bmq.client.health import HealthWatch, HostHealthMonitor
 from bmq.client.interceptors import Hooks
 from bmq.client.message import Ack
@@ -208,15 +209,17 @@ class Driver:
         if self.sealed or self.core.state is SessionState.CLOSED:
             raise SessionClosed("the session is closed")
 
-    async def room(self, queue: QueueCore) -> None:
-        """Wait until it is worth trying to post to a queue again.
+    async def room(self, queue: QueueCore, want: Want) -> None:
+        """Wait until a post to a queue may be made; the caller makes the post at once.
 
         Raises:
             SessionClosed, UsageError: see :meth:`check_open`.
         """
         self.check_open()
-        queue.counts.waited()
-        await self.flow.room()
+        room = self.flow.room
+        if not self.connection.writable or not room.is_free(queue):
+            queue.counts.waited()
+            await room.wait(queue, want)
 
     @property
     def seconds_disconnected(self) -> float:
@@ -240,15 +243,23 @@ class Driver:
         done: asyncio.Future[None] = self.loop.create_future()
         try:
             self.core.close_queue(queue, done, self.connection.now(), deadline, at_once=at_once)
+            self.flow.room.closed(queue)
             self.connection.transmit_soon()
             await done
         finally:
             self.forget(queue)
 
+    def add(self, core: QueueCore, queue: Queue) -> None:
+        """A queue is being opened."""
+        self.queues[core] = queue
+        self.flow.room.queues += core.writable
+
     def forget(self, queue: QueueCore) -> None:
         """A queue is closed, or was never open."""
         known = self.queues.pop(queue, None)
+        self.flow.room.closed(queue)
         if known is not None:
+            self.flow.room.queues -= queue.writable
             self.confirming.finish()
             known._counts.ended()
             self.health.closed(known.uri)
@@ -274,11 +285,11 @@ class Driver:
     def disconnected(self) -> None:
         """The connection is gone."""
         self.dialer.channel_lost()
+        self.flow.room.wake()  # posts are kept for the next connection
 
     def writable(self) -> None:
         """The connection takes more again."""
-        if self.flow.takes_posts:
-            self.flow.wake()
+        self.flow.room.wake()
 
     def crashed(self) -> None:
         """The session ends."""
@@ -290,7 +301,7 @@ class Driver:
         if not future.done():
             future.set_result(Ack(guid, queue.uri_text))
         flow = self.flow
-        if flow.for_outcomes or flow.for_room:
+        if flow.for_outcomes or flow.room.lines:
             flow.posts_left()
 
     def handle(self, event: SessionEvent | Signal) -> None:

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable
 
 from bmq.client._connection import Connection
+from bmq.client._room import Room
 from bmq.client.options import SessionOptions
 from bmq.errors import BufferFull
 from bmq.protocol.client.events import SessionEvent, SlowConsumer, SlowConsumerRecovered
@@ -18,8 +19,6 @@ __all__ = ["Flow"]
 class Flow:
     """Who waits for room in the window of unacknowledged posts, and whether the connection is read.
 
-    Those who wait go on once the window is half empty: many posts at once cost less than one at a time.
-
     Args:
         connection: the session's connection.
         options: the limits.
@@ -28,7 +27,7 @@ class Flow:
     Attributes:
         buffered_messages: how many messages wait for the application.
         buffered_bytes: how many bytes they have.
-        for_room: who waits for room; for reading only.
+        room: hands out the room for posts.
         for_outcomes: who waits for the outcomes of a queue's posts, and since when; for reading only.
     """
 
@@ -41,7 +40,7 @@ class Flow:
         self._max_messages = options.max_buffered_messages
         self._max_bytes = options.max_buffered_bytes
         self._publish = publish
-        self.for_room: list[asyncio.Future[None]] = []
+        self.room = Room(connection, options.max_unacked_messages, options.max_unacked_bytes)
         self.for_outcomes: list[tuple[QueueCore, float, asyncio.Future[None]]] = []
         self.buffered_messages = 0
         self.buffered_bytes = 0
@@ -49,28 +48,13 @@ class Flow:
 
     # out
 
-    @property
-    def takes_posts(self) -> bool:
-        """Whether the window takes another post and the connection keeps up."""
-        return self._connection.writable and self._posts.has_room
-
-    async def room(self) -> None:
-        """Wait until it is worth trying to post again: until the window is half empty."""
-        waiter: asyncio.Future[None] = self._connection.loop.create_future()
-        self.for_room.append(waiter)
-        try:
-            await waiter
-        finally:
-            # wake() may have emptied the list between the cancellation and now.
-            if waiter.cancelled() and waiter in self.for_room:
-                self.for_room.remove(waiter)
-
-    def full(self) -> BufferFull:
+    def full(self, queue: QueueCore) -> BufferFull:
         """Say how full the window is."""
         options = self._options
+        waiting = ", and other tasks wait to post to this queue" if queue in self.room.lines else ""
         return BufferFull(
-            f"{len(self._posts):,} posts ({self._posts.bytes:,} bytes) have no outcome yet; the session "
-            f"allows {options.max_unacked_messages:,} ({options.max_unacked_bytes:,} bytes). "
+            f"{len(self._posts):,} posts ({self._posts.bytes:,} bytes) have no outcome yet{waiting}; the "
+            f"session allows {options.max_unacked_messages:,} ({options.max_unacked_bytes:,} bytes). "
             "'await queue.post(...)' waits for room"
         )
 
@@ -88,18 +72,11 @@ class Flow:
 
     def posts_left(self) -> None:
         """Posts have left the window."""
-        if self.for_room and self._connection.writable and self._posts.half_empty:
-            self.wake()
+        if self.room.lines:
+            self.room.wake()
         for queue, since, waiter in self.for_outcomes:
             oldest = self._posts.oldest(queue) if queue.unacked else None
             if (oldest is None or oldest > since) and not waiter.done():
-                waiter.set_result(None)
-
-    def wake(self) -> None:
-        """Let everybody who waits for room try again."""
-        waiters, self.for_room = self.for_room, []
-        for waiter in waiters:
-            if not waiter.done():
                 waiter.set_result(None)
 
     # in
@@ -138,7 +115,7 @@ class Flow:
 
     def finish(self) -> None:
         """The session is over: nobody waits any more."""
-        self.wake()
+        self.room.finish()
         for _, _, waiter in self.for_outcomes:
             if not waiter.done():
                 waiter.set_result(None)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bmq import _checks
 from bmq.client._observing import ObservedPost, ObservedPosts
+from bmq.client._room import Want
 from bmq.client.interceptors import Post
 from bmq.client.message import Ack, FailedPost, GuidsOf, PostReport, PutMessage
 from bmq.client.options import check_compression
@@ -55,6 +56,8 @@ _WITH_PROPERTIES = int(PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES)
 # takes a millisecond or two; what a turn costs besides, and caches that a write has emptied, are shared.
 _TURN_MESSAGES = 500
 _TURN_BYTES = 4 * 1024 * 1024
+# Room for a post whose size is not known yet.
+_ONE = Want(1, 1, 1)
 
 
 class PostBatch:
@@ -161,12 +164,12 @@ def checked_properties(properties: Mapping[str, PropertyInput] | None) -> Mappin
 class Poster:
     """Posts to one queue."""
 
-    __slots__ = ("_compression", "_connection", "_core", "_driver", "_flow", "_level", "_threshold")
+    __slots__ = ("_compression", "_connection", "_core", "_driver", "_level", "_room", "_threshold")
 
     def __init__(self, driver: Driver, core: QueueCore, compression: Compression | None) -> None:
         self._driver = driver
         self._connection = driver.connection
-        self._flow = driver.flow
+        self._room = driver.flow.room
         self._core = core
         options = driver.options
         self._compression = int(options.compression if compression is None else compression)
@@ -210,9 +213,8 @@ class Poster:
 
     async def _post_all(self, items: Iterator[Any], batch: PostBatch) -> None:
         while True:
-            while not self._flow.takes_posts:
-                await self._driver.room(self._core)
-            messages, size = self._connection.core.posts.room()
+            await self._driver.room(self._core, self._room.many(_TURN_MESSAGES, _TURN_BYTES))
+            messages, size = self._room.left(self._core)
             room, budget = min(messages, _TURN_MESSAGES), min(size, _TURN_BYTES)
             before = batch.report.posted
             if self._take(islice(items, room), budget, batch) and batch.report.posted - before < room:
@@ -224,8 +226,7 @@ class Poster:
         batch = PostBatch()
         report = batch.report
         for each in slices:
-            while not self._flow.takes_posts:
-                await self._driver.room(self._core)
+            await self._driver.room(self._core, self._room.many(len(each), each.payload_bytes))
             self._check()
             now, tick = self._connection.clock()
             driver, core, count = self._driver, self._core, len(each)
@@ -283,9 +284,10 @@ class Poster:
 
     async def _post_as_they_come(self, items: AsyncIterable[Any], batch: PostBatch) -> None:
         """Post each item as it comes, without waiting for the next, which may come late."""
+        connection, room = self._connection, self._room
         async for item in items:
-            while not self._flow.takes_posts:
-                await self._driver.room(self._core)
+            if room.lines or not (connection.writable and connection.core.posts.has_room):
+                await self._driver.room(self._core, _ONE)
             self._take((item,), 1, batch)
             if not batch.report.posted % _TURN_MESSAGES:
                 await asyncio.sleep(0)

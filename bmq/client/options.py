@@ -114,8 +114,9 @@ class SessionOptions:
         compression: how payloads are compressed when posted, unless the queue or the post says otherwise.
         compression_level: zlib's level: 1 is the fastest, 9 the smallest, -1 zlib's default, 0 stores only.
         compression_threshold: payloads of fewer bytes are not compressed.
-        max_unacked_messages: how many posts may be without outcome before ``post`` waits.
-        max_unacked_bytes: how many bytes of payloads and properties they may have.
+        max_unacked_messages: how many posts of all queues may be without outcome before ``post`` waits. At
+            the limit each queue that is open for writing may still use its equal share of the limit.
+        max_unacked_bytes: how many bytes of payloads and properties they may have; the same holds.
         max_buffered_messages: how many received messages may wait for the application before reading from
             the connection pauses.
         max_buffered_bytes: how many bytes of them.

@@ -26,6 +26,7 @@ from bmq.client._posting import (
     checked_properties,
     completed,
 )
+from bmq.client._room import Want
 from bmq.client._subscriptions import Subscriptions
 from bmq.client.consumer import Consumer, Subscription
 from bmq.client.message import Ack, GuidsOf, Message, MessageBatch, PostReport, PutMessage
@@ -91,6 +92,7 @@ class Queue:
         self.session = session
         self._driver = driver
         self._connection = driver.connection
+        self._room = driver.flow.room
         self._uri = uri
         self._options = options
         self._counts = ReceiveCounts(driver.received)
@@ -270,8 +272,9 @@ class Queue:
             queue = self if here else await self.session.output(self._delayed_in)
             return await queue.post(payload, properties=properties, guid=guid, compression=compression)
         connection = self._connection
-        while not (connection.writable and connection.core.posts.has_room):  # as Flow.takes_posts
-            await self._driver.room(self._core)
+        # As Driver.room() does, which is asked only when it may have to wait.
+        if self._room.lines or not (connection.writable and connection.core.posts.has_room):
+            await self._driver.room(self._core, Want(1, 1, len(as_bytes(payload))))
         return await self._poster.post(payload, properties, guid, compression)
 
     def post_nowait(
@@ -296,9 +299,9 @@ class Queue:
             InvalidPayload, InvalidProperty: nothing was posted.
             QueueClosed, SessionClosed: nothing was posted.
         """
-        if not self._driver.core.posts.has_room:
+        if (self._room.lines or not self._driver.core.posts.has_room) and not self._room.is_free(self._core):
             self._core.counts.turned_away()
-            raise self._driver.flow.full()
+            raise self._driver.flow.full(self._core)
         if tags is not NO_TAGS or key is not None:
             properties = completed(properties, tags, key)
         return self._poster.post(payload, properties, guid, compression)

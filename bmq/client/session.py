@@ -294,7 +294,7 @@ class Session:
             opened=opened,
             deadline=connection.now() + seconds,
         )
-        driver.queues[queue._core] = queue
+        driver.add(queue._core, queue)
         connection.transmit_soon()
         try:
             await opened

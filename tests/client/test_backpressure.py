@@ -6,22 +6,26 @@ from __future__ import annotations
 import asyncio
 import gc
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 import bmq
+from bmq.client._room import Want
 from bmq.events import ConnectionLost, SessionEvent, SlowConsumer, SlowConsumerRecovered
 from bmq.protocol.client.queue import QueueState
 from bmq.wire.constants import EventType
 from bmq.wire.event import pack_event_header
 from bmq.wire.options import encode_sub_queue_ids
 from tests.fakes.broker import Peer, guid
+from tests.performance.server import counted
 from tests.waiting import eventually
 from tests.wire.messages import push_message
 
 URI = "bmq://bmq.test.mem.priority/q"
+OTHER = "bmq://bmq.test.mem.priority/other"
 
 
 @asynccontextmanager
@@ -63,20 +67,192 @@ async def test_a_full_window_makes_posts_wait_and_post_nowait_raise(peer: Peer) 
         assert session.stats().unacked_messages == session.stats().unacked_bytes == 0
 
 
-async def test_room_is_given_when_the_window_is_half_empty(peer: Peer) -> None:
+async def acknowledge(peer: Peer, session: bmq.Session, *numbers: int) -> None:
+    """Have the broker acknowledge some posts, and wait until the session knows."""
+    puts = peer.connection.script.puts
+    await eventually(lambda: set(numbers) <= {int(put.data) for put in puts})
+    some = [put for put in puts if int(put.data) in numbers]
+    puts[:] = [put for put in puts if int(put.data) not in numbers]
+    left = session.stats().acknowledged + len(numbers)
+    peer.connection.send(peer.connection.script.ack(some))
+    await eventually(lambda: session.stats().acknowledged == left)
+
+
+def sent(peer: Peer) -> list[int]:
+    """The posts that the broker has and has not acknowledged."""
+    return [int(put.data) for put in peer.connection.script.puts]
+
+
+async def start(*posts: Coroutine[Any, Any, bmq.Ack]) -> list[asyncio.Task[bmq.Ack]]:
+    """Begin to post, one after the other."""
+    tasks = [asyncio.ensure_future(post) for post in posts]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    return tasks
+
+
+async def test_a_post_goes_as_soon_as_there_is_room_for_it(peer: Peer) -> None:
     async with writing(peer, max_unacked_messages=10) as (session, queue):
         pending = [queue.post_nowait(b"%d" % n) for n in range(10)]
-        waiting = asyncio.ensure_future(queue.post(b"10"))
-        script = (await eventually(lambda: peer.connection.script.puts and peer.connection)).script
-        for left in (9, 8, 7, 6):
-            peer.connection.send(script.ack([script.puts.pop(0)]))
-            await eventually(lambda n=left: session.stats().unacked_messages == n)
-            await asyncio.sleep(0)
-            assert queue.unacked == left
-        peer.connection.send(script.ack([script.puts.pop(0)]))
-        await eventually(lambda: len(script.puts) == 6)  # the one that waited has been posted
+        waiting = await start(*(queue.post(b"%d" % n) for n in range(10, 14)))
+        await acknowledge(peer, session, 0)
+        await eventually(lambda: sent(peer) == [*range(1, 11)])
+        await acknowledge(peer, session, 5, 6)
+        await eventually(lambda: sent(peer) == [1, 2, 3, 4, 7, 8, 9, 10, 11, 12])
         peer.answer("PUT")
-        await asyncio.gather(waiting, *pending)
+        await asyncio.gather(*waiting, *pending)
+
+
+async def test_a_later_post_does_not_overtake_one_that_waits(peer: Peer) -> None:
+    async with writing(peer, max_unacked_messages=4) as (session, queue):
+        pending = [queue.post_nowait(b"%d" % n) for n in range(4)]
+        waiting = await start(queue.post(b"4"), queue.post(b"5"))
+        await eventually(lambda: len(sent(peer)) == 4)
+        # There is room now, and the task that waits for it has not run.
+        script = peer.connection.script
+        peer.connection.send(script.ack([script.puts.pop(0)]))
+        late: list[asyncio.Task[bmq.Ack]] = []
+        while session.stats().acknowledged < 1:  # noqa: ASYNC110 - each turn of the loop counts
+            await asyncio.sleep(0)
+        late.append(asyncio.ensure_future(queue.post(b"6")))
+        with pytest.raises(bmq.BufferFull):
+            queue.post_nowait(b"7")
+        await eventually(lambda: sent(peer) == [1, 2, 3, 4])
+        peer.answer("PUT")
+        await asyncio.gather(*pending, *waiting, *late)
+        assert peer.posted == [*range(1, 7)]
+
+
+async def test_a_queue_that_is_not_acknowledged_does_not_stop_the_others(peer: Peer) -> None:
+    """Window of 10: 6 posts to one queue stay without answer, 4 to the other are answered."""
+    async with writing(peer, max_unacked_messages=10) as (session, stuck):
+        queue = await session.open_queue(OTHER, write=True)
+        pending = [stuck.post_nowait(b"%d" % n) for n in range(6)]
+        pending += [queue.post_nowait(b"%d" % n) for n in range(6, 11)]
+        waiting = await start(queue.post(b"11"), queue.post(b"12"))
+        assert queue.unacked == 5, "half of the window is this queue's share"
+        for number in (6, 7):
+            await acknowledge(peer, session, number)
+            await eventually(lambda n=number: sent(peer)[-1] == n + 5)
+        assert (stuck.unacked, queue.unacked) == (6, 5)
+        peer.answer("PUT")
+        await asyncio.gather(*pending, *waiting)
+
+
+@pytest.mark.parametrize("many", [False, True])
+async def test_a_queue_that_fills_the_window_leaves_the_others_their_shares(peer: Peer, many: bool) -> None:
+    async with writing(peer, max_unacked_messages=30) as (session, stuck):
+        others = [
+            await session.open_queue(f"bmq://bmq.test.mem.priority/other{n}", write=True) for n in range(2)
+        ]
+        pending = [stuck.post_nowait(b"%d" % n) for n in range(30)]
+        tasks: list[asyncio.Task[Any]] = []
+        for queue in others:
+            payloads = [b"%d" % n for n in range(100, 120)]
+            if many:
+                tasks.append(asyncio.create_task(queue.post_many(payloads)))
+            else:
+                tasks += [asyncio.create_task(queue.post(payload)) for payload in payloads]
+        await eventually(lambda: len(sent(peer)) == 30 + 2 * 10)
+        assert session.stats().unacked_messages == 50, "less than twice the window"
+        more = await start(stuck.post(b"30"))
+        peer.answer("PUT")
+        await asyncio.gather(*pending, *tasks, *more)
+
+
+async def test_more_queues_than_places_may_post_one_message_each(peer: Peer) -> None:
+    async with writing(peer, max_unacked_messages=2) as (session, stuck):
+        pending = [stuck.post_nowait(b"0"), stuck.post_nowait(b"1")]
+        for n in range(2, 6):
+            queue = await session.open_queue(f"bmq://bmq.test.mem.priority/other{n}", write=True)
+            pending.append(queue.post_nowait(b"%d" % n))
+            with pytest.raises(bmq.BufferFull):
+                queue.post_nowait(b"9")
+        peer.answer("PUT")
+        await asyncio.gather(*pending)
+
+
+async def test_tasks_woken_together_do_not_exceed_the_bytes_of_the_window(peer: Peer) -> None:
+    async with writing(peer, max_unacked_bytes=1000) as (session, queue):
+        pending = [queue.post_nowait(b"%01000d" % 0)]
+        waiting = await start(*(queue.post(b"%0600d" % n) for n in range(1, 6)))
+        most = 0
+        for n in range(6):
+            await acknowledge(peer, session, n)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            most = max(most, session.stats().unacked_bytes)
+        assert most == 1200, "the last one may exceed the limit"
+        await asyncio.gather(*pending, *waiting)
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_task_that_is_cancelled_when_room_has_come_passes_the_room_on(peer: Peer, turns: int) -> None:
+    async with writing(peer, max_unacked_messages=1) as (session, queue):
+        pending = queue.post_nowait(b"0")
+        first, second, third = await start(*(queue.post(b"%d" % n) for n in (1, 2, 3)))
+        await acknowledge(peer, session, 0)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        first.cancel()
+        peer.answer("PUT")
+        await asyncio.gather(pending, second, third)
+        assert [n for n in peer.posted if n != 1] == [2, 3]
+
+
+async def test_a_post_that_waits_learns_that_its_queue_was_closed(peer: Peer) -> None:
+    async with writing(peer, max_unacked_messages=1) as (session, queue):
+        other = await session.open_queue(OTHER, write=True)
+        pending = [other.post_nowait(b"0"), queue.post_nowait(b"1")]
+        (waiting,) = await start(queue.post(b"2"))
+        closing = asyncio.ensure_future(queue.close(timeout=0))
+        with pytest.raises(bmq.QueueClosed):
+            await asyncio.wait_for(waiting, 5)
+        peer.answer("PUT")
+        await asyncio.gather(*pending, closing, return_exceptions=True)
+
+
+async def test_posts_that_wait_for_a_full_transport_go_on_when_the_connection_is_lost(peer: Peer) -> None:
+    async with writing(peer) as (session, queue):
+        session._driver.connection.writable = False
+        (waiting,) = await start(queue.post(b"1"))
+        assert not queue.unacked
+        peer.hold.discard("PUT")
+        assert peer.connection.transport is not None
+        peer.connection.transport.abort()
+        await asyncio.wait_for(waiting, 5)
+
+
+@pytest.mark.parametrize("end", ["served", "cancelled", "closed"])
+async def test_a_place_in_line_costs_the_same_in_a_long_line(peer: Peer, end: str) -> None:
+    """Counted in calls of functions, not in time."""
+    costs: list[float] = []
+    for count in (500, 2000):
+        async with writing(peer, max_unacked_messages=50) as (session, queue):
+            room, core = session._driver.flow.room, queue._core
+            core.unacked, room._max_messages = 1, 0  # the window is full
+            tasks = [asyncio.create_task(room.wait(core, Want(1, 1, 1))) for _ in range(count)]
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert not any(task.done() for task in tasks)
+            with counted(own=True) as counter:
+                if end == "cancelled":
+                    for task in tasks:
+                        task.cancel()
+                elif end == "closed":
+                    room.closed(core)
+                else:
+                    while room.lines:
+                        room._max_messages = 10
+                        room.wake()
+                        room._max_messages = 0
+                        await asyncio.sleep(0)
+                await asyncio.wait(tasks)
+            assert not room.lines
+            core.unacked = 0
+            costs.append(counter.calls / count)
+            peer.answer("PUT")
+    assert costs[1] < costs[0] * 1.1
 
 
 async def test_bytes_count_too(peer: Peer) -> None:

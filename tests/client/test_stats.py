@@ -253,9 +253,9 @@ async def test_waits_for_room_are_counted(peer: Peer) -> None:
     async with bmq.connect(peer.uri, max_unacked_messages=2) as session:
         queue, other = await session.open_queue(URI, write=True), await session.open_queue(OTHER, write=True)
         peer.hold.add("PUT")
-        pending = [queue.post_nowait(b"1"), queue.post_nowait(b"2")]
+        pending = [queue.post_nowait(b"1"), queue.post_nowait(b"2"), other.post_nowait(b"3")]
         with pytest.raises(bmq.BufferFull):
-            other.post_nowait(b"3")
+            other.post_nowait(b"5")
         waiting = asyncio.ensure_future(queue.post(b"4"))
         await eventually(lambda: queue.stats().buffer_full_waits == 1)
         peer.answer("PUT")

@@ -133,15 +133,6 @@ class Posts:
         """Whether it takes another post."""
         return len(self._entries) + self._sliced < self._max_messages and self.bytes < self._max_bytes
 
-    @property
-    def half_empty(self) -> bool:
-        """Whether it is time for those who wait for room to try again."""
-        return len(self) * 2 <= self._max_messages and self.bytes * 2 <= self._max_bytes
-
-    def room(self) -> tuple[int, int]:
-        """Return how many messages and bytes fit."""
-        return self._max_messages - len(self), self._max_bytes - self.bytes
-
     def oldest(self, queue: QueueCore | None = None) -> float | None:
         """Return when the oldest post was made, of all or of those to one queue; None if there is none."""
         for batch in self._batches.values():

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Room for posts: which task posts next while the window of unacknowledged posts is full.
+
+The window belongs to the session, its queues share it. Three promises hold:
+
+- **First come, first served.** The tasks that wait to post to a queue form a line. A later post of the same
+  queue joins the line, even when there is room again: the room is kept for the tasks in front.
+- **A queue whose posts are not acknowledged does not stop the other queues.** Each queue that is open for
+  writing has an equal share of the window, and may use the share while the window as a whole is full. All
+  queues together hold less than twice the window, or a post each where there are more queues than places.
+- **A place in line costs the same whatever the length of the line**: to take, to leave, and to be served.
+  As many tasks are woken as there is room for, and no more: of 10,000 tasks that are woken for 100 places,
+  9,900 would only queue up again.
+
+The room of a woken task is reserved until the task has run. A woken task that is cancelled gives the room
+back, and the next task gets the room.
+
+``post_many`` asks for room for many messages at once, since many posts together cost less than one by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import Final, NamedTuple
+
+from bmq.client._connection import Connection
+from bmq.protocol.client.queue import QueueCore
+
+__all__ = ["Room", "Want"]
+
+
+class Want(NamedTuple):
+    """The room that a task waits for.
+
+    Attributes:
+        messages: how many messages have to fit.
+        bytes: how many bytes have to fit. The last message may exceed the limit, so 1 is enough for a post.
+        reserve: how many bytes to keep for the task once it is woken.
+    """
+
+    messages: int
+    bytes: int
+    reserve: int
+
+
+class _Line:
+    """The tasks that wait to post to one queue.
+
+    Attributes:
+        waiters: their futures, in the order of their arrival, and the room that each waits for.
+        messages: reserved for tasks that were woken and have not run since.
+        bytes: the same in bytes.
+    """
+
+    __slots__ = ("bytes", "messages", "waiters")
+
+    def __init__(self) -> None:
+        self.waiters: OrderedDict[asyncio.Future[None], Want] = OrderedDict()
+        self.messages = 0
+        self.bytes = 0
+
+
+# A queue without a line has nothing reserved.
+_NO_LINE: Final = _Line()
+
+
+class Room:
+    """Hands out the room in the window of unacknowledged posts.
+
+    Args:
+        connection: the session's connection; nothing is handed out while it takes no more.
+        max_messages: how many posts the window takes.
+        max_bytes: how many bytes of them.
+
+    Attributes:
+        queues: how many queues are open for writing.
+        lines: the queues for which a task waits, or was woken and has not run since; for reading only.
+    """
+
+    def __init__(self, connection: Connection, max_messages: int, max_bytes: int) -> None:
+        self._connection = connection
+        self._posts = connection.core.posts
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        # Reserved for tasks of all lines that were woken and have not run since.
+        self._messages = 0
+        self._bytes = 0
+        self._over = False
+        self.queues = 0
+        self.lines: OrderedDict[QueueCore, _Line] = OrderedDict()
+
+    def is_free(self, queue: QueueCore) -> bool:
+        """Whether a post to a queue may be made at once: there is room, and no task in front."""
+        return queue not in self.lines and self._fits(queue, _NO_LINE, 1, 1)
+
+    def left(self, queue: QueueCore) -> tuple[int, int]:
+        """Return how many messages and bytes may be posted to a queue at once; 1 at least."""
+        line = self.lines.get(queue, _NO_LINE)
+        messages = self._max_messages - len(self._posts) - self._messages
+        size = self._max_bytes - self._posts.bytes - self._bytes
+        own_messages, own_size = self._share()
+        own_messages -= queue.unacked + line.messages
+        own_size -= queue.unacked_bytes + line.bytes
+        if min(messages, size) <= 0 or (own_messages > messages and own_size > size):
+            messages, size = own_messages, own_size
+        return max(messages, 1), max(size, 1)
+
+    def many(self, messages: int, size: int) -> Want:
+        """Return the room that is worth waiting for where many messages are posted: half a share at most."""
+        own_messages, own_size = self._share()
+        messages, size = max(min(messages, own_messages // 2), 1), max(min(size, own_size // 2), 1)
+        return Want(messages, size, size)
+
+    async def wait(self, queue: QueueCore, want: Want) -> None:
+        """Wait in line until a post may be made. The caller makes the post before anything else happens.
+
+        Cancelling it gives the place up.
+        """
+        line = self.lines.get(queue)
+        if line is None:
+            line = self.lines[queue] = _Line()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        line.waiters[waiter] = want
+        self._serve(queue, line)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            line.waiters.pop(waiter, None)
+            if not waiter.cancelled():
+                self._release(line, want)
+            self._forget(queue, line)
+            self.wake()  # the next task may want less
+            raise
+        self._release(line, want)
+        self._forget(queue, line)
+
+    def wake(self) -> None:
+        """Let tasks go on, as many as there is room for."""
+        if self._connection.writable:
+            # The queue that was served first is the last one the next time.
+            for queue, line in list(self.lines.items()):
+                if self._serve(queue, line):
+                    self.lines.move_to_end(queue)
+
+    def closed(self, queue: QueueCore) -> None:
+        """A queue takes no more posts: let the tasks that wait find out."""
+        line = self.lines.get(queue)
+        if line is not None:
+            self._dismiss(line)
+
+    def finish(self) -> None:
+        """The session is over: no task waits any more."""
+        self._over = True
+        for line in self.lines.values():
+            self._dismiss(line)
+
+    def _serve(self, queue: QueueCore, line: _Line) -> bool:
+        """Wake the first tasks of a line, as many as there is room for; return whether there were any."""
+        served = False
+        waiters = line.waiters
+        while waiters and (self._connection.writable or self._over):
+            want = waiters[next(iter(waiters))]
+            if not self._over and not self._fits(queue, line, want.messages, want.bytes):
+                break
+            served |= self._wake_first(line)
+        return served
+
+    def _dismiss(self, line: _Line) -> None:
+        while line.waiters:
+            self._wake_first(line)
+
+    def _wake_first(self, line: _Line) -> bool:
+        """Wake the first task of a line, unless it was cancelled."""
+        waiter, want = line.waiters.popitem(last=False)
+        if waiter.done():
+            return False  # its task is cancelled, and has not run since
+        line.messages += want.messages
+        line.bytes += want.reserve
+        self._messages += want.messages
+        self._bytes += want.reserve
+        waiter.set_result(None)
+        return True
+
+    def _release(self, line: _Line, want: Want) -> None:
+        line.messages -= want.messages
+        line.bytes -= want.reserve
+        self._messages -= want.messages
+        self._bytes -= want.reserve
+
+    def _forget(self, queue: QueueCore, line: _Line) -> None:
+        if not line.waiters and not line.messages:
+            self.lines.pop(queue, None)
+
+    def _fits(self, queue: QueueCore, line: _Line, messages: int, size: int) -> bool:
+        """Whether posts fit into the window, or into their queue's share of it."""
+        posts = self._posts
+        if (
+            len(posts) + self._messages + messages <= self._max_messages
+            and posts.bytes + self._bytes + size <= self._max_bytes
+        ):
+            return True
+        own_messages, own_bytes = self._share()
+        held = queue.unacked + line.messages
+        return not held or (
+            held + messages <= own_messages and queue.unacked_bytes + line.bytes + size <= own_bytes
+        )
+
+    def _share(self) -> tuple[int, int]:
+        """Each queue's share of the window, in messages and bytes."""
+        queues = self.queues or 1
+        return self._max_messages // queues, self._max_bytes // queues
