@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from bmq import _checks
 from bmq.errors import ProtocolError
 from bmq.protocol.client.queue import SubscriptionCore, SubscriptionOptions
 from bmq.wire.constants import PushFlags
-from bmq.wire.message import read_properties
+from bmq.wire.message import properties_size, read_properties
 from bmq.wire.properties import Properties
 from bmq.wire.push import Push
 
@@ -23,6 +24,7 @@ __all__ = [
     "Definition",
     "Numbered",
     "Places",
+    "RoutedMessage",
     "changed_options",
     "check_selector",
     "checked_options",
@@ -34,6 +36,21 @@ __all__ = [
 # The SDKs' range: half of what the field holds, so that sums do not overflow.
 _MAX_PRIORITY = 2**30
 _MIN_PRIORITY = -(2**30)
+
+# To route a message, this side inflates at most so many bytes of properties. Real properties take less than a
+# kilobyte and shrink to a fifth. A broker that sends a megabyte must not cost this side a gigabyte.
+_MOST_INFLATED = 64 * 1024
+_ALWAYS_INFLATED = 4 * 1024
+_MOST_INFLATED_RATIO = 32
+
+
+class Unread(Enum):
+    """Stands for the properties of a message that is not inflated to route it."""
+
+    UNREAD = "not inflated"
+
+
+_UNREAD = Unread.UNREAD
 
 #: A message and its delivery number: messages of a session are numbered as they arrive.
 Numbered = tuple[int, Push]
@@ -53,7 +70,7 @@ class Definition:
         subscriptions: one for each expression, the limits divided among them, and those that discard.
     """
 
-    __slots__ = ("consumer", "discard", "expressions", "options", "selector", "subscriptions")
+    __slots__ = ("_everything", "consumer", "discard", "expressions", "options", "selector", "subscriptions")
 
     def __init__(
         self,
@@ -66,6 +83,7 @@ class Definition:
         self.consumer = consumer
         self.selector = selector
         self.expressions = expressions
+        self._everything = None in expressions
         self.options = options
         self.discard = discard
         parts = len(expressions)
@@ -88,13 +106,21 @@ class Definition:
                 SubscriptionCore(str(each or ""), limits, drain, self) for each in discard.subscriptions()
             ]
 
-    def takes(self, properties: Properties | None) -> bool:
-        """Whether a message with these properties is for the consumer."""
-        return any(each is None or each.matches(properties) for each in self.expressions)
+    def takes(self, message: RoutedMessage) -> bool:
+        """Whether a message is for the consumer; False if that cannot be known."""
+        if self._everything:
+            return True
+        properties = message.properties
+        return properties is not _UNREAD and any(
+            each is None or each.matches(properties) for each in self.expressions
+        )
 
-    def discards(self, properties: Properties | None) -> bool:
-        """Whether a message with these properties is to be confirmed unseen."""
-        return self.discard is not None and self.discard.may_discard(properties)
+    def discards(self, message: RoutedMessage) -> bool:
+        """Whether a message is to be confirmed unseen; False if that cannot be known."""
+        if self.discard is None:
+            return False
+        properties = message.properties
+        return properties is not _UNREAD and self.discard.may_discard(properties)
 
 
 class _Drain:
@@ -116,7 +142,8 @@ class _Drain:
         unwanted: list[Push] = []
         wanted: list[Numbered] = []
         for number, message in numbered(messages, places):
-            if self._complement.may_discard(properties_of(message, consumer._max_message_size)):
+            properties = properties_of(message)
+            if properties is not _UNREAD and self._complement.may_discard(properties):
                 unwanted.append(message)
             else:
                 wanted.append((number, message))
@@ -195,13 +222,45 @@ def numbered(messages: list[Push], places: Places) -> Iterator[Numbered]:
             yield number + index - first, messages[index]
 
 
-def properties_of(message: Push, limit: int) -> Properties | None:
-    """Return a message's properties; None if it has none or they are malformed: brokers treat both alike."""
+class RoutedMessage:
+    """A message whose properties are read when the first expression asks for them.
+
+    Args:
+        push: the message.
+    """
+
+    __slots__ = ("_properties", "_read", "push")
+
+    def __init__(self, push: Push) -> None:
+        self.push = push
+        self._read = False
+        self._properties: Properties | Unread | None = None
+
+    @property
+    def properties(self) -> Properties | Unread | None:
+        """The properties, see :func:`properties_of`."""
+        if not self._read:
+            self._properties = properties_of(self.push)
+            self._read = True
+        return self._properties
+
+
+def properties_of(message: Push) -> Properties | Unread | None:
+    """Return a message's properties in order to route it.
+
+    Returns:
+        None if the message has none or they are malformed: brokers treat both alike. Unread if they inflate
+            to more than routing is worth.
+    """
     _, _, _, flags, schema_id, compression, data = message
     if not flags & PushFlags.MESSAGE_PROPERTIES:
         return None
     try:
-        properties = read_properties(data, schema_id, compression, limit)
+        if compression and not schema_id:
+            size = properties_size(data)
+            if size > min(_MOST_INFLATED, max(_ALWAYS_INFLATED, _MOST_INFLATED_RATIO * len(data))):
+                return _UNREAD
+        properties = read_properties(data, schema_id, compression)
         len(properties)  # decodes them
     except ProtocolError:
         return None

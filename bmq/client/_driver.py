@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bmq._log_limit import LogLimit
 from bmq.client._address import Address
+from bmq.client._backlog import Backlog
 from bmq.client._connection import Connection
 from bmq.client._counting import Confirming, ReceiveCounts
 from bmq.client._dialer import Dialer
@@ -77,7 +78,8 @@ class Driver:
         options: what the session was made with.
         core: the protocol.
         connection: what moves its bytes.
-        flow: backpressure.
+        flow: backpressure for posts.
+        backlog: the received messages that the session holds.
         dialer: what connects and reconnects.
         events: the application's subscribers to session events.
         guids: makes the GUIDs of posts.
@@ -125,7 +127,8 @@ class Driver:
         self._reporter = Reporter(self)
         self.connection = Connection(self.core, self, options.busy_poll, options.trace)
         self.loop = self.connection.loop
-        self.flow = Flow(self.connection, options, self.publish)
+        self.flow = Flow(self.connection, options)
+        self.backlog = Backlog(self.connection, options, self.publish)
         self.dialer = Dialer(
             self.connection,
             options,
@@ -235,6 +238,7 @@ class Driver:
         done: asyncio.Future[None] = self.loop.create_future()
         deadline = self.connection.now() + self.options.configure_timeout
         self.core.configure_queue(queue, subscriptions, done, deadline)
+        self.backlog.expect(done)
         self.connection.transmit_soon()
         return done
 
@@ -244,6 +248,7 @@ class Driver:
         try:
             self.core.close_queue(queue, done, self.connection.now(), deadline, at_once=at_once)
             self.flow.room.closed(queue)
+            self.backlog.expect(done)
             self.connection.transmit_soon()
             await done
         finally:
@@ -392,7 +397,7 @@ class Driver:
 
     def _happened(self, event: SessionEvent) -> None:
         if isinstance(event, StateRestored):
-            self.flow.restored()
+            self.backlog.restored()
         elif isinstance(event, QueueReopenFailed):
             for core, queue in list(self.queues.items()):
                 if queue.uri == event.queue_uri and not core.in_use:  # reading and writing may be two queues
@@ -425,6 +430,7 @@ class Driver:
             self._health_task = None
         self.connection.finish()
         self.flow.finish()
+        self.backlog.finish()
 
 
 async def _watch_health(driver: weakref.ref[Driver], monitor: HostHealthMonitor) -> None:

@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 import weakref
 from collections.abc import Iterable
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from bmq._log_limit import LogLimit
 from bmq.client._counting import Arrival, size_of
-from bmq.client._definition import Definition, Numbered, Places, numbered, properties_of
+from bmq.client._definition import Definition, Numbered, Places, RoutedMessage, numbered
+from bmq.client._unclaimed import Unclaimed
 from bmq.errors import ConfigureQueueError, QueueClosed, RequestTimeout
 from bmq.protocol.client.events import UnclaimedMessages
 from bmq.protocol.client.queue import SubscriptionCore
@@ -31,8 +31,6 @@ logger = logging.getLogger("bmq.client")
 # makes way for the next, or everything is being closed.
 _MENTION_UNCLAIMED_AFTER = 3.0
 
-_number = itemgetter(0)
-
 
 class Subscriptions:
     """The consumers of one queue that have begun to receive.
@@ -41,7 +39,7 @@ class Subscriptions:
     it: there, and only there, changes that failed are undone.
 
     Attributes:
-        unclaimed: messages that no consumer here wants, in the order of their delivery.
+        unclaimed: messages that no consumer here wants.
     """
 
     def __init__(self, queue: Queue, driver: Driver) -> None:
@@ -51,7 +49,8 @@ class Subscriptions:
         self._consumers: dict[Consumer, None] = {}
         # Those that have begun and are paused.
         self._paused: dict[Consumer, None] = {}
-        self.unclaimed: list[Numbered] = []
+        self.unclaimed = Unclaimed(driver.backlog)
+        self._limited = LogLimit(logger, clock=driver.connection.now)
         self._mention: asyncio.TimerHandle | None = None
 
     def __contains__(self, consumer: object) -> bool:
@@ -84,22 +83,55 @@ class Subscriptions:
             raise QueueClosed(f"{consumer!r} is closed; subscribe again")
         self._paused.pop(consumer, None)
         self._consumers[consumer] = None
+        resting = self._rest(consumer)
         try:
             asked = self._ask()
         except QueueClosed:
             del self._consumers[consumer]
             raise
-        self._place_unclaimed()
+        with self._driver.backlog.moving():
+            if resting is not None:
+                self._place(resting._take_back())
+            self._place_unclaimed()
         return asked
+
+    def _rest(self, newcomer: Consumer) -> Consumer | None:
+        """Take the default subscription back if the program has left it; return its consumer then.
+
+        Leaving a loop over the queue says nothing to the queue. The default subscription would go on to
+        receive what the new consumer wants, up to its limits, for nobody. The next call that receives from
+        the queue activates it again, as every consumer is.
+        """
+        default = self._queue._default
+        if (
+            default is None
+            or default is newcomer
+            or default not in self._consumers
+            or self._queue._core.at_most_once
+            or not default._left
+        ):
+            return None
+        del self._consumers[default]
+        logger.info(
+            "%s: the default subscription, which no loop receives from now, is taken back until one does; "
+            "%d messages that it holds go to the consumers that want them",
+            self._queue.uri,
+            default.buffered,
+            extra={"queue": self._queue.uri, "broker": self._driver.address},
+        )
+        return default
 
     async def begun(self, consumer: Consumer, asked: asyncio.Future[None]) -> None:
         """Wait until the broker has agreed; if it does not, the consumer is removed, and may begin again."""
         try:
             await asked
         except BaseException as error:
-            if self._consumers.pop(consumer, self) is None and not isinstance(error, ConfigureQueueError):
+            removed = self._consumers.pop(consumer, self) is None
+            refused = isinstance(error, ConfigureQueueError)
+            if self._has_left() if refused else removed:
                 self._ask_again()
-            self._place(consumer._take_back())  # it may have been given messages all the same
+            with self._driver.backlog.moving():
+                self._place(consumer._take_back())  # it may have been given messages all the same
             raise
 
     async def end(self, consumer: Consumer) -> None:
@@ -120,7 +152,8 @@ class Subscriptions:
             return
         del self._consumers[consumer]
         # Before the broker answers: what still arrives for it comes later in the order of delivery.
-        self._place(consumer._take_back())
+        with self._driver.backlog.moving():
+            self._place(consumer._take_back())
         try:
             await self._ask()
         except QueueClosed:
@@ -136,7 +169,8 @@ class Subscriptions:
         consumer._definition = definition
         if consumer not in self._consumers:
             return
-        self._place_unclaimed()
+        with self._driver.backlog.moving():
+            self._place_unclaimed()
         try:
             await self._ask()
         except Exception as error:
@@ -162,6 +196,10 @@ class Subscriptions:
         }
         for consumer in consumers:
             consumer._definition = agreed.get(consumer, consumer._definition)
+
+    def _has_left(self) -> bool:
+        """Whether the broker has the subscription of a consumer that is not here any more."""
+        return any(each.part_of.consumer not in self._consumers for each in self._queue._core.agreed)
 
     def _ask(self) -> asyncio.Future[None]:
         """Ask the broker for what the consumers want now."""
@@ -192,30 +230,33 @@ class Subscriptions:
         """
         if self._queue._over or not messages:
             return
-        ranked = sorted(self._consumers, key=lambda each: -each.options.priority)
-        limit = self._driver.options.max_message_size
         shares: dict[Consumer, list[Numbered]] = {}
         unwanted: list[bytes] = []
         left: list[Numbered] = []
-        for each in messages:
-            _, push = each
-            properties = properties_of(push, limit)
-            for consumer in ranked:
-                if consumer._definition.takes(properties):
-                    shares.setdefault(consumer, []).append(each)
-                    break
-            else:
-                if any(consumer._definition.discards(properties) for consumer in ranked):
-                    unwanted.append(push[GUID])
+        if self._consumers:
+            ranked = sorted(self._consumers, key=lambda each: -each.options.priority)
+            for each in messages:
+                message = RoutedMessage(each[1])
+                for consumer in ranked:
+                    if consumer._definition.takes(message):
+                        shares.setdefault(consumer, []).append(each)
+                        break
                 else:
-                    left.append(each)
+                    if any(consumer._definition.discards(message) for consumer in ranked):
+                        unwanted.append(each[1][GUID])
+                    else:
+                        left.append(each)
+        else:
+            left = messages
         for consumer, share in shares.items():
             consumer._take_over(share)
         if unwanted:
             self._queue._confirm_many(unwanted)
             self._queue._counts.discarded(len(unwanted))
         if left and not self._queue._core.at_most_once:
-            self.unclaimed = list(heapq.merge(self.unclaimed, left, key=_number))
+            dropped = self.unclaimed.keep(left)
+            if dropped:
+                self._report_dropped(dropped)
         if not self.unclaimed:
             self._mention_unclaimed(False)
         elif self._mention is None:
@@ -223,8 +264,18 @@ class Subscriptions:
 
     def _place_unclaimed(self) -> None:
         """Offer the unclaimed messages to the consumers there are now."""
-        messages, self.unclaimed = self.unclaimed, []
-        self._place(messages)
+        self._place(self.unclaimed.take())
+
+    def _report_dropped(self, count: int) -> None:
+        """Log that messages were not kept."""
+        self._limited.warning(
+            "dropped",
+            "%s: %d messages that no consumer here wants were not kept, since max_buffered_messages or "
+            "max_buffered_bytes is reached; they stay unconfirmed, and the broker delivers them again when "
+            "the queue is closed or the connection is lost",
+            self._queue.uri,
+            count,
+        )
 
     def _mention_unclaimed(self, later: bool) -> None:
         """Tell the application of unclaimed messages after a while, or (False) not any more."""
@@ -242,10 +293,11 @@ class Subscriptions:
         uri, count = self._queue.uri, len(self.unclaimed)
         if count:
             logger.warning(
-                "%s holds %d messages that were delivered to a consumer which has left, and that no other "
-                "consumer here wants: they stay unconfirmed until one does, or the queue is closed",
+                "%s holds %d messages (%s bytes) that no consumer here wants: they stay unconfirmed, and no "
+                "other session gets them, until a consumer of this queue wants them or the queue is closed",
                 uri,
                 count,
+                f"{self.unclaimed.bytes:,}",
                 extra={"queue": uri, "broker": self._driver.address},
             )
             self._driver.publish(UnclaimedMessages(uri, count))
@@ -264,7 +316,7 @@ class Subscriptions:
         self._forget_unclaimed()
 
     def _forget_unclaimed(self) -> None:
-        self.unclaimed.clear()
+        self.unclaimed.take()
         self._mention_unclaimed(False)
 
     def consumers(self) -> list[Consumer]:

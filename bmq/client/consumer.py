@@ -111,7 +111,7 @@ class Consumer:
         #: The queue it belongs to.
         self.queue = queue
         self._connection = queue._driver.connection
-        self._flow = queue._driver.flow
+        self._backlog = queue._driver.backlog
         self._hooks = queue._driver.hooks
         self._counts = queue._consumer_counts()
         self._max_message_size = queue._driver.options.max_message_size
@@ -119,6 +119,8 @@ class Consumer:
         # The task that tells the broker of this consumer, while it runs.
         self._opening: asyncio.Task[None] | None = None
         self._definition = Definition(self, selector, expressions, options, discard)
+        # Whether the program has received, or tried to.
+        self._used = False
         # The messages that wait for the application, how many ever joined this line, and their delivery
         # numbers, as runs that count up by one and arrived together: (index of the first among those that
         # ever joined, its number, when it arrived).
@@ -128,7 +130,7 @@ class Consumer:
         # When the next messages in line arrived, and how many of them did so together.
         self._arrived_at: Arrival = (0.0, 0)
         self._together = 0
-        # The bytes that the session's Flow counts as waiting here, and what has left the line since it was
+        # The bytes that the session's Backlog counts as waiting here, and what has left the line since it was
         # told: it is told of several at once, since telling costs as much as taking a message out.
         self._counted_bytes = 0
         self._taken = 0
@@ -176,6 +178,11 @@ class Consumer:
     def _in_line(self) -> tuple[int, int]:
         """How many messages wait for the application, and their size."""
         return len(self._messages), self._counted_bytes - self._taken_bytes
+
+    @property
+    def _left(self) -> bool:
+        """Whether the program has received, and no receiver waits now."""
+        return self._used and not self._waiting and self._opening is None
 
     @property
     def paused(self) -> bool:
@@ -274,7 +281,8 @@ class Consumer:
                 raise UsageError(f"{each!r} is of another queue, and cannot be put back here")
         pushes = [message._push for message in messages if not message.confirmed]
         # In front of all that has a number of its own, and of what was put back before.
-        first = min([0, *(number for number, _ in self._numbered())]) - len(pushes)
+        self._line_up()
+        first = (min(0, self._first_number()) if self._messages else 0) - len(pushes)
         numbered: list[Numbered] = [(first + index, push) for index, push in enumerate(pushes)]
         if self._closed or self not in self._subscriptions:
             self._counts.hold(-len(pushes))
@@ -449,25 +457,63 @@ class Consumer:
         self._count(len(messages), size)
 
     def _merge(self, messages: list[Numbered], arrival: Arrival) -> int:
-        """Put messages into the line, each at its place in the order of delivery; return their size."""
-        waiting = list(self._numbered())
-        new = {number for number, _ in messages}
-        runs = deque(self._runs)
-        self._runs.clear()
-        self._messages.clear()
-        self._arrived = self._together = 0
-        for number, push in heapq.merge(waiting, messages, key=_number):
-            came = arrival
-            if number not in new:
-                while len(runs) > 1 and runs[1][1] <= number:
-                    runs.popleft()
-                came = runs[0][2]
-            last = self._runs[-1] if self._runs else None
+        """Put messages into the line, each at its place in the order of delivery; return their size.
+
+        Only what comes later than the first of them moves. Nearly always that is nothing, or a few messages
+        of the same event; what was put back comes in front of everything.
+        """
+        self._line_up()
+        line, runs = self._messages, self._runs
+        self._together = 0
+        if not line:
+            runs.clear()
+        elif messages and messages[-1][0] < self._first_number():
+            self._prepend(messages, arrival)
+            return sum([len(push[DATA]) for _, push in messages])
+        later: list[tuple[int, Push, Arrival]] = []
+        while line and messages:
+            index, number, came = runs[-1]
+            number += self._arrived - 1 - index
+            if number < messages[0][0]:
+                break
+            later.append((number, line.pop(), came))
+            self._arrived -= 1
+            if index == self._arrived:
+                runs.pop()
+        new = [(number, push, arrival) for number, push in messages]
+        for number, push, came in heapq.merge(reversed(later), new, key=_number):
+            last = runs[-1] if runs else None
             if last is None or last[2] is not came or number - self._arrived != last[1] - last[0]:
-                self._runs.append((self._arrived, number, came))
-            self._messages.append(push)
+                runs.append((self._arrived, number, came))
+            line.append(push)
             self._arrived += 1
         return sum([len(push[DATA]) for _, push in messages])
+
+    def _line_up(self) -> None:
+        """Have all that waits in the line of messages."""
+
+    def _first_number(self) -> int:
+        """The delivery number of the next message in line; there must be one."""
+        first = self._arrived - len(self._messages)
+        runs = self._runs
+        while len(runs) > 1 and runs[1][0] <= first:
+            runs.popleft()
+        index, number, arrival = runs[0]
+        if index != first:
+            runs[0] = first, number + first - index, arrival
+        return runs[0][1]
+
+    def _prepend(self, messages: list[Numbered], arrival: Arrival) -> None:
+        """Put messages in front of all others; :meth:`_first_number` was called."""
+        index = self._arrived - len(self._messages)
+        for number, push in reversed(messages):
+            index -= 1
+            first = self._runs[0]
+            if first[2] is arrival and first[1] - first[0] == number - index:
+                self._runs[0] = index, number, arrival
+            else:
+                self._runs.appendleft((index, number, arrival))
+            self._messages.appendleft(push)
 
     def _numbered(self) -> Iterator[Numbered]:
         """What waits, with its delivery numbers."""
@@ -484,7 +530,7 @@ class Consumer:
     def _count(self, count: int, size: int) -> None:
         """Count messages that joined the line, and let those who wait take them."""
         self._counted_bytes += size
-        self._flow.count(count, size)
+        self._backlog.count(count, size)
         if self._waiting:
             self._waiting.wake(count)
 
@@ -578,7 +624,7 @@ class Consumer:
     def _count_taken(self) -> None:
         if self._taken:
             self._counted_bytes -= self._taken_bytes
-            self._flow.count(-self._taken, -self._taken_bytes)
+            self._backlog.count(-self._taken, -self._taken_bytes)
             self._taken = self._taken_bytes = 0
 
     def _raise_if_closed(self) -> None:
@@ -633,7 +679,10 @@ class Consumer:
             await asyncio.shield(self._resumed)
             return
         if self not in self._subscriptions or self._opening is not None:
+            before = self.buffered
             opening = self._start()
+            if self.buffered > before:
+                return  # messages that had waited for such a consumer
             await asyncio.wait((opening,))
             if not opening.cancelled() and not self._closed:
                 opening.result()

@@ -66,8 +66,10 @@ _FOR_THE_ANSWER = 1.0
 class Queue:
     """An open queue. Made by :meth:`bmq.Session.open_queue`.
 
-    Iterating over it receives everything, through its default subscription, which begins then and stays until
-    the queue is closed; :meth:`subscribe` makes consumers that receive what their expression selects.
+    Iterating over it receives everything, through its default subscription, which begins then.
+    :meth:`subscribe` makes consumers that receive what their expression selects. A consumer that begins after
+    the program has left a loop over the queue takes over: messages that the default subscription holds go to
+    the consumers that want them, and the others wait for the next loop, see :attr:`unclaimed`.
 
     Attributes:
         session: the session it was opened in.
@@ -173,8 +175,9 @@ class Queue:
     def unclaimed(self) -> int:
         """How many delivered messages no consumer here wants.
 
-        They were delivered to a consumer that has left since. The next one that wants them gets them, in
-        front of what comes later; else they are delivered to others once this queue is closed.
+        Most often they were delivered to a consumer that has left since. The next consumer that wants them
+        gets them, in front of what comes later. Otherwise they are delivered to others once this queue is
+        closed. They count in ``buffered_messages`` and ``buffered_bytes`` of :meth:`stats`.
         """
         return len(self._subscriptions.unclaimed)
 
@@ -191,7 +194,11 @@ class Queue:
     def _in_line(self) -> tuple[int, int]:
         """How many messages wait for the application, and their size."""
         waiting = [consumer._in_line for consumer in self._subscriptions.consumers()]
-        return sum(count for count, _ in waiting), sum(size for _, size in waiting)
+        unclaimed = self._subscriptions.unclaimed
+        return (
+            sum(count for count, _ in waiting) + len(unclaimed),
+            sum(size for _, size in waiting) + unclaimed.bytes,
+        )
 
     def __repr__(self) -> str:
         return f"<bmq.Queue {self.uri}, {self._core.state.value}>"
@@ -518,6 +525,7 @@ class Queue:
                 f"queue {self.uri} was opened with default_subscription=False: receive from the consumers "
                 "that queue.subscribe(...) makes, or leave default_subscription out"
             )
+        self._default._used = True
         return self._default
 
     # values instead of bytes

@@ -295,6 +295,7 @@ class Session:
             deadline=connection.now() + seconds,
         )
         driver.add(queue._core, queue)
+        driver.backlog.expect(opened)
         connection.transmit_soon()
         try:
             await opened

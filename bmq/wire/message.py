@@ -15,6 +15,7 @@ from bmq.wire.properties import AREA_HEADER, Properties, properties_length, spli
 __all__ = [
     "NO_PROPERTIES",
     "join_application_data",
+    "properties_size",
     "read_properties",
     "split_application_data",
     "too_large",
@@ -100,6 +101,19 @@ def split_application_data(
     return properties, payload
 
 
+def properties_size(data: bytes, limit: int = MAX_APPLICATION_DATA) -> int:
+    """Return how many bytes the properties of compressed application data in the old encoding take.
+
+    Args:
+        data: the application data without its padding.
+        limit: how many bytes they may take.
+
+    Raises:
+        ProtocolError: the data is no zlib stream, or does not begin with properties.
+    """
+    return properties_length(decompress_start(data, AREA_HEADER), limit=limit)
+
+
 def read_properties(
     data: bytes, schema_id: int, compression: int, limit: int = MAX_APPLICATION_DATA
 ) -> Properties:
@@ -119,6 +133,5 @@ def read_properties(
     new = schema_id != 0
     if compression and not new:
         # The properties come first and say how long they are: what follows is not inflated.
-        length = properties_length(decompress_start(data, AREA_HEADER), limit=limit)
-        data = decompress_start(data, length)
+        data = decompress_start(data, properties_size(data, limit))
     return split_properties(data, new)[0]

@@ -165,7 +165,7 @@ class SlowConsumerRecovered(SessionEvent):
 
 @dataclass(frozen=True, slots=True)
 class UnclaimedMessages(SessionEvent):
-    """A queue holds messages that were delivered to a consumer which has left, and that no other one wants.
+    """A queue holds messages that no consumer of it wants: most often their consumer has left.
 
     They stay unconfirmed until a consumer of the queue wants them, or the queue is closed; see
     :attr:`bmq.Queue.unclaimed`. Reported once, until there are none any more.

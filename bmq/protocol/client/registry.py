@@ -30,6 +30,7 @@ class QueueRegistry:
         self._shared = shared
         self._queues: dict[tuple[str, str, QueueFlags], QueueCore] = {}
         self._siblings: dict[str, Siblings] = {}
+        self._by_q_id: dict[int, Siblings] = {}
         self._next_q_id = 0
         self.healthy = True
         self._announce_health = False
@@ -68,6 +69,7 @@ class QueueRegistry:
         if queue is None:
             if siblings is None:
                 siblings = self._siblings[uri.canonical] = Siblings(self._next_q_id)
+                self._by_q_id[self._next_q_id] = siblings
                 self._next_q_id += 1
             queue = self._queues[key] = QueueCore(self._shared, siblings, uri, app_id, flags)
         queue.open(
@@ -88,6 +90,7 @@ class QueueRegistry:
             siblings.members.pop(queue, None)
             if not siblings.members and not siblings.unclear:
                 del self._siblings[queue.uri.canonical]
+                del self._by_q_id[siblings.q_id]
             del self._queues[queue.uri.canonical, queue.sub_app_id, queue.flags]
             self._shared.changed.pop(queue, None)
             self._shared.watched.discard(queue)
@@ -129,6 +132,7 @@ class QueueRegistry:
             siblings.unclear = False
             if not siblings.members:
                 del self._siblings[uri]
+                del self._by_q_id[siblings.q_id]
 
     def stop(self, error: Error, now: float) -> None:
         """End every queue and every operation."""
@@ -142,7 +146,9 @@ class QueueRegistry:
 
     def only_reader(self, q_id: int) -> Route | None:
         """Return where a message with an unknown subscription id goes; None unless one queue alone reads."""
-        readers = [q for q in self._queues.values() if q.q_id == q_id and q.readable and q.in_use]
+        siblings = self._by_q_id.get(q_id)
+        members = siblings.members if siblings is not None else ()
+        readers = [queue for queue in members if queue.readable and queue.in_use]
         if len(readers) != 1:
             return None
         queue = readers[0]

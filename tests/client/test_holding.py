@@ -1,0 +1,512 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whoever messages are for, a session holds no more of them than it may, and holding them costs no more."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import sys
+import zlib
+from collections.abc import Awaitable, Callable, Iterable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import bmq
+from bmq.events import SessionEvent, SlowConsumer, SlowConsumerRecovered, UnclaimedMessages
+from bmq.wire.constants import Compression, EventType, PushFlags
+from bmq.wire.event import HEADER_SIZE, pack_event_header
+from bmq.wire.options import encode_sub_queue_ids
+from bmq.wire.properties import encode_properties
+from tests.fakes.broker import Peer, guid
+from tests.waiting import eventually
+from tests.wire.messages import push_message
+
+URI = "bmq://bmq.test.mem.priority/q"
+SIZE = 10_000
+#: No subscription ever had this id.
+UNKNOWN = 77_777
+
+
+# Each returns a queue, and the id of a subscription whose messages no consumer takes.
+
+Departed = Callable[[Peer, bmq.Session], Awaitable[tuple[bmq.Queue, int]]]
+
+
+async def idle(peer: Peer, session: bmq.Session) -> tuple[bmq.Queue, int]:
+    return await session.open_queue(URI, read=True, write=True), UNKNOWN
+
+
+async def filters(queue: bmq.Queue) -> None:
+    """Two filters: a message for an unknown subscription goes to the only one there is."""
+    for name in "ab":
+        await queue.subscribe(f"exists({name})")
+
+
+async def unknown(peer: Peer, session: bmq.Session) -> tuple[bmq.Queue, int]:
+    queue = await session.open_queue(URI, read=True, write=True)
+    await filters(queue)
+    return queue, UNKNOWN
+
+
+async def closed(peer: Peer, session: bmq.Session) -> tuple[bmq.Queue, int]:
+    queue = await session.open_queue(URI, read=True, write=True)
+    consumer = await queue.subscribe()
+    s_id = peer.connection.s_ids[0]
+    await consumer.close()
+    return queue, s_id
+
+
+async def paused(peer: Peer, session: bmq.Session) -> tuple[bmq.Queue, int]:
+    queue = await session.open_queue(URI, read=True, write=True)
+    consumer = await queue.subscribe()
+    s_id = peer.connection.s_ids[0]
+    await consumer.pause()
+    return queue, s_id
+
+
+async def resting(peer: Peer, session: bmq.Session) -> tuple[bmq.Queue, int]:
+    queue = await session.open_queue(URI, read=True, write=True)
+    receiving = asyncio.ensure_future(queue.receive(timeout=5))
+    await eventually(lambda: peer.connection.s_ids)
+    s_id = peer.connection.s_ids[0]
+    peer.connection.push(0)
+    (await receiving).confirm()
+    await filters(queue)
+    return queue, s_id
+
+
+WITHOUT_CONSUMER = pytest.mark.parametrize("departed", [idle, unknown, closed, paused, resting])
+
+
+def push(peer: Peer, s_id: int, *numbers: int, size: int = SIZE, **properties: Any) -> bytes:
+    messages = [(guid(number + 1), b"%d" % number + b" " * size) for number in numbers]
+    return peer.connection.script.push(0, messages, (s_id,), properties or None)
+
+
+def take_in(session: bmq.Session, data: bytes) -> None:
+    """Let a session read something at once."""
+    connection = session._driver.connection
+    assert connection._channel is not None
+    connection.channel_data(connection._channel, data)
+
+
+def one_event(peer: Peer, messages: Iterable[tuple[int, int]]) -> bytes:
+    """One PUSH event with messages for several subscriptions: the id of each, and its number."""
+    body = b"".join(push(peer, s_id, number, size=0, x=1)[HEADER_SIZE:] for s_id, number in messages)
+    return pack_event_header(HEADER_SIZE + len(body), EventType.PUSH) + body
+
+
+async def flood(peer: Peer, s_id: int, count: int) -> int:
+    """Send messages until all are sent or the client reads no more; return how many were sent."""
+    transport = peer.connection.transport
+    assert transport is not None
+    sent = quiet = 0
+    while sent < count and quiet < 200:
+        if transport.get_write_buffer_size() < 1 << 20:
+            peer.connection.send(push(peer, s_id, *range(sent, sent + 20)))
+            sent += 20
+            quiet = 0
+        quiet += 1
+        await asyncio.sleep(0)
+    return sent
+
+
+@WITHOUT_CONSUMER
+async def test_messages_that_no_consumer_takes_count_and_pause_reading(
+    peer: Peer, departed: Departed
+) -> None:
+    happened: list[SessionEvent] = []
+    async with bmq.connect(peer.uri, max_buffered_bytes=1_000_000, on_event=happened.append) as session:
+        queue, s_id = await departed(peer, session)
+        sent = await flood(peer, s_id, 8000)
+        assert sent < 8000, "80 MB were read though no consumer wants them"
+        slow = [event for event in happened if isinstance(event, SlowConsumer)]
+        assert len(slow) == 1
+        assert 100 <= queue.unclaimed < 500
+        for stats in (session.stats(), queue.stats()):
+            assert stats.buffered_messages == queue.unclaimed
+            assert stats.buffered_bytes >= SIZE * queue.unclaimed
+        assert not isinstance(happened[-1], SlowConsumerRecovered)
+
+
+@WITHOUT_CONSUMER
+async def test_reading_goes_on_when_no_consumer_comes_and_holds_no_more(
+    peer: Peer, departed: Departed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("bmq.client._backlog._PATIENCE", 0.0)
+    async with bmq.connect(peer.uri, max_buffered_bytes=1_000_000) as session:
+        queue, s_id = await departed(peer, session)
+        assert await flood(peer, s_id, 1000) == 1000
+        await queue.post(b"1")  # its acknowledgement comes behind all of that
+        held = queue.unclaimed
+        assert held * SIZE < 2_000_000
+        assert queue.stats().received >= 1000
+        lines = [record.getMessage() for record in caplog.records if "were not kept" in record.message]
+        assert len(lines) == 1
+        assert queue.uri in lines[0]
+        # A consumer gets what was kept, in order, and from then on everything.
+        async with queue.subscribe(priority=1) as consumer:
+            got = [int((await consumer.receive(5)).data) for _ in range(held)]
+            assert got == list(range(held))
+            peer.connection.push(5000)
+            assert (await consumer.receive(5)).data.strip() == b"5000"
+
+
+async def test_a_consumer_that_comes_in_time_gets_everything_in_order(peer: Peer) -> None:
+    happened: list[SessionEvent] = []
+    async with bmq.connect(peer.uri, max_buffered_messages=100, on_event=happened.append) as session:
+        queue, s_id = await idle(peer, session)
+        peer.connection.send(*(push(peer, s_id, number, size=0) for number in range(150)))
+        await eventually(lambda: any(isinstance(event, SlowConsumer) for event in happened))
+        assert queue.unclaimed == 150
+        async with queue.subscribe() as consumer:  # the answer comes behind them
+            assert [int((await consumer.receive(5)).data) for _ in range(150)] == list(range(150))
+        assert session.stats().buffered_messages == session.stats().buffered_bytes == 0
+        assert sum(isinstance(event, SlowConsumer) for event in happened) == 1
+
+
+async def test_a_loop_over_the_queue_gets_what_had_waited_before_the_broker_answers(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue, s_id = await idle(peer, session)
+        take_in(session, push(peer, s_id, 1, 2, 3, size=0))
+        peer.hold.add("ConfigureStream")
+        assert [(await queue.receive(5)).data for _ in range(3)] == [b"1", b"2", b"3"]
+        peer.answer("ConfigureStream")
+
+
+async def test_what_is_held_goes_with_the_queue_and_with_the_connection(peer: Peer) -> None:
+    for end in ("close", "cut"):
+        async with bmq.connect(peer.uri, max_buffered_messages=10) as session:
+            queue, s_id = await idle(peer, session)
+            await flood(peer, s_id, 40)
+            await eventually(lambda queue=queue: queue.unclaimed)
+            if end == "close":
+                await queue.close()
+            else:
+                peer.cut()
+                await queue.post(b"1")  # noticed by the next write
+            assert session.stats().buffered_messages == session.stats().buffered_bytes == 0
+            backlog = session._driver.backlog
+            assert (backlog.messages, backlog.bytes, backlog.sheds) == (0, 0, False)
+
+
+async def test_the_warning_says_nothing_of_a_consumer_that_never_was(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("bmq.client._subscriptions._MENTION_UNCLAIMED_AFTER", 0)
+    happened: list[SessionEvent] = []
+    async with bmq.connect(peer.uri, on_event=happened.append) as session:
+        queue, s_id = await idle(peer, session)
+        peer.connection.send(push(peer, s_id, 1, 2))
+        await eventually(lambda: UnclaimedMessages(queue.uri, 2) in happened)
+        (line,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+        assert line.startswith(f"{queue.uri} holds 2 messages (20,002 bytes) that no consumer here wants")
+        assert "left" not in line
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_a_line_is_in_the_order_of_delivery_whoever_a_message_was_for(peer: Peer, seed: int) -> None:
+    chance = random.Random(seed)
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True)
+        leaving = await queue.subscribe("exists(a)")
+        stale = peer.connection.s_ids[0]
+        consumer = await queue.subscribe()
+        own = peer.connection.s_ids[0]
+        await leaving.close()
+        expected: list[int] = []
+        number = 0
+        for _ in range(200):
+            match chance.randrange(4):
+                case 0 | 1:
+                    to = [chance.choice((own, stale)) for _ in range(chance.randrange(1, 6))]
+                    some = range(number, number + len(to))
+                    take_in(session, one_event(peer, zip(to, some, strict=True)))
+                    expected += some
+                    number += len(to)
+                case 2:
+                    count = chance.randrange(1, 5)
+                    got = [m for m in (consumer.receive_nowait() for _ in range(count)) if m is not None]
+                    assert [int(message.data) for message in got] == expected[:count]
+                    back = chance.randrange(len(got) + 1)
+                    consumer.put_back(got[back:])
+                    expected = expected[back:] if len(got) else expected
+                case _:
+                    count = chance.randrange(1, 9)
+                    if expected:
+                        batch = await consumer.receive_many(count)
+                        assert [int(message.data) for message in batch] == expected[:count]
+                        del expected[:count]
+            assert consumer.buffered == len(expected)
+        assert [int((await consumer.receive(1)).data) for _ in expected] == expected
+        backlog = session._driver.backlog
+        assert (backlog.messages, backlog.bytes) == (0, 0)
+
+
+# The program has left a loop over the queue.
+
+
+async def test_filters_after_a_loop_that_was_left_get_what_the_queue_still_holds(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
+        s_id = peer.connection.s_ids[0]
+        take_in(session, b"".join(push(peer, s_id, n, size=0, x=n % 2) for n in range(1000)))
+        async for message in queue:
+            assert message.data == b"0"
+            break
+        async with queue.subscribe("x == 1") as odd, queue.subscribe("x == 0") as even:
+            assert queue.subscriptions == [odd, even]
+            assert [int((await odd.receive(5)).data) for _ in range(500)] == list(range(1, 1000, 2))
+            assert [int((await even.receive(5)).data) for _ in range(499)] == list(range(2, 1000, 2))
+            assert queue.unclaimed == queue.stats().buffered_messages == 0
+            # What is still under way to the default subscription goes to them too.
+            take_in(session, push(peer, s_id, 1001, size=0, x=1))
+            assert (await odd.receive(5)).data == b"1001"
+
+
+async def test_a_loop_that_begins_again_goes_on_with_what_no_filter_wanted(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("bmq.client._subscriptions._MENTION_UNCLAIMED_AFTER", 0)
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
+        take_in(session, push(peer, peer.connection.s_ids[0], *range(10), size=0))
+        assert (await queue.receive(5)).data == b"0"
+        async with queue.subscribe("exists(x)"):
+            assert queue.unclaimed == 9
+            await eventually(lambda: "holds 9 messages" in caplog.text)
+            got: list[int] = []
+            async for message in queue:
+                got.append(int(message.data))
+                if len(got) == 9:
+                    break
+            assert got == list(range(1, 10))
+            await eventually(lambda: len(queue.subscriptions) == 2)
+
+
+async def test_a_loop_that_waits_keeps_the_default_subscription(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True)
+        receiving = asyncio.ensure_future(queue.receive(5))
+        await eventually(lambda: queue.subscriptions)
+        s_id = peer.connection.s_ids[0]
+        async with queue.subscribe("x == 1"):
+            assert len(queue.subscriptions) == 2
+            take_in(session, push(peer, s_id, 1, size=0, x=1))
+            assert (await receiving).data == b"1"
+
+
+async def test_a_refused_filter_leaves_the_queue_as_the_program_left_it(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
+        s_id = peer.connection.s_ids[0]
+        take_in(session, push(peer, s_id, 0, 1, 2, size=0, x=1))
+        assert (await queue.receive(5)).data == b"0"
+        peer.refuse.add("ConfigureStream")
+        with pytest.raises(bmq.ConfigureQueueError):
+            await queue.subscribe("x == 1")
+        await session.open_queue(f"{URI}2", write=True)  # what followed is answered too
+        peer.refuse.clear()
+        assert queue.unclaimed == 2
+        take_in(session, push(peer, s_id, 3, size=0, x=1))
+        async with queue.subscribe("x == 1") as consumer:
+            assert [int((await consumer.receive(5)).data) for _ in range(3)] == [1, 2, 3]
+
+
+# What it costs.
+
+
+def calls(work: Callable[[], object]) -> int:
+    """How many functions are called, and how often generators go on, while something is done."""
+    count = 0
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+async def _nobody(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
+    _, s_id = await idle(peer, session)
+    return lambda n: take_in(session, push(peer, s_id, n, size=0))
+
+
+async def _filter(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
+    queue, s_id = await closed(peer, session)
+    await filters(queue)
+    await queue.subscribe("x == 1")
+    return lambda n: take_in(session, push(peer, s_id, n, size=0, x=n % 2))
+
+
+async def _alternating(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
+    """Two messages in each event: the later one is placed first."""
+    queue, s_id = await closed(peer, session)
+    await queue.subscribe("exists(x)")
+    theirs = peer.connection.s_ids[0]
+
+    return lambda n: take_in(
+        session, one_event(peer, [(s_id, 3 * n), (theirs, 3 * n + 1), (s_id, 3 * n + 2)])
+    )
+
+
+async def _two_departed(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
+    """Alternating messages for consumers that have left, none of which anybody wants."""
+    queue, s_id = await closed(peer, session)
+    other = await queue.subscribe()
+    theirs = peer.connection.s_ids[0]
+    await other.close()
+
+    return lambda n: take_in(
+        session, one_event(peer, [(s_id, 3 * n), (theirs, 3 * n + 1), (s_id, 3 * n + 2)])
+    )
+
+
+async def _drain(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
+    """A drain that passes on what is wanted after all."""
+    queue = await session.open_queue(URI, read=True)
+    await queue.subscribe("exists(a) && a == 1", discard_unmatched=True)
+    drained = peer.connection.script.s_ids[0][-1]
+    return lambda n: take_in(session, push(peer, drained, n, size=0, a=1))
+
+
+async def _default(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
+    await session.open_queue(URI, read=True, default_subscription=True)
+    s_id = peer.connection.s_ids[0]
+    return lambda n: take_in(session, push(peer, s_id, n, size=0))
+
+
+async def _put_back(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
+    """Every message is taken and put back in front of those that wait."""
+    queue = await session.open_queue(URI, read=True, default_subscription=True)
+    s_id = peer.connection.s_ids[0]
+    (consumer,) = queue.subscriptions
+
+    def deliver(n: int) -> None:
+        take_in(session, push(peer, s_id, n, size=0))
+        message = consumer.receive_nowait()
+        assert message is not None
+        consumer.put_back([message])
+
+    return deliver
+
+
+async def _tables(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
+    queue, s_id = await closed(peer, session)
+    await queue.tables("x == 1")
+    return lambda n: take_in(session, push(peer, s_id, n, size=0, x=1))
+
+
+async def _many_queues(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
+    """As many queues as messages for a subscription that none has."""
+    for number in range(50):
+        await session.open_queue(f"{URI}{number}", read=True)
+    return lambda n: take_in(session, push(peer, UNKNOWN, n, size=0))
+
+
+PLACES = [_nobody, _filter, _alternating, _two_departed, _drain, _default, _put_back, _tables, _many_queues]
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_what_is_held_does_not_make_the_next_message_dearer(
+    peer: Peer, place: Callable[[Peer, bmq.Session], Awaitable[Callable[[int], None]]]
+) -> None:
+    async with bmq.connect(peer.uri) as session:
+        deliver = await place(peer, session)
+        numbers = iter(range(10_000))
+
+        def some(count: int) -> int:
+            return calls(lambda: [deliver(next(numbers)) for _ in range(count)])
+
+        some(20)  # what is learned with the first messages
+        first = some(100)
+        some(600)
+        last = some(100)
+        assert last < 1.1 * first, f"{first} calls with a few held, {last} with some hundred"
+
+
+def compressed(number: int, s_id: int, size: int) -> bytes:
+    """A PUSH event: properties in the old encoding that inflate to that many bytes."""
+    data = zlib.compress(encode_properties({"x": 1, "y": bytes(size)}, new=False) + b"payload", 9)
+    message = push_message(
+        0,
+        guid(number),
+        data,
+        encode_sub_queue_ids((s_id,)),
+        flags=PushFlags.MESSAGE_PROPERTIES,
+        compression=Compression.ZLIB,
+    )
+    return pack_event_header(HEADER_SIZE + len(message), EventType.PUSH) + message
+
+
+class _Inflated:
+    """Counts what is inflated."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bytes = 0
+        self._real = zlib.decompressobj
+        monkeypatch.setattr("bmq.wire.compression.zlib.decompressobj", self.make)
+
+    def make(self) -> Any:
+        real = self._real()
+
+        class Counting:
+            eof = property(lambda _: real.eof)
+            unconsumed_tail = property(lambda _: real.unconsumed_tail)
+            unused_data = property(lambda _: real.unused_data)
+
+            @staticmethod
+            def decompress(data: bytes, limit: int = 0) -> bytes:
+                plain = real.decompress(data, limit)
+                self.bytes += len(plain)
+                return plain
+
+        return Counting()
+
+
+@WITHOUT_CONSUMER
+async def test_no_more_is_inflated_to_route_a_message_than_a_small_multiple_of_what_came(
+    peer: Peer, departed: Departed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue, s_id = await departed(peer, session)
+        bombs = [compressed(number, s_id, 8 << 20) for number in range(1, 6)]
+        inflated = _Inflated(monkeypatch)
+        for bomb in bombs:
+            take_in(session, bomb)
+        assert inflated.bytes < 1000
+        assert queue.unclaimed == len(bombs)
+
+
+async def test_a_message_with_too_many_properties_to_look_at_is_left_for_who_takes_everything(
+    peer: Peer,
+) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue, s_id = await closed(peer, session)
+        await filters(queue)
+        async with queue.subscribe("x == 1") as some:
+            take_in(session, compressed(1, s_id, 100))
+            take_in(session, compressed(2, s_id, 1 << 20))
+            assert (some.buffered, queue.unclaimed) == (1, 1)
+            async with queue.subscribe() as everything:
+                message = await everything.receive(5)
+                assert message.properties["x"] == 1
+
+
+async def test_a_message_with_too_many_properties_to_look_at_is_never_discarded(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True)
+        async with queue.subscribe("x == 2", discard_unmatched=True) as consumer:
+            drained = peer.connection.script.s_ids[0][-1]
+            take_in(session, compressed(1, drained, 1 << 20))
+            take_in(session, compressed(2, drained, 100))
+            assert consumer.buffered == 1
+            assert consumer.stats().confirmed == queue.stats().confirmed - 1
