@@ -295,8 +295,9 @@ class PutAside:
     async def close(self, grace: float = 5.0) -> None:
         """Wait ``grace`` seconds for dead letters on their way; the other messages stay unconfirmed."""
         if self._task is not None:
-            _, late = await asyncio.wait([self._task], timeout=grace)
-            for task in late:
+            task = self._task
+            await asyncio.wait([task], timeout=grace)
+            if not task.done():
                 task.cancel()
                 await asyncio.wait([task])
 
