@@ -25,6 +25,7 @@ __all__ = [
     "Numbered",
     "Places",
     "RoutedMessage",
+    "Unread",
     "changed_options",
     "check_selector",
     "checked_options",

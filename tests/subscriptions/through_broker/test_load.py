@@ -18,7 +18,7 @@ import pytest
 
 import bmq
 from bmq.client._counting import Arrival
-from bmq.client._definition import Places, properties_of
+from bmq.client._definition import Places, Unread, properties_of
 from bmq.wire.push import Push
 from tests.subscriptions.through_broker.scene import Scene
 
@@ -66,7 +66,8 @@ class Watched:
         def watching(messages: list[Push], places: Places, arrival: Arrival) -> None:
             if not consumer.closed:
                 for each in messages:
-                    properties = properties_of(each, 1000)
+                    properties = properties_of(each)
+                    assert not isinstance(properties, Unread)
                     if not any(expression.matches(properties) for expression in standing):
                         self.astray.append(f"{properties} arrived at {standing}")
             deliver(messages, places, arrival)
