@@ -39,7 +39,15 @@ class _Client:
 
     def connect(self) -> None:
         self.peer = self.broker.connect()
-        self.core.channel_opened(None, self.broker.now)
+        greeting = self.core.greet()
+        sent = greeting.begin(None)
+        while not greeting.done:
+            self.peer.send(sent)
+            came = self.peer.output.take()
+            self._heard.update(b"%d>%s<%s" % (self.number, sent, came))
+            sent = greeting.receive(came)
+            assert greeting.error is None
+        self.core.channel_opened(greeting, self.broker.now)
 
     def lose(self) -> None:
         assert self.peer is not None
