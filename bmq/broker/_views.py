@@ -13,7 +13,7 @@ from bmq.broker._storage import MessageRecord
 from bmq.errors import InvalidURI
 from bmq.wire.constants import PutFlags
 from bmq.wire.guid import guid_to_text
-from bmq.wire.message import split_application_data
+from bmq.wire.message import Beginning, read_beginning, split_application_data
 from bmq.wire.properties import Properties
 from bmq.wire.uri import QueueUri
 
@@ -149,6 +149,16 @@ class QueueView:
         return len(self._queue.store)
 
     @property
+    def domain(self) -> str:
+        """The name of its domain."""
+        return self._queue.domain.config.name
+
+    @property
+    def mode(self) -> str:
+        """How its messages are handed out: "priority", "fanout" or "broadcast"."""
+        return self._queue.domain.config.mode.value
+
+    @property
     def bytes(self) -> int:
         """How many bytes count against the quota."""
         return self._queue.store.usage.bytes
@@ -165,6 +175,39 @@ class QueueView:
         except ValueError:
             return None
         return None if found is None else self._stored(found)
+
+    def beginning(self, guid: str, most: int, *, app_id: str = "") -> Beginning | None:
+        """Return the properties and the first bytes of a stored message, decompressing no more than these.
+
+        Args:
+            guid: the message's GUID.
+            most: how many bytes of the payload to return, and how many bytes the properties may take.
+            app_id: return None unless this application has still to confirm the message; empty for any.
+
+        Returns:
+            The beginning; None when no such message is stored.
+
+        Raises:
+            ProtocolError: the message cannot be read.
+        """
+        try:
+            found = self._queue.store.get(bytes.fromhex(guid))
+        except ValueError:
+            return None
+        if found is None:
+            return None
+        if app_id and not any(
+            found.pending & app.bit for app in self._queue.apps.values() if app.app_id == app_id
+        ):
+            return None
+        data = memoryview(found.data)
+        return read_beginning(
+            data[: len(data) - data[-1]],
+            has_properties=bool(found.flags & PutFlags.MESSAGE_PROPERTIES),
+            schema_id=found.schema_id,
+            compression=found.compression,
+            most=most,
+        )
 
     def _stored(self, message: MessageRecord) -> MessageView:
         properties, payload = split_application_data(

@@ -30,7 +30,7 @@ def _console(broker: Broker, address: str, users: Mapping[str, str] | None) -> C
     """
     from bmq import console
 
-    return console.beside(broker, address, users=users, token=os.environ.get("BMQ_CONSOLE_TOKEN"))
+    return console.beside(broker, address, users=users, token=os.environ.get("BMQ_CONSOLE_TOKEN") or None)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -61,7 +61,7 @@ async def command(
         host=host,
         port=port,
         names=allow_host or (),
-        token=os.environ.get("BMQ_CONSOLE_TOKEN"),
+        token=os.environ.get("BMQ_CONSOLE_TOKEN") or None,
         read_only=read_only,
         interval=interval,
     )

@@ -12,7 +12,7 @@ from bmq.errors import AckStatus, PostError
 from bmq.wire.constants import Compression, PropertyType, PushFlags
 from bmq.wire.guid import guid_to_text
 from bmq.wire.keys import Key
-from bmq.wire.message import NO_PROPERTIES, split_application_data
+from bmq.wire.message import NO_PROPERTIES, Beginning, read_beginning, split_application_data
 from bmq.wire.options import LimitedIds
 from bmq.wire.properties import (
     LAYOUTS,
@@ -29,7 +29,16 @@ if TYPE_CHECKING:
     from bmq.client._counting import Arrival
     from bmq.client.consumer import Consumer
 
-__all__ = ["Ack", "FailedPost", "GuidsOf", "Message", "MessageBatch", "PostReport", "PutMessage"]
+__all__ = [
+    "Ack",
+    "FailedPost",
+    "GuidsOf",
+    "Message",
+    "MessageBatch",
+    "PostReport",
+    "PutMessage",
+    "beginning_of",
+]
 
 #: Makes GUIDs of what messages are: given the application data of some, it returns an array of 16 bytes each.
 GuidsOf = Callable[[list[bytes]], Any]
@@ -38,6 +47,26 @@ _HAS_PROPERTIES = int(PushFlags.MESSAGE_PROPERTIES)
 _OUT_OF_ORDER = int(PushFlags.OUT_OF_ORDER)
 # What is known of properties in the old encoding, and in the new one.
 _OLD, _NEW = LAYOUTS
+
+
+def beginning_of(message: Message, most: int) -> Beginning:
+    """Return the properties and the first bytes of a received message, decompressing no more than these.
+
+    Args:
+        message: the message.
+        most: how many bytes of the payload to return, and how many bytes the properties may take.
+
+    Raises:
+        ProtocolError: the message cannot be read.
+    """
+    _, _, _, flags, schema_id, compression, data = message._push  # pyright: ignore[reportPrivateUsage]
+    return read_beginning(
+        data,
+        has_properties=bool(flags & _HAS_PROPERTIES),
+        schema_id=schema_id,
+        compression=compression,
+        most=most,
+    )
 
 
 class Message:

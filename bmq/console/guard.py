@@ -41,6 +41,14 @@ def _name(host: str) -> str | None:
     return found.hostname
 
 
+def _netloc(origin: str) -> str | None:
+    """Return host and port of an Origin header, in lower case; None when it is not one."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
+
+
 class Guard:
     """Decides whether a request is answered.
 
@@ -85,7 +93,7 @@ class Guard:
         """
         if not self._known(host):
             return 403, f"this console is not {host!r}; --allow-host makes it be"
-        if origin is not None and urlsplit(origin).netloc.lower() != (host or "").lower():
+        if origin is not None and _netloc(origin) != (host or "").lower():
             return 403, f"{origin!r} is another origin: only the console's own page may ask"
         if not api:
             return None

@@ -6,9 +6,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import json
 import logging
 import secrets
+import traceback
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import aclosing
 from dataclasses import asdict
 from importlib import resources
 from types import TracebackType
@@ -18,11 +21,13 @@ import orjson
 from aiohttp import web
 
 import bmq
+from bmq._log_limit import LogLimit
 from bmq.admin import AppDepth
 from bmq.admin.explanation import Explanation
 from bmq.console.guard import Guard, is_loopback
-from bmq.console.source import MOST_HELD, Embedded, NotNow, Source
+from bmq.console.source import MOST_HELD, Contents, Embedded, NotNow, Source
 from bmq.console.watch import Watch
+from bmq.wire.printable import printable
 
 __all__ = ["Console", "beside"]
 
@@ -44,13 +49,35 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+# Requests outside the common turns: those that take no time, and those with limits of their own.
+_UNLIMITED = {*_PAGE, "/api/live", "/api/contents"}
+_EXPLAINED = {
+    404: "the console has no such page",
+    405: "the console does not answer this method here",
+    413: "the request is too large",
+}
 _MOST_SENT = 16 * 1024 * 1024
-_MOST_SHOWN = 256 * 1024
 _MOST_LISTED = 500
+# One answer holds the contents of so many messages, and so many of their bytes.
+_MOST_INSIDE = 100
+_MOST_ANSWERED = 8 * 1024 * 1024
+# So many requests are worked on at once, of all kinds and of those that look into messages; so many may wait.
+_AT_WORK = 4
+_LOOKING_INSIDE = 1
+_WAITING = 32
+# So many pages may follow at once.
+_MOST_FOLLOWING = 32
+# Seconds after which a reader that takes nothing is cut off, and bytes that may be on their way to one.
+_PATIENCE = 30.0
+_PIECE = 64 * 1024
 
 
 class _BadRequest(bmq.UsageError):
     """A request is not what the page would send."""
+
+
+class _Busy(Exception):
+    """Too much is asked at once."""
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -64,9 +91,13 @@ class Console:
         host: where to listen.
         port: the port; 0 takes a free one, which :attr:`url` tells.
         names: further names that browsers may reach it by.
-        token: the token that the page needs; None makes one, or needs none where ``host`` is loopback.
+        token: the token that the page needs. None makes one, unless ``host`` is loopback and the source has
+            no credentials: then no token is needed. An empty text is no token; only loopback allows it.
         read_only: refuse everything that changes something.
-        interval: seconds between two looks at the broker.
+        interval: seconds between two looks at the broker; more where a look takes long.
+
+    Raises:
+        UsageError: the token is empty, and ``host`` is not loopback.
     """
 
     def __init__(
@@ -83,11 +114,19 @@ class Console:
         self._source = source
         self._host = host
         self._port = port
-        self._token = token if token is not None else "" if is_loopback(host) else secrets.token_urlsafe(24)
+        if token is None:
+            free = is_loopback(host) and not source.authenticates
+            token = "" if free else secrets.token_urlsafe(24)
+        if not token and not is_loopback(host):
+            raise bmq.UsageError(f"without a token every machine that reaches {host} may use the page")
+        self._token = token
         self._guard = Guard(host, names=names, token=self._token, read_only=read_only)
         self._watch = Watch(source, interval)
         self._watching: asyncio.Task[None] | None = None
         self._runner: web.AppRunner | None = None
+        self._log = LogLimit(logger)
+        self._working = _Turns(_AT_WORK, _WAITING)
+        self._inside = _Turns(_LOOKING_INSIDE, _WAITING)
         # By path. A GET only reads; of the POSTs those in ``_changing`` change something.
         self._gets: dict[str, Handler] = {
             "/api/live": self._live,
@@ -101,6 +140,7 @@ class Console:
             "/api/purge": self._purge,
         }
         self._changing = {"/api/post", "/api/purge"}
+        self._routes = {*_PAGE, *self._gets, *self._posts}
         if not source.looks_inside:
             self._changing.add("/api/contents")  # the messages are delivered, and given back
 
@@ -128,7 +168,9 @@ class Console:
         for path, handler in self._posts.items():
             app.router.add_post(path, handler)
         app.on_response_prepare.append(_dress)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
+        # aiohttp logs a traceback for each request that is no HTTP: strangers would fill the log.
+        silent = logging.Logger("bmq.console.http", logging.CRITICAL + 1)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, logger=silent)
         await runner.setup()
         try:
             site = web.TCPSite(runner, self._host, self._port)
@@ -163,23 +205,27 @@ class Console:
 
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        refused = self._guard.refuse(
-            request.method,
-            api=request.path.startswith("/api/"),
-            changes=request.path in self._changing,
-            host=request.headers.get("Host"),
-            origin=request.headers.get("Origin"),
-            site=request.headers.get("Sec-Fetch-Site"),
-            content_type=request.content_type if "Content-Type" in request.headers else "",
-            authorization=request.headers.get("Authorization"),
-        )
-        if refused is not None:
-            return _error(*refused)
+        """Answer a request; whatever goes wrong is a JSON object with an error in words."""
         try:
-            return await handler(request)
+            refused = self._guard.refuse(
+                request.method,
+                api=request.path.startswith("/api/"),
+                changes=request.path in self._changing,
+                host=request.headers.get("Host"),
+                origin=request.headers.get("Origin"),
+                site=request.headers.get("Sec-Fetch-Site"),
+                content_type=request.content_type if "Content-Type" in request.headers else "",
+                authorization=request.headers.get("Authorization"),
+            )
+            if refused is not None:
+                return _error(*refused)
+            if request.path in _UNLIMITED:
+                return await handler(request)
+            async with self._working:
+                return await handler(request)
         except web.HTTPException as error:
-            return _error(error.status, error.reason)
-        except (bmq.ConnectionFailed, bmq.RequestTimeout, bmq.SessionClosed, bmq.QueueClosed) as error:
+            return _error(error.status, _EXPLAINED.get(error.status, error.reason))
+        except (bmq.ConnectionFailed, bmq.RequestTimeout, bmq.SessionClosed, bmq.QueueClosed, _Busy) as error:
             return _error(503, str(error))
         except (bmq.AdminError, bmq.RequestError, bmq.PostError, NotNow) as error:
             return _error(409, str(error))
@@ -187,23 +233,35 @@ class Console:
             return _error(400, str(error))
         except bmq.Error as error:
             return _error(502, str(error))
+        except ConnectionError:
+            raise  # the page was closed
+        except Exception as error:
+            name = type(error).__name__
+            self._log.error(
+                (request.path if request.path in self._routes else "", name),
+                "the console could not answer %s: %s",
+                printable(f"{request.method} {request.path}"),
+                printable("; ".join(map(str.strip, traceback.format_exception(error)[-2:]))),
+            )
+            return _error(500, f"this request has failed, which is a defect of the console: {name}")
 
     # what is shown
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
         """Everything, and then what changes: one JSON object a line, as long as the page is open."""
+        if self._watch.followers >= _MOST_FOLLOWING:
+            raise _Busy(f"{_MOST_FOLLOWING} pages follow this console; close one of them")
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
-        await response.prepare(request)
         about = {
             "version": bmq.__version__,
             "read_only": self._guard.read_only,
             "looks_inside": self._source.looks_inside,
         }
-        try:
-            async for state in self._watch.follow():
-                await response.write(orjson.dumps(state | about) + b"\n")
-        except ConnectionError:
-            pass  # the page was closed
+        async with aclosing(self._watch.follow(about)) as pieces:
+            await response.prepare(request)
+            async for piece in pieces:
+                if not await _send(request, response, piece):
+                    break
         return response
 
     async def _queue(self, request: web.Request) -> web.Response:
@@ -306,29 +364,40 @@ class Console:
 
     # what it may do
 
-    async def _contents(self, request: web.Request) -> web.Response:
-        """What is in some messages."""
+    async def _contents(self, request: web.Request) -> web.StreamResponse:
+        """What is in some messages, as far as one answer has room."""
         body = await _body(request)
         guids = _list(body, "guids")
         if not all(isinstance(each, str) for each in guids):
             raise _BadRequest("guids is a list of strings")
-        uri = _text(body, "uri")
-        wanted = guids[:_MOST_LISTED]
-        found = await self._source.contents(bmq.QueueUri.parse(uri).canonical, _text(body, "app", ""), wanted)
-        return _json(
-            {
-                "most_held": None if self._source.looks_inside else MOST_HELD,
-                "messages": [
-                    {
-                        "guid": each.guid,
-                        "size": len(each.payload),
-                        "payload": base64.b64encode(each.payload[:_MOST_SHOWN]).decode(),
-                        "properties": _described(each.properties),
-                    }
-                    for each in found
-                ],
-            }
-        )
+        uri = bmq.QueueUri.parse(_text(body, "uri")).canonical
+        app = _text(body, "app", "")
+        wanted = list(dict.fromkeys(cast("list[str]", guids)))
+        chosen = wanted[:_MOST_INSIDE]
+        found: dict[str, bytes] = {}
+        used = 0
+        async with self._inside:
+            async with aclosing(self._source.contents(uri, app, chosen)) as contents:
+                async for each in contents:
+                    entry = _dumped(_inside(each))
+                    used += len(entry)
+                    if used > _MOST_ANSWERED and found:
+                        break
+                    found[each.guid] = entry
+            left = wanted[_MOST_INSIDE:]
+            if used > _MOST_ANSWERED:
+                left = [guid for guid in chosen if guid not in found] + left
+            head = {"most_held": None if self._source.looks_inside else MOST_HELD, "left_out": left}
+            pieces = [found[guid] for guid in chosen if guid in found]
+            response = web.StreamResponse(headers={"Content-Type": "application/json"})
+            await response.prepare(request)
+            await _send(request, response, _dumped(head)[:-1] + b',"messages":[')
+            for number, piece in enumerate(pieces):
+                if not await _send(request, response, b"," + piece if number else piece):
+                    break
+            else:
+                await _send(request, response, b"]}")
+        return response
 
     async def _post(self, request: web.Request) -> web.Response:
         """Post a message, and say what became of it."""
@@ -369,10 +438,10 @@ def beside(
         broker: the broker, started.
         address: where to listen: a port, or HOST:PORT.
         users: the passwords of those the broker lets in; None when it lets in everybody.
-        token: as for :class:`Console`.
+        token: as for :class:`Console`; with users one is needed on loopback too.
 
     Raises:
-        UsageError: the address is not legal.
+        UsageError: the address is not legal, or the token is empty where one is needed.
     """
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:
@@ -382,6 +451,43 @@ def beside(
         credentials = bmq.Credentials.basic(*next(iter(users.items())))
     source = Embedded(broker, credentials=credentials)
     return Console(source, host=host.strip("[]") or "127.0.0.1", port=int(port), token=token)
+
+
+class _Turns:
+    """Lets a few requests work at once, and refuses those that would wait behind many others."""
+
+    def __init__(self, at_work: int, waiting: int) -> None:
+        self._turn = asyncio.Semaphore(at_work)
+        self._left = at_work + waiting
+
+    async def __aenter__(self) -> None:
+        if not self._left:
+            raise _Busy("the console is busy with other requests; try again")
+        self._left -= 1
+        try:
+            await self._turn.acquire()
+        except BaseException:
+            self._left += 1
+            raise
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._left += 1
+        self._turn.release()
+
+
+async def _send(request: web.Request, response: web.StreamResponse, data: bytes) -> bool:
+    """Send bytes as fast as the page takes them; return False when it has gone, or takes nothing."""
+    try:
+        for start in range(0, len(data), _PIECE):
+            async with asyncio.timeout(_PATIENCE):
+                await response.write(data[start : start + _PIECE])
+    except (TimeoutError, ConnectionError):
+        if request.transport is not None:
+            request.transport.abort()
+        return False
+    return True
 
 
 async def _dress(_: web.Request, response: web.StreamResponse) -> None:
@@ -396,8 +502,15 @@ def _asset(content: bytes, kind: str) -> Handler:
     return send
 
 
+def _dumped(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # a lone surrogate in a text: json escapes it, orjson refuses it
+        return json.dumps(value, default=str).encode()
+
+
 def _json(value: Any, status: int = 200) -> web.Response:
-    return web.Response(body=orjson.dumps(value), status=status, content_type="application/json")
+    return web.Response(body=_dumped(value), status=status, content_type="application/json")
 
 
 def _error(status: int, text: str) -> web.Response:
@@ -472,10 +585,20 @@ def _typed(name: str, kind: str, text: str) -> bmq.Typed:
         raise _BadRequest(f"property {name!r}: {text!r} is no {kind}, which is written as {form}") from None
 
 
+def _inside(content: Contents) -> dict[str, Any]:
+    return {
+        "guid": content.guid,
+        "size": content.size,
+        "payload": base64.b64encode(content.payload).decode(),
+        "properties": _described(content.properties),
+        "error": content.error,
+    }
+
+
 def _described(properties: bmq.Properties) -> list[dict[str, str]]:
     types = properties.types
     return [
-        {"name": name, "type": types[name].name.lower(), "value": _shown(value)}
+        {"name": _escaped(name), "type": types[name].name.lower(), "value": _shown(value)}
         for name, value in properties.items()
     ]
 
@@ -484,4 +607,9 @@ def _shown(value: object) -> str:
     """Return a property's value as text: a number in JavaScript cannot hold every int64."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return value.hex() if isinstance(value, bytes) else str(value)
+    return value.hex() if isinstance(value, bytes) else _escaped(str(value))
+
+
+def _escaped(text: str) -> str:
+    """Return text with bytes that are not UTF-8 as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -3,19 +3,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl as ssl_module
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import bmq
-from bmq.admin import Admin
+from bmq.admin import Admin, DomainInfo
+from bmq.client.message import beginning_of
+from bmq.wire.message import NO_PROPERTIES
 
-__all__ = ["Contents", "NotNow", "RemoteBroker", "Source"]
+__all__ = ["MOST_SHOWN", "Contents", "Figures", "NotNow", "RemoteBroker", "Source"]
 
 #: At most so many messages are held at once to look into them, and so many of their bytes.
 MOST_HELD = 1000
 _MOST_BYTES = 64 * 1024 * 1024
+#: So many bytes of a payload are shown, and properties may take so many. Nothing beyond is decompressed.
+MOST_SHOWN = 256 * 1024
+# The figures of so many queues are read in one turn of the event loop.
+_TURN = 200
 #: When no message has come for so many seconds, no more are expected.
 _IDLE = 1.0
 
@@ -31,12 +38,43 @@ class Contents:
     Attributes:
         guid: 32 upper-case hexadecimal digits.
         properties: its properties.
-        payload: its payload, decompressed.
+        payload: the first bytes of its payload, decompressed; nothing of a message that cannot be read.
+        size: bytes of the payload; None where only decompressing all of it would tell.
+        error: why the message cannot be read; empty when it can.
     """
 
     guid: str
     properties: bmq.Properties
     payload: bytes
+    size: int | None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a look at one queue finds.
+
+    Attributes:
+        uri: the queue.
+        domain: its domain.
+        mode: how its messages are handed out; empty when the domain is another broker's.
+        messages: messages stored.
+        bytes: their bytes.
+        producers: how often the queue is open for writing.
+        consumers: how often it is open for reading.
+        posted: messages posted so far; None before the broker counts the queue.
+        confirmed: deliveries confirmed so far; None likewise.
+    """
+
+    uri: str
+    domain: str
+    mode: str
+    messages: int
+    bytes: int
+    producers: int = 0
+    consumers: int = 0
+    posted: int | None = None
+    confirmed: int | None = None
 
 
 class Source(Protocol):
@@ -60,11 +98,20 @@ class Source(Protocol):
         """Return what connects a session."""
         ...
 
-    async def contents(self, uri: str, app_id: str, guids: Sequence[str]) -> list[Contents]:
-        """Return what is in some messages, those that are there.
+    @property
+    def authenticates(self) -> bool:
+        """Whether it asks with credentials; a page without a token would lend them to every local user."""
+        ...
+
+    async def figures(self, admin: Admin) -> list[Figures]:
+        """Return the figures of every queue."""
+        ...
+
+    def contents(self, uri: str, app_id: str, guids: Sequence[str]) -> AsyncGenerator[Contents]:
+        """Iterate over what is in some messages, those that are there; one is decompressed at a time.
 
         Raises:
-            NotNow: it would do harm.
+            NotNow: it would do harm, or there is no such queue.
         """
         ...
 
@@ -98,6 +145,11 @@ class RemoteBroker:
         self._server_hostname = server_hostname
         self._timeout = timeout
 
+    @property
+    def authenticates(self) -> bool:
+        """Whether it asks with credentials."""
+        return self._credentials is not None
+
     async def admin(self) -> Admin:
         """Return a connected admin client."""
         return await bmq.admin.connect(
@@ -124,7 +176,28 @@ class RemoteBroker:
             reconnect_timeout=self._timeout,
         )
 
-    async def contents(self, uri: str, app_id: str, guids: Sequence[str]) -> list[Contents]:
+    async def figures(self, admin: Admin) -> list[Figures]:
+        """Return the figures of every queue: three commands for a broker, and one for each domain."""
+        counted = {each.uri: each for each in (await admin.statistics()).queues}
+        domains: list[DomainInfo] = []
+        for summary in await admin.domains():
+            try:
+                domains.append(await admin.domain(summary.name))
+            except bmq.AdminError:
+                continue  # it has gone meanwhile
+        found: list[Figures] = []
+        for domain in domains:
+            for queue in domain.queues:
+                known = counted.get(queue.uri)
+                figures = (known.producers, known.consumers, known.posted, known.confirmed) if known else ()
+                found.append(
+                    Figures(queue.uri, domain.name, domain.mode, queue.messages, queue.bytes, *figures)
+                )
+                if not len(found) % _TURN:
+                    await asyncio.sleep(0)
+        return found
+
+    async def contents(self, uri: str, app_id: str, guids: Sequence[str]) -> AsyncGenerator[Contents]:
         """Read some messages as a consumer that confirms none of them, and give them back.
 
         A broker shows what is in a message to consumers only. What goes back is delivered again, marked as
@@ -142,8 +215,7 @@ class RemoteBroker:
                 "inside, the console would take messages away from them, and give them back out of order. "
                 "When nobody reads, it can be done."
             )
-        wanted = dict.fromkeys(guids)
-        found: dict[str, Contents] = {}
+        missing = set(guids)
         held = 0
         address = f"{uri}?id={app_id}" if app_id and app_id != "__default" else uri
         async with self.connect() as session:
@@ -153,15 +225,24 @@ class RemoteBroker:
                 max_unconfirmed_messages=MOST_HELD,
                 max_unconfirmed_bytes=_MOST_BYTES,
             )
-            try:
-                while held < MOST_HELD and len(found) < len(wanted):
-                    for message in await queue.receive_many(MOST_HELD, _IDLE):
-                        held += 1
-                        if message.guid in wanted:
-                            found[message.guid] = Contents(message.guid, message.properties, message.data)
-            except TimeoutError:
-                pass
-        return [found[guid] for guid in wanted if guid in found]
+            while held < MOST_HELD and missing:
+                try:
+                    batch = await queue.receive_many(MOST_HELD, _IDLE)
+                except TimeoutError:
+                    return
+                held += len(batch)
+                for message in batch:
+                    if message.guid in missing:
+                        missing.discard(message.guid)
+                        yield _read(message)
+                        await asyncio.sleep(0)
+
+
+def _read(message: bmq.Message) -> Contents:
+    try:
+        return Contents(message.guid, *beginning_of(message, MOST_SHOWN))
+    except bmq.ProtocolError as error:
+        return Contents(message.guid, NO_PROPERTIES, b"", 0, str(error))
 
 
 class Embedded(RemoteBroker):
@@ -184,12 +265,39 @@ class Embedded(RemoteBroker):
         super().__init__(broker.uri, credentials=credentials, ssl=context)
         self._broker = broker
 
-    async def contents(self, uri: str, app_id: str, guids: Sequence[str]) -> list[Contents]:
+    async def figures(self, admin: Admin) -> list[Figures]:
+        """Return the figures of every queue, read a few hundred at a time from this process's broker."""
+        found: list[Figures] = []
+        for number, (uri, queue) in enumerate(self._broker.queues.items()):
+            if not number % _TURN:
+                await asyncio.sleep(0)
+            counted = queue.stats()
+            found.append(
+                Figures(
+                    uri,
+                    queue.domain,
+                    queue.mode,
+                    counted.messages,
+                    counted.bytes,
+                    counted.producers,
+                    counted.consumers,
+                    counted.posted,
+                    counted.confirmed,
+                )
+            )
+        return found
+
+    async def contents(self, uri: str, app_id: str, guids: Sequence[str]) -> AsyncGenerator[Contents]:
         """Read some messages from the broker's store; nobody notices."""
-        queue = self._broker.queues[uri]
-        found = [queue.message(guid) for guid in guids]
-        return [
-            Contents(each.guid, each.properties, each.payload)
-            for each in found
-            if each is not None and (not app_id or app_id in each.waiting_for)
-        ]
+        queue = self._broker.queues.get(uri)
+        if queue is None:
+            raise NotNow(f"the broker has no queue {uri}: a queue begins when a client opens it")
+        for guid in guids:
+            await asyncio.sleep(0)  # another client's turn, after at most one message
+            try:
+                found = queue.beginning(guid, MOST_SHOWN, app_id=app_id)
+            except bmq.ProtocolError as error:
+                yield Contents(guid, NO_PROPERTIES, b"", 0, str(error))
+                continue
+            if found is not None:
+                yield Contents(guid, *found)

@@ -7,13 +7,15 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 import bmq
-from bmq.admin import Admin, DomainInfo, QueueStatistics
-from bmq.console.source import Source
+from bmq.admin import Admin
+from bmq.console.source import Figures, Source
 
 __all__ = ["Watch"]
 
@@ -21,6 +23,11 @@ logger = logging.getLogger("bmq.console")
 
 #: So many looks are kept: five minutes of one a second.
 HISTORY = 300
+# So many queues are looked at, or written down, in one turn of the event loop.
+_TURN = 200
+# A look may take this part of the time while pages follow, and this part while none does.
+_SHARE = 1 / 20
+_SHARE_ALONE = 1 / 100
 
 
 @dataclass(slots=True)
@@ -32,6 +39,17 @@ class _Sight:
     confirmed: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
     now: dict[str, Any] = field(default_factory=dict[str, Any])
 
+    def shown(self, *, past: bool) -> dict[str, Any]:
+        """Return what a page gets of it."""
+        if not past:
+            return self.now
+        kept = {
+            "messages": list(self.depth),
+            "posted": list(self.posted),
+            "confirmed": list(self.confirmed),
+        }
+        return self.now | {"history": kept}
+
 
 class Watch:
     """Asks a broker every ``interval`` seconds, whether it is there or not.
@@ -39,6 +57,8 @@ class Watch:
     Attributes:
         error: why the broker cannot be asked; empty while it can.
         broker: the broker that was asked last.
+        followers: pages that follow.
+        number: looks so far.
     """
 
     def __init__(self, source: Source, interval: float) -> None:
@@ -46,10 +66,14 @@ class Watch:
         self._interval = interval
         self._admin: Admin | None = None
         self._queues: dict[str, _Sight] = {}
-        self._before: dict[str, QueueStatistics] = {}
+        self._before: dict[str, Figures] = {}
         self._at = 0.0
         self._looked = asyncio.Condition()
         self._ended = False
+        self._came = asyncio.Event()
+        self._latest: list[bytes] = []
+        self._shared = -1
+        self.followers = 0
         self.number = 0
         self.error = "not asked yet"
         self.broker = source.name
@@ -74,13 +98,25 @@ class Watch:
             while True:
                 started = loop.time()
                 await self._look_once()
-                await asyncio.sleep(max(0.0, started + self._interval - loop.time()))
+                took = loop.time() - started
+                await self._pause(max(self._interval - took, took / _SHARE), took / _SHARE_ALONE)
         finally:
             self._ended = True
             if self._admin is not None:
                 await self._admin.close()
             async with self._looked:
                 self._looked.notify_all()
+
+    async def _pause(self, followed: float, alone: float) -> None:
+        """Wait between two looks: longer where a look is expensive, and longest while no page is open."""
+        await asyncio.sleep(followed)
+        if not self.followers and alone > followed:
+            self._came.clear()
+            try:
+                async with asyncio.timeout(alone - followed):
+                    await self._came.wait()
+            except TimeoutError:
+                pass
 
     async def _look_once(self) -> None:
         try:
@@ -99,42 +135,32 @@ class Watch:
             self._looked.notify_all()
 
     async def _look(self, admin: Admin) -> None:
-        statistics = {each.uri: each for each in (await admin.statistics()).queues}
+        figures = await self._source.figures(admin)
         now = time.monotonic()
-        domains: list[DomainInfo] = []
-        for summary in await admin.domains():
-            try:
-                domains.append(await admin.domain(summary.name))
-            except bmq.AdminError:
-                continue  # it has gone meanwhile
         self.broker = admin.broker
         elapsed = now - self._at
         seen: dict[str, _Sight] = {}
-        for domain in domains:
-            for queue in domain.queues:
-                each = seen[queue.uri] = self._queues.get(queue.uri) or _Sight()
-                counted, before = statistics.get(queue.uri), self._before.get(queue.uri)
-                if counted is not None and before is not None and elapsed > 0:
-                    each.posted.append(round(max(0, counted.posted - before.posted) / elapsed, 1))
-                    each.confirmed.append(round(max(0, counted.confirmed - before.confirmed) / elapsed, 1))
-                else:
-                    each.posted.append(0.0)
-                    each.confirmed.append(0.0)
-                each.depth.append(queue.messages)
-                each.now = {
-                    "uri": queue.uri,
-                    "domain": domain.name,
-                    "mode": domain.mode,
-                    "persistent": queue.persistent,
-                    "messages": queue.messages,
-                    "bytes": queue.bytes,
-                    "producers": counted.producers if counted is not None else 0,
-                    "consumers": counted.consumers if counted is not None else 0,
-                    "posted": each.posted[-1],
-                    "confirmed": each.confirmed[-1],
-                }
+        for number, queue in enumerate(figures):
+            if not number % _TURN:
+                await asyncio.sleep(0)
+            each = seen[queue.uri] = self._queues.get(queue.uri) or _Sight()
+            before = self._before.get(queue.uri)
+            each.posted.append(_rate(queue.posted, before.posted if before else None, elapsed))
+            each.confirmed.append(_rate(queue.confirmed, before.confirmed if before else None, elapsed))
+            each.depth.append(queue.messages)
+            each.now = {
+                "uri": queue.uri,
+                "domain": queue.domain,
+                "mode": queue.mode,
+                "messages": queue.messages,
+                "bytes": queue.bytes,
+                "producers": queue.producers,
+                "consumers": queue.consumers,
+                "posted": each.posted[-1],
+                "confirmed": each.confirmed[-1],
+            }
         self._queues = seen
-        self._before = statistics
+        self._before = {each.uri: each for each in figures}
         self._at = now
 
     # telling
@@ -147,35 +173,48 @@ class Watch:
             "interval": self._interval,
         }
 
-    def _all(self) -> dict[str, Any]:
-        queues = [
-            each.now
-            | {
-                "history": {
-                    "messages": list(each.depth),
-                    "posted": list(each.posted),
-                    "confirmed": list(each.confirmed),
-                }
-            }
-            for each in self._queues.values()
-        ]
-        return self._state() | {"kept": HISTORY, "queues": queues}
+    def _written(self, about: dict[str, Any], queues: list[_Sight], *, past: bool) -> Iterator[bytes]:
+        """Write a line in pieces, a few hundred queues each, so that no turn of the loop is long."""
+        head = orjson.dumps(about | self._state() | {"kept": HISTORY})
+        yield head[:-1] + b',"queues":['
+        for start in range(0, len(queues), _TURN):
+            made = orjson.dumps([each.shown(past=past) for each in queues[start : start + _TURN]])
+            yield (b"," if start else b"") + made[1:-1]
+        yield b"]}\n"
 
-    def _latest(self) -> dict[str, Any]:
-        return self._state() | {"queues": [each.now for each in self._queues.values()]}
+    async def follow(self, about: dict[str, Any]) -> AsyncGenerator[bytes]:
+        """Iterate over pieces of lines: first everything with its past, then what each look saw.
 
-    async def follow(self) -> AsyncIterator[dict[str, Any]]:
-        """Iterate over what to show: first everything with its past, then what each look saw.
+        A caller that misses a look gets everything again. Callers share the pieces of what a look saw, and a
+        caller that is slow holds one piece. It ends with the watch; cancelling it is safe.
 
-        A caller that misses a look gets everything again. It ends with the watch; cancelling it is safe.
+        Args:
+            about: members that each line has besides; the same for every caller.
         """
+        self.followers += 1
+        self._came.set()
         told = -1
-        while not self._ended:
-            if self.number == told + 1 and told >= 0:
-                told = self.number
-                yield self._latest()
-            elif self.number != told:
-                told = self.number
-                yield self._all()
-            async with self._looked:
-                await self._looked.wait_for(lambda: self.number != told or self._ended)  # noqa: B023
+        try:
+            while not self._ended:
+                number = self.number
+                if number == told + 1 and told >= 0:
+                    if self._shared != number:
+                        self._latest = list(self._written(about, list(self._queues.values()), past=False))
+                        self._shared = number
+                    pieces: Iterable[bytes] = self._latest
+                else:
+                    pieces = self._written(about, list(self._queues.values()), past=True)
+                told = number
+                for piece in pieces:
+                    yield piece
+                    await asyncio.sleep(0)
+                async with self._looked:
+                    await self._looked.wait_for(lambda: self.number != told or self._ended)  # noqa: B023
+        finally:
+            self.followers -= 1
+
+
+def _rate(now: int | None, before: int | None, elapsed: float) -> float:
+    if now is None or before is None or elapsed <= 0:
+        return 0.0
+    return round(max(0, now - before) / elapsed, 1)

@@ -7,7 +7,7 @@ import zlib
 
 from bmq.errors import ProtocolError
 
-__all__ = ["DEFAULT_LEVEL", "TooLarge", "compress", "decompress", "decompress_start"]
+__all__ = ["DEFAULT_LEVEL", "TooLarge", "compress", "decompress", "decompress_part", "decompress_start"]
 
 
 class TooLarge(ProtocolError):
@@ -53,7 +53,7 @@ def decompress(data: bytes, limit: int) -> bytes:
     return plain
 
 
-def decompress_start(data: bytes, size: int) -> bytes:
+def decompress_start(data: bytes | memoryview, size: int) -> bytes:
     """Return the first bytes of what a zlib stream holds, without decompressing the rest.
 
     Args:
@@ -67,3 +67,26 @@ def decompress_start(data: bytes, size: int) -> bytes:
         return zlib.decompressobj().decompress(data, size)
     except zlib.error as error:
         raise ProtocolError(f"not a zlib stream: {error}", field="application data") from error
+
+
+def decompress_part(data: bytes | memoryview, size: int) -> tuple[bytes, bool]:
+    """Return the first bytes of what a zlib stream holds, and whether these are all.
+
+    Args:
+        data: the whole stream.
+        size: how many bytes, 1 or more; fewer are returned if there are no more. No more is decompressed.
+
+    Raises:
+        ProtocolError: not a zlib stream, or cut short within these bytes.
+    """
+    stream = zlib.decompressobj()
+    try:
+        plain = stream.decompress(data, size)
+        if not stream.eof and len(plain) == size:
+            # The last bytes are out, and the stream's end may not have been read yet.
+            return plain, not stream.decompress(stream.unconsumed_tail, 1) and stream.eof
+    except zlib.error as error:
+        raise ProtocolError(f"not a zlib stream: {error}", field="application data") from error
+    if not stream.eof:
+        raise ProtocolError("the zlib stream is cut short", field="application data")
+    return plain, True

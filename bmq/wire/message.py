@@ -7,15 +7,25 @@ the new one only the payload, with the properties plain in front.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from bmq.errors import InvalidPayload, ProtocolError
-from bmq.wire.compression import DEFAULT_LEVEL, compress, decompress, decompress_start
+from bmq.wire.compression import (
+    DEFAULT_LEVEL,
+    compress,
+    decompress,
+    decompress_part,
+    decompress_start,
+)
 from bmq.wire.constants import COMPRESSION_THRESHOLD, MAX_APPLICATION_DATA, Compression
 from bmq.wire.properties import AREA_HEADER, Properties, properties_length, split_properties
 
 __all__ = [
     "NO_PROPERTIES",
+    "Beginning",
     "join_application_data",
     "properties_size",
+    "read_beginning",
     "read_properties",
     "split_application_data",
     "too_large",
@@ -135,3 +145,60 @@ def read_properties(
         # The properties come first and say how long they are: what follows is not inflated.
         data = decompress_start(data, properties_size(data, limit))
     return split_properties(data, new)[0]
+
+
+class Beginning(NamedTuple):
+    """What a message begins with.
+
+    Attributes:
+        properties: its properties, all of them.
+        payload: the first bytes of its payload, decompressed.
+        size: how many bytes the payload has; None where only decompressing all of it would tell.
+    """
+
+    properties: Properties
+    payload: bytes
+    size: int | None
+
+
+def read_beginning(
+    data: bytes | memoryview, *, has_properties: bool, schema_id: int, compression: int, most: int
+) -> Beginning:
+    """Return the properties and the first bytes of the payload, whatever the rest decompresses to.
+
+    Args:
+        data: the application data without its padding.
+        has_properties: the flag MESSAGE_PROPERTIES of the message.
+        schema_id: the message's schema id: 0 is the old encoding, anything else the new one.
+        compression: the message's compression.
+        most: how many bytes of the payload, and how many bytes the properties may take.
+
+    Raises:
+        ProtocolError: the compression is unknown, or the properties are malformed or larger than ``most``.
+    """
+    if compression > _ZLIB:
+        raise ProtocolError(f"{compression} is no compression", field="compressionAlgorithmType")
+    view, new = memoryview(data), schema_id != 0
+    length = 0
+    whole = compression and not (has_properties and new)  # the properties are compressed too
+    if has_properties:
+        header = decompress_start(data, AREA_HEADER) if whole else bytes(view[:AREA_HEADER])
+        length = properties_length(header, limit=MAX_APPLICATION_DATA)
+        if length > most:
+            raise ProtocolError(
+                f"the properties take {length:,} bytes, more than the limit of {most:,}",
+                field="MessagePropertiesHeader.areaWords",
+            )
+    if whole:
+        plain, ended = decompress_part(data, length + most)
+        area, payload = plain[:length], plain[length:]
+    else:
+        area = bytes(view[:length])
+        if compression:
+            payload, ended = decompress_part(view[length:], most)
+        else:
+            payload, ended = bytes(view[length : length + most]), True
+    properties = split_properties(area, new)[0] if has_properties else NO_PROPERTIES
+    len(properties)  # decodes them
+    size = len(payload) if compression else len(view) - length
+    return Beginning(properties, payload, size if ended else None)

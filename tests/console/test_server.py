@@ -22,7 +22,7 @@ import pytest
 
 import bmq
 from bmq.cli import main
-from bmq.console import Console, Embedded, beside
+from bmq.console import Console, Embedded, RemoteBroker, beside
 from tests.broker.test_server import make_certificate
 from tests.console.conftest import Serve
 
@@ -58,12 +58,12 @@ async def _live(
 ) -> AsyncIterator[AsyncIterator[Any]]:
     async with http.get(console.url + "api/live", **options) as response:
         assert response.status == 200
+        yield _lines(response)
 
-        async def lines() -> AsyncIterator[Any]:
-            async for line in response.content:
-                yield json.loads(line)
 
-        yield lines()
+async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[Any]:
+    async for line in response.content:
+        yield json.loads(line)
 
 
 async def _until(lines: AsyncIterator[Any], wanted: Any) -> Any:
@@ -471,11 +471,40 @@ async def test_a_broker_with_users_and_tls(http: aiohttp.ClientSession, tmp_path
     async with (
         bmq.broker.Broker(ssl=server, auth=users) as broker,
         beside(broker, "127.0.0.1:0", users=users) as console,
-        _live(http, console) as lines,
     ):
-        await _until(lines, lambda line: not line["error"])
-        posted = await _post(http, console, "api/post", uri=ORDERS, text="x")
+        url, _, fragment = console.url.partition("#token=")
+        http.headers["Authorization"] = f"Bearer {fragment}"
+        async with http.get(url + "api/live") as response:
+            await _until(_lines(response), lambda line: not line["error"])
+        async with http.post(url + "api/post", json={"uri": ORDERS, "text": "x"}) as response:
+            posted = await response.json()
         assert broker.queues[ORDERS].messages[0].guid == posted["guid"]
+
+
+async def test_users_of_the_broker_bring_a_token_on_loopback_too(http: aiohttp.ClientSession) -> None:
+    """The page has a user's password, so nobody may use the page without showing something."""
+    users = {"operator": "secret"}
+    async with (
+        bmq.broker.Broker(auth=users) as broker,
+        bmq.connect(broker.uri, credentials=bmq.Credentials.basic("operator", "secret")) as session,
+    ):
+        await (await session.open_queue(ORDERS, write=True)).post(b"x")
+        remote = RemoteBroker(broker.uri, credentials=bmq.Credentials.basic("operator", "secret"))
+        for console in (beside(broker, "127.0.0.1:0", users=users), Console(remote)):
+            async with console:
+                url, _, fragment = console.url.partition("#token=")
+                assert len(fragment) >= 32
+                for path in ("api/post", "api/purge", "api/contents"):
+                    async with http.post(url + path, json={"uri": ORDERS, "text": "x"}) as response:
+                        assert response.status == 401
+                async with http.get(f"{url}api/queue?uri={ORDERS}") as response:
+                    assert response.status == 401
+        assert len(broker.queues[ORDERS]) == 1
+
+
+async def test_no_token_is_no_choice_where_others_can_connect(broker: bmq.broker.Broker) -> None:
+    with pytest.raises(bmq.UsageError, match="token"):
+        Console(Embedded(broker), host="0.0.0.0", token="")
 
 
 @pytest.mark.parametrize("address", ["", "port", "127.0.0.1", "127.0.0.1:70000", ":-1"])

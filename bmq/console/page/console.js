@@ -17,8 +17,15 @@ function h(tag, properties, ...children) {
     else if (name in node && typeof value !== "string") node[name] = value;
     else node.setAttribute(name === "className" ? "class" : name, value);
   }
-  node.append(...children.filter((child) => child !== null && child !== undefined));
+  node.append(...children.filter((child) => child !== null && child !== undefined).map((child) =>
+    (typeof child === "string" ? visible(child) : child)));
   return node;
+}
+
+// Characters that turn the direction of writing or are not seen, as escapes: text of brokers and messages may have any.
+function visible(text) {
+  return text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}]/gu, (letter) =>
+    (letter === "\n" || letter === "\t" ? letter : `\\u{${letter.codePointAt(0).toString(16)}}`));
 }
 
 function s(tag, attributes, ...children) {
@@ -253,7 +260,8 @@ function row(uri) {
 }
 
 function put(cell, text) {
-  if (cell.textContent !== text) cell.textContent = text;
+  const shown = visible(text);
+  if (cell.textContent !== shown) cell.textContent = shown;
 }
 
 function showOverview() {
@@ -348,7 +356,7 @@ function hex(bytes) {
 
 function inside(content, chosen) {
   const bytes = Uint8Array.from(atob(content.payload), (letter) => letter.charCodeAt(0));
-  const cut = bytes.length < content.size;
+  const cut = content.size === null || bytes.length < content.size;
   const ways = { hex: () => hex(bytes) };
   let text = null;
   try {
@@ -367,15 +375,17 @@ function inside(content, chosen) {
     chosen.way = way;
     for (const button of buttons) button.setAttribute("aria-pressed", String(button.textContent === way));
     body.className = way === "hex" ? "hex" : "";
-    body.textContent = ways[way]();
+    body.textContent = visible(ways[way]());
   };
   use(ways[chosen.way] ? chosen.way : ways.JSON ? "JSON" : ways.text ? "text" : "hex");
   const parts = content.properties.flatMap(({ name, type, value }) =>
     [h("dt", {}, name), h("dd", { className: "muted" }, type), h("dd", { className: "mono" }, value)]);
   return h("div", { className: "inside" },
-    parts.length ? h("dl", {}, ...parts) : h("p", { className: "muted" }, "No properties."),
+    content.error ? h("p", { className: "result bad" }, `This message cannot be read: ${content.error}`) :
+      parts.length ? h("dl", {}, ...parts) : h("p", { className: "muted" }, "No properties."),
     h("div", {}, h("span", { className: "segments", role: "group", "aria-label": "Payload as" }, ...buttons),
-      h("span", { className: "muted" }, ` ${size(content.size)}${cut ? `, the first ${size(bytes.length)} of it` : ""}`)),
+      h("span", { className: "muted" }, content.size === null ? ` the first ${size(bytes.length)}` :
+        ` ${size(content.size)}${cut ? `, the first ${size(bytes.length)} of it` : ""}`)),
     body);
 }
 
@@ -578,7 +588,7 @@ class Detail {
         this.open.add(content.guid);
       }
       const missing = guids.length - found.messages.length;
-      tell(this.lookResult, missing ? `${count(missing)} were not reached: they have gone, somebody has them, or there are more than ${count(found.most_held || 0)} before them` : "");
+      tell(this.lookResult, found.left_out.length ? `${count(found.left_out.length)} were left out: they are too large for one answer` : missing ? `${count(missing)} were not reached: they have gone, somebody has them, or there are more than ${count(found.most_held || 0)} before them` : "");
       this.showPage(this.page);
     } catch (error) {
       tell(this.lookResult, error.message, false);
@@ -622,7 +632,7 @@ function table(heads, rows) {
 }
 
 function tell(node, text, good) {
-  node.textContent = text;
+  node.textContent = visible(text);
   node.className = `result${good === true ? " good" : good === false ? " bad" : ""}`;
 }
 

@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages and requests that would harm a console: bombs, unreadable messages, odd requests, slow readers."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+import bmq
+from bmq.console import Console, Embedded, RemoteBroker, source
+from bmq.wire import compression
+from bmq.wire.message import read_beginning
+from tests.console.conftest import Serve
+
+ORDERS = "bmq://bmq.test.mem.priority/orders"
+DOMAIN = "bmq://bmq.test.mem.priority"
+SHOWN = 256 * 1024
+
+
+@pytest.fixture(params=["embedded", "remote"])
+async def console(
+    request: pytest.FixtureRequest, broker: bmq.broker.Broker, serve: Serve
+) -> AsyncIterator[Console]:
+    """The page of an embedded broker in the same process, and of one over the wire."""
+    if request.param == "remote":
+        yield await serve()
+        return
+    async with Console(Embedded(broker), interval=0.05) as console:
+        yield console
+
+
+async def _ask(http: aiohttp.ClientSession, console: Console, status: int = 200, **body: object) -> Any:
+    async with http.post(console.url + "api/contents", json={"uri": ORDERS} | body) as response:
+        assert response.status == status, await response.text()
+        return await response.json()
+
+
+class _Inflated:
+    """How many bytes were decompressed, and how many at once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.total = 0
+        make = zlib.decompressobj
+
+        class Counting:
+            def __init__(counting) -> None:
+                counting.stream = make()
+
+            def decompress(counting, data: bytes, size: int) -> bytes:
+                plain = counting.stream.decompress(data, size)
+                self.total += len(plain)
+                return plain
+
+            def __getattr__(counting, name: str) -> Any:
+                return getattr(counting.stream, name)
+
+        monkeypatch.setattr(compression.zlib, "decompressobj", Counting)
+
+
+@pytest.fixture
+async def zipped(broker: bmq.broker.Broker) -> AsyncIterator[bmq.Session]:
+    async with bmq.connect(broker.uri, compression=bmq.Compression.ZLIB) as session:
+        yield session
+
+
+async def test_a_payload_is_decompressed_as_far_as_it_is_shown(
+    http: aiohttp.ClientSession, console: Console, zipped: bmq.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = await zipped.open_queue(ORDERS, write=True)
+    guids = [(await queue.post(bytes(8 * 2**20), properties={"n": n})).guid for n in range(3)]
+    inflated = _Inflated(monkeypatch)
+    found = await _ask(http, console, guids=guids * 60)
+    assert [each["guid"] for each in found["messages"]] == guids, "each once"
+    for each in found["messages"]:
+        assert base64.b64decode(each["payload"]) == bytes(SHOWN)
+        assert (each["size"], each["error"]) == (None, "")
+    assert inflated.total < 3 * (SHOWN + 1000)
+    assert found["left_out"] == []
+
+
+async def test_an_answer_has_a_budget_and_says_what_it_leaves_out(
+    http: aiohttp.ClientSession, console: Console, session: bmq.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bmq.console.server._MOST_INSIDE", 4)
+    monkeypatch.setattr("bmq.console.server._MOST_ANSWERED", 5000)
+    queue = await session.open_queue(ORDERS, write=True)
+    guids = [(await queue.post(b"x" * 1000)).guid for _ in range(6)]
+    found = await _ask(http, console, guids=guids)
+    assert ([each["guid"] for each in found["messages"]], found["left_out"]) == (guids[:3], guids[3:])
+    large = (await queue.post(b"x" * 9000)).guid
+    found = await _ask(http, console, guids=[large])
+    assert len(found["messages"]) == 1, "the first message always has room"
+
+
+async def test_the_loop_turns_between_two_messages(
+    http: aiohttp.ClientSession, broker: bmq.broker.Broker, session: bmq.Session
+) -> None:
+    queue = await session.open_queue(ORDERS, write=True)
+    guids = [(await queue.post(b"x")).guid for _ in range(20)]
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    await asyncio.sleep(0)
+    seen = [turns async for _ in Embedded(broker).contents(ORDERS, "", guids)]
+    counting.cancel()
+    assert len(set(seen)) == 20
+
+
+# ---- messages that cannot be read
+
+
+def _unreadable(readable: bytes) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Application data that no reader understands, with the fields of its message."""
+    yield b"garbage that is no zlib", {"compression": 1}
+    yield zlib.compress(bytes(1000))[:-8], {"compression": 1}
+    yield b"x", {"compression": 5}
+    yield b"x", {"has_properties": True}
+    yield b"\xff" * 40, {"has_properties": True}
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_what_cannot_be_read_is_an_error_of_its_message(number: int) -> None:
+    data, fields = list(_unreadable(b""))[number]
+    given = {"has_properties": False, "schema_id": 0, "compression": 0} | fields
+    with pytest.raises(bmq.ProtocolError):
+        read_beginning(data, most=SHOWN, **given)
+
+
+async def test_one_unreadable_message_hides_no_other(
+    http: aiohttp.ClientSession,
+    console: Console,
+    broker: bmq.broker.Broker,
+    session: bmq.Session,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue = await session.open_queue(ORDERS, write=True)
+    odd = bmq.Typed(bmq.PropertyType.STRING, "caf\udce9")
+    guids = [(await queue.post(text, properties={"s": odd})).guid for text in (b"one", b"two", b"three")]
+    raw = broker.queues[ORDERS]._queue.store.get(bytes.fromhex(guids[1]))
+    assert raw is not None
+    raw.data = b"garbage that is no zlib" + b"\x01"
+    raw.compression = 1
+    found = await _ask(http, console, guids=guids)
+    one, two, three = found["messages"]
+    assert one["properties"] == [{"name": "s", "type": "string", "value": "caf\\udce9"}]
+    assert [each["error"] for each in (one, three)] == ["", ""]
+    assert two["error"]
+    assert base64.b64decode(three["payload"]) == b"three"
+
+
+# ---- requests
+
+_URIS: list[Any] = [
+    *(ORDERS, f"{ORDERS}?id=", f"{ORDERS}?id=nobody", f"{DOMAIN}/none", "bmq://no.such.domain/q"),
+    *("", "x", "bmq://", "bmq://a", "bmq://a/b/c", "tcp://x:1", "bmq://\u202e/\x1b", "\ud800"),
+    *(7, None, [], {}),
+]
+_MORE: list[dict[str, Any]] = [
+    {},
+    {"guids": ["", "0" * 32, "\ud800", "x" * 100_000]},
+    {"guids": [7]},
+    {"guids": {}},
+    {"text": "x", "properties": [{"name": "n", "type": "int64", "value": "9" * 5000}]},
+    {"text": "x", "properties": [{"name": "n", "type": "char", "value": ""}]},
+    {"text": "x", "properties": [{"name": "", "type": "string", "value": ""}]},
+    {"text": "x", "properties": [{"name": str(n), "type": "bool", "value": "true"} for n in range(300)]},
+    {"text": "", "app": " "},
+    {"base64": "====", "app": "\x00"},
+    {"app": []},
+    {"properties": [7]},
+]
+_BODIES = [
+    *(b"", b"{}", b"[]", b"null", b"7", b"{", b"\xff", b'"', b"[" * 100_000, b'{"uri":' * 50_000),
+    *(json.dumps({"uri": uri} | more).encode() for uri in _URIS for more in _MORE),
+]
+_ODD = ("offset=x", "offset=99999999999999999999", "count=-1", "count=1e3", f"offset={'9' * 5000}", "count=0")
+_QUERIES = [
+    *("", "?", "?uri", "?uri=", "?uri=x", "?uri=%ff", "?uri=%00", "?uri=bmq://no.such.domain/q"),
+    *(f"?uri={ORDERS}&{more}" for more in (*_ODD, "app=%20", "app=none", "app=%0a")),
+    f"?uri={DOMAIN}/none",
+]
+_HEADERS: list[dict[str, str]] = [
+    {"Origin": "http://["},
+    {"Origin": "http://[::1]x"},
+    {"Host": "["},
+    {"Host": "[::1"},
+    {"Host": ""},
+    {"Host": "x:99999999"},
+    {"Authorization": "Bearer \xff"},
+    {"Content-Type": "application/json; charset=nothing"},
+    {"Content-Type": ";;;"},
+    {"Sec-Fetch-Site": "\xff"},
+    {"Accept-Encoding": "gzip;q=x"},
+]
+
+
+async def test_every_route_answers_json_whatever_is_asked(
+    http: aiohttp.ClientSession,
+    broker: bmq.broker.Broker,
+    session: bmq.Session,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Every route that there is, with odd bodies, queries and headers: an object, and never a defect."""
+    await (await session.open_queue(ORDERS, write=True)).post(b"x")
+
+    async def check(method: str, path: str, **options: Any) -> None:
+        async with http.request(method, console.url + path.lstrip("/"), **options) as response:
+            text = await response.read()
+            what = (method, path, options, text[:200])
+            assert response.status < 500, what
+            if response.status >= 400:
+                assert json.loads(text)["error"], what
+            page = (method, response.status) == ("GET", 200)
+            assert page or response.content_type == "application/json", what
+
+    async with Console(Embedded(broker), interval=0.05) as console:
+        kind = {"Content-Type": "application/json"}
+        for path in console._posts:
+            for body in _BODIES:
+                await check("POST", path, data=body, headers=kind)
+            for headers in _HEADERS:
+                await check("POST", path, data=b"{}", headers=kind | headers)
+        for path in (each for each in console._gets if each != "/api/live"):
+            for query in _QUERIES:
+                await check("GET", path + query)
+        for path in console._routes:
+            for headers in _HEADERS if path != "/api/live" else _HEADERS[:3]:
+                await check("GET", path, headers=headers)
+            for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
+                await check(method, path, headers=kind)
+        for path in ("/api/nothing", "/api/", "/%2e%2e/", "/api/live/"):
+            await check("GET", path)
+            await check("POST", path, data=b"{}", headers=kind)
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+async def test_a_defect_is_a_json_answer_and_one_log_line(
+    http: aiohttp.ClientSession,
+    serve: Serve,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def broken(*_: object) -> None:
+        raise RuntimeError("a defect\x1b[2J")
+
+    console = await serve()
+    monkeypatch.setattr(console._watch, "admin", broken)
+    for _ in range(20):
+        async with http.get(f"{console.url}api/queue?uri={ORDERS}") as response:
+            assert response.status == 500
+            assert "RuntimeError" in (await response.json())["error"]
+    (line,) = [each.getMessage() for each in caplog.records if "could not answer" in each.getMessage()]
+    assert "a defect\\x1b[2J" in line
+
+
+async def test_a_queue_there_is_not(http: aiohttp.ClientSession, console: Console) -> None:
+    for uri in (f"{DOMAIN}/never-opened", "bmq://no.such.domain/q"):
+        assert (await _ask(http, console, 409, uri=uri, guids=["0" * 32]))["error"]
+
+
+# ---- readers that follow
+
+
+async def test_pages_that_follow_are_limited(
+    http: aiohttp.ClientSession, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bmq.console.server._MOST_FOLLOWING", 2)
+    console = await serve()
+    async with http.get(console.url + "api/live") as one, http.get(console.url + "api/live") as two:
+        await one.content.readline()
+        await two.content.readline()
+        async with http.get(console.url + "api/live") as response:
+            assert response.status == 503
+            assert "2 pages" in (await response.json())["error"]
+    async with asyncio.timeout(20):  # those that have gone count no more
+        while True:
+            async with http.get(console.url + "api/live") as response:
+                if response.status == 200:
+                    break
+
+
+async def test_a_page_that_reads_nothing_is_cut_off(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bmq.console.server._PATIENCE", 0.05)
+    console = await serve()
+    monkeypatch.setattr(console._watch, "broker", "x" * 20_000_000)
+    host, port = "127.0.0.1", console._port
+    reader, writer = await asyncio.open_connection(host, port, limit=1024)
+    writer.write(f"GET /api/live HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+    async with asyncio.timeout(20):
+        while not console._watch.followers:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        while console._watch.followers:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    writer.transport.abort()
+    del reader
+
+
+async def test_pages_share_what_a_look_saw(broker: bmq.broker.Broker, session: bmq.Session) -> None:
+    await session.open_queue(ORDERS, write=True)
+    async with Console(Embedded(broker), interval=0.01) as console:
+        watch = console._watch
+        pages = [watch.follow({}) for _ in range(3)]
+
+        async def line(page: Any) -> list[bytes]:
+            pieces = [await anext(page)]
+            while not pieces[-1].endswith(b"]}\n"):
+                pieces.append(await anext(page))
+            return pieces
+
+        while not watch.number:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        for page in pages:
+            assert b"history" in b"".join(await line(page))
+        later = await asyncio.gather(*map(line, pages))
+        while any(b"history" in b"".join(each) for each in later):
+            later = await asyncio.gather(*map(line, pages))
+        assert all(a is b for a, b in zip(later[0], later[1], strict=True))
+        for page in pages:
+            await page.aclose()
+        assert watch.followers == 0
+
+
+async def test_a_look_that_takes_long_is_rarer_and_rarest_while_nobody_follows(
+    broker: bmq.broker.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    console = Console(Embedded(broker), interval=1.0)
+    watch = console._watch
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr("bmq.console.watch.asyncio.sleep", sleep)
+    watch.followers = 1
+    await watch._pause(2.0, 10.0)
+    assert slept == [2.0]
+    watch.followers = 0
+    waiting = asyncio.create_task(watch._pause(2.0, 1000.0))
+    async with asyncio.timeout(20):
+        while len(slept) < 2:
+            await asyncio.tasks.__sleep0()  # type: ignore[attr-defined]
+        watch._came.set()  # a page is opened
+        await waiting
+
+
+def test_the_limits_hold_together() -> None:
+    """The page asks for 25 messages at once: they fit into one answer."""
+    from bmq.console import server
+
+    assert 25 * (source.MOST_SHOWN * 4 / 3) <= server._MOST_ANSWERED * 1.05
+    assert RemoteBroker("tcp://localhost").authenticates is False
+
+
+async def test_what_is_no_http_leaves_no_log_line(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    console = await serve()
+    for request in (b"BREW / HTTP/1.1", b"\x00" * 100, b"GET / HTTP/1.1" + b"\r\nX: y" * 5000, b"GET"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", console._port)
+        writer.write(request + b"\r\n\r\n")
+        await reader.read()
+        writer.close()
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
