@@ -118,6 +118,22 @@ class Consumer:
         """Return the next message if one is there, else None, as :meth:`bmq.Consumer.receive_nowait`."""
         return received_nowait(self.queue, self._line)
 
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until a message is there, and take none, as :meth:`bmq.Consumer.wait`.
+
+        Raises:
+            TimedOut: nothing arrived in time.
+            QueueClosed: the consumer, its queue or the session was closed.
+
+        Interrupting it loses nothing.
+        """
+
+        async def wait() -> None:
+            if not self._line:
+                await self._consumer.wait(timeout)
+
+        self._portal.run(wait)
+
     def put_back(self, messages: Iterable[Message]) -> None:
         """Give back messages that were taken and not handled, as :meth:`bmq.Consumer.put_back`."""
         given = [message._message for message in messages if not message.confirmed]

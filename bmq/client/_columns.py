@@ -194,22 +194,6 @@ class ColumnConsumer(Consumer):
 
     # taking
 
-    async def wait(self, timeout: float | None = None) -> None:
-        """Wait until there is a message, and a share of the event loop's turn to hand it out in.
-
-        Args:
-            timeout: seconds to wait; None waits without bound.
-
-        Raises:
-            TimedOut: nothing arrived in time.
-            QueueClosed: the consumer, its queue or the session was closed.
-
-        Cancelling it loses nothing.
-        """
-        self._connection.check_loop()
-        if not self.buffered or self._turn.clock() >= self._turn.until:
-            await self._some(timeout)
-
     def take(self, rows: int, size: int) -> Taken:
         """Take messages that wait.
 

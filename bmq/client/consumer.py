@@ -265,6 +265,28 @@ class Consumer:
             self._start()
         return None
 
+    async def wait(self, timeout: float | None = None) -> None:
+        """Wait until a message is there for :meth:`receive_nowait`, and take none.
+
+        It gives the event loop its turn first, as all ways to receive do.
+
+        Args:
+            timeout: seconds to wait; None waits without bound.
+
+        Raises:
+            InvalidArgument: the timeout is no such number.
+            TimedOut: nothing arrived in time.
+            QueueClosed: the consumer, its queue or the session was closed.
+
+        Cancelling it loses nothing.
+        """
+        self._connection.check_loop()
+        if timeout is not None:
+            timeout = _checks.seconds("timeout", timeout)
+        if not self.buffered or self._turn.clock() >= self._turn.until:
+            await self._some(timeout)
+        self._waiting.wake()  # the message is still there for another caller
+
     def put_back(self, messages: Iterable[Message]) -> None:
         """Give back messages that were taken and not handled: they are received again, in front of others.
 
