@@ -14,6 +14,7 @@ from bmq.blocking._line import following
 from bmq.blocking._message import Message
 from bmq.client.message import Message as _Message
 from bmq.groups import Group as _Group
+from bmq.groups import GroupStats
 
 if TYPE_CHECKING:
     from bmq.blocking._queue import Queue
@@ -65,6 +66,10 @@ class Group:
     def unconfirmed(self) -> dict[int, int]:
         """How many messages of each bucket were handed out and are not confirmed, where there are any."""
         return self._portal.call(lambda: self._group.unconfirmed)
+
+    def stats(self) -> GroupStats:
+        """Return a snapshot of what this member has and has done, as :meth:`bmq.groups.Group.stats`."""
+        return self._portal.call(self._group.stats)
 
     @property
     def closed(self) -> bool:

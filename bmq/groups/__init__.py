@@ -13,9 +13,10 @@ each bucket to the highest, and to the next one when that leaves or dies. It sta
 client alone.
 """
 
-from bmq.groups._events import Full, Gained, GroupEvent, Lost, Reason
+from bmq.groups._events import Full, Gained, GroupEvent, GroupStats, Lost, Reason
 from bmq.groups._group import Group, GroupOptions
 from bmq.groups._ranking import owners, priority_of
+from bmq.groups._strays import Strays
 from bmq.wire.keys import Key, key_bucket
 
 __all__ = [
@@ -24,9 +25,11 @@ __all__ = [
     "Group",
     "GroupEvent",
     "GroupOptions",
+    "GroupStats",
     "Key",
     "Lost",
     "Reason",
+    "Strays",
     "key_bucket",
     "owners",
     "priority_of",

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 
-__all__ = ["Full", "Gained", "GroupEvent", "Lost", "Reason"]
+__all__ = ["Full", "Gained", "GroupEvent", "GroupStats", "Lost", "Reason"]
 
 
 class Reason(Enum):
@@ -65,3 +67,35 @@ class Full(GroupEvent):
 
     unconfirmed: int
     window: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStats:
+    """What one member has of its group, and has done.
+
+    ``handed_out`` is the sum of ``done``, ``in_hand`` and ``given_back``.
+
+    Attributes:
+        buckets: the buckets of the group.
+        owned: the buckets that this member owns, as far as it knows. Members draw their buckets, and shares
+            differ: see :func:`bmq.groups.owners`.
+        waiting: messages delivered and not yet taken by the application.
+        in_hand: messages that the application has taken and not confirmed.
+        handed_out: messages that the application has taken since the member joined.
+        done: those that it has confirmed.
+        given_back: those that it had not confirmed when the connection was lost or this member left.
+        unusable: messages handed out whose key is in no bucket, by what the key is.
+        strays_held: messages that the group does not hand out, and that this member holds unconfirmed.
+        strays_handled: those that the function ``strays`` has taken.
+    """
+
+    buckets: int
+    owned: int = 0
+    waiting: int = 0
+    in_hand: int = 0
+    handed_out: int = 0
+    done: int = 0
+    given_back: int = 0
+    unusable: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    strays_held: int = 0
+    strays_handled: int = 0

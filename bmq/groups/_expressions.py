@@ -1,13 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The expressions of a group: one a bucket, and one for messages without a key."""
+"""The expressions of a group: one a bucket, one for messages without a key, and one a kind of unusable key.
+
+Together they match every message that the selector takes, each exactly once. An expression matches nothing
+where its evaluation ends in an error, so no single expression says "none of the buckets": each kind of
+unusable key has its own, which compares the key with a value of the key's type.
+"""
 
 from __future__ import annotations
 
 from bmq.conventions import BUCKET
 from bmq.errors import InvalidExpression
-from bmq.subscriptions import Expression, Selector, subscriptions_for
+from bmq.subscriptions import Expression, Selector, complement, subscriptions_for
 
-__all__ = ["bucket_expression", "keyless_expression"]
+__all__ = ["bucket_expression", "keyless_expression", "unselected_expressions", "unusable_expressions"]
+
+# Key, minus, remainder and comparison.
+_COST = 4
+_INT64_MIN = -(2**63)
 
 
 def bucket_expression(key: str | None, buckets: int, bucket: int, selector: Selector) -> str:
@@ -30,8 +39,37 @@ def bucket_expression(key: str | None, buckets: int, bucket: int, selector: Sele
 
 
 def keyless_expression(key: str | None, selector: Selector) -> str:
-    """Return what selects the messages that have no key."""
+    """Return what selects the messages that have no key; a key of binary type counts as none."""
     return _with(f"!exists({BUCKET if key is None else key})", selector, key)
+
+
+def unusable_expressions(key: str | None, buckets: int, selector: Selector) -> dict[str, Expression]:
+    """Return what selects the messages whose key is in no bucket, by what the key is.
+
+    Raises:
+        InvalidExpression: key and selector do not make a legal expression.
+    """
+    name = BUCKET if key is None else key
+    matches = {"text": f'{name} >= ""', "true": name, "false": f"!{name}"}
+    if key is None:
+        matches["a negative number"] = f"{name} % {buckets} < 0"
+    elif buckets & (buckets - 1):
+        # Subtracting a bucket from one of the lowest numbers overflows, and may leave a remainder each time.
+        matches["a number too low"] = f"{name} < {_INT64_MIN + buckets}"
+    # Not strict: a comparison that holds for every text is meant here.
+    return {kind: Expression(_with(text, selector, key), strict=False) for kind, text in matches.items()}
+
+
+def unselected_expressions(selector: Selector) -> tuple[list[Expression | None], bool]:
+    """Return what selects the messages that the selector does not take, and whether that is exact.
+
+    If not, it is everything, at a priority below all others: a broker then also gives it messages whose
+    bucket is full.
+    """
+    if selector is None:
+        return [], True
+    opposite = complement(selector)
+    return opposite.subscriptions(), not opposite.catch_all
 
 
 def _with(match: str, selector: Selector, key: str | None) -> str:
@@ -51,7 +89,3 @@ def _with(match: str, selector: Selector, key: str | None) -> str:
             f"bucket takes {_COST if key is not None else _COST - 1} of 10 operators, and && one"
         )
     return text
-
-
-# Key, minus, remainder and comparison.
-_COST = 4

@@ -4,23 +4,35 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
 import socket
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypedDict
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, TypedDict
+from weakref import WeakKeyDictionary
 
 from bmq import events
+from bmq._log_limit import LogLimit
 from bmq._turn import turn_of
 from bmq.client.message import Message
-from bmq.errors import QueueClosed, TimedOut, UsageError
-from bmq.groups._events import Full, GroupEvent, Lost, Reason
-from bmq.groups._expressions import bucket_expression, keyless_expression
+from bmq.conventions import BUCKET
+from bmq.errors import Error, InvalidArgument, ProtocolError, QueueClosed, TimedOut, UsageError
+from bmq.groups._events import Full, GroupEvent, GroupStats, Lost, Reason
+from bmq.groups._expressions import (
+    bucket_expression,
+    keyless_expression,
+    unselected_expressions,
+    unusable_expressions,
+)
 from bmq.groups._lane import Hook, Lane
 from bmq.groups._ranking import MAX_WEIGHT, MIN_WEIGHT, priority_of
+from bmq.groups._strays import LOWEST, WIDEST_BYTES, WIDEST_MESSAGES, StrayLane, Strays
+from bmq.protocol.client.queue import QueueState
+from bmq.subscriptions import Expression, subscriptions_for
 
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
@@ -41,6 +53,10 @@ WINDOW_BYTES = 2**30
 _NARROW = 1000
 # So many messages of one bucket are handed out before the next bucket has its turn.
 _TURN = 64
+# While the queue is in one of these states the broker delivers to other members.
+_DISCONNECTED: Final = (QueueState.LOST, QueueState.REOPENING, QueueState.RESTORING, QueueState.CLOSED)
+# Joins that were cancelled and are being undone: the next join of the queue waits for that.
+_undoing: WeakKeyDictionary[Queue, asyncio.Task[None]] = WeakKeyDictionary()
 
 
 class GroupOptions(TypedDict, total=False):
@@ -60,8 +76,15 @@ class GroupOptions(TypedDict, total=False):
             gone; None never. The broker does not tell a member that another has taken a bucket: this is how
             it is noticed.
         grace: how long ``drop`` and :meth:`Group.close` wait for messages in hand (30).
-        keyless: whether to take messages that have no key too, in turn with the other members; they are in
-            no bucket. Left out, they stay in the queue.
+        keyless: whether to hand out messages that are in no bucket, in turn with the other members: messages
+            without a key, and messages whose key is no integer (without ``key=``: no integer from 0 on).
+            False makes strays of them. All members need the same value.
+        strays: what becomes of messages that the group does not hand out: those that the selector does not
+            take, and with ``keyless=False`` those that are in no bucket. "hold" keeps them unconfirmed until
+            this member leaves. "leave" does not subscribe to them; the broker stops delivery to all members
+            when one left such a message behind that it had. A function, which may be async, is called with
+            each of them, and the message is confirmed once it has returned; what it raises is logged, and
+            the message held.
         max_unconfirmed_messages: how many messages of one bucket may be unconfirmed (100,000).
         max_unconfirmed_bytes: how many bytes of them (1 GiB).
     """
@@ -73,6 +96,7 @@ class GroupOptions(TypedDict, total=False):
     idle_after: float | None
     grace: float
     keyless: bool
+    strays: Strays
     max_unconfirmed_messages: int
     max_unconfirmed_bytes: int
 
@@ -107,10 +131,13 @@ class Group:
         idle_after: float | None = 60.0,
         grace: float = 30.0,
         keyless: bool = True,
+        strays: Strays = "hold",
         max_unconfirmed_messages: int = WINDOW_MESSAGES,
         max_unconfirmed_bytes: int = WINDOW_BYTES,
     ) -> None:
         _check(buckets, weight, settle, idle_after, grace)
+        if strays not in ("hold", "leave") and not callable(strays):
+            raise InvalidArgument(f"strays is 'hold', 'leave' or a function, not {strays!r}")
         self.queue = queue
         self.key = key
         self.buckets = buckets
@@ -122,37 +149,79 @@ class Group:
         self._grace = grace
         self._idle_after = idle_after
         self._on_event = on_event
-        tie = secrets.token_bytes(8)
-        self._lanes: list[Lane] = []
-        for bucket in range(buckets):
-            consumer = queue.subscribe(
-                bucket_expression(key, buckets, bucket, selector),
-                priority=priority_of(self.member, bucket, weight, tie),
-                max_unconfirmed_messages=max_unconfirmed_messages,
-                max_unconfirmed_bytes=max_unconfirmed_bytes,
-            )
-            self._lanes.append(Lane(self, bucket, consumer))
-        without_key = keyless_expression(key, selector)
-        if keyless:
-            consumer = queue.subscribe(
-                without_key,
-                priority=0,
-                max_unconfirmed_messages=max_unconfirmed_messages,
-                max_unconfirmed_bytes=max_unconfirmed_bytes,
-            )
-            self._lanes.append(Lane(self, None, consumer))
-        self._bucket_of: dict[Consumer, int | None] = {lane.consumer: lane.bucket for lane in self._lanes}
+        self._strays = strays
         self._window = max_unconfirmed_messages
         self._turn = turn_of(asyncio.get_running_loop())
+        self._lanes: list[Lane] = []
+        self._stray_lanes: list[StrayLane] = []
+        self._bucket_of: dict[Consumer, int | None] = {}
+        self._subscribe(selector, keyless, max_unconfirmed_bytes)
+        self._own = [lane.consumer for lane in self._lanes]
+        self._own += [lane.consumer for lane in self._stray_lanes]
+        # What the lanes take, for messages that come by the subscription to everything else.
+        self._selects = [Expression(str(each), strict=False) for each in subscriptions_for(selector) if each]
+        self._takes = [(Expression(lane.consumer.expressions[0], strict=False), lane) for lane in self._lanes]
+        self._unusable: Counter[str] = Counter()
+        self._log = LogLimit(logger)
         self._ready: deque[Lane] = deque()
         self._left_of_turn = _TURN
         self._waiters: deque[asyncio.Future[None]] = deque()
+        # Lanes whose drop waits for messages in the application's hands.
+        self._dropping: dict[Lane, None] = {}
         self._joining: asyncio.Task[None] | None = None
+        self._joined = False
+        # How many callers wait for the join.
+        self._joiners = 0
+        # The tasks of the lanes, in their order, and the others that serve this member.
+        self._running: list[asyncio.Task[None]] = []
+        self._stopping: asyncio.Task[None] | None = None
+        # How long drop waits for messages in the application's hands.
+        self._patience = grace
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._closing: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
         self._over = False
         self._warned = False
+
+    def _subscribe(self, selector: Selector, keyless: bool, max_bytes: int) -> None:
+        """Make the consumers; nothing is sent."""
+        queue, key, tie = self.queue, self.key, secrets.token_bytes(8)
+
+        def lane(expression: str | Expression, bucket: int | None, priority: int, kind: str = "") -> None:
+            consumer = queue.subscribe(
+                expression,
+                priority=priority,
+                max_unconfirmed_messages=self._window,
+                max_unconfirmed_bytes=max_bytes,
+            )
+            self._lanes.append(Lane(self, bucket, consumer, kind))
+            self._bucket_of[consumer] = bucket
+
+        def stray(expression: str | Expression | None, kind: str, priority: int, exact: bool = True) -> None:
+            if self._strays != "leave":
+                consumer = queue.subscribe(
+                    expression,
+                    priority=priority,
+                    max_unconfirmed_messages=WIDEST_MESSAGES,
+                    max_unconfirmed_bytes=WIDEST_BYTES,
+                )
+                self._stray_lanes.append(StrayLane(self, consumer, kind, exact=exact))
+
+        for bucket in range(self.buckets):
+            priority = priority_of(self.member, bucket, self.weight, tie)
+            lane(bucket_expression(key, self.buckets, bucket, selector), bucket, priority)
+        name = key or BUCKET
+        in_no_bucket: dict[str, str | Expression] = {"": keyless_expression(key, selector)}
+        in_no_bucket |= unusable_expressions(key, self.buckets, selector)
+        for kind, expression in in_no_bucket.items():
+            if keyless:
+                lane(expression, None, 0, kind)
+            else:
+                why = f"property {name} is {kind}" if kind else f"there is no property {name}"
+                stray(expression, f"{why}, and keyless is False", LOWEST + 1)
+        rest, exact = unselected_expressions(selector)
+        for each in rest:
+            stray(each, f"selector {str(selector)!r} does not take it", LOWEST, exact)
 
     # what it is
 
@@ -164,13 +233,32 @@ class Group:
         tells nobody who has what: a bucket of which nothing was posted yet is not among them, and one that
         another member has taken is among them until it was idle for ``idle_after`` seconds.
         """
+        if self.queue.state in _DISCONNECTED:
+            return frozenset()
         return frozenset(lane.bucket for lane in self._lanes if lane.owned and lane.bucket is not None)
 
     @property
     def unconfirmed(self) -> dict[int, int]:
         """How many messages of each bucket were handed out and are not confirmed, where there are any."""
-        found = {lane.bucket: lane.in_hand for lane in self._lanes if lane.bucket is not None}
+        found = {lane.bucket: lane.ledger.in_hand for lane in self._lanes if lane.bucket is not None}
         return {bucket: count for bucket, count in found.items() if count}
+
+    def stats(self) -> GroupStats:
+        """Return a snapshot of what this member has of the group, and has done."""
+        ledgers = [lane.ledger for lane in self._lanes]
+        in_hand = sum(ledger.in_hand for ledger in ledgers)
+        return GroupStats(
+            buckets=self.buckets,
+            owned=len(self.owned),
+            waiting=sum(ledger.waiting for ledger in ledgers),
+            in_hand=in_hand,
+            handed_out=sum(ledger.handed_out for ledger in ledgers),
+            done=sum(ledger.done for ledger in ledgers),
+            given_back=sum(ledger.given_back for ledger in ledgers),
+            unusable=MappingProxyType(dict(self._unusable)),
+            strays_held=sum(lane.held for lane in self._stray_lanes),
+            strays_handled=sum(lane.handled for lane in self._stray_lanes),
+        )
 
     @property
     def closed(self) -> bool:
@@ -259,9 +347,8 @@ class Group:
             raise self._error
         if self._over:
             raise QueueClosed(f"{self!r} has left the group")
-        for lane in self._lanes:
-            if lane.leaving:
-                lane.in_hand  # noqa: B018 - looks whether the last of them was confirmed
+        for lane in self._dropping:
+            lane.look_at_hands()
         ready = self._ready
         while ready:
             message = ready[0].take()
@@ -277,9 +364,17 @@ class Group:
         return None
 
     async def _arrival(self) -> None:
-        """Wait until there may be a message; join first if need be."""
-        await self.open()
-        if self._ready:
+        """Wait until there may be a message; join first if need be.
+
+        Cancelling it does not stop the join: the same caller may come again.
+        """
+        if not self._joined:
+            self._joiners += 1
+            try:
+                await self._join()
+            finally:
+                self._joiners -= 1
+        if self._ready or self._over or self._error is not None:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
@@ -307,47 +402,158 @@ class Group:
 
         Raises:
             ConfigureQueueError: the broker refused.
-            QueueClosed: the queue is closed.
+            QueueClosed: the queue is closed, or this member has left.
             RequestTimeout: no answer in time.
             UsageError: the queue has other subscriptions, which would compete with the group's.
 
-        Cancelling it leaves it open whether this member has joined: close the queue.
+        Cancelling it takes the subscriptions back in the background, unless another caller joins or
+        receives; it can be called again at once. Messages that came meanwhile wait in the queue for the next
+        join, or until the queue is closed.
         """
-        if self._over:
-            raise QueueClosed(f"{self!r} has left the group")
-        if self._joining is None:
-            if self.queue.subscriptions:
-                raise UsageError(
-                    f"queue {self.queue.uri} has other subscriptions, which would compete with the group's: "
-                    "open the queue in a session for the group alone"
-                )
-            if self._window < _NARROW:
-                logger.warning(
-                    "a window of %d messages a bucket of %s is soon full: a real broker then puts messages "
-                    "aside, delivers slowly, and may lose the order in the bucket; %d is the default",
-                    self._window,
-                    self.queue.uri,
-                    WINDOW_MESSAGES,
-                )
-            self._joining = asyncio.get_running_loop().create_task(self._join())
-        await asyncio.shield(self._joining)
+        if not self._joined or self._over:
+            self._joiners += 1
+            try:
+                await self._join()
+            except asyncio.CancelledError:
+                if self._joiners == 1 and not self._waiters:
+                    self._undo_join()
+                raise
+            finally:
+                self._joiners -= 1
         return self
 
     async def _join(self) -> None:
+        """Wait until this member has joined; begin to join if nobody does."""
+        while not self._joined or self._over:
+            if self._over:
+                raise QueueClosed(f"{self!r} has left the group")
+            if self._error is not None:
+                raise self._error
+            undoing = _undoing.get(self.queue)
+            if undoing is not None and not undoing.done():
+                await asyncio.wait((undoing,))
+                continue
+            if self._joining is None:
+                self._check_alone()
+                self._joining = asyncio.get_running_loop().create_task(self._open_all())
+            joining = self._joining
+            await asyncio.wait((joining,))
+            if self._joining is joining:
+                self._joining = None
+            if joining.cancelled():
+                continue
+            joining.result()
+
+    def _check_alone(self) -> None:
+        if any(consumer not in self._own for consumer in self.queue.subscriptions):
+            raise UsageError(
+                f"queue {self.queue.uri} has other subscriptions, which would compete with the group's: "
+                "open the queue in a session for the group alone"
+            )
+        if self._window < _NARROW:
+            logger.warning(
+                "a window of %d messages a bucket of %s is soon full: a real broker then puts messages "
+                "aside, delivers slowly, and may lose the order in the bucket; %d is the default",
+                self._window,
+                self.queue.uri,
+                WINDOW_MESSAGES,
+            )
+
+    async def _open_all(self) -> None:
         watching = self.queue.session.events()
-        await asyncio.gather(*(lane.consumer.open() for lane in self._lanes))
-        for lane in self._lanes:
-            self._spawn(lane.run())
-        self._spawn(self._watch(watching))
+        results = await asyncio.gather(*(consumer.open() for consumer in self._own), return_exceptions=True)
+        errors = [result for result in results if isinstance(result, BaseException)]
+        if errors:
+            await self._pause_all()
+            raise errors[0]
+        # No wait from here on: this member has either joined or not.
+        self._joined = True
+        logger.info(
+            "%s joins the group of %s: %d buckets, weight %g. Names decide who gets how many of them: "
+            "bmq.groups.owners() computes the shares",
+            self.member,
+            self.queue.uri,
+            self.buckets,
+            self.weight,
+        )
+        serving = [lane.run() for lane in self._lanes] + [lane.run() for lane in self._stray_lanes]
+        self._running = [self._spawn(work) for work in (*serving, self._watch(watching))]
         if self._idle_after is not None:
-            self._spawn(self._look_for_idle(self._idle_after))
+            self._running.append(self._spawn(self._look_for_idle(self._idle_after)))
+
+    def _undo_join(self) -> None:
+        """Take the subscriptions back in the background."""
+        if self._over or _undoing.get(self.queue) is not None:
+            return
+        joining, self._joining = self._joining, None
+        if joining is not None:
+            joining.cancel()
+        self._joined = False
+        undoing = _undoing[self.queue] = asyncio.get_running_loop().create_task(self._undo(joining))
+        undoing.add_done_callback(self._undone)
+
+    async def _undo(self, joining: asyncio.Task[None] | None) -> None:
+        if joining is not None:
+            await asyncio.wait((joining,))
+            self._joined = False
+        await self._stop_serving()
+        await self._pause_all()
+
+    def _undone(self, undoing: asyncio.Task[None]) -> None:
+        _undoing.pop(self.queue, None)
+        if not undoing.cancelled():
+            undoing.exception()  # the next join sees what is wrong
+
+    async def _pause_all(self) -> None:
+        """Take the subscriptions back; messages that wait go to the queue."""
+        await asyncio.gather(*(consumer.pause() for consumer in self._own), return_exceptions=True)
+
+    async def _stop_serving(self) -> None:
+        """End what runs for this member; ``drop`` is called for the buckets that it has.
+
+        Raises:
+            Exception: what ``drop`` raised.
+        """
+        running, self._running = self._running, []
+        lanes = dict(zip(running, self._lanes, strict=False))
+        self._ready.clear()
+        self._lose_all(Reason.LEFT)
+        for task in running:
+            if task not in lanes or lanes[task].hook is None:
+                task.cancel()
+        if running:
+            # A load that has begun ends, and is followed by its drop.
+            await asyncio.wait(running, timeout=self._grace)
+        for task, lane in lanes.items():
+            if lane.hook is not None and lane.hook is self._load:
+                task.cancel()
+        dropping = [lane.dropping for lane in self._lanes if lane.dropping is not None]
+        if dropping:
+            await asyncio.wait(dropping)
+        if running:
+            await asyncio.wait(running)
+        for task in dropping:
+            if not task.cancelled():
+                task.result()
+
+    def _ended_without_leaving(self, error: Error) -> None:
+        """The queue or the session was closed: this member is none any more."""
+        if self._over or not self._joined or self._stopping is not None:
+            return
+        if self._error is None:
+            self._error = error
+        self._patience = 0.0  # nothing can be confirmed any more
+        self._stopping = asyncio.get_running_loop().create_task(self._stop_serving())
+        self._stopping.add_done_callback(_look_at)
+        self._wake()
 
     async def close(self) -> None:
         """Leave the group, and close the queue.
 
         Receivers end. Messages inside ``async with message`` are finished, up to ``close_timeout`` of the
-        session; what is not confirmed then, and what waits unseen, the broker gives to the other members.
-        ``drop`` is called for every bucket. Idempotent.
+        session; the broker gives what is not confirmed then, and what waits unseen, to the other members. A
+        ``load`` that runs has ``grace`` seconds to end, and is cancelled then. ``drop`` is called for every
+        bucket for which ``load`` was called. Idempotent.
 
         Raises:
             RequestTimeout: the broker did not answer in time; the queue is closed all the same.
@@ -357,26 +563,39 @@ class Group:
         """
         if self._closing is None:
             self._over = True
+            self._ready.clear()
+            self._wake()
+            if self._joining is not None:
+                self._joining.cancel()
             self._closing = asyncio.get_running_loop().create_task(self._leave())
+            self._closing.add_done_callback(_look_at)
+            # Begun by this task, closing does not wait for the message that this task handles.
+            with contextlib.suppress(Error):
+                await self.queue.close(at_once=True)
         await asyncio.shield(self._closing)
 
     async def _leave(self) -> None:
-        self._ready.clear()
-        self._wake()
-        if self._joining is not None and not self._joining.done():
-            self._joining.cancel()
+        undoing = _undoing.get(self.queue)
+        earlier = [task for task in (self._joining, undoing, self._stopping) if task is not None]
         try:
             # In one step: what this member has comes before what is new, for those who take its buckets.
             await self.queue.close(at_once=True)
         finally:
-            self._grace = 0.0  # what was in hand has had its time
+            if earlier:
+                await asyncio.wait(earlier)
+            self._patience = 0.0  # the application has had its time
             for lane in self._lanes:
-                lane.lose(Reason.LEFT)
-            for lane in self._lanes:
-                await lane.dropped()
-            for task in list(self._tasks):
-                if task is not asyncio.current_task():
-                    task.cancel()
+                lane.hurry()
+            await self._stop_serving()
+            wrong = self._check()
+            if wrong:
+                logger.error("%s lost track of messages, please report this: %s", self.member, wrong)
+
+    def _check(self) -> str:
+        """Return what does not add up; "" if each delivered message is in one state."""
+        losing = self.queue.state in _DISCONNECTED and not self._over
+        found = {lane.bucket: lane.ledger.check(losing=losing) for lane in self._lanes}
+        return "; ".join(f"bucket {bucket}: {wrong}" for bucket, wrong in found.items() if wrong)
 
     def __await__(self) -> Generator[object, None, Group]:
         return self.open().__await__()
@@ -401,6 +620,57 @@ class Group:
         if lane in self._ready:
             self._ready.remove(lane)
             self._left_of_turn = _TURN
+
+    def _lane_for(self, message: Message) -> Lane | None:
+        """Return the lane that takes a message; None if it is a stray."""
+        try:
+            properties = message.properties
+            len(properties)  # decodes them
+        except ProtocolError:
+            properties = None  # a broker evaluates the message as one without properties
+        if any(each.matches(properties) for each in self._selects):
+            for expression, lane in self._takes:
+                if expression.matches(properties):
+                    return lane
+        return None
+
+    def _count_unusable(self, kind: str) -> None:
+        """Count a message that is handed out, and has a key but no bucket."""
+        self._unusable[kind] += 1
+        self._log.warning(
+            ("unusable", kind),
+            "a message of %s has a key that is in no bucket: its property %s is %s, and keys are integers%s. "
+            "The message is handed out without a bucket; look at its producer",
+            self.queue.uri,
+            self.key or BUCKET,
+            kind,
+            " from 0 on, set by post(..., key=...)" if self.key is None else "",
+        )
+
+    def _note_stray(self, kind: str) -> None:
+        """Count a message that is not handed out."""
+        self._log.warning(
+            ("stray", kind),
+            "a message of %s is not handed out by this member of the group: %s. %s. Either its producer is "
+            "wrong, or members differ: all need the same key, buckets, selector and keyless; bmq explain "
+            "shows the subscriptions of all",
+            self.queue.uri,
+            kind,
+            "The function strays gets it"
+            if callable(self._strays)
+            else "It is held until this member leaves",
+        )
+
+    def _note_stray_failed(self, error: Exception) -> None:
+        """The application's function did not take a stray."""
+        self._log.log(
+            logging.ERROR,
+            ("failed", type(error)),
+            "the function strays of the group of %s failed, and the message is held until this member "
+            "leaves: %r",
+            self.queue.uri,
+            error,
+        )
 
     def _now(self) -> float:
         """The event loop's clock."""
@@ -451,22 +721,27 @@ class Group:
             ):
                 self._lose_all(Reason.DISCONNECTED)
             elif isinstance(event, events.QueueReopenFailed) and event.queue_uri == uri:
-                raise event.error
-        self._lose_all(Reason.LEFT)
-        if not self._over:
-            raise QueueClosed(f"queue {uri} is closed")
+                self._ended_without_leaving(event.error)
+                return
+        self._ended_without_leaving(QueueClosed(f"queue {uri} is closed"))
 
     def _lose_all(self, reason: Reason) -> None:
         for lane in self._lanes:
             lane.lose(reason)
+        for stray in self._stray_lanes:
+            stray.lose()
 
     async def _look_for_idle(self, after: float) -> None:
         while True:
             await asyncio.sleep(after / 4)
-            since = self._now() - after
             for lane in self._lanes:
-                if lane.owned and lane.last < since and not lane.consumer.buffered and not lane.in_hand:
-                    lane.lose(Reason.IDLE)
+                lane.lose_if_idle(after)
+
+
+def _look_at(task: asyncio.Task[None]) -> None:
+    """Retrieve the error of a task for which no caller may be waiting any more."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _check(buckets: int, weight: float, settle: float, idle_after: float | None, grace: float) -> None:

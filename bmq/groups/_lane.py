@@ -1,28 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One bucket of a group, as one member sees it."""
+"""One bucket of a group, as one member sees it.
+
+The broker tells no member who owns a bucket. A member concludes from a message that the bucket came, and from
+a lost connection, a quiet bucket or its own departure that the bucket went. Between the first message and the
+moment it may be handed out there are three waits: for the application's ``drop`` of the previous ownership,
+for ``settle``, and for ``load``. The bucket may go during each of them, and even come back.
+
+Ownership is therefore a state with an epoch. Every loss begins a new epoch, in every state. After every wait
+the lane compares the epoch it began with, and starts again if the bucket went meanwhile. A loss empties the
+consumer's line before the group hears of it, so an empty line after a wait is a loss too: ``Gained`` never
+precedes a message that can be handed out.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from enum import Enum
+from typing import TYPE_CHECKING, Final
 
-from bmq.errors import QueueClosed
+from bmq.errors import Error, StateError
 from bmq.groups._events import Full, Gained, Lost, Reason
+from bmq.groups._ledger import Ledger
 
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
     from bmq.client.message import Message
     from bmq.groups._group import Group
 
-__all__ = ["Hook", "Lane", "call"]
+__all__ = ["Hook", "Lane", "Ownership", "call"]
 
 #: Called with the number of a bucket; it may be async.
 Hook = Callable[[int], Awaitable[None] | None]
 
-# A bucket is said to be full a little before it is: there is still time to do something.
+# A bucket counts as full a little before it is: there is still time to do something.
 _NEARLY = 0.8
+# Seconds between two looks whether the application has confirmed the messages that ``drop`` waits for.
+_LOOK_EVERY = 0.05
+
+
+class Ownership(Enum):
+    """What a member knows of a bucket."""
+
+    AWAY = "no message of it came since it went"
+    SETTLING = "a message came, and waits for drop or settle"
+    LOADING = "load was called"
+    OURS = "its messages are handed out"
+
+
+class Step(Enum):
+    """What changes the ownership of a bucket."""
+
+    ARRIVED = "a message came"
+    SETTLED = "the waits before load are over"
+    LOADED = "load has returned"
+    LOST = "the bucket went"
+
+
+OWNERSHIP: Final[dict[tuple[Ownership, Step], Ownership]] = {
+    (Ownership.AWAY, Step.ARRIVED): Ownership.SETTLING,
+    (Ownership.SETTLING, Step.SETTLED): Ownership.LOADING,
+    (Ownership.LOADING, Step.LOADED): Ownership.OURS,
+    **{(ownership, Step.LOST): Ownership.AWAY for ownership in Ownership},
+}
 
 
 async def call(hook: Hook | None, bucket: int) -> None:
@@ -36,142 +76,188 @@ async def call(hook: Hook | None, bucket: int) -> None:
 class Lane:
     """The messages of one bucket on their way through one member.
 
-    They wait in the bucket's consumer; only the first of them is taken out by the lane's task, which first
-    makes the bucket this member's. Then the lane is among the group's ready ones, and the application takes
-    the rest directly.
+    Messages wait in the bucket's consumer until the application takes them. The lane's task waits for the
+    first one, makes the bucket this member's, and puts the lane among the group's ready ones; the application
+    takes messages directly until the line is empty.
 
     Attributes:
-        bucket: the number; None for messages without a key.
+        bucket: the number; None for messages without a usable key.
         consumer: the bucket's subscription.
-        owned: whether messages of it came here, and nothing says since that it went.
-        last: when one was handed out last, by the event loop's clock.
+        kind: what is wrong with the key of its messages; "" for a bucket, and for messages without a key.
+        ledger: the state of each of its messages.
+        ownership: what this member knows of the bucket.
+        epoch: grows with every loss.
+        hook: ``load`` while it runs, or the ``drop`` after a load that came too late; else None.
+        dropping: the task that calls ``drop``, while it runs.
     """
 
-    def __init__(self, group: Group, bucket: int | None, consumer: Consumer) -> None:
+    def __init__(self, group: Group, bucket: int | None, consumer: Consumer, kind: str = "") -> None:
         self.bucket = bucket
         self.consumer = consumer
-        self.owned = False
-        self.last = 0.0
+        self.kind = kind
+        self.ledger = Ledger(consumer)
+        self.ownership = Ownership.AWAY
+        self.epoch = 0
+        self.hook: Hook | None = None
         self._group = group
         self._window = consumer.options.max_unconfirmed_messages
-        self._head: Message | None = None
         self._emptied = asyncio.Event()
-        # What was handed out and is not known to be confirmed, oldest first.
-        self._in_hand: deque[Message] = deque()
         self._full = False
-        # How many times the bucket went: what was taken out before is not handed out after.
-        self._losses = 0
-        self._dropping: asyncio.Task[None] | None = None
-        self._settled: asyncio.Event | None = None
+        # When a message of it was here last, by the event loop's clock; whether one was at the last look.
+        self._last = 0.0
+        self._busy = False
+        self.dropping: asyncio.Task[None] | None = None
+        # Set once drop need not wait any longer for messages in the application's hands.
+        self._finished: asyncio.Event | None = None
 
     @property
-    def leaving(self) -> bool:
-        """Whether its bucket went, and messages of it are still in hand."""
-        return self._settled is not None
+    def owned(self) -> bool:
+        """Whether its messages are handed out."""
+        return self.ownership is Ownership.OURS
 
-    @property
-    def in_hand(self) -> int:
-        """How many messages were handed out and not confirmed since."""
-        in_hand = self._in_hand
-        while in_hand and in_hand[0].confirmed:
-            in_hand.popleft()
-        if in_hand and in_hand[-1].confirmed:
-            # They are not confirmed in order.
-            self._in_hand = in_hand = deque(message for message in in_hand if not message.confirmed)
-        if not in_hand and self._settled is not None:
-            self._settled.set()
-        return len(in_hand)
+    def _step(self, step: Step) -> None:
+        following = OWNERSHIP.get((self.ownership, step))
+        if following is None:
+            raise StateError(f"{step.name} is not possible while a bucket is {self.ownership.name}")
+        self.ownership = following
 
     async def run(self) -> None:
         """Serve the group until the consumer is closed."""
-        group = self._group
         while True:
             try:
-                message = await self.consumer.receive()
-            except QueueClosed:
+                await self.consumer.wait()
+            except Error as error:
+                self._group._ended_without_leaving(error)
                 return
-            losses = self._losses
-            if not self.owned and self.bucket is not None:
-                await self._gain(self.bucket)
-                if losses != self._losses:
-                    # The connection was lost meanwhile: the message comes again, here or elsewhere.
-                    continue
-            self._head = message
+            if self.bucket is not None and not self.owned and not await self._gain(self.bucket):
+                continue
             self._emptied.clear()
             self._look()
-            group._offer(self)
+            self._group._offer(self)
             await self._emptied.wait()
 
-    async def _gain(self, bucket: int) -> None:
-        group = self._group
-        if self._dropping is not None:
-            await self._dropping
-        if group._settle:
+    async def _gain(self, bucket: int) -> bool:
+        """Make the bucket this member's; return False if it went meanwhile."""
+        group, epoch = self._group, self.epoch
+
+        def gone() -> bool:
+            return epoch != self.epoch or not self.ledger.waiting
+
+        self._step(Step.ARRIVED)
+        if self.dropping is not None:
+            await asyncio.wait((self.dropping,))
+        if group._settle and not gone():
             await asyncio.sleep(group._settle)
-        losses = self._losses
-        await call(group._load, bucket)
-        if losses != self._losses:
-            # It went while it was loaded.
-            await call(group._drop, bucket)
-            return
-        self.owned = True
-        self.last = group._now()
+        if gone():
+            self._went(epoch)
+            return False
+        self._step(Step.SETTLED)
+        self.hook = group._load
+        try:
+            try:
+                await call(self.hook, bucket)
+            except asyncio.CancelledError:
+                self.hook = group._drop
+                await call(self.hook, bucket)  # what was loaded goes, too
+                raise
+            if gone():
+                self._went(epoch)
+                self.hook = group._drop
+                await call(self.hook, bucket)
+                return False
+        finally:
+            self.hook = None
+        self._step(Step.LOADED)
+        self._last = group._now()
         group._tell(Gained(bucket))
+        return True
+
+    def _went(self, epoch: int) -> None:
+        """The bucket went before it was ours; the group may not have noticed yet."""
+        if epoch == self.epoch:
+            self.epoch += 1
+            self._step(Step.LOST)
 
     def take(self) -> Message | None:
         """Return the next message; None if there is none, and the lane is not ready any more."""
-        message = self._head
-        if message is not None:
-            self._head = None
+        message = self.ledger.take()
+        if message is None:
+            self._emptied.set()
         else:
-            message = self.consumer.receive_nowait()
-            if message is None:
-                self._emptied.set()
-                return None
-        self._in_hand.append(message)
-        self.last = self._group._now()
+            self._busy = True
+            if self.kind:
+                self._group._count_unusable(self.kind)
         return message
 
     def _look(self) -> None:
         """Tell when the window is nearly full."""
         if self.bucket is None or not self._window:
             return
-        unconfirmed = self.consumer.buffered + self.in_hand + 1
-        if unconfirmed < _NEARLY * self._window:
+        ledger, nearly = self.ledger, _NEARLY * self._window
+        if ledger.waiting + ledger.most_in_hand < nearly:
+            self._full = False
+            return
+        unconfirmed = ledger.waiting + ledger.in_hand
+        if unconfirmed < nearly:
             self._full = False
         elif not self._full:
             self._full = True
             self._group._tell(Full(self.bucket, unconfirmed, self._window))
 
+    def lose_if_idle(self, after: float) -> None:
+        """Lose the bucket if no message of it was here for so many seconds."""
+        if self.bucket is None or not self.owned:
+            return
+        now, busy = self._group._now(), not self.ledger.quiet
+        if busy or self._busy:
+            self._last, self._busy = now, busy
+        elif now - self._last >= after:
+            self.lose(Reason.IDLE)
+
     def lose(self, reason: Reason) -> None:
         """The bucket went, or may have gone."""
-        self._losses += 1
-        self._head = None
+        self.epoch += 1
+        owned = self.owned
+        self._step(Step.LOST)
+        in_hand = self.ledger.lose()
         self._group._withdraw(self)
         self._emptied.set()
-        if not self.owned or self.bucket is None:
+        dropping = owned and self.bucket is not None and self._group._drop is not None
+        if owned and self.bucket is not None:
+            self._group._tell(Lost(self.bucket, reason, in_hand))
+        if not dropping:
+            if self.dropping is None:
+                self.ledger.forget()
             return
-        self.owned = False
-        in_hand = self.in_hand
-        self._group._tell(Lost(self.bucket, reason, in_hand))
-        if self._group._drop is not None:
-            self._settled = asyncio.Event()
-            if not in_hand:
-                self._settled.set()
-            self._dropping = self._group._spawn(self._drop(self.bucket, self._settled))
+        assert self.bucket is not None
+        self._finished = asyncio.Event()
+        self.dropping = self._group._spawn(self._drop(self.bucket, self._finished))
 
-    async def _drop(self, bucket: int, settled: asyncio.Event) -> None:
+    def look_at_hands(self) -> None:
+        """Let ``drop`` go on if the application has confirmed what it had of the bucket."""
+        if self._finished is not None and not self.ledger.at_work:
+            self._finished.set()
+
+    async def _drop(self, bucket: int, finished: asyncio.Event) -> None:
         """Call the hook once nothing of the bucket is in the application's hands, or it took too long."""
+        group = self._group
+        group._dropping[self] = None
         try:
-            async with asyncio.timeout(self._group._grace):
-                await settled.wait()
-        except TimeoutError:
-            pass
-        self._settled = self._dropping = None
-        self._in_hand.clear()
-        await call(self._group._drop, bucket)
+            looks = round(group._patience / _LOOK_EVERY)
+            self.look_at_hands()
+            while looks > 0 and not finished.is_set():
+                looks -= 1
+                try:
+                    await asyncio.wait_for(finished.wait(), _LOOK_EVERY)
+                except TimeoutError:
+                    self.look_at_hands()
+            self.ledger.forget()
+            await call(group._drop, bucket)
+        finally:
+            group._dropping.pop(self, None)
+            self.dropping = self._finished = None
 
-    async def dropped(self) -> None:
-        """Wait until the hook was called, if it has to be."""
-        if self._dropping is not None:
-            await self._dropping
+    def hurry(self) -> None:
+        """Wait no longer for messages in the application's hands."""
+        if self._finished is not None:
+            self._finished.set()

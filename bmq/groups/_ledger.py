@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one owner of the state of each message of a bucket, in one member.
+
+A message is in one state at a time:
+
+- *waiting*: delivered, and in the line of the bucket's consumer. It stays there until the application takes
+  it: a message that was taken out earlier would belong to no owner when its bucket goes.
+- *in hand*: handed out to the application, not confirmed.
+- *done*: handed out and confirmed.
+- *given back*: handed out and not confirmed when the connection or the membership ended. The broker delivers
+  the message again, here or to another member; the application may still be at work on it.
+- *unseen*: delivered, and no longer waiting when the connection or the membership ended. Nobody has seen the
+  message, and the broker delivers it again.
+
+The numbers of all states add up to the number of messages delivered: :meth:`Ledger.check`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bmq.client.consumer import Consumer
+    from bmq.client.message import Message
+
+__all__ = ["Ledger"]
+
+# Confirmed messages are removed when the list has this length, and later at twice the length that was left.
+_SOME = 64
+
+
+class Ledger:
+    """The messages of one bucket, by state.
+
+    Args:
+        consumer: the bucket's subscription.
+
+    Attributes:
+        handed_out: messages that the application has taken.
+        done: those of them that it has confirmed, as far as :attr:`in_hand` has looked.
+        given_back: those that were not confirmed when the connection or the membership ended.
+        unseen: messages that were waiting then.
+        taken_over: messages that arrived by another subscription of the group, and joined the line.
+    """
+
+    __slots__ = (
+        "_consumer",
+        "_earlier",
+        "_in_hand",
+        "_sweep_at",
+        "done",
+        "given_back",
+        "handed_out",
+        "taken_over",
+        "unseen",
+    )
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._in_hand: list[Message] = []
+        # Given back, and perhaps still with the application.
+        self._earlier: list[Message] = []
+        self._sweep_at = _SOME
+        self.handed_out = self.done = self.given_back = self.unseen = self.taken_over = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait for the application."""
+        return self._consumer.buffered
+
+    @property
+    def most_in_hand(self) -> int:
+        """At least :attr:`in_hand`, and found without looking at each message."""
+        return len(self._in_hand)
+
+    @property
+    def in_hand(self) -> int:
+        """How many messages were handed out under the present ownership and are not confirmed."""
+        before = len(self._in_hand)
+        self._in_hand = [message for message in self._in_hand if not message.confirmed]
+        self.done += before - len(self._in_hand)
+        return len(self._in_hand)
+
+    @property
+    def at_work(self) -> int:
+        """How many messages of an earlier ownership the application still has."""
+        self._earlier = [message for message in self._earlier if not message.confirmed]
+        return len(self._earlier)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no message of the bucket is here."""
+        return not self.waiting and not self.in_hand
+
+    def take(self) -> Message | None:
+        """Hand out the next message; None if there is none."""
+        message = self._consumer.receive_nowait()
+        if message is not None:
+            self.handed_out += 1
+            self._in_hand.append(message)
+            if len(self._in_hand) >= self._sweep_at:
+                self._sweep_at = 2 * self.in_hand + _SOME
+        return message
+
+    def take_over(self, message: Message) -> None:
+        """Put a message into the line that arrived by another subscription of the group."""
+        self.taken_over += 1
+        self._consumer.put_back([message])
+
+    def lose(self) -> int:
+        """Give back what is not confirmed; return how many messages were in hand."""
+        lost = self.in_hand
+        self.given_back += lost
+        self._earlier += self._in_hand
+        self._in_hand = []
+        self._sweep_at = _SOME
+        self.unseen = self._delivered - self.handed_out - self.waiting
+        return lost
+
+    def forget(self) -> None:
+        """Follow the messages of earlier ownerships no longer."""
+        self._earlier = []
+
+    def check(self, *, losing: bool = False) -> str:
+        """Return what does not add up; "" if every delivered message is in one state.
+
+        Args:
+            losing: whether the connection was lost and :meth:`lose` is due: the line may be empty already.
+        """
+        in_hand, waiting = self.in_hand, self.waiting
+        if self.handed_out != self.done + in_hand + self.given_back:
+            return (
+                f"{self.handed_out} handed out, but {self.done} done, {in_hand} in hand and "
+                f"{self.given_back} given back"
+            )
+        if not losing and self._delivered != self.handed_out + waiting + self.unseen:
+            return (
+                f"{self._delivered} delivered, but {self.handed_out} handed out, {waiting} waiting and "
+                f"{self.unseen} unseen"
+            )
+        return ""
+
+    @property
+    def _delivered(self) -> int:
+        return self._consumer.stats().received + self.taken_over

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A group's coroutines, cancelled in every turn of the loop, work again and leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import bmq
+from bmq.testing import fresh_queue_uri
+from tests.waiting import eventually
+
+TURNS = range(61)
+DOMAIN = "bmq.test.mem.priority"
+Connect = Callable[..., Awaitable[bmq.Session]]
+
+
+@pytest.fixture
+async def clean() -> AsyncIterator[None]:
+    """Fail if a task outlives the test, or an error was never retrieved."""
+    loop = asyncio.get_running_loop()
+    unretrieved: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: unretrieved.append(context))
+    before = asyncio.all_tasks()
+    yield
+    await eventually(lambda: asyncio.all_tasks() <= before | {asyncio.current_task()})
+    gc.collect()
+    assert not unretrieved
+
+
+async def cancelled(work: Awaitable[Any], turns: int) -> Any:
+    """Cancel a call some turns after it was begun; return its result if it was faster."""
+    task = asyncio.ensure_future(work)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait((task,))
+    return None if task.cancelled() else task.result()
+
+
+async def receives(group: bmq.groups.Group, writer: bmq.Queue) -> None:
+    """Post one message for each bucket, and receive them all."""
+    report = await writer.post_many(bmq.PutMessage(b"%d" % k, {"k": k}) for k in range(group.buckets))
+    report.raise_for_failures()
+    taken: set[int] = set()
+    while len(taken) < group.buckets:
+        message = await group.receive(timeout=10)
+        taken.add(int(message.data))
+        message.confirm()
+
+
+@pytest.mark.parametrize("again", ["the same object", "another object"])
+async def test_a_cancelled_join_can_be_made_again_at_once(
+    bmq_connect: Connect, bmq_session: bmq.Session, clean: None, again: str
+) -> None:
+    session = await bmq_connect()
+    for turns in TURNS:
+        uri = fresh_queue_uri(DOMAIN, "join")
+        writer = await bmq_session.open_queue(uri, write=True)
+        queue = await session.open_queue(uri, read=True)
+        group = queue.group("k", buckets=4)
+        joined = await cancelled(group.open(), turns)
+        if turns % 2 and not joined:
+            joined = await cancelled(group.open(), turns // 2)
+        if again == "another object" and not joined:
+            group = queue.group("k", buckets=4)
+        async with group:
+            await receives(group, writer)
+        await writer.close()
+    await session.close()
+
+
+async def test_a_cancelled_join_leaves_nothing_when_the_session_is_closed(
+    bmq_connect: Connect, clean: None
+) -> None:
+    async def join(group: bmq.groups.Group) -> None:
+        async with group:
+            await asyncio.Event().wait()
+
+    for turns in TURNS:
+        session = await bmq_connect()
+        queue = await session.open_queue(fresh_queue_uri(DOMAIN, "join"), read=True)
+        await cancelled(join(queue.group("k", buckets=8, idle_after=1000)), turns)
+        await session.close()
+
+
+async def test_a_cancelled_join_takes_the_buckets_back(
+    bmq_connect: Connect, bmq_session: bmq.Session, clean: None
+) -> None:
+    """Else messages would wait at a member that receives nothing."""
+    for turns in TURNS:
+        uri = fresh_queue_uri(DOMAIN, "back")
+        writer = await bmq_session.open_queue(uri, write=True)
+        one, other = await bmq_connect(), await bmq_connect()
+        queue = await one.open_queue(uri, read=True)
+        if not await cancelled(queue.group("k", buckets=4).open(), turns):
+            await eventually(lambda queue=queue: queue.state is bmq.QueueState.OPEN)
+            await eventually(lambda queue=queue: not queue.subscriptions)
+        else:
+            await queue.close()
+        async with (await other.open_queue(uri, read=True)).group("k", buckets=4) as group:
+            await receives(group, writer)
+        await writer.close()
+        await one.close()
+        await other.close()
+
+
+async def test_a_cancelled_join_leaves_another_caller_alone(
+    bmq_connect: Connect, bmq_session: bmq.Session, clean: None
+) -> None:
+    session = await bmq_connect()
+    for turns in TURNS:
+        uri = fresh_queue_uri(DOMAIN, "two")
+        writer = await bmq_session.open_queue(uri, write=True)
+        group = (await session.open_queue(uri, read=True)).group("k", buckets=4)
+        receiving = asyncio.create_task(group.receive())
+        await asyncio.sleep(0)
+        await cancelled(group.open(), turns)
+        await writer.post(b"0", properties={"k": 0})
+        (await receiving).confirm()
+        await group.close()
+        await writer.close()
+    await session.close()
+
+
+@pytest.mark.parametrize("call", ["receive", "iteration"])
+async def test_cancelled_receiving_loses_no_message_and_joins_all_the_same(
+    bmq_connect: Connect, bmq_session: bmq.Session, clean: None, call: str
+) -> None:
+    session = await bmq_connect()
+    for turns in TURNS:
+        uri = fresh_queue_uri(DOMAIN, "receive")
+        writer = await bmq_session.open_queue(uri, write=True)
+        await writer.post(b"0", properties={"k": 0})
+        group = (await session.open_queue(uri, read=True)).group("k", buckets=4)
+        message = await cancelled(group.receive() if call == "receive" else anext(group), turns)
+        if message is None:
+            message = await group.receive(timeout=10)
+        assert message.data == b"0"
+        message.confirm()
+        assert group._check() == ""
+        await group.close()
+        await writer.close()
+    await session.close()
+
+
+async def test_a_cancelled_close_goes_on(bmq_connect: Connect, bmq_session: bmq.Session, clean: None) -> None:
+    session = await bmq_connect()
+    dropped: list[int] = []
+    for turns in TURNS:
+        uri = fresh_queue_uri(DOMAIN, "close")
+        writer = await bmq_session.open_queue(uri, write=True)
+        queue = await session.open_queue(uri, read=True)
+        group = queue.group("k", buckets=4, drop=dropped.append)
+        await group.open()
+        await receives(group, writer)
+        await cancelled(group.close(), turns)
+        if turns:
+            with pytest.raises(bmq.QueueClosed):
+                await group.open()
+        await group.close()
+        assert queue.closed
+        assert sorted(dropped) == [0, 1, 2, 3]
+        dropped.clear()
+        await writer.close()
+    await session.close()
+
+
+async def test_a_group_that_nobody_closes_ends_with_its_session(
+    bmq_connect: Connect, bmq_session: bmq.Session, clean: None
+) -> None:
+    session = await bmq_connect()
+    dropped: list[int] = []
+    uri = fresh_queue_uri(DOMAIN, "session")
+    writer = await bmq_session.open_queue(uri, write=True)
+    group = (await session.open_queue(uri, read=True)).group("k", buckets=4, drop=dropped.append)
+    await receives(group, writer)
+    await writer.post(b"0", properties={"k": 0})
+    await group.receive(timeout=10)  # and stays in hand
+    await session.close()
+    await eventually(lambda: sorted(dropped) == [0, 1, 2, 3])
+    with pytest.raises(bmq.QueueClosed):
+        await group.receive()
+
+
+async def test_a_member_that_leaves_inside_a_message_does_not_wait_for_itself(
+    bmq_connect: Connect, bmq_session: bmq.Session
+) -> None:
+    session = await bmq_connect(close_timeout=1000)
+    uri = fresh_queue_uri(DOMAIN, "inside")
+    writer = await bmq_session.open_queue(uri, write=True)
+    group = (await session.open_queue(uri, read=True)).group("k", buckets=4)
+    await writer.post(b"0", properties={"k": 0})
+    async with asyncio.timeout(20), await group.receive(timeout=10):
+        await group.close()
+    assert group.closed

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages that are in no bucket, and members whose options differ: nobody stops, and somebody says so."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bmq
+from bmq.groups._expressions import (
+    bucket_expression,
+    keyless_expression,
+    unselected_expressions,
+    unusable_expressions,
+)
+from tests.waiting import eventually
+
+Connect = Callable[..., Awaitable[bmq.Session]]
+Open = Callable[[], Awaitable[bmq.Queue]]
+
+#: A key that is in no bucket, and what the log calls it.
+FORGED: list[tuple[Any, str]] = [("x", "text"), ("", "text"), (True, "true"), (False, "false")]
+VALUES = st.one_of(
+    st.integers(-(2**63), 2**63 - 1), st.booleans(), st.text(max_size=5), st.binary(max_size=5), st.none()
+)
+
+
+@pytest.fixture
+async def writer(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
+    return await bmq_session.open_queue(bmq_queue_uri, write=True)
+
+
+@pytest.fixture
+def open_reader(bmq_connect: Connect, bmq_queue_uri: str) -> Open:
+    async def open_reader() -> bmq.Queue:
+        return await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
+
+    return open_reader
+
+
+async def taken(group: bmq.groups.Group, count: int) -> list[tuple[bytes, int | None]]:
+    """Receive and confirm."""
+    got: list[tuple[bytes, int | None]] = []
+    for _ in range(count):
+        message = await group.receive(timeout=10)
+        got.append((message.data, group.bucket_of(message)))
+        message.confirm()
+    return got
+
+
+KEYS, SELECTORS = st.sampled_from([None, "k"]), st.sampled_from([None, "vip"])
+
+
+@settings(max_examples=60)
+@given(KEYS, st.integers(1, 24), VALUES, SELECTORS, st.booleans())
+def test_every_message_is_taken_exactly_once(
+    key: str | None, buckets: int, value: Any, selector: str | None, vip: bool
+) -> None:
+    properties = {"vip": vip} if value is None else {"vip": vip, key or "bmq_bucket": value}
+    texts = [bucket_expression(key, buckets, bucket, selector) for bucket in range(buckets)]
+    texts.append(keyless_expression(key, selector))
+    unusable = unusable_expressions(key, buckets, selector)
+    wanted = not selector or vip
+    low = unusable.pop("a number too low", None)
+    matching = sum(bmq.Expression(text).matches(properties) for text in texts)
+    matching += sum(expression.matches(properties) for expression in unusable.values())
+    if low is not None and low.matches(properties):
+        assert value < -(2**63) + buckets  # overflow: one bucket or none, and then this one takes it
+        assert wanted
+    else:
+        assert matching == wanted
+
+
+@pytest.mark.parametrize("selector", ["exists(a)", "exists(a) && !exists(b)"])
+def test_the_opposite_of_a_selector_is_exact_where_there_is_one(selector: str) -> None:
+    rest, exact = unselected_expressions(selector)
+    assert exact
+    for properties in ({}, {"a": 1}, {"b": 1}, {"a": 1, "b": 1}):
+        matching = sum(each.matches(properties) for each in rest if each is not None)
+        assert matching == (not bmq.Expression(selector).matches(properties))
+
+
+class TestUnusableKeys:
+    async def test_each_is_handed_out_without_a_bucket_and_each_kind_is_logged_once(
+        self, writer: bmq.Queue, open_reader: Open, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        forged = [*FORGED, (-5, "a negative number")]
+        for value, _ in forged * 3:
+            await writer.post(b"forged", properties={"bmq_bucket": value})
+        for value in (10**9, 2**40, b"\x01"):
+            await writer.post(b"%r" % value, properties={"bmq_bucket": value})
+        await writer.post(b"good", key="k")
+        async with (await open_reader()).group() as group:
+            got = await taken(group, 3 * len(forged) + 4)
+            assert got.count((b"forged", None)) == 3 * len(forged)
+            assert dict(got)[b"1000000000"] == 10**9 % 16
+            assert dict(got)[b"good"] is not None
+            assert group.stats().unusable == {"text": 6, "true": 3, "false": 3, "a negative number": 3}
+        lines = [record.message for record in caplog.records if record.levelname == "WARNING"]
+        assert len(lines) == 4
+        assert all("bmq_bucket" in line and "look at its producer" in line for line in lines)
+
+    @pytest.mark.parametrize("buckets", [3, 16])
+    async def test_a_key_property_of_another_type(
+        self, writer: bmq.Queue, open_reader: Open, buckets: int
+    ) -> None:
+        values = [*(value for value, _ in FORGED), *range(-(2**63), -(2**63) + 20), 5]
+        for value in values:
+            await writer.post(b"%d" % values.index(value), properties={"k": value})
+        async with (await open_reader()).group("k", buckets=buckets) as group:
+            assert len(await taken(group, len(values))) == len(values)
+            assert group.receive_nowait() is None
+
+    async def test_ten_thousand_do_not_stand_in_front_of_a_good_message(
+        self, writer: bmq.Queue, open_reader: Open, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        report = await writer.post_many(
+            bmq.PutMessage(b"forged", {"k": FORGED[number % 4][0]}) for number in range(10_000)
+        )
+        report.raise_for_failures()
+        await writer.post(b"good", properties={"k": 1})
+        async with (await open_reader()).group("k", keyless=False) as group:
+            assert await taken(group, 1) == [(b"good", 1)]
+            await eventually(lambda: group.stats().strays_held == 10_000, 20)
+        assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 3
+
+    async def test_without_keyless_a_function_takes_them(
+        self, writer: bmq.Queue, open_reader: Open, bmq_session: bmq.Session, bmq_queue_uri: str
+    ) -> None:
+        """As a dead letter queue would be used."""
+        aside = await bmq_session.open_queue(bmq_queue_uri + ".aside", read=True, write=True)
+
+        async def put_aside(message: bmq.Message) -> None:
+            await aside.post(message.data, properties=message.properties)
+
+        for value in ("x", True):
+            await writer.post(repr(value).encode(), properties={"k": value})
+        await writer.post(b"none")
+        await writer.post(b"good", properties={"k": 1})
+        async with (await open_reader()).group("k", keyless=False, strays=put_aside) as group:
+            assert await taken(group, 1) == [(b"good", 1)]
+            await eventually(lambda: group.stats().strays_handled == 3)
+        letters = [await aside.receive(timeout=10) for _ in range(3)]
+        assert {letter.data for letter in letters} == {b"'x'", b"True", b"none"}
+        async with (await open_reader()).group("k") as group:
+            assert group.receive_nowait() is None  # they were confirmed
+
+    async def test_a_function_that_fails_holds_the_message_and_stops_nobody(
+        self, writer: bmq.Queue, open_reader: Open, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def fail(message: bmq.Message) -> None:
+            raise LookupError("no")
+
+        await writer.post_many([b"none"] * 5)
+        await writer.post(b"good", properties={"k": 1})
+        async with (await open_reader()).group("k", keyless=False, strays=fail) as group:
+            assert await taken(group, 1) == [(b"good", 1)]
+            await eventually(lambda: group.stats().strays_held == 5)
+        assert [each.levelname for each in caplog.records].count("ERROR") == 1
+
+    def test_strays_is_checked(self, bmq_broker: bmq.broker.Broker) -> None:
+        queue: Any = None
+        with pytest.raises(bmq.InvalidArgument, match="strays is 'hold', 'leave' or a function"):
+            bmq.groups.Group(queue, None, strays="confirm")  # type: ignore[arg-type]
+
+
+#: Options of a member that leaves, those of one that stays, a message that only the first wants.
+DIFFERENCES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "keyless": ({}, {"keyless": False}, {}),
+    "text keys": ({}, {"keyless": False}, {"k": "x"}),
+    "selector": ({}, {"selector": "x == 1"}, {"k": 3, "x": 2}),
+    "selector, and the property is missing": ({}, {"selector": "x == 1"}, {"k": 3}),
+    "selector with an exact opposite": ({}, {"selector": "exists(x)"}, {"k": 3}),
+    "two selectors": ({"selector": "x == 2"}, {"selector": "x == 1"}, {"k": 3, "x": 2}),
+    "key": ({}, {"key": "j"}, {"k": 3}),
+    "key, and it is text": ({}, {"key": "j", "keyless": False}, {"k": 3, "j": "x"}),
+    "buckets": ({}, {"buckets": 7}, {"k": 3}),
+}
+
+
+class TestOtherOptions:
+    @pytest.mark.parametrize("name", DIFFERENCES)
+    async def test_the_other_member_goes_on_when_one_leaves(
+        self, writer: bmq.Queue, open_reader: Open, name: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        leaver, stays, only_for_one = DIFFERENCES[name]
+        async with (await open_reader()).group(**{"key": "k", **leaver}) as one:
+            await writer.post_many(bmq.PutMessage(b"old", only_for_one) for _ in range(20))
+            for _ in range(20):
+                await one.receive(timeout=10)
+            other = await (await open_reader()).group(**{"key": "k", **stays}).open()
+        wanted = [bmq.PutMessage(b"new", {"k": n, "j": n, "x": 1}) for n in range(50)]
+        (await writer.post_many(wanted)).raise_for_failures()
+        got: list[bytes] = []
+        while got.count(b"new") < 50:
+            got += [data for data, _ in await taken(other, 1)]
+        held = other.stats().strays_held
+        assert got.count(b"old") + held == 20
+        warnings = [each.message for each in caplog.records if "is not handed out" in each.message]
+        assert len(warnings) == bool(held)
+        assert all("all need the same key, buckets, selector and keyless" in each for each in warnings)
+        await other.close()
+
+    async def test_a_member_with_the_right_options_gets_what_was_held(
+        self, writer: bmq.Queue, open_reader: Open
+    ) -> None:
+        await writer.post_many(bmq.PutMessage(b"%d" % n, {"k": n, "x": 2}) for n in range(20))
+        async with (await open_reader()).group("k", selector="x == 1") as wrong:
+            await eventually(lambda: wrong.stats().strays_held == 20)
+            right = await (await open_reader()).group("k").open()
+        assert len(await taken(right, 20)) == 20
+        await right.close()
+
+    async def test_one_that_hands_them_out_gets_them_before_one_that_holds_them(
+        self, writer: bmq.Queue, open_reader: Open
+    ) -> None:
+        async with (
+            (await open_reader()).group("k", keyless=False) as holds,
+            (await open_reader()).group("k") as takes,
+        ):
+            await writer.post_many([b"none"] * 20)
+            assert len(await taken(takes, 20)) == 20
+            assert holds.stats().strays_held == 0
+
+    async def test_strays_can_be_left_to_others(self, writer: bmq.Queue, open_reader: Open) -> None:
+        async with (await open_reader()).group("k", selector="x == 1", strays="leave") as group:
+            await writer.post(b"other", properties={"k": 1, "x": 2})
+            await writer.post(b"mine", properties={"k": 1, "x": 1})
+            assert await taken(group, 1) == [(b"mine", 1)]
+            assert group.stats().strays_held == 0
+            async with (await open_reader()).subscribe("x == 2") as other:
+                assert (await other.receive(timeout=10)).data == b"other"
+
+    async def test_a_message_whose_bucket_is_full_is_handed_out_all_the_same(
+        self, writer: bmq.Queue, open_reader: Open
+    ) -> None:
+        """A broker gives what a full subscription does not take to the one for everything else."""
+        options: dict[str, Any] = {"buckets": 2, "selector": "x == 1", "max_unconfirmed_messages": 5}
+        async with (await open_reader()).group("k", **options) as group:
+            await writer.post_many(bmq.PutMessage(b"%d" % n, {"k": n % 2, "x": 1}) for n in range(30))
+            numbers: list[int] = []
+            in_hand: list[bmq.Message] = []
+            for _ in range(30):
+                message = await group.receive(timeout=10)
+                assert group.bucket_of(message) == int(message.data) % 2
+                numbers.append(int(message.data))
+                in_hand.append(message)
+                if len(in_hand) == 5:
+                    in_hand.pop(0).confirm()
+            assert sorted(numbers) == list(range(30))
+            assert group._check() == ""
+            assert group.stats().strays_held == 0
