@@ -89,7 +89,7 @@ class Reporter:
             case SlowConsumer(messages, size):
                 self._slow(driver, messages, size)
             case SlowConsumerRecovered():
-                self._recovered(driver)
+                self._recovered(driver, event)
             case QueueSuspended(uri):
                 logger.warning("queue %s is suspended: the host is unhealthy", uri, extra=_about(driver, uri))
             case QueueResumed(uri):
@@ -212,12 +212,23 @@ class Reporter:
         self._slow_said = self._slow_since = now
         self._slow_unsaid = 0
 
-    def _recovered(self, driver: Driver) -> None:
+    def _recovered(self, driver: Driver, event: SlowConsumerRecovered) -> None:
         if self._slow_since is not None:
             after = _seconds(driver.connection.now() - self._slow_since)
-            logger.warning(
-                "the application has caught up after %s: reading goes on", after, extra=_about(driver)
-            )
+            if driver.backlog.sheds:
+                logger.warning(
+                    "reading from %s goes on after %s, though no consumer here wants %s (%s bytes) that the "
+                    "broker has sent; no more messages without a consumer are kept",
+                    driver.dialer.address,
+                    after,
+                    _count(event.messages, "message"),
+                    f"{event.bytes:,}",
+                    extra=_about(driver),
+                )
+            else:
+                logger.warning(
+                    "the application has caught up after %s: reading goes on", after, extra=_about(driver)
+                )
             self._slow_since = None
 
 
