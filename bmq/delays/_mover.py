@@ -145,8 +145,8 @@ class Mover:
         # Those that took messages before are not opened behind thousands that strangers have named.
         self._familiar = asyncio.Semaphore(_MOST_OPENING)
         self._strange = asyncio.Semaphore(_MOST_OPENING)
-        self._serving: set[asyncio.Task[None]] = set()
-        self._closing: set[asyncio.Task[None]] = set()
+        self._serving: dict[asyncio.Task[None], None] = {}
+        self._closing: dict[asyncio.Task[None], None] = {}
         self._posted: set[asyncio.Future[Ack]] = set()
         # The GUIDs, in the waiting queue, of what a destination has and is not done with.
         self._passing: set[str] = set()
@@ -262,8 +262,8 @@ class Mover:
         self._refused += output.refused_since is not None
         if output.task is None:
             output.task = task = asyncio.create_task(self._serve(output), name=f"mover to {output.uri}")
-            self._serving.add(task)
-            task.add_done_callback(self._serving.discard)
+            self._serving[task] = None
+            task.add_done_callback(self._serving.pop)
 
     def _taken(self, output: _Output) -> _Item:
         """Take the first message that waits for a destination."""
@@ -446,8 +446,8 @@ class Mover:
         del self._open[output.uri]
         if not output.shared and not queue.closed:
             closing = asyncio.create_task(_closed(queue), name=f"closing {output.uri}")
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+            self._closing[closing] = None
+            closing.add_done_callback(self._closing.pop)
 
     def _forget(self) -> None:
         """Forget what is known of a destination that was not used for long, when there are many."""
