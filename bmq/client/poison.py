@@ -28,6 +28,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from copy import copy
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Final, TypeAlias
@@ -119,7 +120,8 @@ def poison_of(message: Message, error: BaseException) -> Poison | None:
     if isinstance(error, Poison):
         return error
     if isinstance(error, Undecodable):
-        return unreadable(message) or Poison(PoisonKind.UNDECODABLE, described(error))
+        reason = described(error).removeprefix("Undecodable: ")
+        return unreadable(message) or Poison(PoisonKind.UNDECODABLE, reason)
     return unreadable(message) if isinstance(error, ProtocolError) else None
 
 
@@ -226,6 +228,12 @@ class Allowed:
                     f"{type(allow).__name__}"
                 ) from None
             self._patterns = tuple(_checks.text(name, each, empty=False) for each in patterns)
+
+    def of(self, own: QueueUri) -> Allowed:
+        """Return the same for messages that come from another queue."""
+        other = copy(self)
+        other._own = own
+        return other
 
     def __call__(self, uri: QueueUri) -> bool:
         """Whether a message may name this queue."""

@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from bmq._log_limit import LogLimit
 from bmq.client._deadline import within
 from bmq.conventions import CANCEL, DEADLINE, ERROR, REPLY_TO, REQUEST, REQUESTER
 from bmq.errors import Error, ProtocolError, ResponderError, SessionClosed, TimedOut, UsageError
 from bmq.wire.constants import PropertyType
+from bmq.wire.printable import printable
 from bmq.wire.properties import PropertyInput, Typed
 from bmq.wire.uri import QueueUri
 
@@ -27,6 +30,11 @@ __all__ = ["Requests", "deadline"]
 #: Until when the caller of what runs now waits, in seconds since 1970: a responder sets it, and the requests
 #: it makes do not wait longer.
 deadline: ContextVar[float | None] = ContextVar("bmq_deadline", default=None)
+
+
+_log = LogLimit(logging.getLogger("bmq.client"))
+# An error's text is no longer, whatever a responder of another make says.
+_LONGEST_ERROR: Final = 1000
 
 
 class Requests:
@@ -82,7 +90,7 @@ class Requests:
             del self._waiting[guid]
             reply.cancel()
         if (error := message.properties.get(ERROR)) is not None:
-            text = str(error)
+            text = str(error)[:_LONGEST_ERROR]
             kind, _, reason = text.partition(": ")
             raise ResponderError(
                 f"request {guid} to {queue.uri} has failed: {text}", kind=kind, reason=reason, guid=guid
@@ -128,7 +136,13 @@ class Requests:
                 try:
                     request = message.properties.get(REQUEST)
                     waiting = self._waiting.get(request) if isinstance(request, str) else None
-                except ProtocolError:
+                except ProtocolError as unreadable:
+                    _log.error(
+                        "unreadable",
+                        "a reply in %s cannot be read, and is confirmed and gone: %s",
+                        uri,
+                        printable(unreadable),
+                    )
                     continue
                 if waiting is not None and not waiting.done():
                     waiting.set_result(message)

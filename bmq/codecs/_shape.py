@@ -35,6 +35,9 @@ class Received(Protocol):
 
 # Another content type than the usual one is looked up once; strangers cannot make us keep more of them.
 _KEPT: Final = 16
+# So many of a value's errors are named, in so many characters.
+_SHOWN: Final = 3
+_LONGEST_REASON: Final = 300
 
 
 class Shape(Generic[T]):
@@ -118,7 +121,7 @@ class Shape(Generic[T]):
         except Exception as error:
             said = content_type if isinstance(content_type, str) else ""
             what = said or f"{self._content_type}, by default"
-            raise Undecodable(f"no {self.name} ({what}): {error}", content_type=said) from error
+            raise Undecodable(f"no {self.name} ({what:.100}): {_reason(error)}", content_type=said) from error
         return cast("T", value)
 
     def _codec_for(self, content_type: object) -> Codec[Any]:
@@ -143,6 +146,26 @@ class Shape(Generic[T]):
         if self._kinds:
             # A CloudEvent may have extensions that nobody has declared.
             check_property_types(selector, self._kinds, self.name, others=("ce_",) if self._event else ())
+
+
+def _reason(error: Exception) -> str:
+    """Return in one line why a payload was rejected, without the payload where the codec tells them apart."""
+    details = getattr(error, "errors", None)
+    if callable(details):  # pydantic: its own text has a line for each, with the rejected input
+        try:
+            found: Any = details(include_url=False, include_context=False, include_input=False)
+            parts = [
+                f"{'.'.join(map(str, each['loc'])) or 'value'}: {each['msg']}" for each in found[:_SHOWN]
+            ]
+            more = f"; {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+            return "; ".join(parts)[:_LONGEST_REASON] + more
+        except Exception:  # another codec's error, whose method means something else
+            pass
+    try:
+        text = " ".join(str(error)[: 2 * _LONGEST_REASON].split())
+    except Exception:  # its own __str__ fails
+        text = type(error).__name__
+    return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 3] + "..."
 
 
 def _can_be_checked(of: type) -> bool:

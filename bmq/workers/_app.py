@@ -451,6 +451,7 @@ class App:
         queue: str,
         *,
         subscription: str | None = None,
+        allow: Allow | None = None,
         concurrency: int = 1,
         max_unconfirmed_messages: int | None = None,
         max_unconfirmed_bytes: int | None = None,
@@ -464,6 +465,7 @@ class App:
         Args:
             queue: the queue's URI.
             subscription: an expression; None for all requests.
+            allow: the queues where requests may expect their replies, as for :class:`bmq.workers.Responder`.
             concurrency: how many requests are handled at once.
             max_unconfirmed_messages: how many requests the responder may hold.
             max_unconfirmed_bytes: how many bytes of them.
@@ -476,7 +478,7 @@ class App:
         """
 
         def register(function: R) -> R:
-            responder = Responder(function)
+            responder = Responder(function, allow=allow)
             self.consumer(
                 queue,
                 subscription=subscription,

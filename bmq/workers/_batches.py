@@ -267,7 +267,7 @@ class _BatchWorkers(Workers):
         rests: dict[Message, float] = {}
         together: dict[int, list[Failure]] = {}
         for message, error in errors.items():
-            delay = None if message.confirmed else self._pause_after(error, attempt, began)
+            delay = None if message.confirmed else self._pause_after(message, error, attempt, began)
             self.progress.attempts_failed += 1
             failure = Failure(message, error, attempt, delay, self._invoke.name)
             together.setdefault(id(error), []).append(failure)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
@@ -13,18 +14,21 @@ from enum import Enum
 from operator import attrgetter
 from typing import Any, TypeAlias
 
+from bmq._log_limit import LogLimit
 from bmq._pace import Pace
 from bmq._signals import on_signals
 from bmq._turn import turn_of
 from bmq.client.consumer import Consumer
-from bmq.client.dead_letters import DeadLetter, Failure, GiveUp
+from bmq.client.dead_letters import DeadLetter, Failure, GiveUp, described
 from bmq.client.interceptors import Handling
 from bmq.client.message import Message
+from bmq.client.poison import poison_of
 from bmq.client.queue import Queue
 from bmq.codecs import Codec, Shape
 from bmq.conventions import post_time
-from bmq.errors import Error, ProtocolError, StateError, Undecodable, UsageError
+from bmq.errors import Error, InvalidPayload, InvalidProperty, ProtocolError, StateError, UsageError
 from bmq.subscriptions import Selector
+from bmq.wire.printable import printable
 from bmq.wire.uri import QueueUri
 from bmq.workers._clock import Clock, LoopClock
 from bmq.workers._handlers import Alarm, Handler, Invoker, is_async, name_of, too_late
@@ -60,6 +64,8 @@ OnError: TypeAlias = Callable[[Failure], Awaitable[None] | None]
 #: What messages are kept in order by: the name of a property, or a function of the message.
 Key: TypeAlias = str | Callable[[Message], Hashable]
 
+# So many kinds of errors are logged with their traceback.
+_MOST_SEEN = 256
 # Seconds to tell the broker to stop delivering, however short the grace is.
 _CLOSING_AT_LEAST = 1.0
 
@@ -133,8 +139,8 @@ async def consume(
         codec: for a handler of values: what decodes messages that do not say what they are, a content type or
             a :class:`bmq.Codec`; None for JSON.
         undecodable: called with a message that has no such value, and the :class:`bmq.Undecodable`, instead
-            of the handler. None gives the message up at once, as ``retry.then`` says: such a message is never
-            tried again.
+            of the handler. None never tries such a message again: it goes to the dead letters if ``retry``
+            has a :class:`bmq.DeadLetter`, else it is confirmed, and gone.
         grace: seconds to let handlers finish; after that, or when it is cancelled again, they are cancelled.
         on_error: called with a :class:`Failure` for every attempt that did not succeed.
         clock: what measures the pauses between attempts.
@@ -378,6 +384,9 @@ class Workers:
         self._on_error = on_error
         self._clock = clock
         self._throttle = Throttle(logger, clock)
+        self._limit = LogLimit(logger, clock=clock.time)
+        # Errors whose traceback was logged: type and place.
+        self._seen: set[tuple[type, tuple[str, int] | None]] = set()
         session = consumer.queue.session
         self._around = session.around_handle if session.interceptors else None
         self._pace = pace
@@ -562,7 +571,7 @@ class Workers:
         if not work.failing:
             work.began -= _age(message, self._clock.time() - work.began)
         progress.attempts_failed += 1
-        delay = self._pause_after(error, work.attempt, work.began)
+        delay = self._pause_after(message, error, work.attempt, work.began)
         if message.confirmed:
             delay = None  # it was confirmed meanwhile
         failure = Failure(message, error, work.attempt, delay, self._invoke.name)
@@ -570,6 +579,7 @@ class Workers:
         if delay is None:
             progress.given_up += 1
             progress.failed_last = True
+            self._not_failing(work)
             await self._give_up(failure)
         elif self._later is not None and await self._later.put_off(failure):
             return None  # it comes back by itself
@@ -582,7 +592,7 @@ class Workers:
     def _new(self, message: Message, began: float) -> Work:
         work = Work(message, began)
         if self._later is not None:
-            work.attempt = attempts_so_far(message) + 1
+            work.attempt = attempts_so_far(message, self._retry) + 1
         return work
 
     def _not_failing(self, work: Work) -> None:
@@ -590,10 +600,12 @@ class Workers:
         self.progress.failing -= work.failing
         work.failing = False
 
-    def _pause_after(self, error: BaseException, attempt: int, began: float) -> float | None:
+    def _pause_after(
+        self, message: Message, error: BaseException, attempt: int, began: float
+    ) -> float | None:
         if isinstance(error, RetryAfter):
             return error.seconds
-        if isinstance(error, Reject | Undecodable):
+        if isinstance(error, Reject) or poison_of(message, error) is not None:
             return None
         return self._retry.delay(attempt, self._clock.time() - began, error)
 
@@ -629,12 +641,21 @@ class Workers:
         finally:
             self._resting.discard(task)
 
+    async def _rest_for_room(self, seconds: float) -> None:
+        """Wait until the queue for dead letters may have room; the worker takes nothing meanwhile."""
+        self.progress.stuck += 1
+        try:
+            await self._rest(seconds)
+        finally:
+            self.progress.stuck -= 1
+
     def _then(self, failure: Failure) -> GiveUp:
         """What becomes of a message that is given up."""
         then = self._retry.then
-        if isinstance(failure.error, Reject) and not isinstance(then, DeadLetter):
-            return "discard"
-        return then
+        if isinstance(then, DeadLetter):
+            return then
+        unusable = isinstance(failure.error, Reject) or poison_of(failure.message, failure.error) is not None
+        return "discard" if unusable else then
 
     async def _give_up(self, failure: Failure) -> None:
         then, message = self._then(failure), failure.message
@@ -649,7 +670,17 @@ class Workers:
         else:
             assert self._dead_letters is not None
             try:
-                await then.post(failure, self._dead_letters, self._rest)
+                await then.post(failure, self._dead_letters, self._rest_for_room)
+            except (InvalidPayload, InvalidProperty) as error:
+                self._limit.error(
+                    ("letter", type(error)),
+                    "message %s of %s is confirmed and gone: it is too large for a dead letter in %s: %s",
+                    message.guid,
+                    message.queue_uri,
+                    then.uri,
+                    described(error),
+                )
+                message.confirm()
             except Error as error:
                 logger.error(  # noqa: TRY400
                     "message %s of %s stays unconfirmed: it could not be put aside in %s: %s",
@@ -665,7 +696,6 @@ class Workers:
 
     async def _report(self, failure: Failure) -> None:
         error, message = failure.error, failure.message
-        what = f"{type(error).__name__}: {error}"
         where = (failure.handler, message.guid, message.queue_uri, failure.attempt)
         about = _about(failure)
         log = self._throttle.log
@@ -674,14 +704,39 @@ class Workers:
             log(logging.INFO, text, *where, failure.retry_in, error.reason, extra=about)
         elif failure.retry_in is not None:
             text = "%s failed on message %s of %s, attempt %d; again in %g s: %s"
-            log(logging.WARNING, text, *where, failure.retry_in, what, extra=about)
+            log(logging.WARNING, text, *where, failure.retry_in, self._shown(error), extra=about)
         elif isinstance(error, Reject):
             text = "%s rejected message %s of %s, attempt %d; %s: %s"
             log(logging.WARNING, text, *where, self._outcome(failure), error.reason, extra=about)
+        elif (poison := poison_of(message, error)) is not None:
+            text = "%s cannot use message %s of %s, attempt %d; %s: %s"
+            self._limit.error(poison.kind, text, *where, self._outcome(failure), printable(poison))
         else:
-            text = "%s failed on message %s of %s, attempt %d; %s"
-            log(logging.ERROR, text, *where, self._outcome(failure), exc_info=error, extra=about)
+            text = "%s failed on message %s of %s, attempt %d; %s: %s"
+            shown, new = self._shown(error), self._unseen(error)
+            log(
+                logging.ERROR,
+                text,
+                *where,
+                self._outcome(failure),
+                shown,
+                exc_info=error if new or logger.isEnabledFor(logging.DEBUG) else None,
+                extra=about,
+            )
         await self._tell(failure)
+
+    def _shown(self, error: BaseException) -> str:
+        """Return an error in one line: its type, its text, and the line of the application that raised it."""
+        place = _place_of(error)
+        return f"{described(error)} ({place[0]}:{place[1]})" if place is not None else described(error)
+
+    def _unseen(self, error: BaseException) -> bool:
+        """Whether no error of this type was logged from this line: the first one has its traceback."""
+        kind = type(error), _place_of(error)
+        if kind in self._seen or len(self._seen) >= _MOST_SEEN:
+            return False
+        self._seen.add(kind)
+        return True
 
     async def _tell(self, failure: Failure) -> None:
         """Call the hook."""
@@ -704,6 +759,18 @@ class Workers:
             return "confirmed already"
         then = self._then(failure)
         return f"to be put aside in {then.uri}" if isinstance(then, DeadLetter) else _OUTCOMES[then]
+
+
+def _place_of(error: BaseException) -> tuple[str, int] | None:
+    """Return file and line of the last frame of an error that is no frame of bmq; None if there is none."""
+    found: tuple[str, int] | None = None
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] not in ("bmq", "asyncio"):
+            found = os.path.basename(code.co_filename), trace.tb_lineno
+        trace = trace.tb_next
+    return found
 
 
 def _about(failure: Failure) -> dict[str, object]:

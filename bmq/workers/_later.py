@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import logging
 
-from bmq.client.dead_letters import Failure, error_text
+from bmq._checks import INT32_MAX
+from bmq._log_limit import LogLimit
+from bmq.client.dead_letters import Failure, described, error_text, origin_of
 from bmq.client.message import Message
+from bmq.client.poison import Poison, guid_of, integer_of
 from bmq.client.queue import Queue
 from bmq.conventions import ATTEMPTS, ERROR, ORIGIN, derived_guid
-from bmq.errors import Error, ProtocolError, UsageError
+from bmq.errors import Error, UsageError
 from bmq.wire.constants import PropertyType
 from bmq.wire.properties import PropertyInput, Typed
 from bmq.wire.uri import QueueUri
@@ -39,13 +42,19 @@ def check_durable(policy: RetryPolicy, uri: QueueUri) -> None:
         )
 
 
-def attempts_so_far(message: Message) -> int:
-    """How often a message was tried before it came back."""
+def attempts_so_far(message: Message, policy: RetryPolicy) -> int:
+    """How often a message was tried before it came back.
+
+    A message that a worker has put off says so by several properties together: what it says is believed up to
+    the policy's number of retries. A number on its own, which a producer has set, counts for nothing.
+    """
     try:
-        attempts = message.properties.get(ATTEMPTS)
-    except ProtocolError:
+        attempts = integer_of(message, ATTEMPTS, 1, INT32_MAX)
+        if attempts is None or guid_of(message, ORIGIN) is None or ERROR not in message.properties:
+            return 0
+    except Poison:
         return 0
-    return attempts if isinstance(attempts, int) and attempts > 0 else 0
+    return min(attempts, int(getattr(policy, "retries", attempts)))
 
 
 class Later:
@@ -57,6 +66,7 @@ class Later:
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
+        self._log = LogLimit(logger)
         self._destination = QueueUri.parse(queue.uri).canonical
 
     async def put_off(self, failure: Failure) -> bool:
@@ -71,12 +81,11 @@ class Later:
         assert failure.retry_in is not None
         tried = failure.attempt - isinstance(failure.error, RetryAfter)
         try:
-            origin = message.properties.get(ORIGIN)
             properties: dict[str, PropertyInput] = {
                 **message.properties.typed(),
                 ATTEMPTS: Typed(PropertyType.INT32, tried),
                 ERROR: error_text(failure.error),
-                ORIGIN: origin if isinstance(origin, str) else message.guid,
+                ORIGIN: origin_of(message),
             }
             output = await self._queue.session.output(self._destination)
             await output.post(
@@ -86,12 +95,13 @@ class Later:
                 delay=failure.retry_in,
             )
         except Error as error:
-            logger.warning(
+            self._log.warning(
+                type(error).__name__,
                 "message %s of %s cannot wait in %s and waits here for its next attempt: %s",
                 message.guid,
                 message.queue_uri,
                 self._queue.waiting,
-                error,
+                described(error),
             )
             return False
         message.confirm()

@@ -4,19 +4,24 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-from bmq.client.dead_letters import error_text
+from bmq._checks import INT64_MAX
+from bmq._log_limit import LogLimit
+from bmq.client.dead_letters import described, error_text
 from bmq.client.message import Message, PutMessage
+from bmq.client.poison import Allow, Allowed, guid_of, integer_of, queue_of
 from bmq.client.queue import Queue
 from bmq.client.requests import deadline
 from bmq.conventions import CANCEL, DEADLINE, ERROR, REPLY_TO, REQUEST, REQUESTER, derived_guid
-from bmq.errors import Error, QueueClosed, UsageError
+from bmq.errors import Error, InvalidPayload, InvalidProperty, QueueClosed, UsageError
 from bmq.wire.properties import PropertyInput
+from bmq.wire.uri import QueueUri
 from bmq.workers._handlers import is_async, name_of
 
 __all__ = ["Respond", "Responder"]
@@ -31,6 +36,8 @@ _REMEMBERED = 10_000
 # So many queues for replies are open at once.
 _OPEN = 500
 _DONE = b"\0"
+# Nobody waits longer, in seconds; event loops take no delays of any length.
+_LONGEST = 30 * 86400.0
 
 
 class Responder:
@@ -39,20 +46,30 @@ class Responder:
     For :func:`bmq.consume`; :meth:`bmq.App.responder` makes one too. Every request is answered at most once
     and confirmed then. One whose deadline has passed is confirmed unseen; the function is cancelled at the
     deadline, and when the requester says that it does not wait any more. A message without ``bmq_reply_to``
-    is handled, and nobody gets an answer.
+    is handled, and nobody gets an answer. An exception is an answer, and so is a result that cannot be
+    posted: the requester gets a :class:`bmq.ResponderError`.
+
+    A request that cannot be read, or whose ``bmq_`` properties are forged or name a queue that is not
+    allowed, is not handled: it goes to the dead letters if the retry policy has some, else it is confirmed.
 
     Args:
         function: an ``async def`` that takes the request and returns the reply: bytes, a
             :class:`bmq.PutMessage` whose data and properties count, or None.
+        allow: the queues where requests may expect their replies: patterns such as ``bmq://DOMAIN/replies.*``
+            or a function of the URI. None allows the queues of the requests' own domain, and in any domain
+            those whose name begins with ``replies.``.
 
     Raises:
-        UsageError: the function is not async.
+        UsageError: the function is not async, or ``allow`` is none of these.
     """
 
-    def __init__(self, function: Respond) -> None:
+    def __init__(self, function: Respond, *, allow: Allow | None = None) -> None:
         if not is_async(function):
             raise UsageError(f"a responder belongs in the event loop: make {name_of(function)} 'async def'")
         self._function = function
+        self._allow = Allowed(allow, QueueUri("d", "q"))
+        self._allowed: dict[str, Allowed] = {}
+        self._log = LogLimit(logger)
         self._running: dict[str, asyncio.Task[PutMessage | None]] = {}
         self._outputs: OrderedDict[Queue, None] = OrderedDict()
         self._closing: set[asyncio.Future[None]] = set()
@@ -60,16 +77,21 @@ class Responder:
         self.__qualname__ = name_of(function)
 
     async def __call__(self, message: Message) -> None:
-        """Handle a request; or a message that one is cancelled."""
-        cancelled = message.properties.get(CANCEL)
-        if isinstance(cancelled, str):
+        """Handle a request; or a message that one is cancelled.
+
+        Raises:
+            Poison: the message is no request, nor does it cancel one.
+        """
+        cancelled = guid_of(message, CANCEL)
+        if cancelled is not None:
             self._cancel(cancelled)
             return
         guid = message.guid
+        to = queue_of(message, REPLY_TO, self._allowed_of(message))
+        until = integer_of(message, DEADLINE, 0, INT64_MAX)
         if self._cancelled.pop(guid, self) is None:
             return
-        until = message.properties.get(DEADLINE)
-        seconds = until / 1000 - time.time() if isinstance(until, int) else None
+        seconds = min(until / 1000 - time.time(), _LONGEST) if until is not None else None
         if seconds is not None and seconds <= 0:
             logger.info(
                 "request %s of %s came after its deadline", guid, message.queue_uri, extra=_about(message)
@@ -82,7 +104,13 @@ class Responder:
             del self._running[guid]
             task.cancel()
         if not task.cancelled():
-            await self._answer(message, task.result())
+            await self._answer(message, to, task.result())
+
+    def _allowed_of(self, message: Message) -> Allowed:
+        uri = message.queue_uri
+        if (allowed := self._allowed.get(uri)) is None:
+            allowed = self._allowed[uri] = self._allow.of(QueueUri.parse(uri))
+        return allowed
 
     def _cancel(self, guid: str) -> None:
         if task := self._running.get(guid):
@@ -97,58 +125,72 @@ class Responder:
         if seconds is not None:
             deadline.set(time.time() + seconds)
         limit = asyncio.timeout(seconds)
+        task = asyncio.current_task()
+        assert task is not None
         try:
             async with limit:
-                reply = await self._function(message)
+                return _reply_of(await self._function(message))
+        except asyncio.CancelledError as error:
+            if task.cancelling():
+                raise
+            return self._failed(message, error)  # it awaited something that was cancelled elsewhere
         except Exception as error:
             if limit.expired() and isinstance(error, TimeoutError):
-                logger.warning(
-                    "%s was not done with %s by its deadline",
-                    self.__qualname__,
-                    message.guid,
-                    extra=_about(message),
+                self._log.warning(
+                    "deadline", "%s was not done with %s by its deadline", self.__qualname__, message.guid
                 )
                 return None
-            logger.warning(
-                "%s failed on request %s of %s: %s",
-                self.__qualname__,
-                message.guid,
-                message.queue_uri,
-                error_text(error),
-                extra=_about(message),
-            )
-            return PutMessage(_DONE, {ERROR: error_text(error)})
-        if isinstance(reply, PutMessage):
-            return reply
-        return PutMessage(_DONE if reply is None else reply)
+            return self._failed(message, error)
 
-    async def _answer(self, message: Message, reply: PutMessage | None) -> None:
-        """Post the reply; when that cannot be done, the requester's time runs out."""
-        to = message.properties.get(REPLY_TO)
-        if reply is None or not isinstance(to, str):
+    def _failed(self, message: Message, error: BaseException) -> PutMessage:
+        """Return the reply that says what went wrong."""
+        self._log.warning(
+            type(error).__name__,
+            "%s failed on request %s of %s: %s",
+            self.__qualname__,
+            message.guid,
+            message.queue_uri,
+            described(error),
+        )
+        return PutMessage(_DONE, {ERROR: error_text(error)})
+
+    async def _answer(self, message: Message, to: str | None, reply: PutMessage | None) -> None:
+        """Post the reply; when no reply can be posted at all, the requester's time runs out."""
+        if reply is None or to is None:
             return
-        properties: dict[str, PropertyInput] = {**(reply.properties or {}), REQUEST: message.guid}
+        added: dict[str, PropertyInput] = {REQUEST: message.guid}
         if (requester := message.properties.get(REQUESTER)) is not None:
-            properties[REQUESTER] = requester
+            added[REQUESTER] = requester
         guid = derived_guid(message.guid, to, "reply")
         session = message.subscription.queue.session
+        refused = False
         while True:
             try:
                 output = await session.output(to)
                 self._used(output)
+                properties = {**(reply.properties or {}), **added}
                 await output.post(reply.data, properties=properties, guid=guid)
                 return
             except QueueClosed as error:
                 if message.subscription.queue.closed:
-                    logger.warning(
-                        "request %s could not be answered: %s", message.guid, error, extra=_about(message)
-                    )
+                    self._unanswered(message, error)
                     return
+            except (InvalidPayload, InvalidProperty, TypeError, ValueError) as error:
+                if refused:
+                    self._unanswered(message, error)
+                    return
+                refused, reply = True, self._failed(message, error)
             except Error as error:
-                logger.warning(
-                    "request %s could not be answered: %s", message.guid, error, extra=_about(message)
-                )
+                self._unanswered(message, error)
                 return
+
+    def _unanswered(self, message: Message, error: BaseException) -> None:
+        self._log.warning(
+            ("unanswered", type(error)),
+            "request %s could not be answered: %s",
+            message.guid,
+            described(error),
+        )
 
     def _used(self, output: Queue) -> None:
         """Close the queue for replies that was not used for the longest time, when there are many."""
@@ -164,6 +206,23 @@ class Responder:
         self._closing.discard(closing)
         if not closing.cancelled() and (error := closing.exception()) is not None:
             logger.info("a queue for replies was not closed in good order: %s", error)
+
+
+def _reply_of(result: object) -> PutMessage:
+    """Return the reply that a function's result stands for.
+
+    Raises:
+        TypeError: it stands for none.
+    """
+    if isinstance(result, PutMessage):
+        return result
+    if result is None:
+        return PutMessage(_DONE)
+    if isinstance(result, bytes | bytearray | memoryview):
+        return PutMessage(result)
+    if inspect.iscoroutine(result):
+        result.close()
+    raise TypeError(f"a responder returns bytes, a bmq.PutMessage or None, not {type(result).__name__}")
 
 
 def _about(message: Message) -> dict[str, str]:

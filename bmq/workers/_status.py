@@ -22,7 +22,8 @@ class SubscriberState(Enum):
         FAILING: the last message it was done with was given up, or one has failed and is to be tried again;
             others are handled meanwhile.
         BLOCKED: nothing moves before a message is tried again, or is confirmed: all workers wait for their
-            next attempt, or the limits are full of messages that nobody handles.
+            next attempt, or for room in the queue for dead letters; or the limits are full of messages that
+            nobody handles.
         LOST: there is no connection; what it had is delivered again, here or to others.
         CLOSED: it gets nothing any more.
     """
@@ -45,6 +46,7 @@ class Progress:
         given_up: messages that are not tried again.
         handling: messages that a worker has.
         failing: of these, those that have failed and are tried again.
+        stuck: workers that wait for room in the queue for dead letters.
         failed_last: the last message that a worker was done with was given up.
     """
 
@@ -56,6 +58,7 @@ class Progress:
         "handled",
         "handler",
         "handling",
+        "stuck",
         "workers",
     )
 
@@ -63,7 +66,7 @@ class Progress:
         self.handler = handler
         self.workers = workers
         self.handled = self.attempts_failed = self.given_up = 0
-        self.handling = self.failing = 0
+        self.handling = self.failing = self.stuck = 0
         self.failed_last = False
 
 
@@ -217,7 +220,7 @@ def _working(consumer: Consumer, worker: Worker | None) -> SubscriberState:
         full = consumer.stats().unconfirmed >= consumer.options.max_unconfirmed_messages > 0
         return SubscriberState.BLOCKED if full else SubscriberState.ACTIVE
     progress = worker.progress
-    if worker.full or progress.failing >= progress.workers:
+    if worker.full or progress.failing + progress.stuck >= progress.workers:
         return SubscriberState.BLOCKED
     failing = progress.failing or progress.failed_last
     return SubscriberState.FAILING if failing else SubscriberState.ACTIVE

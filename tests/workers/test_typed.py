@@ -143,8 +143,12 @@ async def test_it_goes_to_the_dead_letters_with_the_reason_and_is_not_tried_agai
     assert letter.properties["x"] == 1
 
 
-async def test_without_a_policy_it_stays_in_the_queue(
-    stage: Stage, other_session: bmq.Session, seen: asyncio.Queue[Any], clock: FakeClock
+async def test_without_dead_letters_it_is_confirmed_with_a_log_line(
+    stage: Stage,
+    other_session: bmq.Session,
+    seen: asyncio.Queue[Any],
+    clock: FakeClock,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def handle(order: Order) -> None:
         seen.put_nowait(order)
@@ -155,7 +159,8 @@ async def test_without_a_policy_it_stays_in_the_queue(
         assert await seen.get() == Order(1)
     assert clock.slept == []
     await stage.queue.close()
-    assert await seen_by(other_session, stage.queue.uri) == [b"no JSON"]
+    assert await seen_by(other_session, stage.queue.uri) == []
+    assert "discarded: undecodable: no Order (application/json, by default)" in caplog.text
 
 
 @pytest.mark.parametrize("threaded", [False, True])

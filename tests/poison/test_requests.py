@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests: bad requests, bad results and bad replies stop nobody, and cost nobody a time-out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+import bmq
+from bmq.workers import Responder
+from tests.poison.poisons import POISONS, flood
+from tests.waiting import eventually
+
+NewUri = Callable[..., str]
+
+
+@pytest.fixture
+async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
+    return await bmq_session.open_queue(bmq_queue_uri, write=True)
+
+
+@asynccontextmanager
+async def responding(address: str, uri: str, function: Any, **options: Any) -> AsyncIterator[bmq.App]:
+    app = bmq.App(address, grace=1)
+    app.responder(uri, max_unconfirmed_messages=20, **options)(function)
+    async with app:
+        yield app
+
+
+async def echo(message: bmq.Message) -> bytes:
+    return message.data
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("name", POISONS)
+async def test_ten_times_what_may_be_unconfirmed_of_each_poison(
+    bmq_broker: Any, queue: bmq.Queue, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    async with responding(bmq_broker.uri, queue.uri, echo) as app:
+        await flood(queue, [POISONS[name]] * 200)
+        assert (await queue.request(b"good", timeout=20)).data == b"good"
+        await eventually(lambda: all(each.unconfirmed == 0 for each in app.status()))
+    assert len(lines(caplog)) <= 2
+
+
+async def test_ten_thousand_in_front_of_one_request(
+    bmq_broker: Any, queue: bmq.Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    await flood(queue, [POISONS["a destination elsewhere"]] * 10_000)
+    async with responding(bmq_broker.uri, queue.uri, echo):
+        assert (await queue.request(b"good", timeout=40)).data == b"good"
+    assert len(lines(caplog)) == 1
+
+
+async def cancelled_inside() -> None:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
+
+
+async def _generator() -> Any:
+    yield b"one"
+
+
+class NoMapping:
+    def __bool__(self) -> bool:
+        return True
+
+
+RESULTS: dict[str, tuple[Callable[[], Any], str]] = {
+    "nothing": (lambda: b"", "InvalidPayload"),
+    "a message of nothing": (lambda: bmq.PutMessage(b""), "InvalidPayload"),
+    "a str": (lambda: "text", "TypeError"),
+    "a dict": (lambda: {"a": 1}, "TypeError"),
+    "an int": (lambda: 7, "TypeError"),
+    "a list": (lambda: [b"a"], "TypeError"),
+    "a generator": (lambda: (each for each in ()), "TypeError"),
+    "an async generator": (_generator, "TypeError"),
+    "a coroutine": (cancelled_inside, "TypeError"),
+    "65 MiB": (lambda: bytes(65 * 2**20), "InvalidPayload"),
+    "a message of text": (lambda: bmq.PutMessage("text"), "InvalidPayload"),  # type: ignore[arg-type]
+    "a bad property": (lambda: bmq.PutMessage(b"x", {"a": 1.5}), "InvalidProperty"),  # type: ignore[dict-item]
+    "a bad name": (lambda: bmq.PutMessage(b"x", {"": 1}), "InvalidProperty"),
+    "no mapping": (lambda: bmq.PutMessage(b"x", NoMapping()), "TypeError"),  # type: ignore[arg-type]
+    "too many properties": (
+        lambda: bmq.PutMessage(b"x", {f"p{n}": n for n in range(255)}),
+        "InvalidProperty",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+async def test_a_result_that_cannot_be_posted_is_an_error_of_the_responder(
+    bmq_broker: Any, queue: bmq.Queue, name: str
+) -> None:
+    make, kind = RESULTS[name]
+
+    async def bad(message: bmq.Message) -> Any:
+        return make()
+
+    async with responding(bmq_broker.uri, queue.uri, bad):
+        with pytest.raises(bmq.ResponderError) as caught:
+            await queue.request(b"x", timeout=60)
+    assert caught.value.kind == kind
+
+
+async def test_a_cancellation_inside_the_responder_is_an_answer(bmq_broker: Any, queue: bmq.Queue) -> None:
+    async def bad(message: bmq.Message) -> None:
+        await cancelled_inside()
+
+    async with responding(bmq_broker.uri, queue.uri, bad):
+        with pytest.raises(bmq.ResponderError) as caught:
+            await queue.request(b"x", timeout=60)
+    assert caught.value.kind == "CancelledError"
+
+
+async def test_errors_of_a_responder_are_one_line_a_kind(
+    bmq_broker: Any, queue: bmq.Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def bad(message: bmq.Message) -> None:
+        raise ValueError("x" * 10_000)
+
+    async with responding(bmq_broker.uri, queue.uri, bad):
+        for _ in range(20):
+            with pytest.raises(bmq.ResponderError):
+                await queue.request(b"x", timeout=60)
+    (line,) = lines(caplog)
+    assert len(line) < 1000
+
+
+async def test_replies_go_to_queues_that_are_allowed(
+    bmq_broker: Any, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, queue: bmq.Queue
+) -> None:
+    payments = await bmq_session.open_queue(bmq_new_queue_uri(), read=True, write=True)
+    handled: list[bytes] = []
+
+    async def handle(message: bmq.Message) -> bytes:
+        handled.append(message.data)
+        return message.data
+
+    allow = queue.uri.rpartition("/")[0] + "/replies.*"
+    async with responding(bmq_broker.uri, queue.uri, handle, allow=allow):
+        await queue.post(b"pay mallory", properties={"bmq_reply_to": payments.uri})
+        assert (await queue.request(b"good", timeout=20)).data == b"good"
+    await payments.post(b"end")
+    assert (await payments.receive(timeout=10)).data == b"end"
+    assert handled == [b"good"]
+
+
+async def test_a_responder_with_dead_letters_puts_bad_requests_there(
+    bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, queue: bmq.Queue
+) -> None:
+    letters = await bmq_session.open_queue(bmq_new_queue_uri(), read=True, write=True)
+    reader = await bmq_session.open_queue(
+        bmq_new_queue_uri(), read=True, write=True, default_subscription=False
+    )
+    await flood(reader, [POISONS["a destination that is a number"]])
+    retry = bmq.NoRetry(bmq.DeadLetter(letters))
+    task = asyncio.create_task(bmq.consume(reader, Responder(echo), retry=retry))
+    letter = await letters.receive(timeout=10)
+    assert "bmq_reply_to is a STRING, not 7" in str(letter.properties["deadletter.error"])
+    task.cancel()
+    await asyncio.wait([task])
+
+
+@pytest.mark.parametrize("allow", [7, [""], ["a", 7]])
+def test_an_allow_that_lists_no_queues_is_refused(allow: Any) -> None:
+    with pytest.raises(bmq.UsageError, match="allow"):
+        Responder(echo, allow=allow)
+
+
+@pytest.mark.parametrize("name", POISONS)
+async def test_replies_that_cannot_be_used_are_dropped(
+    bmq_session: bmq.Session, bmq_connect: Any, queue: bmq.Queue, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    other = await bmq_connect()
+    reader = await other.open_queue(queue.uri, read=True)
+    asking = asyncio.create_task(queue.request(b"x", timeout=30))
+    request = await reader.receive(timeout=10)
+    replies = await other.open_queue(str(request.properties["bmq_reply_to"]), write=True)
+    await flood(replies, [POISONS[name]] * 1100)
+    await replies.post(b"good", properties={"bmq_request": request.guid})
+    assert (await asking).data == b"good"
+    assert len(lines(caplog)) <= 1
+
+
+async def test_an_error_of_a_responder_of_another_make_is_bounded(bmq_connect: Any, queue: bmq.Queue) -> None:
+    other = await bmq_connect()
+    reader = await other.open_queue(queue.uri, read=True)
+    asking = asyncio.create_task(queue.request(b"x", timeout=30))
+    request = await reader.receive(timeout=10)
+    replies = await other.open_queue(str(request.properties["bmq_reply_to"]), write=True)
+    await replies.post(b"x", properties={"bmq_request": request.guid, "bmq_error": "E: " + "x" * 100_000})
+    with pytest.raises(bmq.ResponderError) as caught:
+        await asking
+    assert caught.value.kind == "E"
+    assert len(caught.value.reason) <= 1000
