@@ -121,10 +121,21 @@ _RETRYABLE_CATEGORIES = frozenset(
 )
 
 
+# Errors quote peers, and go into logs line by line.
+_LONGEST = 4000
+
+
 class Error(Exception):
-    """The root of every error raised by bmq."""
+    """The root of every error raised by bmq. A text of more than 4,000 characters is cut, and ends with "..."."""
 
     retryable: bool = False
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*map(_shortened, args))
+
+
+def _shortened(text: object) -> object:
+    return text[:_LONGEST] + "..." if isinstance(text, str) and len(text) > _LONGEST + 3 else text
 
 
 class UsageError(Error):

@@ -61,6 +61,9 @@ __all__ = ["Driver"]
 
 _T = TypeVar("_T")
 
+# How many of the numbers that a peer has sent are shown in a log line.
+_SHOWN = 5
+
 logger = logging.getLogger("bmq.client")
 
 # The event loop keeps no task alive. These must go on although nobody refers to them: a close whose caller
@@ -362,7 +365,7 @@ class Driver:
             "unconfirmed",
             event.messages,
             event.q_id,
-            event.s_ids,
+            _some(event.s_ids),
             extra={"broker": self.address},
         )
 
@@ -431,6 +434,12 @@ class Driver:
         self.connection.finish()
         self.flow.finish()
         self.backlog.finish()
+
+
+def _some(numbers: Sequence[int]) -> str:
+    """The first numbers as text, and how many there are if these are not all."""
+    shown = ", ".join(map(str, numbers[:_SHOWN]))
+    return shown if len(numbers) <= _SHOWN else f"{shown} ... ({len(numbers):,} in all)"
 
 
 async def _watch_health(driver: weakref.ref[Driver], monitor: HostHealthMonitor) -> None:
