@@ -126,7 +126,7 @@ _LONGEST = 4000
 
 
 class Error(Exception):
-    """The root of every error raised by bmq. A text of more than 4,000 characters is cut, and ends with "..."."""
+    """The root of every error raised by bmq. Of a text of more than 4,000 characters the rest is cut off."""
 
     retryable: bool = False
 
