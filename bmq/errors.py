@@ -197,7 +197,10 @@ class BufferFull(Error):
 
 
 class ProtocolError(Error):
-    """The peer sent bytes that the protocol does not allow; the connection is closed.
+    """The peer sent bytes that the protocol does not allow.
+
+    Where one message or one request is affected, this one raises it. Where the framing is lost, the
+    connection is closed.
 
     Attributes:
         field: the field or structure that was wrong, as named in the protocol.

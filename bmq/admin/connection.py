@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import ssl as ssl_module
 from dataclasses import replace
 from typing import Any, cast
 
+from bmq._log_limit import LogLimit
 from bmq.client._address import Address
 from bmq.client._identity import introduce
-from bmq.errors import ConnectionFailed, ProtocolError
+from bmq.errors import AdminError, ConnectionFailed, ProtocolError
 from bmq.protocol.client.handshake import Credentials, Handshake, HandshakeState
 from bmq.protocol.framing import Framer
 from bmq.wire.constants import EventType
@@ -25,10 +27,13 @@ from bmq.wire.control import (
     Status,
     decode_event,
     encode_event,
+    request_id,
 )
 from bmq.wire.event import HEARTBEAT_RSP, Event
 
 __all__ = ["AdminConnection"]
+
+logger = logging.getLogger("bmq.admin")
 
 
 class AdminConnection(asyncio.Protocol):
@@ -49,6 +54,7 @@ class AdminConnection(asyncio.Protocol):
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[str]] = {}
+        self._lines = LogLimit(logger)
         self.lost: ConnectionFailed | None = None
         self.expires: float | None = None
 
@@ -101,6 +107,7 @@ class AdminConnection(asyncio.Protocol):
 
         Raises:
             ConnectionFailed: the connection was lost meanwhile; the command may have been carried out.
+            AdminError: the broker answered with something that is no answer.
 
         Cancelling it drops the answer; the broker may carry the command out all the same.
         """
@@ -164,6 +171,14 @@ class AdminConnection(asyncio.Protocol):
             self._shake_hands(event)
         elif event.type == EventType.CONTROL:
             self._answered(event)
+        elif event.type not in (EventType.HEARTBEAT_RSP, EventType.AUTHENTICATION):
+            self._notice(f"events of type {event.type}")
+
+    def _notice(self, what: str) -> None:
+        """Log, once a kind, what only a newer broker sends."""
+        self._lines.warning(
+            what, "the broker sent what this version of bmq does not know, and skips: %s", what
+        )
 
     @property
     def _done(self) -> bool:
@@ -171,7 +186,7 @@ class AdminConnection(asyncio.Protocol):
 
     def _shake_hands(self, event: Event) -> None:
         handshake = self._handshake
-        self._send(handshake.receive(event))
+        self._send(handshake.receive(event, self._notice))
         if handshake.error is not None:
             assert isinstance(handshake.error, ConnectionFailed)
             raise handshake.error
@@ -181,10 +196,14 @@ class AdminConnection(asyncio.Protocol):
             self._negotiated.set_result(None)
 
     def _answered(self, event: Event) -> None:
-        message = decode_event(event, MessageKind.CONTROL)
-        if message.r_id is None:
-            return
-        answer = self._waiting.get(message.r_id)
+        unread: ProtocolError | None = None
+        try:
+            message = decode_event(event, MessageKind.CONTROL, self._notice)
+        except ProtocolError as error:
+            unread = error
+            message = ControlMessage(r_id=request_id(event))
+            self._notice(f"a control message that cannot be read ({error.field})")
+        answer = self._waiting.get(message.r_id) if message.r_id is not None else None
         if answer is None or answer.done():
             return
         if isinstance(message.body, AdminCommandResponse):
@@ -192,9 +211,10 @@ class AdminConnection(asyncio.Protocol):
         elif isinstance(message.body, Status):
             answer.set_result(message.body.message)
         else:
-            raise ProtocolError(
-                "an admin command was answered with something else", field="adminCommandResponse"
-            )
+            what = unread or "a message of another kind"
+            failure = AdminError(f"the admin command was answered with something that is no answer: {what}")
+            failure.__cause__ = unread
+            answer.set_exception(failure)
 
     def _fail(self, error: ConnectionFailed) -> None:
         if self.lost is None:

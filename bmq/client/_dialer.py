@@ -23,12 +23,14 @@ import ssl as ssl_module
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from functools import partial
+from typing import Any
 
 from bmq.client._address import Address
 from bmq.client._attempt import Attempt, Security
 from bmq.client._connection import Channel, Connection
 from bmq.client._race import race
 from bmq.client._reporting import Reporter
+from bmq.client._violations import Violations
 from bmq.client.options import CredentialsSource, SessionOptions
 from bmq.errors import ConnectionFailed, Error, SessionClosed, UsageError
 from bmq.protocol.client.core import SessionState
@@ -93,11 +95,13 @@ class Dialer:
         self._failed: dict[Hashable, int] = {}
         self._failures = itertools.count(1)
         self._racing: dict[asyncio.Task[None], None] = {}
-        self._task: asyncio.Task[None] | asyncio.Task[str] | None = None
+        self._task: asyncio.Task[Any] | None = None
         self._renewal: asyncio.Task[None] | None = None
         self._delays: Iterator[float] | None = None
         self._attempt = 0
         self._losses: deque[float] = deque(maxlen=_BURST)
+        self._violations = Violations()
+        self._up_at = 0.0
         self._stopped = False
         self.reconnects = 0
         self.last_failure: Error | None = None
@@ -201,20 +205,40 @@ class Dialer:
         try:
             async with asyncio.timeout(options.reconnect_timeout):
                 for delay in options.reconnect_delays():
-                    await asyncio.sleep(delay)
+                    await asyncio.sleep(self._violations.pause(delay))
                     try:
                         await self._try_all()
                         return
                     except ConnectionFailed as error:
                         if not options.is_retryable(error):
                             raise
-                        self.last_failure = error
+                        self._note_failure(error)
                         self._reporter.not_connected_yet(error)
         except TimeoutError:
             raise ConnectionFailed(
-                f"could not connect to {self.target} within {options.reconnect_timeout} s"
-            ) from None
-        raise ConnectionFailed(f"could not connect to {self.target}: no more attempts")
+                f"could not connect to {self.target} within {options.reconnect_timeout} s{self._last}"
+            ) from self.last_failure
+        raise ConnectionFailed(
+            f"could not connect to {self.target}: no more attempts{self._last}"
+        ) from self.last_failure
+
+    def _note_failure(self, error: ConnectionFailed) -> None:
+        """Remember why an attempt failed: whatever waits for a connection may fail because of that.
+
+        Raises:
+            ConnectionFailed: too many connections in a row ended because of what the peer sent.
+        """
+        self.last_failure = error
+        self._connection.core.note_trouble(error, self._connection.now())
+        self._violations.note(error, self.target)
+
+    def _forget_failure(self) -> None:
+        self.last_failure = None
+
+    @property
+    def _last(self) -> str:
+        """The end of a sentence about attempts."""
+        return f"; the last one ended with: {self.last_failure}" if self.last_failure is not None else ""
 
     # reconnecting
 
@@ -223,41 +247,45 @@ class Dialer:
         if connection.core.state is not SessionState.RECONNECTING or self._stopped:
             return
         if not self._options.reconnect:
-            connection.core.give_up("the connection was lost", connection.now())
+            core = connection.core
+            core.give_up(f"the connection was lost: {core.lost_because}", connection.now(), core.trouble)
             connection.transmit_soon()
         else:
             self._task = asyncio.ensure_future(self._reconnect())
             self._task.add_done_callback(self._reconnected)
 
-    async def _reconnect(self) -> str:
-        """Try until it works; return "", or why no more attempts are made."""
+    async def _reconnect(self) -> tuple[str, BaseException | None]:
+        """Try until it works; return "", or why no more attempts are made and the error behind that."""
         options = self._options
-        self.last_failure = None
+        trouble = self._connection.core.trouble
+        self._forget_failure()
         try:
             async with asyncio.timeout(options.reconnect_timeout):
                 await self._attempts()
         except TimeoutError:
-            return f"not reconnected to {self.target} within {options.reconnect_timeout} s"
+            reason = f"not reconnected to {self.target} within {options.reconnect_timeout} s{self._last}"
+            return reason, trouble if self.last_failure is None else self.last_failure
         except Error as error:
-            return str(error)
+            return str(error), error
         except Exception as error:
             reason = f"reconnecting failed with {type(error).__name__}"
             logger.exception("%s", reason, extra={"broker": str(self.address)})
-            return reason
-        return ""
+            return reason, error
+        return "", None
 
-    def _reconnected(self, task: asyncio.Task[str]) -> None:
+    def _reconnected(self, task: asyncio.Task[tuple[str, BaseException | None]]) -> None:
         # In a callback, because a task that is cancelled before its first step runs nothing of its coroutine.
         self._task = None
         if self._stopped:
             return
+        cause: BaseException | None = None
         if task.cancelled() or task.exception():
             # Not by close(), which calls stop(): somebody cancels all tasks. Nobody would try again.
             reason = "the task that reconnects was cancelled"
         else:
-            reason = task.result()
+            reason, cause = task.result()
         if reason:
-            self._connection.core.give_up(reason, self._connection.now())
+            self._connection.core.give_up(reason, self._connection.now(), cause)
             self._connection.transmit()
         else:
             # The connection may have been lost again as soon as it was restored.
@@ -268,10 +296,13 @@ class Dialer:
         now = connection.now()
         flapping = len(self._losses) == _BURST and now - self._losses[0] < _BURST_SECONDS
         self._losses.append(now)
+        self._violations.lasted(now - self._up_at)
+        self._violations.note(connection.core.trouble, self.target)
         if self._delays is None or not flapping:
             self._delays, self._attempt = self._options.reconnect_delays(), 0
-        for delay in self._delays:
+        for each in self._delays:
             self._attempt += 1
+            delay = self._violations.pause(each)
             self._publish(Reconnecting(self._attempt, delay, str(self.address)))
             await asyncio.sleep(delay)
             try:
@@ -279,7 +310,7 @@ class Dialer:
             except ConnectionFailed as error:
                 if not self._options.is_retryable(error):
                     raise
-                self.last_failure = error
+                self._note_failure(error)
                 logger.info(
                     "attempt %d to reconnect failed: %s",
                     self._attempt,
@@ -289,7 +320,9 @@ class Dialer:
             else:
                 self.reconnects += 1
                 return
-        raise ConnectionFailed(f"could not reconnect to {self.target}: no more attempts")
+        raise ConnectionFailed(
+            f"could not reconnect to {self.target}: no more attempts{self._last}"
+        ) from self.last_failure
 
     # one attempt
 
@@ -336,6 +369,7 @@ class Dialer:
         if self._current is not None:
             return False
         self._current = attempt.address, attempt.host
+        self._up_at = self._connection.now()
         try:
             self._connection.adopt(channel, greeting)
         except Error:

@@ -45,6 +45,7 @@ from bmq.protocol.client.events import (
     Reconnected,
     SessionEvent,
     Signal,
+    Skipped,
     StateRestored,
     StreamConfigured,
     Unsendable,
@@ -66,6 +67,8 @@ _SHOWN = 5
 
 logger = logging.getLogger("bmq.client")
 
+# A newer broker goes on sending what this version skips: a line each time, or each minute, tells nothing new.
+_ONCE_A_DAY = 86_400.0
 # The event loop keeps no task alive. These must go on although nobody refers to them: a close whose caller
 # was cancelled, and the watching of the host's health, which ends once its session is gone.
 _kept: set[asyncio.Task[Any]] = set()
@@ -144,7 +147,9 @@ class Driver:
         )
         self.queues: dict[QueueCore, Queue] = {}
         self.sealed = False
+        self._over_because = ""
         self._lines = LogLimit(logger)
+        self._skipped = LogLimit(logger, every=_ONCE_A_DAY)
         # How many messages have arrived: the delivery number of the next one.
         self._delivered = 0
         # How many arrived for queues that are not open.
@@ -213,7 +218,10 @@ class Driver:
             if not here:
                 connection.check_loop()
         if self.sealed or self.core.state is SessionState.CLOSED:
-            raise SessionClosed("the session is closed")
+            reason = self._over_because
+            raise SessionClosed(
+                f"the session is over: {reason}" if reason else "the session is closed"
+            ) from self.core.ended_by
 
     async def room(self, queue: QueueCore, want: Want) -> None:
         """Wait until a post to a queue may be made; the caller makes the post at once.
@@ -315,7 +323,7 @@ class Driver:
     def handle(self, event: SessionEvent | Signal) -> None:
         """Hand on what the core reports."""
         if isinstance(event, Acked):
-            settle(event.outcomes)
+            settle(event.outcomes, self.core.trouble, event.strange)
             for batch, count in event.accepted:
                 batch.accepted(count)
             self.flow.posts_left()
@@ -343,6 +351,13 @@ class Driver:
             self.connection.close_channel(event.error)
         elif isinstance(event, Astray):
             self._note_astray(event)
+        elif isinstance(event, Skipped):
+            self._skipped.warning(
+                event.what,
+                "%s sent what this version of bmq does not know, and skips: %s",
+                self.address,
+                event.what,
+            )
         elif isinstance(event, Unsendable):
             self._lines.error(
                 Unsendable,
@@ -423,7 +438,10 @@ class Driver:
     def _ended(self, event: Disconnected) -> None:
         """The session is over: leave nothing behind in the event loop."""
         self._disconnected, self._lost_at = self.seconds_disconnected, None
+        self._over_because = event.reason
         error = SessionClosed(f"the session is over: {event.reason}") if event.reason else None
+        if error is not None:
+            error.__cause__ = self.core.ended_by
         for queue in self.queues.values():
             queue._shut(error)
         for core in list(self.queues):

@@ -17,7 +17,7 @@ from bmq.client.interceptors import Post
 from bmq.client.message import Ack, FailedPost, GuidsOf, PostReport, PutMessage
 from bmq.client.options import check_compression
 from bmq.conventions import BUCKET
-from bmq.errors import AckStatus, InvalidPayload, InvalidProperty, PostError
+from bmq.errors import AckStatus, Error, InvalidPayload, InvalidProperty, PostError
 from bmq.protocol.client.events import Outcome
 from bmq.protocol.client.queue import QueueCore
 from bmq.wire.constants import MAX_APPLICATION_DATA, Compression, PutFlags
@@ -101,28 +101,53 @@ class PostBatch:
 _BATCHES = (PostBatch, ObservedPosts)
 
 
-def settle(outcomes: list[Outcome]) -> None:
-    """Give each post's future its outcome, and each ``post_many`` its failures."""
+def settle(
+    outcomes: list[Outcome], trouble: Error | None = None, strange: Mapping[bytes, int] | None = None
+) -> None:
+    """Give each post's future its outcome, and each ``post_many`` its failures.
+
+    Args:
+        outcomes: the outcomes.
+        trouble: the error of the connection, which is the cause where posts had no answer.
+        strange: numbers of the broker that are no status here, by GUID.
+    """
     for token, tag, guid, status, queue in outcomes:
         if status is AckStatus.SUCCESS:
             if not token.done():
                 token.set_result(Ack(guid, queue.uri_text))
         elif token.__class__ in _BATCHES:
-            token.failed(tag, post_error(guid, status, queue))
+            token.failed(tag, post_error(guid, status, queue, trouble, strange))
         elif not token.done():
-            token.set_exception(post_error(guid, status, queue))
+            token.set_exception(post_error(guid, status, queue, trouble, strange))
 
 
-def post_error(guid: bytes, status: AckStatus, queue: QueueCore) -> PostError:
-    """Return the error for a post that was not accepted."""
+def post_error(
+    guid: bytes,
+    status: AckStatus,
+    queue: QueueCore,
+    trouble: Error | None = None,
+    strange: Mapping[bytes, int] | None = None,
+) -> PostError:
+    """Return the error for a post that was not accepted; see :func:`settle`."""
     text = guid_to_text(guid)
     why = _REASONS.get(status, "the broker refused it without saying why")
-    return PostError(
+    cause = trouble if status in _UNANSWERED else None
+    if cause is not None:
+        why += f"; {cause}"
+    elif strange is not None and guid in strange:
+        why = f"the broker answered with status {strange[guid]}, which this version does not know"
+    error = PostError(
         f"message {text} to {queue.uri} was not accepted: {why} ({status.name})",
         status=status,
         guid=text,
         queue_uri=str(queue.uri),
     )
+    error.__cause__ = cause
+    return error
+
+
+# These are made here: no answer came.
+_UNANSWERED = frozenset({AckStatus.TIMEOUT, AckStatus.CANCELED})
 
 
 _REASONS = {

@@ -8,6 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
+from bmq.client._violations import violation_in
 from bmq.errors import ConnectionFailed
 
 __all__ = ["race"]
@@ -67,7 +68,9 @@ async def race(
             for task in running:
                 if not task.cancelled():
                     task.exception()  # seen: another one was first
-    raise ConnectionFailed("; ".join(map(str, failures)))
+    # One that says what a peer did wrong is more of a cause than one that was refused.
+    cause = next((each for each in failures if violation_in(each) is not None), failures[-1])
+    raise ConnectionFailed("; ".join(map(str, failures))) from cause
 
 
 async def _run(runner: Callable[[], Awaitable[None]]) -> None:

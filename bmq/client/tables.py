@@ -18,7 +18,7 @@ from bmq.errors import ProtocolError, UsageError
 from bmq.wire.constants import PushFlags
 from bmq.wire.guid import guid_to_text
 from bmq.wire.push_columns import PushColumns
-from bmq.wire.push_table import MAP, TableDecoder, guid_texts, to_arrow
+from bmq.wire.push_table import MAP, Decoded, TableDecoder, guid_texts, to_arrow
 
 if TYPE_CHECKING:
     from bmq.client.queue import Queue
@@ -72,6 +72,41 @@ class TablesOptions(TypedDict, total=False):
     max_unconfirmed_bytes: int | None
 
 
+class _Unreadable:
+    """The unreadable messages among those that were taken: each message is read twice at most.
+
+    Attributes:
+        rows: how many messages, from the first one that is left, were read; 0 if none was.
+    """
+
+    __slots__ = ("_errors", "_passed", "rows")
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._passed = 0
+        self._errors: deque[tuple[int, ProtocolError]] = deque()
+
+    @property
+    def first(self) -> tuple[int, ProtocolError | None]:
+        """The place of the first unreadable message, and its error; behind the last one if there is none."""
+        if not self._errors:
+            return self.rows, None
+        row, error = self._errors[0]
+        return row - self._passed, error
+
+    def found(self, rows: int, errors: Mapping[int, ProtocolError]) -> None:
+        """Note the errors of messages that were read."""
+        self.rows, self._passed = rows, 0
+        self._errors = deque(sorted(errors.items()))
+
+    def passed(self, rows: int) -> None:
+        """Note that messages are left behind."""
+        self.rows = max(0, self.rows - rows)
+        self._passed += rows
+        while self._errors and self._errors[0][0] < self._passed:
+            self._errors.popleft()
+
+
 class _RowMaker:
     """Makes batches of what was taken.
 
@@ -116,26 +151,29 @@ class _RowMaker:
             )
         self.schema = pa.schema(fields)
 
-    def make(self, taken: Taken, now: float) -> tuple[RecordBatch, int]:
+    def make(self, taken: Taken, now: float, known: _Unreadable) -> tuple[RecordBatch, int]:
         """Make a batch of the first messages, of all if possible; return how many it has.
 
         Args:
             taken: the messages, one at least.
             now: the event loop's time when they were taken.
+            known: the unreadable ones among them, as far as they were read before.
 
         Raises:
             ProtocolError: the first message is malformed; the error names it.
         """
         columns = taken.columns
-        decoded = self._decoder.decode(columns)
-        if decoded.errors:
-            first = min(decoded.errors)
-            if not first:
-                error = decoded.errors[0]
-                guid = guid_to_text(columns.guids[0].tobytes())
-                raise ProtocolError(
-                    f"message {guid} of {self._uri} cannot be read, and stays unconfirmed: {error.reason}"
-                ) from error
+        decoded: Decoded | None = None
+        if not known.rows:
+            decoded = self._decoder.decode(columns)
+            known.found(decoded.rows, decoded.errors)
+        first, error = known.first
+        if error is not None and not first:
+            guid = guid_to_text(columns.guids[0].tobytes())
+            raise ProtocolError(
+                f"message {guid} of {self._uri} cannot be read, and stays unconfirmed: {error.reason}"
+            ) from error
+        if decoded is None or first < decoded.rows:
             taken = taken.part(0, first)
             columns = taken.columns
             decoded = self._decoder.decode(columns)
@@ -223,6 +261,7 @@ class Tables:
         self._consumer = ColumnConsumer(queue, selector, options)
         # Taken and not handed out; handed out and not confirmed.
         self._rest: Taken | None = None
+        self._unreadable = _Unreadable()
         self._out: deque[Receipt] = deque()
 
     @property
@@ -267,12 +306,14 @@ class Tables:
         else:
             await consumer.wait(timeout)
             self._rest = consumer.take(self._most(max_rows), _MAX_BYTES)
+            self._unreadable = _Unreadable()
         taken, self._rest = self._rest, None
         rows = 1
         try:
-            batch, rows = self._maker.make(taken, self._consumer._connection.now())
+            batch, rows = self._maker.make(taken, self._consumer._connection.now(), self._unreadable)
             self._out.append(taken.part(0, rows).receipt())
         finally:
+            self._unreadable.passed(rows)
             if rows < taken.columns.count:
                 self._rest = taken.part(rows, taken.columns.count)
         return batch

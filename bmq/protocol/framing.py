@@ -5,13 +5,17 @@ from __future__ import annotations
 
 from bmq.errors import ProtocolError
 from bmq.wire.codec import EVENT_HEADER, new_tuple
-from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT, EventType
+from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT, PROTOCOL_VERSION, EventType
 from bmq.wire.event import HEADER_SIZE, MIN_HEADER_SIZE, Event, read_event
 
 __all__ = ["Framer"]
 
 _LENGTH_BYTES = 4
 _TYPE_MASK = EVENT_HEADER.fields["type"].mask
+# The byte with the type begins with the protocol's version.
+_VERSION_SHIFT = EVENT_HEADER.fields["protocolVersion"].shift
+_VERSION_MASK = EVENT_HEADER.fields["protocolVersion"].mask << _VERSION_SHIFT
+_VERSION = PROTOCOL_VERSION << _VERSION_SHIFT
 _unpack = EVENT_HEADER.struct.unpack_from
 #: Only these carry messages; everything else a client sends is small.
 _LARGE = frozenset({int(EventType.PUT), int(EventType.CONFIRM)})
@@ -28,9 +32,10 @@ class Framer:
         max_event_size: the largest event that is accepted, in bytes.
         max_request_size: the largest event accepted that is neither PUT nor CONFIRM, in bytes; None for
             ``max_event_size``.
-        tolerant: read like a real broker: only an impossible length is an error, and an event whose header
-            makes no sense has the type UNDEFINED. An event that exceeds a limit is looked at again at the
-            next :meth:`feed` if events came before it, since these may have raised the limit.
+        tolerant: read like a real broker: only an impossible length is an error, an event whose header makes
+            no sense has the type UNDEFINED, and the protocol's version is not looked at. An event that
+            exceeds a limit is looked at again at the next :meth:`feed` if events came before it, since these
+            may have raised the limit.
     """
 
     __slots__ = ("_error", "_need", "_smallest", "max_event_size", "max_request_size", "pending", "tolerant")
@@ -87,15 +92,16 @@ class Framer:
                     events.append(self._read(whole))
             smallest, largest, largest_request = self._smallest, self.max_event_size, self.max_request_size
             unpack, append, make = _unpack, events.append, new_tuple
+            mask, version = (0, 0) if self.tolerant else (_VERSION_MASK, _VERSION)
             while True:
                 left = end - start
                 if left >= HEADER_SIZE:
                     # The first bit says "fragment": with it the number is larger than every limit.
-                    length, kind, words, specific, _ = unpack(data, start)
-                    kind &= _TYPE_MASK
+                    length, first, words, specific, _ = unpack(data, start)
+                    kind = first & _TYPE_MASK
                 elif left >= _LENGTH_BYTES:
                     length = int.from_bytes(data[start : start + _LENGTH_BYTES], "big")
-                    kind = words = specific = 0
+                    first = kind = words = specific = 0
                 else:
                     self._need = _LENGTH_BYTES
                     break
@@ -112,7 +118,7 @@ class Framer:
                 stop = start + length
                 event = data if length == end else data[start:stop]
                 body = words * 4
-                if kind and MIN_HEADER_SIZE <= body <= length:
+                if first & mask == version and MIN_HEADER_SIZE <= body <= length:
                     append(make(Event, (kind, specific, event, body)))
                 else:
                     append(self._read(event))

@@ -10,6 +10,7 @@ from bmq.errors import AckStatus
 __all__ = [
     "ACK_STATUS_FROM_WIRE",
     "ACK_STATUS_TO_WIRE",
+    "UNKNOWN_ACK_NUMBERS",
     "Compression",
     "EventType",
     "OptionType",
@@ -121,3 +122,6 @@ ACK_STATUS_TO_WIRE: dict[AckStatus, int] = {
 ACK_STATUS_FROM_WIRE: tuple[AckStatus, ...] = tuple(
     {v: k for k, v in ACK_STATUS_TO_WIRE.items()}.get(n, AckStatus.UNKNOWN) for n in range(16)
 )
+
+#: The numbers in ACK messages that mean nothing to this version.
+UNKNOWN_ACK_NUMBERS = frozenset(range(16)) - {*ACK_STATUS_TO_WIRE.values(), 5}

@@ -25,7 +25,9 @@ HEADER_SIZE = EVENT_HEADER.size
 _pack = EVENT_HEADER.packer(
     fragment=0, protocolVersion=PROTOCOL_VERSION, headerWords=HEADER_SIZE // 4, reserved=0
 )
-_unpack = EVENT_HEADER.unpacker("fragment", "length", "type", "headerWords", "typeSpecific")
+_unpack = EVENT_HEADER.unpacker(
+    "fragment", "length", "protocolVersion", "type", "headerWords", "typeSpecific"
+)
 #: A header may be shorter than ours, but it must hold the fields up to headerWords: six bytes.
 MIN_HEADER_SIZE = 6
 
@@ -67,21 +69,26 @@ def read_event(data: bytes) -> Event:
     """Check the header of one whole event.
 
     Raises:
-        ProtocolError: the fragment bit is set, the type is 0, or a length in the header is impossible.
+        ProtocolError: the fragment bit is set, the protocol's version is another, or a length in the header
+            is impossible.
     """
     if len(data) < HEADER_SIZE:
         raise ProtocolError(
             f"an event has at least {HEADER_SIZE} bytes, not {len(data)}", field="length", offset=0
         )
-    fragment, length, event_type, header_words, type_specific = _unpack(data)
+    fragment, length, version, event_type, header_words, type_specific = _unpack(data)
     if fragment:
         raise ProtocolError("fragmented events are not allowed", field="EventHeader.fragment", offset=0)
     if length != len(data):
         raise ProtocolError(
             f"says {length} bytes, the event has {len(data)}", field="EventHeader.length", offset=0
         )
-    if event_type == 0:
-        raise ProtocolError("0 is no event type", field="EventHeader.type", offset=4)
+    if version != PROTOCOL_VERSION:
+        raise ProtocolError(
+            f"version {version} of the protocol is unknown, it must be {PROTOCOL_VERSION}",
+            field="EventHeader.protocolVersion",
+            offset=4,
+        )
     body = header_words * 4
     if not MIN_HEADER_SIZE <= body <= length:
         raise ProtocolError(

@@ -19,6 +19,7 @@ from bmq.wire.compression import (
 )
 from bmq.wire.constants import COMPRESSION_THRESHOLD, MAX_APPLICATION_DATA, Compression
 from bmq.wire.properties import AREA_HEADER, Properties, properties_length, split_properties
+from bmq.wire.shape import unreadable
 
 __all__ = [
     "NO_PROPERTIES",
@@ -91,14 +92,14 @@ def split_application_data(
         data: the application data without its padding.
         has_properties: the flag MESSAGE_PROPERTIES of the message.
         schema_id: the message's schema id: 0 is the old encoding, anything else the new one.
-        compression: the message's compression.
+        compression: the message's compression, or its :class:`~bmq.wire.shape.Flaw`.
         limit: how many bytes the decompressed data may have.
 
     Raises:
-        ProtocolError: the compression is unknown, the data malformed or larger than the limit.
+        ProtocolError: the compression is unknown, the message or its data malformed, the data too large.
     """
     if compression > _ZLIB:
-        raise ProtocolError(f"{compression} is no compression", field="compressionAlgorithmType")
+        raise unreadable(compression)
     if not has_properties:
         return NO_PROPERTIES, decompress(data, limit) if compression else data
     new = schema_id != 0
@@ -132,14 +133,14 @@ def read_properties(
     Args:
         data: the application data without its padding.
         schema_id: the message's schema id: 0 is the old encoding, anything else the new one.
-        compression: the message's compression.
+        compression: the message's compression, or its :class:`~bmq.wire.shape.Flaw`.
         limit: how many bytes the decompressed data may have.
 
     Raises:
-        ProtocolError: the compression is unknown, or the properties are malformed.
+        ProtocolError: the compression is unknown, or the message or its properties are malformed.
     """
     if compression > _ZLIB:
-        raise ProtocolError(f"{compression} is no compression", field="compressionAlgorithmType")
+        raise unreadable(compression)
     new = schema_id != 0
     if compression and not new:
         # The properties come first and say how long they are: what follows is not inflated.
@@ -170,14 +171,14 @@ def read_beginning(
         data: the application data without its padding.
         has_properties: the flag MESSAGE_PROPERTIES of the message.
         schema_id: the message's schema id: 0 is the old encoding, anything else the new one.
-        compression: the message's compression.
+        compression: the message's compression, or its :class:`~bmq.wire.shape.Flaw`.
         most: how many bytes of the payload, and how many bytes the properties may take.
 
     Raises:
         ProtocolError: the compression is unknown, or the properties are malformed or larger than ``most``.
     """
     if compression > _ZLIB:
-        raise ProtocolError(f"{compression} is no compression", field="compressionAlgorithmType")
+        raise unreadable(compression)
     view, new = memoryview(data), schema_id != 0
     length = 0
     whole = compression and not (has_properties and new)  # the properties are compressed too

@@ -6,6 +6,7 @@ from __future__ import annotations
 from bmq.errors import ProtocolError
 from bmq.wire.codec import OPTION_HEADER, SUB_QUEUE_ID
 from bmq.wire.constants import OptionType
+from bmq.wire.notice import Notice
 
 __all__ = ["LimitedIds", "encode_sub_queue_ids", "read_sub_queue_ids"]
 
@@ -16,6 +17,7 @@ _unpack_id = SUB_QUEUE_ID.unpack_from
 
 # In the byte of remaining delivery attempts: the bit that says "unlimited", and the bits of the number.
 _UNLIMITED, _ATTEMPTS = 0x80, 0x3F
+_TYPES = frozenset(map(int, OptionType))
 
 
 class LimitedIds(tuple[int, ...]):
@@ -33,7 +35,7 @@ def encode_sub_queue_ids(ids: tuple[int, ...]) -> bytes:
     return b"".join([_pack_ids(1 + len(ids)), *map(SUB_QUEUE_ID.pack, ids)])
 
 
-def read_sub_queue_ids(options: bytes, offset: int = 0) -> tuple[int, ...]:
+def read_sub_queue_ids(options: bytes, offset: int = 0, notice: Notice | None = None) -> tuple[int, ...]:
     """Return the subscription ids that an options area names; ``(0,)`` when it names none.
 
     They are :class:`LimitedIds` where the broker says how many delivery attempts are left. Options of other
@@ -42,6 +44,7 @@ def read_sub_queue_ids(options: bytes, offset: int = 0) -> tuple[int, ...]:
     Args:
         options: the options area.
         offset: where it starts in its event, for the error.
+        notice: receives the unknown types, which are skipped.
 
     Raises:
         ProtocolError: an option's length does not fit the area or its type.
@@ -53,6 +56,8 @@ def read_sub_queue_ids(options: bytes, offset: int = 0) -> tuple[int, ...]:
         if end - position < OPTION_HEADER.size:
             raise ProtocolError("cut short", field="OptionHeader", offset=offset + position)
         kind, packed, specific, words = _unpack(options, position)
+        if notice is not None and kind not in _TYPES:
+            notice(f"options of type {kind} in PUSH messages")
         if packed:
             if kind == OptionType.SUB_QUEUE_INFOS:
                 ids.append(0)

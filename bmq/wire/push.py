@@ -4,19 +4,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from struct import Struct
 from typing import Final, NamedTuple
 
 from bmq.errors import ProtocolError
 from bmq.wire.codec import PUSH_HEADER
 from bmq.wire.constants import Compression, PushFlags
+from bmq.wire.notice import Notice
 from bmq.wire.options import read_sub_queue_ids
-from bmq.wire.shape import read_shape, wrong_data, wrong_length
+from bmq.wire.shape import Flaw, read_shape, wrong_length
 
 __all__ = [
     "COMPRESSION",
     "DATA",
     "FLAGS",
     "GUID",
+    "RARE_FLAGS",
     "SUB_IDS",
     "Push",
     "PushMessage",
@@ -31,13 +34,18 @@ _HEADER_WORDS = PUSH_HEADER.size // 4
 # The words of a header as they travel, and where the fields in them are.
 _pack = PUSH_HEADER.struct.pack
 _unpack_from = PUSH_HEADER.struct.unpack_from
+_unpack_word = Struct(f">{PUSH_HEADER.slots[0].format}").unpack_from
 _FLAGS_SHIFT = PUSH_HEADER.fields["flags"].shift
 _OPTIONS_SHIFT = PUSH_HEADER.fields["optionsWords"].shift
 _CAT_SHIFT = PUSH_HEADER.fields["compressionAlgorithmType"].shift
 _WORDS_MASK = PUSH_HEADER.fields["messageWords"].mask
 # Old brokers send headers without the last word (schema id).
-_MIN_HEADER_WORDS = _HEADER_WORDS - 1
+_MIN_HEADER = PUSH_HEADER.size - 4
 _IMPLICIT = int(PushFlags.IMPLICIT_PAYLOAD)
+# The flags that a client hardly ever sees; of the last one nothing is known.
+_UNKNOWN = PUSH_HEADER.fields["flags"].mask & ~sum(PushFlags)
+_RARE = _IMPLICIT | _UNKNOWN
+_PADDING, _NO_DATA = int(Flaw.PADDING), int(Flaw.NO_DATA)
 
 # Options repeat from message to message: what an options area says depends on its bytes alone.
 _options: dict[bytes, tuple[int, ...]] = {b"": (0,)}
@@ -53,7 +61,7 @@ class PushMessage(NamedTuple):
         guid: the message GUID.
         flags: :class:`PushFlags` bits.
         schema_id: 0 for the old property encoding, anything else for the new one.
-        compression: the CAT field.
+        compression: the CAT field, or a :class:`~bmq.wire.shape.Flaw`: then the message cannot be read.
         data: the application data as it travelled, without padding.
     """
 
@@ -69,6 +77,8 @@ class PushMessage(NamedTuple):
 #: The items of a :class:`PushMessage` as a bare tuple, on the way to a consumer: it costs half as much to
 #: make, and the garbage collector looks at it once, not again and again.
 Push = tuple[int, tuple[int, ...], bytes, int, int, int, bytes]
+#: The flags of messages that are read one by one only.
+RARE_FLAGS: Final = _RARE
 #: The places of these items in it.
 SUB_IDS: Final = 1
 GUID: Final = 2
@@ -152,27 +162,39 @@ def encode_push_run(
     return pieces, total << 2
 
 
-def _sub_ids(event: bytes, start: int, stop: int) -> tuple[int, ...]:
+def _sub_ids(event: bytes, start: int, stop: int, notice: Notice | None) -> tuple[int, ...]:
     raw = event[start:stop]
-    ids = read_sub_queue_ids(raw, start)
-    if len(raw) <= 64:
+    skipped: list[str] = []
+    ids = read_sub_queue_ids(raw, start, skipped.append)
+    if notice is not None:
+        for each in dict.fromkeys(skipped):
+            notice(each)
+    if len(raw) <= 64 and not skipped:
         if len(_options) >= _OPTIONS_CACHED:
             _options.clear()
         _options[raw] = ids
     return ids
 
 
-def decode_pushes(event: bytes, body: int) -> list[PushMessage]:
+def decode_pushes(event: bytes, body: int, notice: Notice | None = None) -> list[PushMessage]:
     """Return every PUSH message of an event whose body starts at ``body``.
 
+    Args:
+        event: the event.
+        body: where its body starts.
+        notice: receives skipped things.
+
     Raises:
-        ProtocolError: a length does not fit the event, the padding is wrong, or there is no application data.
+        ProtocolError: the length of a message does not fit the event.
     """
-    return [PushMessage._make(message) for run in decode_push_runs(event, body) for message in run]
+    return [PushMessage._make(message) for run in decode_push_runs(event, body, notice) for message in run]
 
 
-def decode_push_runs(event: bytes, body: int) -> list[list[Push]]:
+def decode_push_runs(event: bytes, body: int, notice: Notice | None = None) -> list[list[Push]]:
     """Return the same messages in runs: consecutive ones with the same qId and subscription ids.
+
+    A message that cannot be read has a :class:`~bmq.wire.shape.Flaw` for its compression; without readable
+    options it is for subscription 0. A message too short to have a GUID is skipped: nobody could confirm it.
 
     This is where a consumer's time goes: what is the same as in the message before (the sizes of header and
     options, the options themselves) is not looked at again.
@@ -193,43 +215,92 @@ def decode_push_runs(event: bytes, body: int) -> list[list[Push]]:
     offset = body
     while offset < end:
         if end - offset < size:
-            # Only the short header of an old broker can still fit, and only just: it has no data behind it.
-            raise ProtocolError(f"{end - offset} bytes are too few", field="PushHeader", offset=offset)
+            _skip_rest(event, offset, notice)
+            break
         first, shape, queue_id, guid, schema_id, _ = unpack(event, offset)
         if shape != last_shape:
-            cat, header, header_and_options = read_shape(shape, "Push", _MIN_HEADER_WORDS, offset)
+            cat, header, header_and_options = read_shape(shape)
             short = header < size
             last_shape, last_queue = shape, None
-        if short:
-            schema_id = 0
         options = offset + header
         start = offset + header_and_options
         stop: int = offset + (first & _WORDS_MASK) * 4
         flags = first >> _FLAGS_SHIFT
+        if short:
+            schema_id = 0
+            if header < _MIN_HEADER:
+                offset = _skip(first, header, header_and_options, offset, end, notice)
+                continue
         if start >= stop or stop > end:
-            _check_length(first, header, header_and_options, offset, end)
+            after = _skip(first, header, header_and_options, offset, end, notice)
+            if start > stop:
+                # The options are not where they should be.
+                last_queue = None
+                if stop - offset >= _MIN_HEADER:
+                    runs.append([(queue_id, (0,), guid, flags, schema_id, int(Flaw.PARTS), b"")])
+                offset = after
+                continue
         raw = event[options:start]
         if raw != last_options or queue_id != last_queue:
-            ids = _options.get(raw) or _sub_ids(event, options, start)
+            try:
+                ids = _options.get(raw) or _sub_ids(event, options, start, notice)
+            except ProtocolError:
+                last_queue = None
+                flaw = int(Flaw.OPTIONS)
+                runs.append([(queue_id, (0,), guid, flags, schema_id, flaw, event[options:stop])])
+                offset = stop
+                continue
             last_options, last_queue = raw, queue_id
             run = []
             append = run.append
             runs.append(run)
-        if flags & _IMPLICIT:
-            data = b""
+        if flags & _RARE and _has_no_data(flags, notice):
+            append((queue_id, ids, guid, flags, schema_id, cat, b""))
+            offset = stop
+            continue
+        pad: int = event[stop - 1]
+        data = event[start : stop - pad]
+        if data and 1 <= pad <= 4:
+            append((queue_id, ids, guid, flags, schema_id, cat, data))
         else:
-            pad: int = event[stop - 1]
-            data = event[start : stop - pad]
-            if not data or not 1 <= pad <= 4:
-                raise wrong_data(pad, "Push", offset, stop)
-        append((queue_id, ids, guid, flags, schema_id, cat, data))
+            flaw = _NO_DATA if stop - start <= pad <= 4 or start == stop else _PADDING
+            append((queue_id, ids, guid, flags, schema_id, flaw, event[start:stop]))
         offset = stop
     return runs
 
 
-def _check_length(first: int, header: int, header_and_options: int, offset: int, end: int) -> None:
-    """Raise unless the message fits the event; only one with an implicit payload may end with its options."""
+def _has_no_data(flags: int, notice: Notice | None) -> bool:
+    """Whether a message travels without its data; flags of which nothing is known change nothing."""
+    if flags & _UNKNOWN and notice is not None:
+        notice(f"flag {flags & _UNKNOWN} of PUSH messages")
+    return bool(flags & _IMPLICIT)
+
+
+def _skip(
+    first: int, header: int, header_and_options: int, offset: int, end: int, notice: Notice | None
+) -> int:
+    """Return where a message ends whose parts do not fit it; report one that has no room for a GUID.
+
+    Raises:
+        ProtocolError: the message does not fit the event.
+    """
     words = first & _WORDS_MASK
-    rest = words * 4 - header_and_options
-    if words * 4 > end - offset or rest < 0 or (not rest and not first >> _FLAGS_SHIFT & _IMPLICIT):
+    if not words or words * 4 > end - offset:
         raise wrong_length(words, header, header_and_options, "Push", offset, end)
+    if min(words * 4, header) < _MIN_HEADER and notice is not None:
+        notice("PUSH messages that are too short to have a GUID")
+    return offset + words * 4
+
+
+def _skip_rest(event: bytes, offset: int, notice: Notice | None) -> None:
+    """Skip what follows the last message: messages that are shorter than a header.
+
+    Raises:
+        ProtocolError: the rest is no messages.
+    """
+    end = len(event)
+    while offset < end:
+        if end - offset < 4:
+            raise ProtocolError(f"{end - offset} bytes are too few", field="PushHeader", offset=offset)
+        (first,) = _unpack_word(event, offset)
+        offset = _skip(first, 0, 0, offset, end, notice)

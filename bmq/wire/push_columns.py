@@ -18,9 +18,8 @@ import numpy as np
 from bmq.errors import ProtocolError
 from bmq.wire.codec import PUSH_HEADER
 from bmq.wire.columns import Array, at_offsets, column, dtype_of
-from bmq.wire.constants import Compression, PushFlags
 from bmq.wire.options import read_sub_queue_ids
-from bmq.wire.push import COMPRESSION, DATA, FLAGS, GUID, SUB_IDS, Push, decode_push_runs
+from bmq.wire.push import COMPRESSION, DATA, FLAGS, GUID, RARE_FLAGS, SUB_IDS, Push, decode_push_runs
 
 __all__ = ["PushColumns", "decode_push_columns", "read_push_columns"]
 
@@ -30,7 +29,6 @@ _HEADER_WORDS = _SIZE // 4
 # The word that a header begins with.
 _unpack_word = Struct(f">{PUSH_HEADER.slots[0].format}").unpack_from
 _WORDS_MASK = PUSH_HEADER.fields["messageWords"].mask
-_IMPLICIT = int(PushFlags.IMPLICIT_PAYLOAD)
 
 # After so many messages of one length, the next ones are compared together.
 _ALIKE = 8
@@ -48,7 +46,8 @@ class PushColumns:
         guids: their GUIDs, items of 16 bytes.
         flags: :class:`PushFlags` bits.
         schema_ids: 0 for the old property encoding, anything else for the new one.
-        compressions: the CAT fields.
+        compressions: the CAT fields, or what keeps a message from being read: a
+            :class:`~bmq.wire.shape.Flaw`.
         queue_ids: the qId of each.
         sub_ids: the sets of subscription ids there are.
         sub_ids_of: which of these each has.
@@ -205,8 +204,8 @@ def decode_push_columns(event: bytes, body: int) -> PushColumns:
 def read_push_columns(event: bytes, body: int, least: int = 1) -> PushColumns | None:
     """Return the same, or None where it has to be done message by message.
 
-    That is so where something is wrong with the event, where it has messages without a payload of their own,
-    and where it has too few to be worth it.
+    That is so where something is wrong with the event or is unknown, where the event has messages without a
+    payload of their own, and where it has too few to be worth it.
 
     Args:
         event: the event.
@@ -229,8 +228,7 @@ def read_push_columns(event: bytes, body: int, least: int = 1) -> PushColumns | 
     stops = ends - paddings
     if (
         int(header_words.min()) < _HEADER_WORDS - 1
-        or int(compressions.max()) > Compression.ZLIB
-        or bool((flags & _IMPLICIT).any())
+        or bool((flags & RARE_FLAGS).any())
         or int(paddings.min()) < 1
         or int(paddings.max()) > 4
         or bool((starts >= stops).any())
@@ -303,7 +301,7 @@ def _find(event: bytes, body: int) -> Array | None:
 
 
 def _read_options(event: bytes, starts: Array, stops: Array) -> tuple[list[tuple[int, ...]], Array] | None:
-    """Return the sets of subscription ids there are, and which each message has; None if one is illegal."""
+    """Return the sets of subscription ids, and which each message has; None if one is illegal or unknown."""
     length = int(stops[0] - starts[0])
     areas: list[bytes]
     if not bool((stops - starts == length).all()):
@@ -320,7 +318,9 @@ def _read_options(event: bytes, starts: Array, stops: Array) -> tuple[list[tuple
         else:
             found, which = np.unique(words, axis=0, return_inverse=True)
             areas, which = [area.tobytes() for area in found], which.reshape(-1)
+    unknown: list[str] = []
     try:
-        return [read_sub_queue_ids(area) for area in areas], which
+        ids = [read_sub_queue_ids(area, 0, unknown.append) for area in areas]
     except ProtocolError:
         return None
+    return None if unknown else (ids, which)

@@ -14,7 +14,7 @@ from bmq.wire.constants import Compression, EventType, PutFlags
 from bmq.wire.crc import crc32c
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 from bmq.wire.padding import PADDING
-from bmq.wire.shape import read_shape, wrong_data, wrong_length
+from bmq.wire.shape import check_compression, read_shape, too_short, wrong_data, wrong_length
 
 __all__ = [
     "CORRELATION_ID",
@@ -51,7 +51,7 @@ _WORDS_AROUND = _HEADER_WORDS + 1
 _unpack_from = PUT_HEADER.struct.unpack_from
 _WORDS_MASK = PUT_HEADER.fields["messageWords"].mask
 # Headers may be shorter than ours, but they must hold the CRC, which ends at byte 32.
-_MIN_HEADER_WORDS = 8
+_MIN_HEADER = 32
 _PROPERTIES = int(PutFlags.MESSAGE_PROPERTIES)
 _NONE = int(Compression.NONE)
 
@@ -220,7 +220,10 @@ def decode_put_runs(
             raise ProtocolError(f"{end - offset} bytes are too few", field="PutHeader", offset=offset)
         first, shape, queue_id, guid, crc, schema_id, _ = unpack(event, offset)
         if shape != last_shape:
-            compression, header, header_and_options = read_shape(shape, "Put", _MIN_HEADER_WORDS, offset)
+            compression, header, header_and_options = read_shape(shape)
+            if header < _MIN_HEADER:
+                raise too_short(header, "Put", offset)
+            check_compression(compression, "Put", offset)
             short = header < size
             last_shape = shape
         if short:

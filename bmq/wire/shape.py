@@ -3,55 +3,90 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 from bmq.errors import ProtocolError
 from bmq.wire.codec import PUT_HEADER
 from bmq.wire.constants import Compression
 
-__all__ = ["read_shape", "wrong_data", "wrong_length"]
+__all__ = ["Flaw", "check_compression", "read_shape", "too_short", "unreadable", "wrong_data", "wrong_length"]
 
 _OPTIONS, _CAT, _HEADER = (
     PUT_HEADER.fields[name] for name in ("optionsWords", "compressionAlgorithmType", "headerWords")
 )
 # There are few, and they come with every event: what was read is kept.
-_known: dict[tuple[str, int], tuple[int, int, int]] = {}
+_known: dict[int, tuple[int, int, int]] = {}
 _KNOWN = 1024
 
 
-def read_shape(shape: int, kind: str, least: int, offset: int) -> tuple[int, int, int]:
-    """Read a header's second word, which is the same in PUT and PUSH messages.
+class Flaw(IntEnum):
+    """What keeps a delivered message from being read.
 
-    Args:
-        shape: the word.
-        kind: whose header it is, "Put" or "Push", for the error.
-        least: how many words the header has at least.
-        offset: where the message starts, for the error.
+    The number takes the place of the message's compression, which has three bits: all readers of a message
+    look at the compression first, and refuse a number that they do not know with :func:`unreadable`.
+    """
+
+    PARTS = 8
+    OPTIONS = 9
+    PADDING = 10
+    NO_DATA = 11
+
+
+_FLAWS = {
+    Flaw.PARTS: ("PushHeader.optionsWords", "the header and the options are longer than the message"),
+    Flaw.OPTIONS: ("OptionHeader.words", "the options do not fit the place they have"),
+    Flaw.PADDING: ("PUSH padding", "the padding byte must be 1 to 4"),
+    Flaw.NO_DATA: ("PushHeader.messageWords", "no application data"),
+}
+
+
+def unreadable(compression: int) -> ProtocolError:
+    """Return the error of a message whose compression is unknown, or is a :class:`Flaw`."""
+    if compression in _FLAWS:
+        field, text = _FLAWS[Flaw(compression)]
+        return ProtocolError(text, field=field)
+    return ProtocolError(f"{compression} is no compression", field="compressionAlgorithmType")
+
+
+def read_shape(shape: int) -> tuple[int, int, int]:
+    """Read a header's second word, which is the same in PUT and PUSH messages.
 
     Returns:
         The compression, the header's bytes, and the header's and the options' bytes together.
+    """
+    found = _known.get(shape)
+    if found is None:
+        header_words = shape >> _HEADER.shift & _HEADER.mask
+        option_words = shape >> _OPTIONS.shift & _OPTIONS.mask
+        if len(_known) >= _KNOWN:
+            _known.clear()
+        found = _known[shape] = (
+            shape >> _CAT.shift & _CAT.mask,
+            header_words * 4,
+            (header_words + option_words) * 4,
+        )
+    return found
+
+
+def too_short(header: int, kind: str, offset: int) -> ProtocolError:
+    """Return the error of a header that is too short to have what a message needs."""
+    return ProtocolError(
+        f"{header // 4} words are too few", field=f"{kind}Header.headerWords", offset=offset + 7
+    )
+
+
+def check_compression(compression: int, kind: str, offset: int) -> None:
+    """Refuse a compression that this version does not know.
 
     Raises:
-        ProtocolError: the header is too short, or the compression is unknown.
+        ProtocolError: the compression is unknown.
     """
-    found = _known.get((kind, shape))
-    if found is not None:
-        return found
-    header_words = shape >> _HEADER.shift & _HEADER.mask
-    compression = shape >> _CAT.shift & _CAT.mask
-    if header_words < least:
-        raise ProtocolError(
-            f"{header_words} words are too few", field=f"{kind}Header.headerWords", offset=offset + 7
-        )
     if compression > Compression.ZLIB:
         raise ProtocolError(
             f"{compression} is no compression",
             field=f"{kind}Header.compressionAlgorithmType",
             offset=offset + 7,
         )
-    option_words = shape >> _OPTIONS.shift & _OPTIONS.mask
-    if len(_known) >= _KNOWN:
-        _known.clear()
-    found = _known[kind, shape] = compression, header_words * 4, (header_words + option_words) * 4
-    return found
 
 
 def wrong_length(

@@ -17,6 +17,7 @@ from bmq.wire.constants import EventType
 from bmq.wire.options import LimitedIds, encode_sub_queue_ids
 from bmq.wire.push import decode_pushes
 from bmq.wire.push_columns import PushColumns, decode_push_columns, read_push_columns
+from bmq.wire.shape import Flaw
 from tests.hostile import attempt, damaged
 from tests.transcripts import recorded
 from tests.wire.test_put_push import push
@@ -43,7 +44,7 @@ pieces = st.builds(
     messageGUID=st.binary(min_size=16, max_size=16),
     flags=st.sampled_from([0, 2, 4, 6]),
     schemaId=st.sampled_from([0, 1, 2, 3, 65535]),
-    compressionAlgorithmType=st.sampled_from([0, 1]),
+    compressionAlgorithmType=st.sampled_from([0, 1, 2, 7]),
     options=st.sampled_from(OPTIONS),
     header_words=st.sampled_from([8, 8, 8, 7, 9]),
 )
@@ -153,7 +154,15 @@ def test_columns_are_cut_and_joined(first: bytes, second: bytes, data: st.DataOb
     assert [whole.data(row) for row in rows] == [each[-1] for each in messages[::3]]
 
 
-def test_what_is_wrong_is_said() -> None:
-    event = EVENT_HEADER + push() * 50 + push(flags=0)[:-1] + b"\x09"
-    with pytest.raises(ProtocolError, match="the padding byte is 9"):
-        decode_push_columns(event, AT)
+def test_a_message_that_cannot_be_read_is_a_row_among_the_others() -> None:
+    event = EVENT_HEADER + push() * 50 + push(flags=0)[:-1] + b"\x09" + push(b"last")
+    columns = decode_push_columns(event, AT)
+    assert columns.count == 52
+    assert np.flatnonzero(columns.compressions).tolist() == [50]
+    assert int(columns.compressions[50]) == Flaw.PADDING
+    assert columns.data(51) == b"last"
+
+
+def test_a_message_longer_than_its_event_is_an_error() -> None:
+    with pytest.raises(ProtocolError, match="do not fit"):
+        decode_push_columns(EVENT_HEADER + push() * 50 + push()[:-4], AT)

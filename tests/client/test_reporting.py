@@ -166,7 +166,9 @@ async def test_a_broker_that_stays_away(peer: Peer, said: Said) -> None:
     async with bmq.connect(peer.uri, reconnect_timeout=0.05) as session:
         await peer.stop()
         _, over = await said.so_many(2)
-        assert over == f"the session with {peer.uri} is over: not reconnected to {peer.uri} within 0.05 s"
+        lead, _, cause = over.partition("; ")
+        assert lead == f"the session with {peer.uri} is over: not reconnected to {peer.uri} within 0.05 s"
+        assert f"the last one ended with: could not connect to {peer.uri}" in cause
         assert session.state is bmq.SessionState.CLOSED
 
 
@@ -174,7 +176,9 @@ async def test_who_does_not_want_to_reconnect_is_told_once(peer: Peer, said: Sai
     async with bmq.connect(peer.uri, reconnect=False):
         peer.cut()
         (over,) = await said.so_many(1)
+        over, _, why = over.rpartition(": ")
         assert over == f"the session with {peer.uri} is over: the connection was lost"
+        assert why == "the broker closed the connection"
 
 
 async def test_whoever_gets_an_error_needs_no_line(said: Said) -> None:

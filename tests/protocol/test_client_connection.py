@@ -7,14 +7,24 @@ import pytest
 
 from bmq.errors import (
     AuthenticationError,
+    ConfigureQueueError,
     ConnectionFailed,
     NegotiationError,
+    OpenQueueError,
     ProtocolError,
+    RequestError,
+    RequestTimeout,
     SessionClosed,
     StatusCategory,
 )
 from bmq.protocol.client.core import CoreOptions, SessionState
-from bmq.protocol.client.events import Connected, ConnectionLost, Disconnected, StateRestored
+from bmq.protocol.client.events import (
+    Connected,
+    ConnectionLost,
+    Disconnected,
+    QueueReopenFailed,
+    StateRestored,
+)
 from bmq.protocol.client.handshake import Credentials
 from bmq.wire.constants import EventType
 from bmq.wire.control import (
@@ -22,13 +32,13 @@ from bmq.wire.control import (
     ClientType,
     CloseQueueResponse,
     Codec,
-    ControlBody,
     ControlMessage,
+    DisconnectResponse,
     Status,
     encode_event,
 )
-from bmq.wire.event import pack_event_header
-from tests.protocol.bench import Bench, ScriptedBroker, connected, held
+from bmq.wire.event import pack_event_header, pack_schema_event
+from tests.protocol.bench import WRITE, Bench, ScriptedBroker, connected, held
 
 BASIC = Credentials("BASIC", b"ann:secret")
 
@@ -158,21 +168,154 @@ def test_an_event_larger_than_allowed_is_refused_before_it_is_buffered() -> None
     assert "1,004 bytes exceeds the limit of 1,000" in str(error)
 
 
-@pytest.mark.parametrize("body", [CloseQueueResponse(), Status(), None])
-def test_an_answer_of_another_kind_is_a_protocol_error(body: ControlBody | None) -> None:
-    bench = Bench()
-    bench.connect()
+WRONG_ANSWERS = {
+    "closeQueueResponse": CloseQueueResponse(),
+    "a status of success": Status(),
+    "a message that this version does not know": None,
+}
+
+
+@pytest.mark.parametrize("words", WRONG_ANSWERS)
+def test_an_answer_of_another_kind_is_an_error_of_its_request_alone(words: str) -> None:
+    bench = connected()
+    other = bench.open("bmq://d/other")
     bench.begin_open("bmq://d/q")
     request = bench.broker.requests.popleft()
-    answer = encode_event(ControlMessage(r_id=request.r_id, body=body), Codec.JSON)
-    bench.send(answer)
-    (error,) = bench.failures
-    assert isinstance(error, ProtocolError)
+    bench.send(encode_event(ControlMessage(r_id=request.r_id, body=WRONG_ANSWERS[words]), Codec.JSON))
+    (error,) = bench.completed["bmq://d/q"]
+    assert isinstance(error, OpenQueueError)
     assert "openQueue" in str(error)
-    bench.lose()
+    assert words in str(error)
+    assert error.category is StatusCategory.E_UNKNOWN
+    assert bench.failures == []
+    bench.post(other, 1)
+    assert bench.ack_all() == [1]
+    # The broker may have opened it: the same queue can be opened again.
+    bench.open("bmq://d/q", token="again")
+    assert bench.completed["again"] == [None]
+
+
+@pytest.mark.parametrize("words", WRONG_ANSWERS)
+@pytest.mark.parametrize("step", ["configure", "reconfigure", "close", "reopen"])
+def test_a_wrong_answer_to_any_request_leaves_the_connection(words: str, step: str) -> None:
+    bench = connected()
+    other = bench.open("bmq://d/other", WRITE)
+    if step == "configure":
+        bench.begin_open("bmq://d/q")
+        bench.answer()
+    else:
+        queue = bench.open("bmq://d/q")
+        if step == "reconfigure":
+            bench.configure(queue, "x == 1")
+        elif step == "close":
+            bench.core.close_queue(queue, "close", bench.now, bench.now + 60, at_once=True)
+            bench.pump()
+        else:
+            bench.lose()
+            bench.connect()
+            bench.answer_queue(other)
+    request = bench.broker.requests.popleft()
+    body = WRONG_ANSWERS[words]
+    if step == "close" and isinstance(body, CloseQueueResponse):
+        body = DisconnectResponse()
+    bench.send(encode_event(ControlMessage(r_id=request.r_id, body=body), Codec.JSON))
+    failures = [error for errors in bench.completed.values() for error in errors if error is not None]
+    failures += [event.error for event in bench.happened if isinstance(event, QueueReopenFailed)]
+    (error,) = failures
+    assert isinstance(error, RequestError)
+    assert bench.failures == []
+    bench.answer_all()
+    bench.post(other, 1)
+    assert bench.ack_all() == [1]
+
+
+def test_an_answer_that_cannot_be_read_fails_its_request_with_the_reason() -> None:
+    bench = connected()
+    bench.begin_open("bmq://d/q")
+    request = bench.broker.requests.popleft()
+    body = b'{"rId":%d,"openQueueResponse":{"deduplicationTimeMs":"soon"}}' % request.r_id
+    bench.send(pack_schema_event(EventType.CONTROL, Codec.JSON, body))
+    (error,) = bench.completed["bmq://d/q"]
+    assert isinstance(error, OpenQueueError)
+    assert "deduplicationTimeMs" in str(error)
+    assert isinstance(error.__cause__, ProtocolError)
+    assert bench.failures == []
+
+
+def test_a_request_that_times_out_names_the_message_that_could_not_be_read() -> None:
+    bench = connected()
+    bench.begin_open("bmq://d/q", timeout=10)
+    bench.send(pack_schema_event(EventType.CONTROL, 5, b"what"))
+    bench.wait(10)
+    (error,) = bench.completed["bmq://d/q"]
+    assert isinstance(error, RequestTimeout)
+    assert isinstance(error.__cause__, ProtocolError)
+    assert "codec" in str(error)
+
+
+def test_an_unknown_category_of_a_status_is_a_refusal_that_names_it() -> None:
+    for written, named in ((b'"E_BUSY"', "E_BUSY"), (b"77", "77")):
+        bench = connected()
+        bench.begin_open("bmq://d/q")
+        r_id = bench.broker.requests.popleft().r_id
+        body = b'{"rId":%d,"status":{"category":%s,"code":7,"message":"come again"}}' % (r_id, written)
+        bench.send(pack_schema_event(EventType.CONTROL, Codec.JSON, body))
+        (error,) = bench.completed["bmq://d/q"]
+        assert isinstance(error, OpenQueueError)
+        assert (error.category, error.code) == (StatusCategory.E_UNKNOWN, 7)
+        assert error.broker_message == "come again"
+        assert named in str(error)
+        assert bench.failures == []
+        assert len(bench.skipped) == 1
+
+
+def test_a_lost_connection_is_the_cause_of_a_request_that_times_out() -> None:
+    bench = connected()
+    bench.begin_open("bmq://d/q", timeout=10)
+    bench.send(b"\xff" * 8)
+    bench.lose("fragmented")
+    bench.wait(10)
+    (error,) = bench.completed["bmq://d/q"]
+    assert isinstance(error, RequestTimeout)
+    assert isinstance(error.__cause__, ProtocolError)
+    assert "fragmented events" in str(error)
+
+
+def test_trouble_long_ago_is_not_the_cause_of_a_timeout() -> None:
+    bench = connected()
+    bench.send(b"\xff" * 8)
+    bench.lose("fragmented")
     bench.connect()
-    assert bench.answer_all() == ["OpenQueue", "ConfigureStream"]
-    assert bench.completed == {"bmq://d/q": [None]}
+    bench.wait(100)
+    bench.begin_open("bmq://d/q", timeout=10)
+    bench.wait(10)
+    (error,) = bench.completed["bmq://d/q"]
+    assert isinstance(error, RequestTimeout)
+    assert error.__cause__ is None
+
+
+def test_an_old_broker_is_not_sent_what_it_cannot_do() -> None:
+    for wanted in (["x == 1"], ["", ""], ["", "x == 1"]):
+        bench = Bench()
+        bench.connect(features="PROTOCOL_ENCODING:JSON")
+        bench.begin_open("bmq://d/q", subscriptions=wanted)
+        bench.answer_all()
+        bench.wait(0)
+        bench.answer_all()
+        (error,) = bench.completed["bmq://d/q"]
+        assert isinstance(error, ConfigureQueueError)
+        assert error.category is StatusCategory.E_NOT_SUPPORTED
+        assert "SUBSCRIPTIONS:CONFIGURE_STREAM" in str(error)
+        assert bench.broker.log == ["clientIdentity", "OpenQueue", "CloseQueue"]
+        # A queue that is open keeps what it has.
+        queue = bench.open("bmq://d/q", token="again")
+        bench.configure(queue, *wanted, token="more")
+        bench.wait(0)
+        (error,) = bench.completed["more"]
+        assert isinstance(error, ConfigureQueueError)
+        assert "ConfigureStream" not in bench.broker.log
+        assert bench.failures == []
+        assert [sub.expression for sub in queue.committed] == [""]
 
 
 def test_answers_to_nothing_are_ignored() -> None:

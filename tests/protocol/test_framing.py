@@ -168,7 +168,7 @@ def header(length: int, byte4: int = 0x44, words: int = 2) -> bytes:
         (header(2**31 - 1), "EventHeader.length", 0, "an event of 2,147,483,647 bytes exceeds the limit"),
         (header(-1), "EventHeader.fragment", 0, "fragmented events are not allowed"),
         (header(8 | 1 << 31), "EventHeader.fragment", 0, "fragmented events are not allowed"),
-        (header(8, byte4=0x40), "EventHeader.type", 4, "0 is no event type"),
+        (header(8, byte4=0x84), "EventHeader.protocolVersion", 4, "version 2 of the protocol is unknown"),
         (header(8, words=0), "EventHeader.headerWords", 5, "0 words do not fit an event of 8 bytes"),
         (header(8, words=1), "EventHeader.headerWords", 5, "1 words do not fit"),
         (header(8, words=3), "EventHeader.headerWords", 5, "3 words do not fit"),

@@ -75,7 +75,7 @@ def test_a_header_may_fill_the_event() -> None:
         (event(b"1234", length=8), "EventHeader.length", 0),
         (event(b"1234", length=13), "EventHeader.length", 0),
         (event(length=0), "EventHeader.length", 0),
-        (event(type=0), "EventHeader.type", 4),
+        (event(protocolVersion=2), "EventHeader.protocolVersion", 4),
         (event(headerWords=0), "EventHeader.headerWords", 5),
         (event(headerWords=1), "EventHeader.headerWords", 5),
         (event(headerWords=3), "EventHeader.headerWords", 5),

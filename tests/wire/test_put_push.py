@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,11 +14,14 @@ from hypothesis import strategies as st
 
 from bmq.errors import ProtocolError
 from bmq.wire import push as push_module
+from bmq.wire.constants import OptionType
 from bmq.wire.crc import crc32c
 from bmq.wire.layout import PushHeader, PutHeader
+from bmq.wire.message import split_application_data
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.push import PushMessage, decode_pushes
 from bmq.wire.put import DecodedPut, PutRun, decode_put_runs, decode_puts, encode_put, encode_puts
+from bmq.wire.shape import Flaw
 from tests.wire.messages import push_message
 
 GUID = bytes.fromhex("40000100000000003039CD8101020304")
@@ -285,29 +289,100 @@ WRONG = {
 }
 
 
-@kinds
-@pytest.mark.parametrize("name", WRONG)
+# A PUSH message with a length that fits is delivered although it cannot be read: it has a GUID.
+FLAWED = {
+    "fewer words than the header": Flaw.PARTS,
+    "options beyond the message": Flaw.PARTS,
+    "most options": Flaw.PARTS,
+    "header of 31 words": Flaw.PARTS,
+    "compression 2": 2,
+    "compression 7": 7,
+    "no data": Flaw.NO_DATA,
+    "no data, no padding": Flaw.NO_DATA,
+}
+# These have no GUID.
+SKIPPED = {"one word", "header of no words", "header of six words"}
+
+
+# The bytes of a message, as far as its own length says.
+FITTING = {"one word": 4, "fewer words than the header": 28, "no data, no padding": 32}
+LIES = [
+    *(("Put", name) for name in WRONG),
+    *(("Push", name) for name in WRONG if name not in {*FLAWED, *SKIPPED}),
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), LIES)
 @pytest.mark.parametrize("before", [b"", b"a", b"four"], ids=len)
-def test_headers_that_lie(build: Any, decode: Decoder, kind: str, name: str, before: bytes) -> None:
+def test_headers_that_lie(kind: str, name: str, before: bytes) -> None:
+    build: Any = put if kind == "Put" else push
+    decode: Decoder = decode_puts if kind == "Put" else decode_pushes
     bad, field, at = WRONG[name]
     good = build(before) if before else b""
     with pytest.raises(ProtocolError) as caught:
         decode(EVENT_HEADER + good + bad(build), AT)
-    if field is None:  # which of the two is noticed depends on the header's length
+    if field is None or name == "header cut":  # which of the two is noticed depends on the header's length
         assert caught.value.field in (f"{kind}Header", f"{kind}Header.messageWords")
     else:
         assert caught.value.field == (f"{kind}Header.{field}" if field else f"{kind}Header")
     assert caught.value.offset == AT + len(good) + at
 
 
-@kinds
+@pytest.mark.parametrize("name", FLAWED)
+def test_a_push_that_cannot_be_read_is_delivered_between_those_that_can(name: str) -> None:
+    options = encode_sub_queue_ids((4,))
+    good, bad = partial(push, options=options), WRONG[name][0](push)[: FITTING.get(name)]
+    event = EVENT_HEADER + good(b"one") + bad + good(b"two")
+    first, flawed, last = decode_pushes(event, AT)
+    assert (first.data, last.data) == (b"one", b"two")
+    assert first.sub_ids == last.sub_ids == (4,)
+    assert (flawed.compression, flawed.guid, flawed.queue_id) == (FLAWED[name], GUID, 3)
+    assert flawed.sub_ids == (0,)
+    with pytest.raises(ProtocolError):
+        split_application_data(flawed.data, has_properties=False, schema_id=0, compression=flawed.compression)
+
+
+@pytest.mark.parametrize("name", SKIPPED)
+def test_a_push_without_a_guid_is_skipped_with_a_notice(name: str) -> None:
+    bad = WRONG[name][0](push)[: FITTING.get(name)]
+    noticed: list[str] = []
+    event = EVENT_HEADER + push(b"one") + bad + push(b"two") + bad
+    assert [m.data for m in decode_pushes(event, AT, noticed.append)] == [b"one", b"two"]
+    assert set(noticed) == {"PUSH messages that are too short to have a GUID"}
+
+
+@pytest.mark.parametrize("kind", sorted(set(range(64)) - set(OptionType)))
+@pytest.mark.parametrize("packed", [0, 1])
+def test_an_unknown_option_of_a_push_is_skipped_with_a_notice(kind: int, packed: int) -> None:
+    # Its length is what its words say; a packed one has no more than its header.
+    words, body = (2, b"what") if not packed else (77, b"")
+    unknown = (kind << 26 | packed << 25 | words).to_bytes(4, "big") + body
+    event = EVENT_HEADER + push(b"one", options=unknown + encode_sub_queue_ids((4,))) + push(b"two")
+    for _ in range(2):  # it is not remembered as known
+        noticed: list[str] = []
+        messages = decode_pushes(event, AT, noticed.append)
+        assert [(m.data, m.sub_ids) for m in messages] == [(b"one", (4,)), (b"two", (0,))]
+        assert noticed == [f"options of type {kind} in PUSH messages"]
+
+
+def test_unknown_flags_of_a_push_change_nothing() -> None:
+    noticed: list[str] = []
+    messages = decode_pushes(EVENT_HEADER + push(b"one", flags=8) + push(b"two"), AT, noticed.append)
+    assert [(m.data, m.flags) for m in messages] == [(b"one", 8), (b"two", 0)]
+    assert noticed == ["flag 8 of PUSH messages"]
+
+
 @pytest.mark.parametrize("last", [0, 5, 255])
-def test_bad_padding(build: Any, decode: Decoder, kind: str, last: int) -> None:
-    good = EVENT_HEADER + build(b"good")
-    event = good + build(b"bad bad" + bytes([last]), raw=True)
+def test_bad_padding(last: int) -> None:
+    good = EVENT_HEADER + put(b"good")
+    event = good + put(b"bad bad" + bytes([last]), raw=True)
     with pytest.raises(ProtocolError, match=f"the padding byte is {last}, must be 1 to 4") as caught:
-        decode(event, AT)
-    assert (caught.value.field, caught.value.offset) == (f"{kind.upper()} padding", len(event) - 1)
+        decode_puts(event, AT)
+    assert (caught.value.field, caught.value.offset) == ("PUT padding", len(event) - 1)
+    event = EVENT_HEADER + push(b"one") + push(b"bad bad" + bytes([last]), raw=True) + push(b"two")
+    first, flawed, second = decode_pushes(event, AT)
+    assert (first.data, second.data) == (b"one", b"two")
+    assert (flawed.compression, flawed.data) == (Flaw.PADDING, b"bad bad" + bytes([last]))
 
 
 def test_a_put_header_of_seven_words_has_no_crc() -> None:
@@ -323,12 +398,12 @@ def test_a_schema_id_without_properties() -> None:
     assert (caught.value.field, caught.value.offset) == ("PutHeader.schemaId", AT + len(put()) + 32)
 
 
-def test_malformed_options_are_placed_in_the_event() -> None:
-    good = push()
-    bad = push(options=bytes.fromhex("08000002") + pad(b"grp") + bytes.fromhex("04000009"))
-    with pytest.raises(ProtocolError) as caught:
-        decode_pushes(EVENT_HEADER + good + bad, AT)
-    assert (caught.value.field, caught.value.offset) == ("OptionHeader.words", AT + len(good) + 32 + 8)
+def test_a_push_with_malformed_options_is_for_subscription_0() -> None:
+    options = bytes.fromhex("08000002") + pad(b"grp") + bytes.fromhex("04000009")
+    event = EVENT_HEADER + push(b"one") + push(b"bad", options=options) + push(b"two")
+    first, flawed, second = decode_pushes(event, AT)
+    assert (first.data, second.data) == (b"one", b"two")
+    assert (flawed.compression, flawed.sub_ids, flawed.guid) == (Flaw.OPTIONS, (0,), GUID)
 
 
 def test_what_comes_before_a_mistake_is_read() -> None:

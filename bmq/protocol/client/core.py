@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from bmq.errors import ConnectionFailed, Error, ProtocolError, SessionClosed
 from bmq.protocol.client.events import (
@@ -36,6 +36,7 @@ from bmq.protocol.client.events import (
     Reconnected,
     SessionEvent,
     Signal,
+    Skipped,
     StateRestored,
     Unsendable,
 )
@@ -57,11 +58,18 @@ from bmq.protocol.machine import Machine, Transition
 from bmq.wire.confirm import encode_confirm, encode_queue_confirms, split_confirms
 from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT, EventType
 from bmq.wire.control import (
+    AdminCommand,
     ClientIdentity,
+    CloseQueue,
+    ConfigureQueueStream,
+    ConfigureStream,
+    ControlMessage,
     Disconnect,
     MessageKind,
+    OpenQueue,
     QueueFlags,
     decode_event,
+    request_id,
 )
 from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, Event
 from bmq.wire.push import GUID, Push, decode_push_runs
@@ -73,6 +81,10 @@ __all__ = ["ClientCore", "CoreOptions", "SessionInput", "SessionState"]
 # While nothing is read, a heartbeat is written this often, in seconds. It shows the broker, whose own
 # heartbeats go unread, that the client is there; and only a write can then show that the connection is lost.
 _PULSE_WHILE_PAUSED = 1.0
+# For how long an error of the connection is the likely cause of what fails later, in seconds.
+_RECENTLY = 60.0
+# What brokers send in answer to nothing is skipped.
+_REQUESTS = (OpenQueue, ConfigureStream, ConfigureQueueStream, CloseQueue, Disconnect, AdminCommand)
 # How long posts to reopened queues wait for the other queues, in seconds.
 _RESTORE_PATIENCE = 1.0
 
@@ -145,6 +157,7 @@ class ClientCore(Machine):
         post_event: accepts those of an encoded event; see :meth:`bmq.protocol.client.posts.Posts.post_event`.
         posts: the posts without outcome, for reading only.
         new_properties: whether properties are to be written in the new encoding.
+        ended_by: the error that ended the session; None while it lasts, and if there was none.
         read_columns: reads a PUSH event, whose body starts at an offset, as columns, or returns None where
             that is better done message by message; None where nobody takes columns.
     """
@@ -177,6 +190,7 @@ class ClientCore(Machine):
             moved=self._queue_moved,
             settled=self._queue_settled,
             fail_channel=self._fail_channel,
+            trouble=lambda: self.trouble,
             reopen_timeout=options.reopen_timeout,
             repeat_after=options.repeat_after,
             repeat_every=options.repeat_every,
@@ -189,15 +203,22 @@ class ClientCore(Machine):
         self._pulse_owed = False
         self._pulse_at: float | None = None
         self._renewal = Renewal()
+        # Whether an answer to renewed credentials is outstanding.
+        self._renewing = False
         self._confirms = UncertainConfirms(enabled=options.drop_confirmed_redeliveries)
         self._events: list[SessionEvent | Signal] = []
         self._stopping: list[Operation] = []
         self._lost_because = ""
+        # Why a connection failed last, or an answer could not be read, and when that was.
+        self._trouble: Error | None = None
+        self._troubled_at = 0.0
+        self._now = 0.0
         # There is no connection, or it has failed: nothing is taken from it or given to it.
         self._broken = True
         self._restoring: dict[QueueCore, None] = {}
         self._patience: float | None = None
         self.new_properties = False
+        self.ended_by: BaseException | None = None
 
     # output
 
@@ -265,6 +286,18 @@ class ClientCore(Machine):
         """What the broker said of itself in the last handshake; None before the first."""
         return self._handshake.broker
 
+    @property
+    def lost_because(self) -> str:
+        """Why the last connection was lost, in words."""
+        return self._lost_because
+
+    @property
+    def trouble(self) -> Error | None:
+        """Why there is no connection, or why one failed lately, or an answer could not be read."""
+        if self.connected and self._now - self._troubled_at > _RECENTLY:
+            self._trouble = None
+        return self._trouble
+
     # the connection
 
     def greet(self) -> Greeting:
@@ -284,7 +317,10 @@ class ClientCore(Machine):
         if self.state is SessionState.CLOSED:
             raise SessionClosed("the session is closed")
         self._broken = False
+        self._now = now
         self._handshake, self._framer = greeting.handshake, greeting.framer
+        for what in greeting.skipped:
+            self._notice(what)
         broker = self._handshake.broker
         assert broker is not None
         self._heartbeat = Heartbeat(broker.heartbeat_interval, broker.max_missed_heartbeats, now)
@@ -297,8 +333,14 @@ class ClientCore(Machine):
         self.pause_reading(self._reading_paused, now)
         self._take(greeting.rest, self._framer.feed(b"")[1], now)
 
+    def note_trouble(self, error: Error, now: float) -> None:
+        """Remember why there is no connection: errors of what waits for one name it."""
+        self._trouble, self._troubled_at, self._now = without_tracebacks(error), now, now
+
     def channel_closed(self, reason: str, now: float) -> None:
         """The connection is gone (or could not be used); report it once for each ``channel_opened``."""
+        if not self._broken:
+            self.note_trouble(ConnectionFailed(f"the connection was lost: {reason}"), now)
         self._broken = True
         # The old one may hold half an event, or an error and all that its traceback refers to.
         self._framer = Framer(self._options.max_incoming_event)
@@ -307,6 +349,7 @@ class ClientCore(Machine):
         self._handshake.channel_down()
         self._heartbeat = self._liveness = None
         self._renewal.clear()
+        self._renewing = False
         self._patience = None
         self._lost_because = reason
         unsent = self._outbox.clear()
@@ -315,14 +358,16 @@ class ClientCore(Machine):
             self._confirms.lost()
         self.fire(_I.CHANNEL_DOWN, now)
 
-    def give_up(self, reason: str, now: float) -> None:
+    def give_up(self, reason: str, now: float, cause: BaseException | None = None) -> None:
         """End the session at once: no further connection will be tried, or the time is up.
 
         Args:
             reason: "" when the application wanted it.
             now: the time.
+            cause: the error behind the reason, if there is one.
         """
         self._lost_because = reason
+        self.ended_by = cause
         self.fire(_I.GIVE_UP, now)
 
     def stop(self, token: Any, now: float, deadline: float) -> None:
@@ -345,6 +390,7 @@ class ClientCore(Machine):
         """
         if self._broken:
             return False
+        self._now = now
         # Any bytes count, not only whole events: one of 64 MiB can take longer than a few heartbeats.
         if self._heartbeat is not None:
             self._heartbeat.heard = True
@@ -367,6 +413,7 @@ class ClientCore(Machine):
 
     def tick(self, now: float) -> None:
         """Do what is due at ``now``."""
+        self._now = now
         for request in self._requests.expire(now):
             if request.kind is RequestKind.DISCONNECT:
                 self.fire(_I.DISCONNECTED, now)
@@ -423,6 +470,7 @@ class ClientCore(Machine):
         if credentials is None:
             self._renewal.failed(now)
         else:
+            self._renewing = True
             self._outbox.event(self._handshake.authentication_request(credentials))
 
     # queues
@@ -574,7 +622,13 @@ class ClientCore(Machine):
         """The connection cannot be used any more: ask, once, for it to be closed."""
         if not self._broken:
             self._broken = True
+            if error is not None:
+                self.note_trouble(error, self._now)
             self._emit(CloseChannel(error))
+
+    def _notice(self, what: str) -> None:
+        """Report a thing that is skipped because only a newer broker knows it."""
+        self._emit(Skipped(what))
 
     # incoming events
 
@@ -591,24 +645,38 @@ class ClientCore(Machine):
             outcomes = self.posts.acked(event, now)
             accepted = self.posts.take_accepted() if self.posts.accepted else []
             if outcomes or accepted:
-                self._events.append(Acked(outcomes, accepted))
+                strange = self.posts.take_strange() if self.posts.strange else None
+                self._events.append(Acked(outcomes, accepted, strange))
+                for number in sorted(set(strange.values())) if strange else ():
+                    self._notice(f"status {number} of ACK messages")
             return True
         elif kind == EventType.CONTROL:
             self._answered(event, now)
         elif kind == EventType.AUTHENTICATION:
-            lifetime = self._handshake.renewal_answered(event)
-            self._renewal.authenticated(lifetime, now)
+            self._renewed(event, now)
         elif kind != EventType.HEARTBEAT_RSP:
-            raise ProtocolError(
-                f"a broker sends no events of type {kind} to a client", field="EventHeader.type"
-            )
+            self._notice(f"events of type {kind}")
         return False
+
+    def _renewed(self, event: Event, now: float) -> None:
+        """Take the answer to renewed credentials; one that cannot be read leaves the old ones in force."""
+        if not self._renewing:
+            self._notice("an authenticationResponse without a request")
+            return
+        try:
+            lifetime = self._handshake.renewal_answered(event, self._notice)
+        except ProtocolError as error:
+            self.note_trouble(error, now)
+            self._notice(f"an authenticationResponse that cannot be read ({error.field})")
+        else:
+            self._renewing = False
+            self._renewal.authenticated(lifetime, now)
 
     def _pushed(self, event: Event, now: float) -> bool:
         if self.read_columns is not None and self._pushed_columns(event, now):
             return False
         deliveries: list[tuple[QueueCore, SubscriptionCore, list[Push]]] = []
-        for run in decode_push_runs(event.data, event.body):
+        for run in decode_push_runs(event.data, event.body, self._notice):
             q_id, ids, *_ = run[0]
             routes = self._routes.by_queue.get(q_id, _NO_ROUTES)
             if len(ids) == 1:
@@ -665,10 +733,23 @@ class ClientCore(Machine):
         return fresh
 
     def _answered(self, event: Event, now: float) -> None:
-        message = decode_event(event, MessageKind.CONTROL)
+        unread: ProtocolError | None = None
+        try:
+            message = decode_event(event, MessageKind.CONTROL, self._notice)
+        except ProtocolError as error:
+            unread = without_tracebacks(error)
+            message = ControlMessage(r_id=request_id(event))
+            self.note_trouble(error, now)
+            self._notice(f"a control message that cannot be read ({error.field})")
+        if isinstance(message.body, _REQUESTS):
+            self._notice(f"a request of the broker: {type(message.body).__name__}")
+            return
         request = self._requests.resolve(message.r_id)
         if request is None:
             return  # brokers send nothing unasked; answers to forgotten requests do not matter
+        if unread is not None:
+            request.strange = f"a message that cannot be read: {unread}"
+            request.cause = unread
         if request.kind is RequestKind.DISCONNECT:
             self.fire(_I.DISCONNECTED, now)
         else:
@@ -707,9 +788,9 @@ class ClientCore(Machine):
 
     def _stop(self, now: float) -> None:
         reason = "" if self._stopping else self._lost_because
-        self._end_everything(
-            ConnectionFailed(reason) if reason else SessionClosed("the session is closed"), now
-        )
+        error: Error = ConnectionFailed(reason) if reason else SessionClosed("the session is closed")
+        error.__cause__ = self.ended_by
+        self._end_everything(error, now)
         self._renewal.clear()
         self._pulse_at = None
         self._confirms.clear()
@@ -785,6 +866,18 @@ class ClientCore(Machine):
         (_S.CLOSED, _I.CHANNEL_DOWN): Transition(None, _S.CLOSED),
         (_S.CLOSED, _I.GIVE_UP): Transition(None, _S.CLOSED),
     }
+
+
+_E = TypeVar("_E", bound=BaseException)
+
+
+def without_tracebacks(error: _E) -> _E:
+    """Return an error that is kept: it no longer refers to the frames, and the events, it came from."""
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = None
+        link = link.__cause__ or link.__context__
+    return error
 
 
 _NO_ROUTES: dict[int, Route] = {}

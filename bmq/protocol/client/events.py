@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +34,7 @@ __all__ = [
     "Reconnecting",
     "SessionEvent",
     "Signal",
+    "Skipped",
     "SlowConsumer",
     "SlowConsumerRecovered",
     "StateRestored",
@@ -224,10 +226,17 @@ Accepted = tuple[Any, int]
 
 @dataclass(slots=True)  # not frozen: one is made for each event that comes, and that would take longer
 class Acked(Signal):
-    """Posts got their outcome: one by one, and as numbers of accepted ones."""
+    """Posts got their outcome: one by one, and as numbers of accepted ones.
+
+    Attributes:
+        outcomes: the outcomes that came one by one.
+        accepted: the numbers of accepted posts.
+        strange: numbers of the broker that are no status here, by GUID; the outcome is UNKNOWN.
+    """
 
     outcomes: list[Outcome]
     accepted: list[Accepted] = field(default_factory=list["Accepted"])
+    strange: Mapping[bytes, int] | None = None
 
 
 @dataclass(slots=True)
@@ -289,6 +298,17 @@ class Unsendable(Signal):
 
     queue_uri: str
     error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped(Signal):
+    """The broker sent a thing that this version does not know; nothing else follows from it.
+
+    Attributes:
+        what: the thing, in words; equal for equal things.
+    """
+
+    what: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,10 @@ from bmq.wire.event import HEARTBEAT_RSP, Event
 __all__ = ["Greeting"]
 
 
+# So many different things are reported at most.
+_MOST_SKIPPED = 100
+
+
 class Greeting:
     """Authentication and negotiation on one connection: bytes in, bytes out.
 
@@ -31,15 +35,17 @@ class Greeting:
         framer: cuts the stream into events; goes with the connection.
         error: the failure of the conversation, or None.
         rest: events behind the broker's answer.
+        skipped: things that only a newer broker sends, each once.
     """
 
-    __slots__ = ("error", "framer", "handshake", "rest")
+    __slots__ = ("error", "framer", "handshake", "rest", "skipped")
 
     def __init__(self, identity: ClientIdentity, max_incoming_event: int) -> None:
         self.handshake = Handshake(identity)
         self.framer = Framer(max_incoming_event)
         self.error: Error | None = None
         self.rest: list[Event] = []
+        self.skipped: dict[str, None] = {}
 
     @property
     def done(self) -> bool:
@@ -63,7 +69,7 @@ class Greeting:
                 answers = answers or HEARTBEAT_RSP
             else:
                 try:
-                    answers += self.handshake.receive(event)
+                    answers += self.handshake.receive(event, self._notice)
                 except Error as error:
                     self.error = error
                 self.error = self.error or self.handshake.error
@@ -72,3 +78,7 @@ class Greeting:
         if broken is not None and not self.done:
             self.error = not_a_broker(broken)
         return answers
+
+    def _notice(self, what: str) -> None:
+        if len(self.skipped) < _MOST_SKIPPED:
+            self.skipped[what] = None

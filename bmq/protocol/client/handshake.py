@@ -26,12 +26,14 @@ from bmq.wire.control import (
     ClientIdentity,
     Codec,
     MessageKind,
+    UnknownSelection,
     decode_event,
     encode_event,
     parse_features,
 )
 from bmq.wire.control.features import CONFIGURE_STREAM, MESSAGE_PROPERTIES_EX
 from bmq.wire.event import Event
+from bmq.wire.notice import Notice
 from bmq.wire.printable import printable
 
 __all__ = ["BrokerInfo", "Credentials", "Handshake", "HandshakeInput", "HandshakeState", "not_a_broker"]
@@ -127,6 +129,8 @@ class HandshakeInput(Enum):
 
 
 _S, _I = HandshakeState, HandshakeInput
+# Others come from newer brokers, or from a peer that is no broker, whose silence ends the handshake.
+_EVENT_TYPES = frozenset(map(int, EventType)) - {EventType.UNDEFINED}
 
 
 class Handshake(Machine):
@@ -160,22 +164,33 @@ class Handshake(Machine):
         )
         return event
 
-    def receive(self, event: Event) -> bytes:
+    def receive(self, event: Event, notice: Notice) -> bytes:
         """Take the broker's answer; return the event to send next, if any.
+
+        Args:
+            event: what came.
+            notice: receives skipped events and messages, which only a newer broker sends.
 
         Raises:
             ConnectionFailed: it is not a legal answer.
         """
+        if event.type not in _EVENT_TYPES:
+            notice(f"events of type {event.type}")
+            return b""
         try:
             if self.state is HandshakeState.AUTHENTICATING:
-                answer = decode_event(_expect(event, EventType.AUTHENTICATION), MessageKind.AUTHENTICATION)
+                answer = decode_event(
+                    _expect(event, EventType.AUTHENTICATION), MessageKind.AUTHENTICATION, notice
+                )
                 if not isinstance(answer, AuthenticationResponse):
                     raise ProtocolError("credentials were answered with a request for some")
                 return self._authentication_answered(answer)
-            message = decode_event(_expect(event, EventType.CONTROL), MessageKind.NEGOTIATION)
+            message = decode_event(_expect(event, EventType.CONTROL), MessageKind.NEGOTIATION, notice)
             if not isinstance(message, BrokerResponse):
                 raise ProtocolError("it introduced itself as a client")
             self._negotiation_answered(message)
+        except UnknownSelection as error:
+            notice(f"a message in the handshake: {error}")
         except ProtocolError as error:
             raise not_a_broker(error) from error
         return b""
@@ -184,14 +199,14 @@ class Handshake(Machine):
         """The connection is gone."""
         self.fire(_I.CHANNEL_DOWN)
 
-    def renewal_answered(self, event: Event) -> float | None:
+    def renewal_answered(self, event: Event, notice: Notice) -> float | None:
         """Take the answer to renewed credentials on the live session; return their lifetime in seconds.
 
         Raises:
             AuthenticationError: the broker refused them.
             ProtocolError: it is not a legal answer.
         """
-        answer = decode_event(event, MessageKind.AUTHENTICATION)
+        answer = decode_event(event, MessageKind.AUTHENTICATION, notice)
         if not isinstance(answer, AuthenticationResponse):
             raise ProtocolError("credentials were answered with a request for some", field="authentication")
         if answer.status.category != StatusCategory.E_SUCCESS:
@@ -218,7 +233,7 @@ class Handshake(Machine):
         if result.category != StatusCategory.E_SUCCESS:
             error = NegotiationError(
                 f"the broker refused the session: {printable(result.message) or 'no reason given'} "
-                f"({result.category.name}, code {result.code})"
+                f"({result.enumerator('category')}, code {result.code})"
             )
             self.fire(_I.REFUSED, error)
         else:
@@ -284,5 +299,5 @@ def _authentication_error(answer: AuthenticationResponse) -> AuthenticationError
     status = answer.status
     return AuthenticationError(
         f"the broker refused the credentials: {printable(status.message) or 'no reason given'} "
-        f"({status.category.name}, code {status.code})"
+        f"({status.enumerator('category')}, code {status.code})"
     )

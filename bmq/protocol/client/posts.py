@@ -23,7 +23,7 @@ from bmq.wire.ack import (
     iter_acks,
     read_list_header,
 )
-from bmq.wire.constants import ACK_STATUS_FROM_WIRE, PutFlags
+from bmq.wire.constants import ACK_STATUS_FROM_WIRE, UNKNOWN_ACK_NUMBERS, PutFlags
 from bmq.wire.event import Event
 from bmq.wire.guid import guid_to_text
 from bmq.wire.put import Outgoing, PutEvent
@@ -44,6 +44,7 @@ _EXPIRY_INTERVAL = 1.0
 _guid_of = itemgetter(0)
 _data_of = itemgetter(1)
 _SUCCESS = AckStatus.SUCCESS
+_UNKNOWN = AckStatus.UNKNOWN
 
 
 class _Batch:
@@ -87,6 +88,8 @@ class Posts:
             these outcomes are for, and how many.
         counts: what became of the others.
         deadline: when :meth:`expire` has to be called, or None.
+        strange: the numbers of ACK statuses that this version does not know, by GUID, since
+            :meth:`take_strange`.
         awaited: the event that accepts the post that was made alone; None if there is none.
     """
 
@@ -105,6 +108,7 @@ class Posts:
         "bytes",
         "counts",
         "deadline",
+        "strange",
     )
 
     def __init__(self, outbox: Outbox, max_messages: int, max_bytes: int) -> None:
@@ -122,6 +126,7 @@ class Posts:
         self.counts = PostCounts()
         self.deadline: float | None = None
         self.awaited: bytes | None = None
+        self.strange: dict[bytes, int] = {}
         # The shortest time for which the broker said it recognises GUIDs, in seconds.
         self._shortest: float | None = None
 
@@ -360,6 +365,8 @@ class Posts:
                 del batches[number]
             if outcome is not _SUCCESS:
                 batch.queue.counts.not_accepted(outcome)
+                if outcome is _UNKNOWN:
+                    self._note_strange(guid, status)
             outcomes.append((batch.token, tag, guid, outcome, batch.queue))
         if same:
             self._accepted(last, same)
@@ -385,6 +392,8 @@ class Posts:
         while at < end:
             guid = data[at + ACK_GUID : at + ACK_GUID + 16]
             status = ACK_STATUS_FROM_WIRE[data[at] & STATUS_MASK]
+            if status is _UNKNOWN:
+                self._note_strange(guid, data[at])
             count = 1
             entry = self._entries.pop(guid, None) if self._entries else None
             if entry is not None:
@@ -441,6 +450,16 @@ class Posts:
             batch.queue.counts.not_accepted(status)
         batch.queue.posts_answered(count, freed, now - batch.posted)
         self.bytes -= freed
+
+    def _note_strange(self, guid: bytes, status: int) -> None:
+        """Keep the number of a status that this version does not know."""
+        if status & STATUS_MASK in UNKNOWN_ACK_NUMBERS:
+            self.strange[guid] = status & STATUS_MASK
+
+    def take_strange(self) -> dict[bytes, int]:
+        """Return and forget :attr:`strange`."""
+        strange, self.strange = self.strange, {}
+        return strange
 
     def take_accepted(self) -> list[Accepted]:
         """Return and forget :attr:`accepted`."""

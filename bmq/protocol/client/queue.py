@@ -16,7 +16,6 @@ from bmq.errors import (
     ConnectionFailed,
     Error,
     OpenQueueError,
-    ProtocolError,
     QueueClosed,
     RequestError,
     RequestTimeout,
@@ -66,6 +65,7 @@ from bmq.wire.control import (
     SubQueueIdInfo,
     Subscription,
 )
+from bmq.wire.control.schema import selection_name
 from bmq.wire.printable import printable
 from bmq.wire.uri import QueueUri
 
@@ -190,6 +190,7 @@ class Shared:
         moved: called when a queue has made a transition.
         settled: called when a queue that was being reopened is open again, or never will be.
         fail_channel: called when the connection cannot be used any more.
+        trouble: returns why the connection failed lately, or an answer could not be read, or None.
         watched: when queues whose subscriptions have expressions are looked after.
         reopen_timeout: for requests that no caller waits for, in seconds.
         repeat_after: how long such subscriptions may receive nothing before they are repeated, in seconds; 0
@@ -209,6 +210,7 @@ class Shared:
     moved: Callable[[QueueCore], None]
     settled: Callable[[QueueCore, float], None]
     fail_channel: Callable[[Error], None]
+    trouble: Callable[[], Error | None]
     reopen_timeout: float
     repeat_after: float
     repeat_every: float
@@ -308,7 +310,7 @@ _ANSWERS: dict[RequestKind, tuple[type, ...]] = {
     RequestKind.CONFIGURE: (ConfigureStreamResponse, ConfigureQueueStreamResponse),
     RequestKind.CLOSE: (CloseQueueResponse,),
 }
-#: Why a request has failed: the broker's answer, or the error of a request that could not be encoded.
+#: Why a request has failed: the broker's answer, or the error of a request that could not be sent.
 Refusal: TypeAlias = Status | Exception
 # In these states the broker does not have the queue open, or has already been asked to close it.
 _GONE = frozenset({_S.CLOSED, _S.WAITING, _S.LOST, _S.CLOSING})
@@ -720,17 +722,12 @@ class QueueCore(Machine):
             self._shared.watched.discard(self)
 
     def answered(self, request: Request, body: ControlBody | None, now: float) -> None:
-        """Take the answer to a request.
-
-        Raises:
-            ProtocolError: it answers something else.
-        """
+        """Take the answer to a request; one that belongs to another request says nothing of the outcome."""
         refusal = body if isinstance(body, Status) and body.category != StatusCategory.E_SUCCESS else None
         if refusal is None and not isinstance(body, _ANSWERS[request.kind]):
-            raise ProtocolError(
-                f"request {request.r_id} was {request.kind.value}, the answer is {type(body).__name__}",
-                field="controlMessage.rId",
-            )
+            request.strange = request.strange or _in_words(body)
+            self.unanswered(request, now)
+            return
         present = self._request
         if present is not request:
             if refusal is not None:
@@ -796,11 +793,11 @@ class QueueCore(Machine):
 
     def _fail_open(self, now: float, request: Request | None = None, refusal: Refusal | None = None) -> None:
         operation, self._opening = self._opening, None
-        self._complete(operation, self._refused(OpenQueueError, "open", refusal))
+        self._complete(operation, self._refused(OpenQueueError, "open", refusal, request))
 
     def _fail_configuring(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
         operation, self._opening = self._opening, None
-        self._complete(operation, self._refused(ConfigureQueueError, "configure", refusal))
+        self._complete(operation, self._refused(ConfigureQueueError, "configure", refusal, request))
         self._send_close(now)
 
     # actions: subscriptions
@@ -835,7 +832,7 @@ class QueueCore(Machine):
         self._configuring.clear()
         self._waiting.clear()
         self._shared.changed.pop(self, None)
-        error = self._refused(ConfigureQueueError, "configure", refusal)
+        error = self._refused(ConfigureQueueError, "configure", refusal, request)
         if self._service.state in (_V.SUSPENDING, _V.RESUMING):
             # Nobody asked for it, so nobody can be told. A new connection brings both sides back in line.
             what = "suspend" if self.suspended else "resume"
@@ -854,14 +851,14 @@ class QueueCore(Machine):
         self._shared.settled(self, now)
 
     def _fail_reopen(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
-        error = self._refused(OpenQueueError, "reopen", refusal)
+        error = self._refused(OpenQueueError, "reopen", refusal, request)
         self._shared.emit(QueueReopenFailed(self.uri_text, error))
         if refusal is None:
             self._siblings.unclear = True
         self._let_go(error, now)
 
     def _fail_restoring(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
-        error = self._refused(ConfigureQueueError, "configure", refusal)
+        error = self._refused(ConfigureQueueError, "configure", refusal, request)
         self._shared.emit(QueueReopenFailed(self.uri_text, error))
         self._let_go(error, now)
         self._send_close(now)
@@ -895,7 +892,7 @@ class QueueCore(Machine):
 
     def _fail_close(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
         self._siblings.unclear = True
-        self._end(self._refused(CloseQueueError, "close", refusal))
+        self._end(self._refused(CloseQueueError, "close", refusal, request))
 
     def _finish_close(
         self, now: float, request: Request | None = None, refusal: Refusal | None = None
@@ -912,6 +909,16 @@ class QueueCore(Machine):
             # The old form names no subscription: messages carry the sub-queue id instead.
             numbered: Numbered = [(self.sub_id, sub) for sub in subs or ()]
             body = ConfigureQueueStream(q_id=self.q_id, stream_parameters=self._old_parameters(subs))
+        elif old:
+            error = ConfigureQueueError(
+                f"queue {self.uri} cannot have these subscriptions: the broker does not announce the feature "
+                "SUBSCRIPTIONS:CONFIGURE_STREAM, and takes one subscription without an expression. Receive "
+                "everything and select here, or have the broker announce the feature (configureStream and "
+                "advertiseSubscriptions in its configuration)",
+                category=StatusCategory.E_NOT_SUPPORTED,
+            )
+            self._request = self._shared.requests.decline(RequestKind.CONFIGURE, self, error, [])
+            return
         else:
             asked = () if subs is None else subs or (_NOTHING,)
             numbered = self._shared.routes.number(self, asked)
@@ -1022,14 +1029,32 @@ class QueueCore(Machine):
         self._complete(self._closing, error)
 
     def _timed_out(self, what: str) -> RequestTimeout:
-        return RequestTimeout(f"the broker did not answer the request to {what} queue {self.uri} in time")
+        trouble = self._shared.trouble()
+        why = f"; {trouble}" if trouble is not None else ""
+        error = RequestTimeout(
+            f"the broker did not answer the request to {what} queue {self.uri} in time{why}"
+        )
+        error.__cause__ = trouble
+        return error
 
     def _was_closed(self) -> QueueClosed:
         return QueueClosed(f"queue {self.uri} was closed")
 
-    def _refused(self, cls: type[RequestError], what: str, refusal: Refusal | None) -> Error:
+    def _refused(
+        self, cls: type[RequestError], what: str, refusal: Refusal | None, request: Request | None
+    ) -> Error:
+        """Return the error of a request that failed; without a refusal it had no answer, or a strange one."""
         if refusal is None:
-            return self._timed_out(what)
+            if request is None or not request.strange:
+                return self._timed_out(what)
+            strange = cls(
+                f"the request to {what} queue {self.uri} ({request.kind.value}) was answered with "
+                f"{request.strange}"
+            )
+            strange.__cause__ = request.cause
+            return strange
+        if isinstance(refusal, RequestError):
+            return refusal
         if isinstance(refusal, Exception):
             error = UsageError(f"the request to {what} queue {self.uri} cannot be sent: {_text_of(refusal)}")
             error.__cause__ = refusal
@@ -1037,7 +1062,7 @@ class QueueCore(Machine):
         text = printable(refusal.message) or "no reason given"
         return cls(
             f"the broker refused to {what} queue {self.uri}: {text} "
-            f"({refusal.category.name}, code {refusal.code})",
+            f"({refusal.enumerator('category')}, code {refusal.code})",
             category=refusal.category,
             code=refusal.code,
             broker_message=refusal.message,
@@ -1117,6 +1142,13 @@ class QueueCore(Machine):
         (_S.OVERDUE, _I.CHANNEL_DOWN): Transition(_finish_close, _S.CLOSED),
         **dict.fromkeys(((state, _I.STOP) for state in _S), Transition(_finish_close, _S.CLOSED)),
     }
+
+
+def _in_words(body: ControlBody | None) -> str:
+    """What came in place of an answer."""
+    if body is None:
+        return "a message that this version does not know"
+    return "a status of success" if isinstance(body, Status) else selection_name(type(body))
 
 
 def consumer_info(options: SubscriptionOptions) -> ConsumerInfo:

@@ -8,6 +8,7 @@ from enum import Enum
 from math import inf
 from typing import Any
 
+from bmq.errors import Error
 from bmq.protocol.client.outbox import Outbox
 from bmq.protocol.deadlines import Deadlines
 from bmq.wire.control import Codec, ControlBody, ControlMessage, encode_event
@@ -37,10 +38,12 @@ class Request:
         kind: what was asked.
         subject: whom the response is for.
         detail: what the subject wants to remember with it.
-        failure: why the request could not be encoded and was not sent; None for a request that was sent.
+        failure: why the request was not sent; None for a request that was sent.
+        strange: the answer in words, if it is none that belongs to the request.
+        cause: why that answer could not be read, or None.
     """
 
-    __slots__ = ("detail", "failure", "kind", "r_id", "subject")
+    __slots__ = ("cause", "detail", "failure", "kind", "r_id", "strange", "subject")
 
     def __init__(self, r_id: int, kind: RequestKind, subject: Any, detail: Any) -> None:
         self.r_id = r_id
@@ -48,6 +51,8 @@ class Request:
         self.subject = subject
         self.detail = detail
         self.failure: Exception | None = None
+        self.strange = ""
+        self.cause: Error | None = None
 
 
 class Requests:
@@ -94,6 +99,18 @@ class Requests:
         else:
             self._deadlines.set(request.r_id, deadline)
             self._outbox.event(event)
+        return request
+
+    def decline(self, kind: RequestKind, subject: Any, error: Error, detail: Any = None) -> Request:
+        """Fail a request that this broker cannot carry out; nothing is sent.
+
+        As with a request that cannot be encoded, :meth:`expire` returns it at the next opportunity.
+        """
+        request = Request(self._next, kind, subject, detail)
+        request.failure = error
+        self._next += 1
+        self._outstanding[request.r_id] = request
+        self._deadlines.set(request.r_id, _AT_ONCE)
         return request
 
     def extend(self, request: Request, deadline: float) -> None:

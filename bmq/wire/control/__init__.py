@@ -13,7 +13,7 @@ from typing import Literal, overload
 from bmq.errors import ProtocolError, StatusCategory
 from bmq.wire.constants import EventType
 from bmq.wire.control.features import Features, parse_features
-from bmq.wire.control.json import decode_json, encode_json
+from bmq.wire.control.json import decode_json, encode_json, request_id_in_json
 from bmq.wire.control.messages import (
     DEFAULT_APP_ID,
     DEFAULT_DEDUPLICATION_TIME_MS,
@@ -56,9 +56,11 @@ from bmq.wire.control.messages import (
     StreamParameters,
     SubQueueIdInfo,
     Subscription,
+    UnknownSelection,
     kind_of,
 )
 from bmq.wire.event import Event, pack_schema_event
+from bmq.wire.notice import Notice
 
 __all__ = [
     "DEFAULT_APP_ID",
@@ -104,6 +106,7 @@ __all__ = [
     "StreamParameters",
     "SubQueueIdInfo",
     "Subscription",
+    "UnknownSelection",
     "codec_of",
     "decode_event",
     "decode_json",
@@ -111,6 +114,7 @@ __all__ = [
     "encode_json",
     "kind_of",
     "parse_features",
+    "request_id",
 ]
 
 
@@ -155,26 +159,46 @@ def codec_of(event: Event) -> Codec:
 
 
 @overload
-def decode_event(event: Event, kind: Literal[MessageKind.NEGOTIATION]) -> NegotiationMessage: ...
+def decode_event(
+    event: Event, kind: Literal[MessageKind.NEGOTIATION], notice: Notice | None = ...
+) -> NegotiationMessage: ...
 @overload
-def decode_event(event: Event, kind: Literal[MessageKind.CONTROL]) -> ControlMessage: ...
+def decode_event(
+    event: Event, kind: Literal[MessageKind.CONTROL], notice: Notice | None = ...
+) -> ControlMessage: ...
 @overload
-def decode_event(event: Event, kind: Literal[MessageKind.AUTHENTICATION]) -> AuthenticationMessage: ...
+def decode_event(
+    event: Event, kind: Literal[MessageKind.AUTHENTICATION], notice: Notice | None = ...
+) -> AuthenticationMessage: ...
 @overload
-def decode_event(event: Event, kind: MessageKind) -> Message: ...
-def decode_event(event: Event, kind: MessageKind) -> Message:
+def decode_event(event: Event, kind: MessageKind, notice: Notice | None = ...) -> Message: ...
+def decode_event(event: Event, kind: MessageKind, notice: Notice | None = None) -> Message:
     """Read the message of a whole event, in the codec that the event names.
 
     Args:
         event: a control or authentication event.
         kind: the kind of message that is expected: in control events negotiation for the first one in each
             direction, control for the others; authentication in events of that type.
+        notice: receives unknown things, and makes unknown enumerators legal; see :func:`decode_json`.
 
     Raises:
         ProtocolError: see :func:`decode_json` and :func:`bmq.wire.control.ber.decode_ber`.
     """
     if codec_of(event) is Codec.JSON:
-        return decode_json(event.data[event.body :], kind, offset=event.body)
+        return decode_json(event.data[event.body :], kind, offset=event.body, notice=notice)
     from bmq.wire.control.ber import decode_ber
 
-    return decode_ber(event.data[event.body :], kind, offset=event.body)
+    return decode_ber(event.data[event.body :], kind, offset=event.body, notice=notice)
+
+
+def request_id(event: Event) -> int | None:
+    """Return the number of a control message that :func:`decode_event` cannot read; None if it has none."""
+    body = event.data[event.body :]
+    try:
+        if codec_of(event) is Codec.JSON:
+            return request_id_in_json(body)
+    except ProtocolError:
+        return None
+    from bmq.wire.control.ber import request_id_in_ber
+
+    return request_id_in_ber(body)

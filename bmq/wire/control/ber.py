@@ -10,7 +10,8 @@ compared with what is left before they are used, elements are counted, unknown o
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Literal, NoReturn, cast, overload
+from enum import IntEnum
+from typing import Any, Literal, NamedTuple, NoReturn, cast, overload
 
 from bmq.errors import ProtocolError
 from bmq.wire.control.messages import (
@@ -20,6 +21,7 @@ from bmq.wire.control.messages import (
     Message,
     MessageKind,
     NegotiationMessage,
+    UnknownSelection,
     check_size,
     kind_of,
 )
@@ -39,8 +41,9 @@ from bmq.wire.control.schema import (
     join_path,
     selection_name,
 )
+from bmq.wire.notice import FewNotices, Notice
 
-__all__ = ["decode_ber", "encode_ber"]
+__all__ = ["decode_ber", "encode_ber", "request_id_in_ber"]
 
 _CLASS = 0xC0
 _CONTEXT = 0x80
@@ -137,6 +140,7 @@ def decode_ber(
     *,
     offset: int = ...,
     missing: set[str] | None = ...,
+    notice: Notice | None = ...,
 ) -> NegotiationMessage: ...
 @overload
 def decode_ber(
@@ -145,6 +149,7 @@ def decode_ber(
     *,
     offset: int = ...,
     missing: set[str] | None = ...,
+    notice: Notice | None = ...,
 ) -> ControlMessage: ...
 @overload
 def decode_ber(
@@ -153,13 +158,24 @@ def decode_ber(
     *,
     offset: int = ...,
     missing: set[str] | None = ...,
+    notice: Notice | None = ...,
 ) -> AuthenticationMessage: ...
 @overload
 def decode_ber(
-    body: bytes | memoryview, kind: MessageKind, *, offset: int = ..., missing: set[str] | None = ...
+    body: bytes | memoryview,
+    kind: MessageKind,
+    *,
+    offset: int = ...,
+    missing: set[str] | None = ...,
+    notice: Notice | None = ...,
 ) -> Message: ...
 def decode_ber(
-    body: bytes | memoryview, kind: MessageKind, *, offset: int = 8, missing: set[str] | None = None
+    body: bytes | memoryview,
+    kind: MessageKind,
+    *,
+    offset: int = 8,
+    missing: set[str] | None = None,
+    notice: Notice | None = None,
 ) -> Message:
     """Read a message from BER.
 
@@ -173,13 +189,35 @@ def decode_ber(
         offset: where the body starts in its event, for error messages.
         missing: if given, the paths of members that our schema requires and the peer left out are added to
             it.
+        notice: receives unknown things. With a notice, unknown enumerators are read as E_UNKNOWN or
+            E_UNDEFINED; without a notice they are an error, as for a real broker.
 
     Raises:
-        ProtocolError: it is not BER, an element or value is not of its member's type, or nothing that is
-            known is selected (a control message then decodes to one without a body instead).
+        ProtocolError: it is not BER, or an element or value is not of its member's type.
+        UnknownSelection: nothing that is known is selected (a control message then decodes to one without a
+            body instead).
     """
     check_size(len(body), kind, offset)
-    return cast("Message", _BerReader(bytes(body), offset, missing).message(kind))
+    return cast("Message", _BerReader(bytes(body), offset, missing, notice).message(kind))
+
+
+def request_id_in_ber(body: bytes) -> int | None:
+    """Return the number of a control message of which the rest cannot be read; None if it has none."""
+    reader = _BerReader(body, 0, None, None)
+    gathered: dict[str, Any] = {}
+    try:
+        reader.members(ControlMessage, *reader.enter_sequence(len(body), ""), gathered, "")
+    except ProtocolError:
+        pass
+    number: int | None = gathered.get("r_id")
+    return number
+
+
+class _Unknown(NamedTuple):
+    """An enumerator that is not known: what stands for it, and its number."""
+
+    value: IntEnum
+    written: str
 
 
 class _BerReader:
@@ -190,9 +228,10 @@ class _BerReader:
     counts down how many more are accepted.
     """
 
-    __slots__ = ("body", "elements", "missing", "offset", "position")
+    __slots__ = ("body", "elements", "missing", "notice", "offset", "position")
 
-    def __init__(self, body: bytes, offset: int, missing: set[str] | None) -> None:
+    def __init__(self, body: bytes, offset: int, missing: set[str] | None, notice: Notice | None) -> None:
+        self.notice = None if notice is None else FewNotices(notice)
         self.body = body
         self.offset = offset
         self.missing = missing
@@ -215,7 +254,9 @@ class _BerReader:
         if self.more(end, limit, kind.value):
             self.fail("expected the end of the message, got another element", kind.value)
         if selected is None:
-            self.fail(f"expected {choice.expected}, got neither", kind.value, start)
+            raise UnknownSelection(
+                f"expected {choice.expected}, got neither", field=kind.value, offset=self.offset + start
+            )
         type, gathered = selected
         return self.build(type, gathered, selection_name(type))
 
@@ -319,6 +360,8 @@ class _BerReader:
             if number < len(type.MEMBERS):
                 self.member(type.MEMBERS[number], form, length, limit, gathered, path, start)
             else:
+                if self.notice is not None:
+                    self.notice(f"the member [{number}] of {type.__name__}")
                 self.skip(form, length, limit, path)
 
     def member(
@@ -375,6 +418,8 @@ class _BerReader:
         selected = None
         type = choice.by_id.get(number)
         if type is None:
+            if self.notice is not None:
+                self.notice(f"the choice [{number}] of {path or ControlMessage.__name__}")
             self.skip(form, length, limit, path)
         else:
             name = selection_name(type)
@@ -397,10 +442,11 @@ class _BerReader:
             return content != b"\0"
         if isinstance(kind, EnumerationKind):
             number = self.integer(content, 32, kind.expected, path, start)
-            try:
+            if kind.knows(number):
                 return kind.type(number)
-            except ValueError:
+            if self.notice is None:
                 self.fail(f"expected {kind.expected}, got {number}", path, start)
+            return _Unknown(kind.unknown, str(number))
         integer = cast("IntegerKind", kind)
         octets = len(content)
         if not integer.signed and octets == integer.bits // 8 + 1 and content[0] == 0:
@@ -418,6 +464,7 @@ class _BerReader:
 
     def build(self, type: type[Structure], gathered: dict[str, Any], path: str) -> Structure:
         values: dict[str, object] = {}
+        written: dict[str, str] = {}
         for m in type.MEMBERS:
             kind = m.kind
             at = join_path(path, m.name)
@@ -434,8 +481,15 @@ class _BerReader:
             elif isinstance(kind, ChoiceKind):
                 selected, inner = value
                 value = self.build(selected, inner, selection_name(selected))
+            elif isinstance(value, _Unknown):
+                value, written[m.attribute] = value
+                if self.notice is not None:
+                    self.notice(f"the enumerator {written[m.attribute]} of {type.__name__}.{m.name}")
             values[m.attribute] = value
-        return type(**values)
+        made = type(**values)
+        if written:
+            object.__setattr__(made, "written", written)
+        return made
 
     def fail(self, problem: str, path: str, start: int | None = None) -> NoReturn:
         at = self.position if start is None else start

@@ -21,6 +21,7 @@ from bmq.wire.control.messages import (
     Message,
     MessageKind,
     NegotiationMessage,
+    UnknownSelection,
     check_size,
     kind_of,
 )
@@ -40,8 +41,9 @@ from bmq.wire.control.schema import (
     join_path,
     selection_name,
 )
+from bmq.wire.notice import FewNotices, Notice, peers_word
 
-__all__ = ["decode_json", "encode_json"]
+__all__ = ["decode_json", "encode_json", "request_id_in_json"]
 
 _TYPE_NAMES = {
     dict: "an object",
@@ -119,19 +121,35 @@ def _write_simple(kind: Kind, value: object, path: str) -> object:
 
 @overload
 def decode_json(
-    body: bytes | memoryview, kind: Literal[MessageKind.NEGOTIATION], *, offset: int = ...
+    body: bytes | memoryview,
+    kind: Literal[MessageKind.NEGOTIATION],
+    *,
+    offset: int = ...,
+    notice: Notice | None = ...,
 ) -> NegotiationMessage: ...
 @overload
 def decode_json(
-    body: bytes | memoryview, kind: Literal[MessageKind.CONTROL], *, offset: int = ...
+    body: bytes | memoryview,
+    kind: Literal[MessageKind.CONTROL],
+    *,
+    offset: int = ...,
+    notice: Notice | None = ...,
 ) -> ControlMessage: ...
 @overload
 def decode_json(
-    body: bytes | memoryview, kind: Literal[MessageKind.AUTHENTICATION], *, offset: int = ...
+    body: bytes | memoryview,
+    kind: Literal[MessageKind.AUTHENTICATION],
+    *,
+    offset: int = ...,
+    notice: Notice | None = ...,
 ) -> AuthenticationMessage: ...
 @overload
-def decode_json(body: bytes | memoryview, kind: MessageKind, *, offset: int = ...) -> Message: ...
-def decode_json(body: bytes | memoryview, kind: MessageKind, *, offset: int = 8) -> Message:
+def decode_json(
+    body: bytes | memoryview, kind: MessageKind, *, offset: int = ..., notice: Notice | None = ...
+) -> Message: ...
+def decode_json(
+    body: bytes | memoryview, kind: MessageKind, *, offset: int = 8, notice: Notice | None = None
+) -> Message:
     """Read a message from JSON.
 
     Unknown members are skipped and missing ones take their defaults. Where several selections are given, the
@@ -141,21 +159,34 @@ def decode_json(body: bytes | memoryview, kind: MessageKind, *, offset: int = 8)
         body: the event's body; padding and anything else may follow the closing brace.
         kind: the kind of message that is expected.
         offset: where the body starts in its event, for error messages.
+        notice: receives unknown things. With a notice, unknown enumerators are read as E_UNKNOWN or
+            E_UNDEFINED; without a notice they are an error, as for a real broker.
 
     Raises:
-        ProtocolError: it is not JSON, not an object, a value is not of its member's type, or nothing that is
-            known is selected (a control message then decodes to one without a body instead).
+        ProtocolError: it is not JSON, not an object, a value is not of its member's type.
+        UnknownSelection: nothing that is known is selected (a control message then decodes to one without a
+            body instead).
     """
     check_size(len(body), kind, offset)
     document = _parse(bytes(body), kind, offset)
-    reader = _JsonReader()
+    reader = _JsonReader(notice)
     if kind is MessageKind.CONTROL:
         return cast("ControlMessage", reader.structure(ControlMessage, document, ""))
     choice = CHOICES[kind]
     selected = reader.selection(choice, _object(document, kind.value))
     if selected is None:
-        raise ProtocolError(f"expected {choice.expected}, got neither", field=kind.value)
+        raise UnknownSelection(f"expected {choice.expected}, got neither", field=kind.value)
     return cast("Message", selected)
+
+
+def request_id_in_json(body: bytes) -> int | None:
+    """Return the number of a control message of which the rest cannot be read; None if it has none."""
+    try:
+        document = _parse(body, MessageKind.CONTROL, 0)
+    except ProtocolError:
+        return None
+    number = document.get("rId") if isinstance(document, dict) else None
+    return number if type(number) is int else None
 
 
 def _parse(body: bytes, kind: MessageKind, offset: int) -> object:
@@ -183,20 +214,41 @@ def _parse(body: bytes, kind: MessageKind, offset: int) -> object:
 class _JsonReader:
     """Reads parsed JSON; ``elements`` counts down how many more array elements are accepted."""
 
-    __slots__ = ("elements",)
+    __slots__ = ("elements", "notice")
 
-    def __init__(self) -> None:
+    def __init__(self, notice: Notice | None) -> None:
         self.elements = MAX_ELEMENTS
+        self.notice = None if notice is None else FewNotices(notice)
 
     def structure(self, type: type[Structure], value: object, path: str) -> Structure:
         fields = _object(value, path or type.__name__)
         values: dict[str, object] = {}
+        written: dict[str, str] = {}
         for m in type.MEMBERS:
             if isinstance(m.kind, ChoiceKind):
                 values[m.attribute] = self.selection(m.kind, fields)
             elif m.name in fields:
-                values[m.attribute] = self.member(m, fields[m.name], join_path(path, m.name))
-        return type(**values)
+                content = fields[m.name]
+                if self.notice is not None and isinstance(m.kind, EnumerationKind):
+                    content = self.enumerator(type, m, content, written)
+                values[m.attribute] = self.member(m, content, join_path(path, m.name))
+        made = type(**values)
+        if written:
+            object.__setattr__(made, "written", written)
+        if self.notice is not None and not fields.keys() <= type.NAMES:
+            for name in sorted(fields.keys() - type.NAMES):
+                self.notice(f"the member {peers_word(name)} of {type.__name__}")
+        return made
+
+    def enumerator(self, type: type[Structure], m: Member, value: object, written: dict[str, str]) -> object:
+        """Return an enumerator, or what stands for an unknown one."""
+        kind = cast("EnumerationKind", m.kind)
+        if not isinstance(value, str | int) or isinstance(value, bool) or kind.knows(value):
+            return value
+        assert self.notice is not None
+        written[m.attribute] = peers_word(value)
+        self.notice(f"the enumerator {written[m.attribute]} of {type.__name__}.{m.name}")
+        return int(kind.unknown)
 
     def selection(self, choice: ChoiceKind, fields: dict[str, object]) -> Structure | None:
         selected = None
@@ -243,13 +295,8 @@ def _read_simple(kind: Kind, value: object, path: str) -> object:
 
 
 def _read_enumerator(kind: EnumerationKind, value: object, path: str) -> IntEnum:
-    try:
-        if isinstance(value, str):
-            return kind.type[value]
-        if type(value) is int:
-            return kind.type(value)
-    except (KeyError, ValueError):
-        pass
+    if isinstance(value, str | int) and not isinstance(value, bool) and kind.knows(value):
+        return kind.type[value] if isinstance(value, str) else kind.type(value)
     _refuse(kind.expected, value, path, show=True)
 
 

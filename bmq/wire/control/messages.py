@@ -73,6 +73,7 @@ __all__ = [
     "StreamParameters",
     "SubQueueIdInfo",
     "Subscription",
+    "UnknownSelection",
     "check_size",
     "kind_of",
 ]
@@ -491,6 +492,10 @@ CHOICES: dict[MessageKind, ChoiceKind] = {
     MessageKind.NEGOTIATION: ChoiceKind({0: ClientIdentity, 1: BrokerResponse}),
     MessageKind.AUTHENTICATION: ChoiceKind({0: AuthenticationRequest, 1: AuthenticationResponse}),
 }
+
+
+class UnknownSelection(ProtocolError):
+    """A message is none of those that this version knows; a newer peer may have others."""
 
 
 def kind_of(message: Message) -> MessageKind:

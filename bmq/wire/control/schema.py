@@ -10,7 +10,7 @@ codec read nothing else.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import Any, ClassVar, NoReturn, TypeVar, cast, dataclass_transform
 
@@ -58,9 +58,14 @@ class Structure:
 
     Attributes:
         MEMBERS: the members in the order of the attributes; a member's index is its element id.
+        NAMES: the members' names in the protocol, those of a choice's selections included.
+        written: enumerators that this version does not know, as the peer wrote them, by attribute; not set
+            where all are known. Equality and pickling ignore them.
     """
 
-    __slots__ = ()
+    __slots__ = ("written",)
+    written: Mapping[str, str]
+    NAMES: ClassVar[frozenset[str]] = frozenset()
     MEMBERS: ClassVar[tuple[Member, ...]] = ()
     __match_args__: tuple[str, ...] = ()
 
@@ -76,6 +81,12 @@ class Structure:
             given[name] = value
         for m in self.MEMBERS:
             object.__setattr__(self, m.attribute, given.get(m.attribute, m.default))
+
+    def enumerator(self, attribute: str) -> str:
+        """Return an enumerator's name, or what the peer wrote in its place."""
+        written: Mapping[str, str] = getattr(self, "written", {})
+        name: str = getattr(self, attribute).name
+        return f"{name}, which stands for {written[attribute]}" if attribute in written else name
 
     def _values(self) -> tuple[object, ...]:
         return tuple(getattr(self, name) for name in self.__match_args__)
@@ -179,13 +190,24 @@ class BytesKind(Kind):
 
 
 class EnumerationKind(Kind):
-    """An enumerator: by name in JSON, by number in BER."""
+    """An enumerator: by name in JSON, by number in BER.
 
-    __slots__ = ("type",)
+    Attributes:
+        unknown: stands for all that a newer peer may write.
+    """
+
+    __slots__ = ("type", "unknown")
 
     def __init__(self, type: type[IntEnum]) -> None:
         self.type = type
+        self.unknown = next(each for each in type if each.name in ("E_UNKNOWN", "E_UNDEFINED"))
         super().__init__("one of " + ", ".join(f"{e.name} ({e.value})" for e in type), type(0))
+
+    def knows(self, value: str | int) -> bool:
+        """Whether this is an enumerator's name or number."""
+        if isinstance(value, str):
+            return value in self.type.__members__
+        return value in self.type._value2member_map_
 
     def check(self, value: object, path: str) -> IntEnum:
         """Return ``value`` as an enumerator, or raise :class:`UsageError`."""
@@ -320,6 +342,9 @@ def structure(cls: type[_S]) -> type[_S]:
         description.default = field.default
         found.append(description)
     made.MEMBERS = tuple(found)
+    choices = [each.kind for each in found if isinstance(each.kind, ChoiceKind)]
+    names = [each.name for each in found if not isinstance(each.kind, ChoiceKind)]
+    made.NAMES = frozenset([*names, *(name for choice in choices for name in choice.by_name)])
     return made
 
 

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections that a peer's violation of the protocol has ended: pauses between them, and an end.
+
+After a cut the client reconnects at once: the cause is usually gone. After a violation the broker usually
+sends the same bytes again, because the broker delivers unconfirmed messages again, and each lost connection
+counts as a delivery attempt of every message in flight. So the pauses grow, and :data:`MOST` violations in a
+row end the session with the error. A connection of :data:`USEFUL` seconds ends the row.
+"""
+
+from __future__ import annotations
+
+from bmq._backoff import backoff
+from bmq.errors import ConnectionFailed, ProtocolError
+
+__all__ = ["MOST", "USEFUL", "Violations", "violation_in"]
+
+#: So many connections in a row may end like this.
+MOST = 10
+#: A connection that lasted for so many seconds was useful.
+USEFUL = 60.0
+# The second pause in seconds, and the longest; the delay of the session's options, which is random, is added.
+_BASE = 0.5
+_CAP = 30.0
+_FACTOR = 2.0
+
+
+def violation_in(error: BaseException | None) -> ProtocolError | None:
+    """Return what the peer did wrong, if that is behind an error."""
+    while error is not None:
+        if isinstance(error, ProtocolError):
+            return error
+        error = error.__cause__
+    return None
+
+
+class Violations:
+    """Counts them for one session.
+
+    Attributes:
+        count: how many there were in a row.
+    """
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def lasted(self, seconds: float) -> None:
+        """Note that a connection has ended, for any reason."""
+        if seconds >= USEFUL:
+            self.count = 0
+
+    def note(self, error: BaseException | None, target: str) -> bool:
+        """Note why a connection or an attempt ended; return whether the peer was wrong.
+
+        Raises:
+            ConnectionFailed: there were too many.
+        """
+        violation = violation_in(error)
+        if violation is None:
+            return False
+        self.count += 1
+        if self.count >= MOST:
+            raise ConnectionFailed(
+                f"{target}: {self.count} connections in a row ended because of what the broker sent, the "
+                f"last one with: {violation}"
+            ) from violation
+        return True
+
+    def pause(self, delay: float) -> float:
+        """Return how long to wait before the next attempt, where ``delay`` would do after other losses."""
+        if self.count < 2:
+            return delay
+        return delay + backoff(self.count - 1, _BASE, _CAP, _FACTOR)

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections that end because of what the broker sent: growing pauses, the cause in every error, an end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+import bmq
+from bmq.client import _violations
+from bmq.client._violations import MOST, USEFUL, Violations, violation_in
+from bmq.events import Disconnected, Reconnecting, SessionEvent
+from tests.fakes.broker import Connection, Peer
+from tests.waiting import eventually
+
+READ = "bmq://bmq.test.mem.priority/read"
+WRITE = "bmq://bmq.test.mem.priority/write"
+GARBAGE = b"\xff" * 8
+WHY = "fragmented events are not allowed"
+
+
+class Garbling(Peer):
+    """A broker that sends garbage as soon as a queue is open for reading."""
+
+    on = True
+
+    def accept(self) -> Connection:
+        connection = super().accept()
+        react = connection.react
+
+        def garble() -> None:
+            react()
+            if self.on and "ConnectionGarbled" not in connection.script.log and connection.s_ids:
+                connection.script.log.append("ConnectionGarbled")
+                connection.send(GARBAGE)
+
+        connection.react = garble  # type: ignore[method-assign]
+        return connection
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses of thousandths of seconds."""
+    monkeypatch.setattr(_violations, "_BASE", 0.001)
+    monkeypatch.setattr(_violations, "_CAP", 0.01)
+
+
+def test_pauses_grow_and_end() -> None:
+    violations = Violations()
+    error = bmq.ProtocolError("what")
+    pauses: list[float] = []
+    for _ in range(MOST - 1):
+        assert violations.note(error, "tcp://b:1")
+        pauses.append(violations.pause(0.01))
+    with pytest.raises(bmq.ConnectionFailed, match=r"10 connections in a row .* what") as caught:
+        violations.note(error, "tcp://b:1")
+    assert caught.value.__cause__ is error
+    assert pauses == [0.01, 0.51, 1.01, 2.01, 4.01, 8.01, 16.01, 30.01, 30.01]
+
+
+def test_a_useful_connection_ends_the_row_and_other_losses_do_not_count() -> None:
+    violations = Violations()
+    error = bmq.ProtocolError("what")
+    for _ in range(3):
+        violations.note(error, "tcp://b:1")
+    violations.lasted(USEFUL - 1)
+    assert not violations.note(bmq.ConnectionFailed("cut"), "tcp://b:1")
+    assert violations.count == 3
+    violations.lasted(USEFUL)
+    assert violations.count == 0
+    assert violations.pause(0.25) == 0.25
+
+
+def test_a_violation_is_found_behind_other_errors() -> None:
+    inner = bmq.ProtocolError("what")
+    outer = bmq.ConnectionFailed("x")
+    outer.__cause__ = bmq.ConnectionFailed("y")
+    assert violation_in(outer) is None
+    outer.__cause__.__cause__ = inner
+    assert violation_in(outer) is inner
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_broker_that_sends_garbage_again_and_again_ends_the_session_with_the_cause() -> None:
+    happened: list[SessionEvent] = []
+    async with Garbling() as peer:
+        peer.hold = {"PUT"}
+        async with bmq.connect(peer.uri, on_event=happened.append) as session:
+            writer = await session.open_queue(WRITE, write=True)
+            pending = writer.post_nowait(b"1")
+            opening = asyncio.ensure_future(session.open_queue(READ, read=True))
+            with pytest.raises(bmq.PostError, match=WHY) as caught:
+                await pending
+            assert violation_in(caught.value) is not None
+            with pytest.raises(bmq.Error, match=WHY) as failed:
+                await asyncio.ensure_future(_receive(opening))
+            assert violation_in(failed.value) is not None
+            last = happened[-1]
+            assert isinstance(last, Disconnected)
+            assert WHY in last.reason
+            assert f"{MOST} connections in a row" in last.reason
+            assert len(peer.connections) == MOST
+            delays = [event.delay for event in happened if isinstance(event, Reconnecting)]
+            assert len(delays) == MOST - 1
+            assert WHY in str(session.health())
+
+
+async def _receive(opening: asyncio.Future[bmq.Queue]) -> bmq.Message:
+    return await (await opening).receive()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_broker_that_stops_sending_garbage_is_used_again() -> None:
+    async with Garbling() as peer, bmq.connect(peer.uri) as session:
+        writer = await session.open_queue(WRITE, write=True)
+        opening = asyncio.ensure_future(session.open_queue(READ, read=True))
+        await eventually(lambda: len(peer.connections) == 4)
+        peer.on = False
+        await opening
+        await writer.post(b"1")
+        assert session.health().ready
+
+
+@pytest.mark.usefixtures("quick")
+async def test_another_address_is_tried_after_garbage() -> None:
+    async with Garbling() as bad, Peer() as good, bmq.connect(f"{bad.uri},{good.uri}") as session:
+        reader = await session.open_queue(READ, read=True, default_subscription=True)
+        writer = await session.open_queue(WRITE, write=True)
+        await writer.post(b"1")
+        assert good.connections
+        assert not reader.closed
+
+
+@pytest.mark.parametrize("sent", [GARBAGE, None], ids=["garbage", "cut"])
+async def test_without_reconnecting_every_error_has_the_reason(peer: Peer, sent: bytes | None) -> None:
+    happened: list[SessionEvent] = []
+    async with bmq.connect(peer.uri, reconnect=False, on_event=happened.append) as session:
+        peer.hold = {"PUT", "OpenQueue"}
+        peer.answer("OpenQueue")
+        writer = await session.open_queue(WRITE, write=True)
+        pending = writer.post_nowait(b"1")
+        peer.hold |= {"OpenQueue"}
+        opening = asyncio.ensure_future(session.open_queue(READ, read=True))
+        await eventually(lambda: len(peer.connection.script.requests) == 1)
+        if sent is None:
+            peer.cut()
+        else:
+            peer.connection.send(sent)
+        why = "the broker closed the connection" if sent is None else WHY
+        with pytest.raises(bmq.ConnectionFailed, match=why) as caught:
+            await opening
+        cause: Any = caught.value.__cause__
+        assert isinstance(cause, bmq.ConnectionFailed if sent is None else bmq.ProtocolError)
+        with pytest.raises(bmq.PostError, match=why):
+            await pending
+        with pytest.raises(bmq.SessionClosed, match=why):
+            await writer.post(b"2")
+        last = happened[-1]
+        assert isinstance(last, Disconnected)
+        assert why in last.reason
+
+
+async def test_a_post_that_expires_names_the_connection_that_failed(peer: Peer) -> None:
+    peer.open_options = {"dedup_ms": 50}
+    async with bmq.connect(peer.uri, reconnect_delays=lambda: iter([60.0])) as session:
+        queue = await session.open_queue(WRITE, write=True)
+        peer.hold = {"PUT"}
+        pending = queue.post_nowait(b"1")
+        await eventually(lambda: len(peer.connection.script.puts) == 1)
+        peer.connection.send(GARBAGE)
+        with pytest.raises(bmq.PostError, match=WHY) as caught:
+            await pending
+        assert caught.value.status is bmq.AckStatus.TIMEOUT
+        assert isinstance(caught.value.__cause__, bmq.ProtocolError)
+
+
+async def test_an_unknown_status_of_an_acknowledgement_is_in_the_error(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(WRITE, write=True)
+        peer.hold = {"PUT"}
+        pending = queue.post_nowait(b"1")
+        await eventually(lambda: len(peer.connection.script.puts) == 1)
+        ack = bytearray(peer.connection.script.ack(peer.connection.script.puts))
+        ack[12] |= 9
+        peer.connection.send(bytes(ack))
+        with pytest.raises(bmq.PostError, match="status 9, which this version does not know") as caught:
+            await pending
+        assert caught.value.status is bmq.AckStatus.UNKNOWN
+
+
+async def test_a_thing_that_is_skipped_again_and_again_is_logged_once(
+    peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "bmq.client"):
+        async with bmq.connect(peer.uri) as session:
+            queue = await session.open_queue(WRITE, write=True)
+            for _ in range(100):
+                peer.connection.send(b"\x00\x00\x00\x08\x50\x02\x00\x00")
+            await queue.post(b"1")
+    (record,) = caplog.records
+    assert "events of type 16" in record.getMessage()
+    assert len(peer.connections) == 1

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client core against a broker of the future: nothing that the protocol leaves open ends a connection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bmq.errors import AckStatus, ProtocolError, StatusCategory
+from bmq.protocol.client.core import CoreOptions, SessionState
+from bmq.protocol.client.handshake import Credentials
+from bmq.wire.constants import ACK_STATUS_FROM_WIRE, EventType
+from bmq.wire.control.schema import EnumerationKind
+from bmq.wire.event import pack_event_header
+from bmq.wire.message import split_application_data
+from bmq.wire.push import PushMessage
+from tests.fakes.newer import (
+    Novelty,
+    edited,
+    enumerations,
+    longer_header,
+    novelties,
+    structures,
+    with_new_enumerators,
+    with_new_members,
+)
+from tests.protocol.bench import READ, WRITE, Bench, ScriptedBroker
+
+NOVELTIES = {each.name: each for each in novelties()}
+GROUPS = sorted({name.split()[0] for name in NOVELTIES})
+
+
+def session() -> tuple[Bench, Any, Any]:
+    """A client that reads from one queue and posts to another."""
+    bench = Bench(CoreOptions(repeat_after=0))
+    bench.connect()
+    return bench, bench.open("bmq://d/read", READ), bench.open("bmq://d/write", WRITE)
+
+
+def read(message: PushMessage) -> bytes:
+    """The payload, as a reader gets it."""
+    return split_application_data(
+        message.data,
+        has_properties=bool(message.flags & 2),
+        schema_id=message.schema_id,
+        compression=message.compression,
+    )[1]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_what_a_newer_broker_sends_costs_at_most_a_warning(group: str) -> None:
+    found = [each for name, each in NOVELTIES.items() if name.split()[0] == group]
+    assert found
+    for novelty in found:
+        _harmless(novelty)
+
+
+def _harmless(novelty: Novelty) -> None:
+    bench, reader, writer = session()
+    s_id = bench.broker.s_ids[reader.q_id][-1]
+    for number in range(1, 4):
+        bench.push(reader, 2 * number)
+        bench.send(novelty.events(reader.q_id, s_id))
+        bench.push(reader, 2 * number + 1)
+        bench.post(writer, number)
+        assert bench.ack_all() == [number], novelty.name
+    assert bench.outcomes == {number: [AckStatus.SUCCESS] for number in range(1, 4)}, novelty.name
+    assert bench.failures == [], novelty.name
+    assert bench.state is SessionState.STARTED
+    good = [message for _, message in bench.received if message.guid[8:] < b"\0\0\1"]
+    assert [int(message.data) for message in good] == [2, 3, 4, 5, 6, 7], novelty.name
+    new = [message for _, message in bench.received if message not in good]
+    assert len(new) == (0 if novelty.readable is None else 3), novelty.name
+    for message in new:
+        if novelty.readable:
+            assert read(message) == b"news", novelty.name
+        else:
+            with pytest.raises(ProtocolError):
+                read(message)
+    # A new member is one thing in each structure that has it.
+    most = len(structures()) if "with new" in novelty.name else 1
+    assert len(set(bench.skipped)) <= most, (novelty.name, bench.skipped)
+    # It ends as it should.
+    bench.core.stop("stop", bench.now, bench.now + 10)
+    bench.pump()
+    bench.answer_all()
+    assert bench.completed["stop"] == [None]
+
+
+def test_the_walk_covers_the_protocol() -> None:
+    assert len(NOVELTIES) > 500
+    kinds = {each.__name__ for each in structures()}
+    assert {
+        "ControlMessage",
+        "BrokerResponse",
+        "ClientIdentity",
+        "GuidInfo",
+        "Status",
+        "ConsumerInfo",
+    } <= kinds
+    assert {"category", "clientType", "sdkLanguage", "version"} == enumerations()
+    for each in structures():
+        for member in each.MEMBERS:
+            if isinstance(member.kind, EnumerationKind):
+                assert member.kind.unknown in member.kind.type
+
+
+EDITS: dict[str, Any] = {
+    "new members": with_new_members,
+    "new enumerators": with_new_enumerators,
+    "new enumerators by number": lambda document: with_new_enumerators(document, 4242),
+    "both": lambda document: with_new_members(with_new_enumerators(document)),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("words", [2, 3, 7, 255])
+def test_a_whole_session_with_answers_of_a_newer_broker(edit: str, words: int) -> None:
+    """From credentials and negotiation through a reconnect to the end, with every answer changed."""
+
+    def newer(event: bytes) -> bytes:
+        return longer_header(edited(event, EDITS[edit]), words)
+
+    bench = Bench(CoreOptions(repeat_after=0))
+
+    def answer_all() -> None:
+        while bench.broker.requests:
+            bench.send(newer(bench.broker.accept(bench.broker.requests.popleft())))
+
+    def connect() -> None:
+        bench.open_channel(Credentials.basic("ann", "secret"))
+        bench.send(newer(ScriptedBroker.admit(lifetime_ms=600_000)))
+        bench.send(newer(ScriptedBroker.welcome()))
+        answer_all()
+
+    connect()
+    app = bench.begin_open("bmq://d/fanout?id=foo", READ, subscriptions=["x == 1", "y == 2"])
+    queue = bench.begin_open("bmq://d/q", READ | WRITE)
+    answer_all()
+    bench.configure(queue, "x > 3", "x < 0", token="configured")
+    answer_all()
+    bench.push(queue, 1)
+    bench.post(queue, 1)
+    bench.lose()
+    connect()
+    assert bench.ack_all() == [1]
+    bench.push(queue, 2)
+    bench.wait(570)
+    assert bench.renewals == 1
+    bench.core.reauthenticate(Credentials.basic("ann", "secret"), bench.now)
+    bench.pump()
+    bench.send(newer(ScriptedBroker.admit(lifetime_ms=600_000)))
+    bench.wait(100)
+    for each in (app, queue):
+        bench.close(each, token=f"close {each.uri}")
+    answer_all()
+    bench.core.stop("stop", bench.now, bench.now + 10)
+    bench.pump()
+    answer_all()
+    assert [error for error in bench.failures if error is not None] == []
+    assert bench.numbers_received == [1, 2]
+    assert {token: errors for token, errors in bench.completed.items() if errors != [None]} == {}
+    assert bench.state is SessionState.CLOSED
+    for what in set(bench.skipped):
+        assert "sinceNextYear" in what or "E_NEXT_YEAR" in what or "4242" in what
+
+
+@pytest.mark.parametrize("credentials", [None, Credentials.basic("ann", "secret")])
+def test_news_during_the_handshake_are_skipped(credentials: Credentials | None) -> None:
+    bench = Bench()
+    bench.open_channel(credentials)
+    for kind in (0, *range(16, 64)):
+        bench.send(pack_event_header(12, kind) + b"next")
+    new = {"nextYearsMessage": {"x": 1}}
+    if credentials is not None:
+        bench.send(edited(ScriptedBroker.admit(), lambda _: new))
+        bench.send(ScriptedBroker.admit())
+    bench.send(edited(ScriptedBroker.welcome(), lambda _: new))
+    assert bench.failures == []
+    assert bench.state is SessionState.STARTING
+    bench.send(ScriptedBroker.welcome())
+    assert bench.state is SessionState.STARTED
+    assert {f"events of type {kind}" for kind in (0, 16, 63)} <= set(bench.skipped)
+
+
+@pytest.mark.parametrize("status", range(16))
+@pytest.mark.parametrize("how", ["alone", "together", "as an event"])
+def test_an_unknown_status_of_an_ack_is_unknown_and_kept_as_a_number(status: int, how: str) -> None:
+    bench, _, writer = session()
+    if how == "as an event":
+        bench.post_event(writer, 1)
+    elif how == "together":
+        bench.post_many(writer, 1)
+    else:
+        bench.post(writer, 1)
+    ack = bytearray(bench.broker.ack(bench.broker.puts))
+    ack[12] = ack[12] & 0xF0 | status
+    strange: dict[bytes, int] = {}
+    bench.core.receive(bytes(ack), bench.now)
+    for event in bench.core.events():
+        strange.update(getattr(event, "strange", None) or {})
+        bench._note(event)
+    (outcome,) = next(iter(bench.outcomes.values()))
+    assert outcome is ACK_STATUS_FROM_WIRE[status]
+    assert list(strange.values()) == ([status] if status in {3, 4, *range(8, 16)} else [])
+    assert len(bench.skipped) == len(strange)
+    assert bench.failures == []
+
+
+@pytest.mark.parametrize(
+    "broken",
+    {
+        "the fragment bit": b"\x80\x00\x00\x08\x44\x02\x00\x00",
+        "no length": bytes(8),
+        "a length of 7": b"\x00\x00\x00\x07\x44\x02\x00\x00",
+        "another version of the protocol": b"\x00\x00\x00\x08\x84\x02\x00\x00",
+        "a header longer than its event": b"\x00\x00\x00\x08\x44\x03\x00\x00",
+        "a message longer than its event": pack_event_header(12, EventType.PUSH) + b"\0\0\0\x09",
+        "a message of no words": pack_event_header(12, EventType.PUSH) + b"\0\0\0\0",
+        "half an ack": pack_event_header(16, EventType.ACK) + b"\x16\0\0\0" + bytes(4),
+    }.items(),
+    ids=lambda each: each[0],
+)
+def test_only_lost_framing_ends_the_connection(broken: tuple[str, bytes]) -> None:
+    bench, _, _ = session()
+    bench.send(broken[1])
+    (error,) = bench.failures
+    assert isinstance(error, ProtocolError)
+
+
+def test_a_refusal_with_an_unknown_category_fails_its_request_in_every_state() -> None:
+    bench, reader, _ = session()
+    bench.configure(reader, "x == 1")
+    request = bench.broker.requests.popleft()
+    bench.send(edited(bench.broker.refuse(request, StatusCategory.E_REFUSED), with_new_enumerators))
+    (error,) = bench.completed["x == 1",]
+    assert "E_NEXT_YEAR" in str(error)
+    assert bench.failures == []
