@@ -8,13 +8,18 @@ A service that writes to its database and posts a message can die between the tw
 into a table, in the same transaction, and a relay posts what it finds there. The relay can die too, between
 posting and noting that it did, and then posts a row again: under the same GUID, which is made of the row's
 number, so that the broker keeps one. Several relays may run for the same reason. It needs SQLAlchemy.
+
+A row that cannot be posted, because its payload is empty for instance, is marked with the error and left out
+from then on; rows behind it are posted. Clear its ``error`` to have it tried again.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -32,17 +37,25 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    String,
     Table,
     create_engine,
     insert,
     select,
     update,
 )
+from sqlalchemy.exc import SQLAlchemyError
 
 import bmq
 from bmq.conventions import derived_guid
 
 BATCH = 500
+MOST_BYTES = 64 * 1024 * 1024
+LONGEST_ERROR = 1000
+# Pauses of a relay whose database or session has failed, in seconds.
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+
+logger = logging.getLogger("outbox")
 
 metadata = MetaData()
 outbox = Table(
@@ -53,6 +66,8 @@ outbox = Table(
     Column("properties", JSON),
     # The relay asks for what has none: a service in earnest has an index for that.
     Column("posted_at", DateTime(timezone=True), index=True),
+    # Why a row can never be posted; the relay leaves out rows that have one.
+    Column("error", String(LONGEST_ERROR)),
     sqlite_autoincrement=True,  # a number is never given twice, also when rows are deleted
 )
 
@@ -60,15 +75,43 @@ outbox = Table(
 def record(
     connection: Connection, payload: bytes, properties: Mapping[str, str | int | bool] | None = None
 ) -> None:
-    """Write a message into the outbox, as part of the caller's transaction."""
+    """Write a message into the outbox, as part of the caller's transaction.
+
+    Raises:
+        bmq.UsageError: the message can never be posted; nothing was written.
+    """
+    check(payload, properties or {})
     connection.execute(insert(outbox).values(payload=payload, properties=dict(properties or {})))
 
 
+def check(payload: bytes, properties: Mapping[str, Any]) -> None:
+    """Check what a row can say of a message: the caller's transaction is the last one that can be stopped.
+
+    Raises:
+        bmq.UsageError: the message can never be posted.
+    """
+    if not isinstance(payload, bytes) or not 1 <= len(payload) <= MOST_BYTES:
+        raise bmq.UsageError(f"a payload is 1 to {MOST_BYTES:,} bytes")
+    for name, value in properties.items():
+        # The column is JSON: what that does not keep as it is, would be another value when it is posted.
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][^\0]{0,126}", name):
+            raise bmq.UsageError(f"{name!r} is no name for a property")
+        if not isinstance(value, str | int):
+            raise bmq.UsageError(f"property {name} is a str, an int or a bool, not {value!r:.100}")
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise bmq.UsageError(f"property {name} has more than 64 bits: {value:.3e}")
+        if isinstance(value, str) and not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise bmq.UsageError(f"property {name} is no text that has a form in UTF-8") from None
+
+
 def unposted(engine: Engine) -> list[Any]:
-    """The oldest rows that no relay has noted as posted."""
+    """The oldest rows that no relay has noted as posted, or as impossible to post."""
     wanted = (
         select(outbox.c.id, outbox.c.payload, outbox.c.properties)
-        .where(outbox.c.posted_at.is_(None))
+        .where(outbox.c.posted_at.is_(None), outbox.c.error.is_(None))
         .order_by(outbox.c.id)
         .limit(BATCH)
     )
@@ -82,8 +125,17 @@ def note(engine: Engine, numbers: list[int]) -> None:
         connection.execute(update(outbox).where(outbox.c.id.in_(numbers)).values(posted_at=datetime.now(UTC)))
 
 
+def mark(engine: Engine, errors: Mapping[int, str]) -> None:
+    """Mark rows that can never be posted."""
+    with engine.begin() as connection:
+        for number, error in errors.items():
+            connection.execute(update(outbox).where(outbox.c.id == number).values(error=error))
+
+
 async def relay_some(engine: Engine, name: str, queue: bmq.Queue) -> int:
     """Post some rows, and note those that the broker has accepted; return how many these are.
+
+    Rows that can never be posted are marked.
 
     Args:
         engine: the database.
@@ -93,21 +145,63 @@ async def relay_some(engine: Engine, name: str, queue: bmq.Queue) -> int:
     rows = await asyncio.to_thread(unposted, engine)
     if not rows:
         return 0
-    report = await queue.post_many(
-        bmq.PutMessage(row.payload, row.properties or None, guid=derived_guid(name, "outbox", str(row.id)))
-        for row in rows
-    )
-    refused = {failure.index for failure in report.failures}  # the queue is full, say: next time
-    accepted = [row.id for index, row in enumerate(rows) if index not in refused]
-    if accepted:
-        await asyncio.to_thread(note, engine, accepted)
+    posts: dict[int, asyncio.Future[bmq.Ack]] = {}
+    errors: dict[int, str] = {}
+    accepted: list[int] = []
+    try:
+        for row in rows:
+            try:
+                posts[row.id] = await posted(queue, row, derived_guid(name, "outbox", str(row.id)))
+            except (bmq.InvalidPayload, bmq.InvalidProperty) as error:
+                errors[row.id] = f"{type(error).__name__}: {error}"[:LONGEST_ERROR]
+            except (TypeError, ValueError, AttributeError) as error:  # others may have written the row
+                errors[row.id] = f"{type(error).__name__}: {error}"[:LONGEST_ERROR]
+    finally:
+        # Also when the session has failed: rows that are noted are not posted again.
+        outcomes = await asyncio.gather(*posts.values(), return_exceptions=True)
+        refused = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        accepted = [
+            number
+            for number, outcome in zip(posts, outcomes, strict=True)
+            if not isinstance(outcome, BaseException)
+        ]
+        if accepted:
+            await asyncio.to_thread(note, engine, accepted)
+        if errors:
+            number, error = next(iter(errors.items()))
+            logger.error("%d rows cannot be posted and are marked; row %d: %s", len(errors), number, error)
+            await asyncio.to_thread(mark, engine, errors)
+        if refused:  # the queue is full, say: next time
+            logger.warning("%d rows were refused and stay; the first: %s", len(refused), refused[0])
     return len(accepted)
 
 
-async def relay(engine: Engine, name: str, queue: bmq.Queue, *, pause: float = 1.0) -> None:
-    """Post what is in the outbox, until cancelled."""
+async def posted(queue: bmq.Queue, row: Any, guid: str) -> asyncio.Future[bmq.Ack]:
+    """Post a row, and return the future of its outcome. Rows are posted in their order."""
     while True:
-        if not await relay_some(engine, name, queue):
+        try:
+            return queue.post_nowait(row.payload, properties=row.properties or None, guid=guid)
+        except bmq.BufferFull:
+            await asyncio.sleep(0.01)
+
+
+async def relay(engine: Engine, name: str, queue: bmq.Queue, *, pause: float = 1.0) -> None:
+    """Post what is in the outbox, until cancelled.
+
+    A database that fails is asked again after 1, 2, 4, ... 60 seconds.
+    """
+    failures = 0
+    while True:
+        try:
+            done = await relay_some(engine, name, queue)
+        except SQLAlchemyError as error:
+            failures += 1
+            wait = min(FIRST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE)
+            logger.warning("the database has failed; again in %g s: %s", wait, str(error)[:LONGEST_ERROR])
+            await asyncio.sleep(wait)
+            continue
+        failures = 0
+        if not done:
             await asyncio.sleep(pause)
 
 

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The outbox: rows that cannot be posted stop no row behind them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, insert, select
+from sqlalchemy.exc import OperationalError
+
+import bmq
+from tests.test_outbox import left, outbox, stored, write
+
+#: Rows that another program has written past ``record``.
+BAD: dict[str, tuple[bytes, Any]] = {
+    "no payload": (b"", {}),
+    "a fraction": (b"x", {"a": 1.5}),
+    "null": (b"x", {"a": None}),
+    "a list": (b"x", {"a": [1]}),
+    "no mapping": (b"x", [1]),
+    "a number as properties": (b"x", 7),
+    "a large number": (b"x", {"a": 2**70}),
+    "no name": (b"x", {"": 1}),
+    "too many": (b"x", {f"p{n}": n for n in range(300)}),
+}
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Any:
+    engine = create_engine(f"sqlite:///{tmp_path / 'shop.db'}")
+    outbox.metadata.create_all(engine)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
+    return await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
+
+
+def write_past(engine: Engine, payload: bytes, properties: Any, count: int = 1) -> None:
+    rows = [{"payload": payload, "properties": properties}] * count
+    with engine.begin() as connection:
+        connection.execute(insert(outbox.outbox), rows)
+
+
+def errors(engine: Engine) -> list[str]:
+    with engine.connect() as connection:
+        found = connection.execute(select(outbox.outbox.c.error).where(outbox.outbox.c.error.is_not(None)))
+        return list(found.scalars())
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_a_bad_row_is_marked_and_the_others_are_posted_and_noted(
+    engine: Engine, queue: bmq.Queue, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    write(engine, b"before")
+    write_past(engine, *BAD[name])
+    write(engine, b"after")
+    assert await outbox.relay_some(engine, "shop", queue) == 2
+    assert await outbox.relay_some(engine, "shop", queue) == 0
+    assert await stored(queue) == [b"before", b"after"]
+    assert left(engine) == 1
+    assert len(errors(engine)) == 1
+    assert len(caplog.records) == 1
+
+
+async def test_ten_thousand_bad_rows_in_front_of_a_good_one(
+    engine: Engine, queue: bmq.Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_past(engine, b"", {}, 10_000)
+    write(engine, b"good")
+    relaying = asyncio.create_task(outbox.relay(engine, "shop", queue, pause=0))
+    assert (await queue.receive(timeout=30)).data == b"good"
+    relaying.cancel()
+    await asyncio.wait([relaying])
+    assert len(errors(engine)) == 10_000
+    assert len(caplog.records) <= 10_000 // outbox.BATCH + 1
+
+
+@pytest.mark.parametrize(
+    ("payload", "properties"),
+    [
+        *(
+            each
+            for name, each in BAD.items()
+            if name not in ("no mapping", "a number as properties", "too many")
+        ),
+        ("text", {}),
+        (bytearray(b"x"), {}),
+        (b"x", {"a": b"bytes"}),
+        (b"x", {7: 1}),
+        (b"x", {"a": "\udcff"}),
+    ],
+)
+async def test_a_message_that_cannot_be_posted_is_refused_when_it_is_recorded(
+    engine: Engine, payload: Any, properties: Any
+) -> None:
+    with engine.begin() as connection, pytest.raises(bmq.UsageError):
+        outbox.record(connection, payload, properties)
+    assert left(engine) == 0
+
+
+async def test_a_database_that_fails_is_asked_again(
+    engine: Engine, queue: bmq.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "FIRST_PAUSE", 0.001)
+    failures = {"unposted": 2, "note": 2}
+
+    def failing(name: str) -> None:
+        original = getattr(outbox, name)
+
+        def call(*arguments: Any) -> Any:
+            if failures[name]:
+                failures[name] -= 1
+                raise OperationalError("select", {}, Exception("gone away"))
+            return original(*arguments)
+
+        monkeypatch.setattr(outbox, name, call)
+
+    failing("unposted")
+    failing("note")
+    write(engine, b"one")
+    relaying = asyncio.create_task(outbox.relay(engine, "shop", queue, pause=0.001))
+    while left(engine):  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    relaying.cancel()
+    await asyncio.wait([relaying])
+    assert await stored(queue) == [b"one"]
+    assert failures == {"unposted": 0, "note": 0}
