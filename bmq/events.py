@@ -18,6 +18,8 @@ from bmq.protocol.client.events import (
     SessionEvent,
     SlowConsumer,
     SlowConsumerRecovered,
+    Stalled,
+    StallOver,
     StateRestored,
     UnclaimedMessages,
 )
@@ -39,6 +41,8 @@ __all__ = [
     "SessionEvent",
     "SlowConsumer",
     "SlowConsumerRecovered",
+    "StallOver",
+    "Stalled",
     "StateRestored",
     "UnclaimedMessages",
 ]

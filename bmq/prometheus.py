@@ -80,7 +80,11 @@ _BY_SESSION = {
     "seconds_disconnected": ("bmq_disconnected_seconds", "Time without a connection, after the first"),
     "repeated_subscriptions": ("bmq_repeated_subscriptions", "Subscriptions repeated as nothing came"),
     "revived_messages": ("bmq_revived_messages", "Messages that came right after that"),
+    "silent_seconds": ("bmq_silent_seconds", "Time since a broker was heard, the longest of all sessions"),
+    "oldest_unacked_seconds": ("bmq_oldest_unacked_seconds", "Age of the oldest post without outcome"),
+    "oldest_unconfirmed_seconds": ("bmq_oldest_unconfirmed_seconds", "Age of the oldest unconfirmed message"),
 }
+_AGES = ("silent_seconds", "oldest_unacked_seconds", "oldest_unconfirmed_seconds")
 _SESSIONS = "bmq_sessions", "Sessions, by their state"
 
 _COUNTERS = {
@@ -258,7 +262,8 @@ class SessionCollector(Collector):
     def _of_sessions(self, name: str, metric: str, what: str) -> Metric:
         if name in _COUNTERS:
             return CounterMetricFamily(metric, what, value=self._total.values.get(name, 0))
-        value = sum(getattr(stats, name) for stats in self._sessions.values())
+        values = [getattr(stats, name) or 0 for stats in self._sessions.values()]
+        value = max(values, default=0) if name in _AGES else sum(values)
         return GaugeMetricFamily(metric, what, value=value)
 
     def _states(self) -> Metric:

@@ -275,7 +275,7 @@ class Session:
 
     def health(self) -> Health:
         """Return how the session is, as :meth:`bmq.Session.health`."""
-        return self._session.health()
+        return self._portal.call(self._session.health)
 
     def stats(self) -> SessionStats:
         """Return a snapshot of what the session holds and has done, as :meth:`bmq.Session.stats`."""

@@ -32,6 +32,7 @@ class ReceiveCounts:
         confirmed: messages that were confirmed.
         durations: the time from a message's arrival to its confirmation.
         losses: how many connections were lost; kept up to date by the session's alone.
+        pending: how many messages of each arrival are not confirmed, the oldest first; the session's alone.
     """
 
     __slots__ = (
@@ -44,6 +45,7 @@ class ReceiveCounts:
         "confirmed",
         "durations",
         "losses",
+        "pending",
         "received",
         "received_bytes",
         "redelivered",
@@ -58,6 +60,7 @@ class ReceiveCounts:
         self.confirmed = 0
         self.durations = Durations()
         self.losses = 0
+        self.pending: dict[Arrival, int] = {}
         self._all: tuple[ReceiveCounts, ...] = (self, *whole._all) if whole is not None else (self,)
         self._session = self._all[-1]
         # What has arrived on the connection there was after so many losses, and is not confirmed.
@@ -106,6 +109,36 @@ class ReceiveCounts:
                 each._unconfirmed, each._seen_losses = 0, losses
             each._unconfirmed += to_confirm
 
+    def delivered(self, arrival: Arrival, count: int) -> None:
+        """A session's: so many messages that are to be confirmed have arrived together."""
+        pending = self.pending
+        pending[arrival] = pending.get(arrival, 0) + count
+        if len(pending) > self._unconfirmed:
+            self._tidy()
+
+    def oldest(self) -> float | None:
+        """A session's: when the oldest message arrived that is not confirmed; None if there is none."""
+        self._tidy()
+        for arrived, _ in self.pending:
+            return arrived
+        return None
+
+    def _tidy(self) -> None:
+        """Forget arrivals of which nothing is left.
+
+        Messages that moved to another consumer count as arriving there. Messages that went back to the
+        broker, or were confirmed by nothing but their GUID, have no arrival. For those, the oldest are
+        forgotten first: the age may be too small then, never too large.
+        """
+        excess = sum(self.pending.values()) - self.unconfirmed
+        while excess > 0:
+            arrival = next(iter(self.pending))
+            count = self.pending.pop(arrival)
+            if count > excess:
+                # Still the oldest: the order of the others does not matter for long.
+                self.pending = {arrival: count - excess, **self.pending}
+            excess -= count
+
     def hold(self, count: int) -> None:
         """So many more messages are here and not confirmed; fewer if it is negative."""
         losses = self._session.losses
@@ -143,6 +176,12 @@ class ReceiveCounts:
             seconds = 0.0  # the clock stands still within a turn
         bucket = bisect_left(BOUNDS, seconds)
         here = count if losses == self._session.losses else 0
+        pending = self._session.pending
+        if arrival in pending:
+            if pending[arrival] > count:
+                pending[arrival] -= count
+            else:
+                del pending[arrival]
         for each in self._all:
             each.confirmed += count
             each._unconfirmed -= here

@@ -24,7 +24,7 @@ from bmq.client._identity import introduce
 from bmq.client._posting import settle
 from bmq.client._reporting import Reporter
 from bmq.client._room import Want
-from bmq.client.health import HealthWatch, HostHealthMonitor
+from bmq.client.health import Ages, Health, HealthWatch, HostHealthMonitor
 from bmq.client.interceptors import Hooks
 from bmq.client.message import Ack
 from bmq.client.options import CredentialsSource, SessionOptions
@@ -235,6 +235,24 @@ class Driver:
             queue.counts.waited()
             await room.wait(queue, want)
 
+    def ages(self) -> Ages:
+        """How old the oldest things are that the session waits for."""
+        self.confirming.finish()
+        now = self.connection.now()
+
+        def age(begun: float | None) -> float | None:
+            return None if begun is None else max(0.0, now - begun)
+
+        return {
+            "silent_seconds": self.core.silence(now),
+            "oldest_unacked_seconds": age(self.core.posts.oldest()),
+            "oldest_unconfirmed_seconds": age(self.received.oldest()),
+        }
+
+    def health_report(self) -> Health:
+        """How the session is at this moment."""
+        return self.health.report(self.ages(), self.core.stalls(self.connection.now()))
+
     @property
     def seconds_disconnected(self) -> float:
         """How long there was no connection, after the first one, in seconds."""
@@ -390,12 +408,16 @@ class Driver:
         number = self._delivered
         arrival = self.loop.time(), self.received.losses
         if len(event.deliveries) == 1:
-            _, subscription, messages = event.deliveries[0]
+            queue, subscription, messages = event.deliveries[0]
             self._delivered += len(messages)
             subscription.owner._deliver(messages, [(0, number)], arrival)
+            if not queue.at_most_once:
+                self.received.delivered(arrival, len(messages))
             return
         shares: dict[Any, tuple[list[Push], Places]] = {}
-        for _, subscription, messages in event.deliveries:
+        to_confirm = 0
+        for queue, subscription, messages in event.deliveries:
+            to_confirm += 0 if queue.at_most_once else len(messages)
             share = shares.get(subscription.owner)
             if share is None:
                 shares[subscription.owner] = messages[:], [(0, number)]
@@ -406,12 +428,16 @@ class Driver:
         self._delivered = number
         for owner, (messages, places) in shares.items():
             owner._deliver(messages, places, arrival)
+        if to_confirm:
+            self.received.delivered(arrival, to_confirm)
 
     def _deliver_columns(self, event: PushedColumns) -> None:
         arrival = self.loop.time(), self.received.losses
-        for _, subscription, columns in event.deliveries:
+        for queue, subscription, columns in event.deliveries:
             subscription.owner._deliver_columns(columns, self._delivered, arrival)
             self._delivered += columns.count
+            if not queue.at_most_once:
+                self.received.delivered(arrival, columns.count)
 
     def _happened(self, event: SessionEvent) -> None:
         if isinstance(event, StateRestored):
@@ -427,6 +453,7 @@ class Driver:
             self._lost_at = self.connection.now()
             self.confirming.finish()
             self.received.losses += 1
+            self.received.pending.clear()
             for queue in self.queues.values():
                 queue._subscriptions.forget_delivered()
         elif isinstance(event, Disconnected):

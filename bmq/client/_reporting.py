@@ -13,6 +13,7 @@ import logging
 import weakref
 from typing import TYPE_CHECKING
 
+from bmq._log_limit import LogLimit
 from bmq.protocol.client.events import (
     ClientDeprecated,
     Connected,
@@ -28,6 +29,8 @@ from bmq.protocol.client.events import (
     SessionEvent,
     SlowConsumer,
     SlowConsumerRecovered,
+    Stalled,
+    StallOver,
     StateRestored,
 )
 
@@ -43,6 +46,13 @@ _FIRST_REMINDER = 10.0
 _RARELY = 600.0
 # That the application is slow is logged at most once in so many seconds.
 _SLOW_EVERY = 60.0
+# A stall of one cause is logged at most once in so many seconds.
+_STALLS_EVERY = 60.0
+_MOVES = {
+    "silence": "is heard again",
+    "posts": "acknowledges posts again",
+    "requests": "answers requests again",
+}
 
 
 class Reporter:
@@ -63,6 +73,9 @@ class Reporter:
         self._slow_since: float | None = None
         self._slow_said = float("-inf")
         self._slow_unsaid = 0
+        self._limit = LogLimit(logger, _STALLS_EVERY, asyncio.get_running_loop().time)
+        # The stalls whose begin was logged.
+        self._stalls: set[str] = set()
 
     def note(self, event: SessionEvent) -> None:
         """Log what happened, if it is worth a line."""
@@ -96,6 +109,10 @@ class Reporter:
                 logger.warning(
                     "queue %s is in service again: the host is healthy", uri, extra=_about(driver, uri)
                 )
+            case Stalled(cause, reason):
+                self._stalled(driver, cause, reason)
+            case StallOver(cause, seconds):
+                self._moves(driver, cause, seconds)
             case ClientDeprecated(broker):
                 logger.warning(
                     "%s says that this version of the client is deprecated: upgrade it",
@@ -124,6 +141,7 @@ class Reporter:
             self._begin(driver)
 
     def _lost(self, driver: Driver, reason: str) -> None:
+        self._stalls.clear()
         if self._down_since is not None:
             return  # lost again before everything was restored
         if not driver.options.reconnect:
@@ -193,6 +211,28 @@ class Reporter:
                 "the session with %s is over: %s", driver.dialer.target, reason, extra=_about(driver)
             )
         self._over()
+
+    def _stalled(self, driver: Driver, cause: str, reason: str) -> None:
+        said = self._limit.warning(
+            cause,
+            "%s; the connection to %s is %s",
+            reason,
+            driver.dialer.address,
+            "dropped if the silence goes on" if cause == "silence" else "alive, and is kept",
+        )
+        if said:
+            self._stalls.add(cause)
+
+    def _moves(self, driver: Driver, cause: str, seconds: float) -> None:
+        if cause in self._stalls:
+            self._stalls.discard(cause)
+            logger.warning(
+                "%s %s after %s",
+                driver.dialer.address,
+                _MOVES[cause],
+                _seconds(seconds + (driver.options.liveness or 0) / 2),
+                extra=_about(driver),
+            )
 
     def _slow(self, driver: Driver, messages: int, size: int) -> None:
         now = driver.connection.now()

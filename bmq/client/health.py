@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 from bmq.protocol.client.events import (
     Connected,
@@ -20,10 +20,12 @@ from bmq.protocol.client.events import (
     SessionEvent,
     SlowConsumer,
     SlowConsumerRecovered,
+    Stalled,
+    StallOver,
     StateRestored,
 )
 
-__all__ = ["Health", "HealthWatch", "HostHealth", "HostHealthMonitor", "Trouble"]
+__all__ = ["Ages", "Health", "HealthWatch", "HostHealth", "HostHealthMonitor", "Trouble"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +52,35 @@ class Health:
         degraded: it is ready, but something is not as it should be.
         troubles: what is not, the oldest first.
         since: since when it has been like this (ready, degraded, or not ready), in UTC.
+        silent_seconds: the time since the last byte from the broker; None while there is no connection, while
+            the session itself does not read because the application does not keep up, and where ``liveness``
+            is None.
+        oldest_unacked_seconds: the age of the oldest post without outcome; None if there is none.
+        oldest_unconfirmed_seconds: the time since the arrival of the oldest message of the present connection
+            that is not confirmed; None if there is none. After messages have moved between consumers
+            it may be less. It makes no session degraded: some applications hold messages on purpose.
     """
 
     ready: bool
     degraded: bool
     troubles: tuple[Trouble, ...]
     since: datetime
+    silent_seconds: float | None = None
+    oldest_unacked_seconds: float | None = None
+    oldest_unconfirmed_seconds: float | None = None
 
     def __str__(self) -> str:
         how = "degraded" if self.degraded else "ready" if self.ready else "not ready"
         why = "; ".join(trouble.what for trouble in self.troubles)
         return f"{how}: {why}" if why else how
+
+
+class Ages(TypedDict):
+    """The ages of the oldest things that a session waits for, in seconds; see :class:`Health`."""
+
+    silent_seconds: float | None
+    oldest_unacked_seconds: float | None
+    oldest_unconfirmed_seconds: float | None
 
 
 class HealthWatch:
@@ -72,22 +92,36 @@ class HealthWatch:
         self._since = datetime.now(UTC)
         self._begin("connection", "not connected yet")
 
-    @property
-    def health(self) -> Health:
-        """How the session is."""
+    def report(self, ages: Ages, stalls: Mapping[str, str]) -> Health:
+        """Return how the session is.
+
+        Args:
+            ages: its ages at this moment.
+            stalls: what has stalled, by cause, in words that fit this moment.
+        """
+        for cause, what in stalls.items():
+            trouble = self._troubles.get(f"stalled {cause}")
+            if trouble is not None:
+                self._troubles[f"stalled {cause}"] = replace(trouble, what=what)
         troubles = tuple(sorted(self._troubles.values(), key=lambda each: each.since))
-        return Health(self._level < 2, self._level == 1, troubles, self._since)
+        return Health(self._level < 2, self._level == 1, troubles, self._since, **ages)
 
     def note(self, event: SessionEvent) -> None:
         """Take an event."""
         match event:
             case Connected() | StateRestored():
                 self._end("connection")
+            case Stalled(cause, reason):
+                self._begin(f"stalled {cause}", reason, False)
+            case StallOver(cause):
+                self._end(f"stalled {cause}")
             case ConnectionLost(reason):
+                self._end_stalls()
                 self._begin("connection", f"the connection was lost: {reason}")
             case Reconnected():
                 self._begin("connection", "the connection is restored, and queues are being opened again")
             case Disconnected(reason):
+                self._end_stalls()
                 self._begin("connection", f"the session is over{': ' if reason else ''}{reason}")
             case SlowConsumer(messages):
                 self._begin(
@@ -120,6 +154,10 @@ class HealthWatch:
     def _end(self, key: str) -> None:
         if self._troubles.pop(key, None) is not None:
             self._look()
+
+    def _end_stalls(self) -> None:
+        for key in [key for key in self._troubles if key.startswith("stalled ")]:
+            self._end(key)
 
     def _look(self) -> None:
         level = max((1 + trouble.serious for trouble in self._troubles.values()), default=0)

@@ -377,14 +377,18 @@ class Session:
         return self._driver.connection.fileno()
 
     def health(self) -> Health:
-        """Return how the session is: ready, degraded and why, since when.
+        """Return how the session is: ready, degraded and why, since when; and three ages.
 
         It is not ready before it is connected, from the loss of a connection until every queue is open again,
-        and once it is over. It is degraded while the application does not keep up, so that reading has
-        paused, while queues are suspended because the host is unhealthy, and after a queue could not be
-        opened again, until the application opens it.
+        and once it is over. It is degraded
+
+        - while, for half of ``liveness``, the broker is silent although it was asked for a heartbeat, no post
+          of a queue is acknowledged although some wait, or a request for a queue is not answered;
+        - while the application does not keep up, so that reading has paused;
+        - while queues are suspended because the host is unhealthy;
+        - after a queue could not be opened again, until the application opens it.
         """
-        return self._driver.health.health
+        return self._driver.health_report()
 
     def around_handle(self, handling: Handling) -> AbstractContextManager[None]:
         """Return a context manager to handle messages in: it is that of every interceptor.

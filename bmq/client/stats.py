@@ -112,6 +112,10 @@ def _now() -> int:
     return field(default=0, metadata=_NOW)
 
 
+def _age() -> float | None:
+    return field(default=None, metadata=_NOW)
+
+
 class _Stats:
     """What all statistics can do."""
 
@@ -222,8 +226,8 @@ class SessionStats(_Stats):
     """What a session holds and has done, all of its queues together, closed ones included.
 
     ``state``, ``queues``, ``unacked_messages``, ``unacked_bytes``, ``unconfirmed``, ``buffered_messages``,
-    ``buffered_bytes`` and ``write_buffer_bytes`` say how it is now. Everything else only grows, also over
-    reconnects. ``after - before`` is what was counted between two of them.
+    ``buffered_bytes``, ``write_buffer_bytes`` and the three ages say how it is now. Everything else only
+    grows, also over reconnects. ``after - before`` is what was counted between two of them.
 
     Attributes:
         state: the session's state.
@@ -255,6 +259,10 @@ class SessionStats(_Stats):
         seconds_disconnected: how long there was no connection, after the first one.
         repeated_subscriptions: how often queues' subscriptions were repeated, because nothing came.
         revived_messages: how many messages came right after that.
+        silent_seconds: the time since the last byte from the broker; see :class:`bmq.Health`.
+        oldest_unacked_seconds: the age of the oldest post without outcome; None if there is none.
+        oldest_unconfirmed_seconds: the time since the oldest unconfirmed message arrived; None if there is
+            none. See :class:`bmq.Health`.
     """
 
     state: SessionState = field(metadata=_NOW)
@@ -284,6 +292,9 @@ class SessionStats(_Stats):
     seconds_disconnected: float = _seconds()
     repeated_subscriptions: int = _counter()
     revived_messages: int = _counter()
+    silent_seconds: float | None = _age()
+    oldest_unacked_seconds: float | None = _age()
+    oldest_unconfirmed_seconds: float | None = _age()
 
 
 def _snapshot(durations: Durations) -> Histogram:
@@ -347,4 +358,5 @@ def session_stats(driver: Driver) -> SessionStats:
         seconds_disconnected=driver.seconds_disconnected,
         repeated_subscriptions=repeated,
         revived_messages=revived,
+        **driver.ages(),
     )

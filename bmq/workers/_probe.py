@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -24,6 +24,8 @@ logger = logging.getLogger("bmq.workers")
 #: Returns metrics as text in Prometheus' format.
 Metrics: TypeAlias = Callable[[], str | bytes]
 
+# The fields of :class:`bmq.Health` that are ages.
+_AGES = ("silent_seconds", "oldest_unacked_seconds", "oldest_unconfirmed_seconds")
 _TEXT = "text/plain; charset=utf-8"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 # Whoever asks has this long, in seconds, and this many bytes for the request; so many may ask at a time.
@@ -54,7 +56,12 @@ def worst(found: list[Health]) -> Health:
         tuple(sorted((trouble for each in found for trouble in each.troubles), key=lambda each: each.since)),
         # All are ready since the last is; something is wrong since the first time that it was.
         (max if ready and not degraded else min)(each.since for each in alike),
+        *(_largest(getattr(each, name) for each in found) for name in _AGES),
     )
+
+
+def _largest(ages: Iterable[float | None]) -> float | None:
+    return max((age for age in ages if age is not None), default=None)
 
 
 class Probe:
@@ -143,6 +150,9 @@ class Probe:
         answer: dict[str, Any] = {"ready": ready, "degraded": health is not None and health.degraded}
         if health is not None:
             answer["since"] = health.since.isoformat(timespec="milliseconds")
+            for name in _AGES:
+                age = getattr(health, name)
+                answer[name] = None if age is None else round(age, 3)
             answer["troubles"] = [
                 {"what": each.what, "since": each.since.isoformat(timespec="milliseconds")}
                 for each in health.troubles

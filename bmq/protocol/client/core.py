@@ -50,6 +50,7 @@ from bmq.protocol.client.registry import QueueRegistry
 from bmq.protocol.client.renewal import Renewal
 from bmq.protocol.client.requests import RequestKind, Requests
 from bmq.protocol.client.routes import Route, Routes
+from bmq.protocol.client.stalls import Stalls
 from bmq.protocol.deadlines import Deadlines
 from bmq.protocol.framing import Framer
 from bmq.protocol.heartbeat import Heartbeat, Pulse
@@ -173,7 +174,9 @@ class ClientCore(Machine):
         self._handshake = Handshake(identity)
         self._outbox = Outbox()
         self._requests = Requests(self._outbox)
-        self.posts = Posts(self._outbox, options.max_unacked_messages, options.max_unacked_bytes)
+        patience = options.liveness / 2 if options.liveness is not None else None
+        self.posts = Posts(self._outbox, options.max_unacked_messages, options.max_unacked_bytes, patience)
+        self._stalls = Stalls(self.posts, self._requests, patience, self._emit)
         # The methods themselves: a post is spared a call.
         self.post = self.posts.post
         self.post_many = self.posts.post_many
@@ -238,6 +241,9 @@ class ClientCore(Machine):
         if self._pulse_owed:
             self._pulse_owed = False
             self._outbox.event(HEARTBEAT_RSP)
+        if self._requests.fresh:
+            self._requests.stamp(now)
+            self._stalls.watch(now)
         return self._outbox.take(limit)
 
     def events(self) -> list[SessionEvent | Signal]:
@@ -260,6 +266,7 @@ class ClientCore(Machine):
             self._confirms.deadline,
             self._patience,
             self.posts.deadline,
+            self._stalls.deadline,
             -inf if self._outbox.unsendable else None,
         ):
             if deadline is not None and (first is None or deadline < first):
@@ -280,6 +287,19 @@ class ClientCore(Machine):
     def repeated(self) -> tuple[int, int]:
         """How often subscriptions were repeated, because nothing came, and how many messages came then."""
         return self._shared.repeated, self._shared.revived
+
+    def stalls(self, now: float) -> dict[str, str]:
+        """Say what has stalled, by cause; see :class:`bmq.protocol.client.events.Stalled`."""
+        return dict(self._stalls.describe(now)) if self._stalls.causes else {}
+
+    def silence(self, now: float) -> float | None:
+        """How long the broker has sent nothing, in seconds; None while that is not watched.
+
+        It is watched while the session is connected and reads, unless ``liveness`` is None.
+        """
+        if self._liveness is None or self._broken or self._reading_paused:
+            return None
+        return max(0.0, now - self._liveness.heard)
 
     @property
     def broker(self) -> BrokerInfo | None:
@@ -329,6 +349,7 @@ class ClientCore(Machine):
         self._renewal.authenticated(self._handshake.lifetime, now)
         self._shared.configure_stream = broker.configure_stream
         self.new_properties = broker.new_properties
+        self._stalls.watch(now)
         self.fire(_I.CHANNEL_UP, now)
         self.pause_reading(self._reading_paused, now)
         self._take(greeting.rest, self._framer.feed(b"")[1], now)
@@ -348,6 +369,7 @@ class ClientCore(Machine):
         self._pulse_at = None
         self._handshake.channel_down()
         self._heartbeat = self._liveness = None
+        self._stalls.lost()
         self._renewal.clear()
         self._renewing = False
         self._patience = None
@@ -396,6 +418,8 @@ class ClientCore(Machine):
             self._heartbeat.heard = True
         if self._liveness is not None:
             self._liveness.heard = now
+        if self._stalls.causes:
+            self._stalls.heard(now)
         return self._take(*self._framer.feed(data), now)
 
     def _take(self, events: list[Event], error: ProtocolError | None, now: float) -> bool:
@@ -409,6 +433,8 @@ class ClientCore(Machine):
             self._fail_channel(failure)
         if error is not None:
             self._fail_channel(error)
+        if self._stalls.causes:
+            self._stalls.answered(now)
         return quiet
 
     def tick(self, now: float) -> None:
@@ -435,6 +461,13 @@ class ClientCore(Machine):
             self._resume([queue for queue in self._queues if queue not in self._restoring], now)
         if self.posts.deadline is not None and now >= self.posts.deadline:
             self._report(self.posts.expire(now))
+            if self.connected:
+                self._stalls.deadline = now
+        if self._reading_paused:
+            self._stalls.moved = now
+        self._stalls.tick(now)
+        if not self.posts and self._stalls.deadline is None:
+            self.posts.deadline = None  # the next post is the first one again
         for message, error in self._outbox.take_unsendable():
             if outcomes := self.posts.unsendable(message):
                 self._emit(Unsendable(str(outcomes[0][4].uri), error))
@@ -450,6 +483,8 @@ class ClientCore(Machine):
                 self._liveness.pause()
             elif self._reading_paused:
                 self._liveness.resume(now)
+        if self._reading_paused or paused:
+            self._stalls.moved = now
         self._reading_paused = paused
         self._pulse_at = now + _PULSE_WHILE_PAUSED if paused and self.connected else None
 
@@ -460,6 +495,7 @@ class ClientCore(Machine):
         """
         if self._heartbeat is not None:
             self._heartbeat.heard = True
+        self._stalls.moved = now
         if self._liveness is not None and not self._reading_paused:
             self._liveness.heard = now
 
@@ -591,6 +627,7 @@ class ClientCore(Machine):
             or self._broken
             or self._events
             or self._framer.pending
+            or self._stalls.causes
         ):
             return None
         outcome = self.posts.accept_alone(now)
@@ -783,6 +820,7 @@ class ClientCore(Machine):
 
     def _disconnect(self, now: float) -> None:
         self._liveness = None  # nothing is sent behind a disconnect, so silence has no meaning
+        self._stalls.lost()
         self._end_everything(SessionClosed("the session is closed"), now)
         self._requests.send(RequestKind.DISCONNECT, Disconnect(), None, self._stopping[0].deadline)
 
@@ -793,6 +831,7 @@ class ClientCore(Machine):
         self._end_everything(error, now)
         self._renewal.clear()
         self._pulse_at = None
+        self._stalls.lost()
         self._confirms.clear()
         self._queues.channel_down(now)
         self._fail_channel(None)
@@ -817,6 +856,8 @@ class ClientCore(Machine):
 
     def _resume(self, queues: Collection[QueueCore], now: float) -> None:
         """Send the posts of queues that are open again, all in the order of posting."""
+        for queue in queues:
+            queue.answered_at = now
         self.posts.send_again({queue for queue in queues if queue.resume(now)})
 
     def _beat(self, now: float) -> None:
@@ -827,6 +868,8 @@ class ClientCore(Machine):
             pulse = self._liveness.poll(now)
             if pulse is Pulse.SEND:
                 self._outbox.event(HEARTBEAT_REQ)
+            elif pulse is Pulse.QUIET:
+                self._stalls.silent(self._liveness.heard, now)
             elif pulse is Pulse.DEAD:
                 silence = now - self._liveness.heard
                 shown = f"{silence:.2g}" if silence < 10 else f"{silence:.0f}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from bmq.errors import AckStatus, Error
 
@@ -37,6 +37,9 @@ __all__ = [
     "Skipped",
     "SlowConsumer",
     "SlowConsumerRecovered",
+    "StallCause",
+    "StallOver",
+    "Stalled",
     "StateRestored",
     "StreamConfigured",
     "UnclaimedMessages",
@@ -189,6 +192,40 @@ class DeliveryRevived(SessionEvent):
     """
 
     queue_uri: str
+
+
+#: The things that can stand still: the line itself, posts, requests for queues.
+StallCause: TypeAlias = Literal["silence", "posts", "requests"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled(SessionEvent):
+    """The session is connected, but for half of ``liveness`` something has not moved that should.
+
+    Reported once for each cause, until :class:`StallOver` or the loss of the connection.
+
+    Attributes:
+        cause: ``"silence"``: the broker sends nothing, although it was asked. ``"posts"``: the broker
+            acknowledges no post of a queue. ``"requests"``: the broker does not answer a request to open,
+            configure or close a queue.
+        reason: a sentence for people.
+    """
+
+    cause: StallCause
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StallOver(SessionEvent):
+    """Something that had stalled moves again.
+
+    Attributes:
+        cause: see :class:`Stalled`.
+        seconds: the time since :class:`Stalled` was reported.
+    """
+
+    cause: StallCause
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,8 @@ class Posts:
         outbox: where posts go to be sent.
         max_messages: how many posts it takes before it is full.
         max_bytes: how many bytes of application data.
+        patience: seconds after the first post into an empty window at which posts are looked at; None for
+            never.
 
     Attributes:
         bytes: the size of the application data of all posts held.
@@ -96,6 +98,7 @@ class Posts:
     __slots__ = (
         "_batches",
         "_entries",
+        "_first",
         "_last",
         "_max_bytes",
         "_max_messages",
@@ -111,7 +114,9 @@ class Posts:
         "strange",
     )
 
-    def __init__(self, outbox: Outbox, max_messages: int, max_bytes: int) -> None:
+    def __init__(
+        self, outbox: Outbox, max_messages: int, max_bytes: int, patience: float | None = None
+    ) -> None:
         self._outbox = outbox
         self._max_messages = max_messages
         self._max_bytes = max_bytes
@@ -129,6 +134,8 @@ class Posts:
         self.strange: dict[bytes, int] = {}
         # The shortest time for which the broker said it recognises GUIDs, in seconds.
         self._shortest: float | None = None
+        # The time from a post into an empty window to the deadline, in seconds.
+        self._first = patience
 
     def __len__(self) -> int:
         return len(self._entries) + self._sliced
@@ -144,6 +151,18 @@ class Posts:
             if queue is None or batch.queue is queue:
                 return batch.posted
         return None
+
+    def waiting(self) -> dict[QueueCore, float]:
+        """Return when the oldest post was made, for each queue that has posts."""
+        found: dict[QueueCore, float] = {}
+        left = len(self)
+        for batch in self._batches.values():
+            if batch.queue not in found:
+                found[batch.queue] = batch.posted
+                left -= batch.queue.unacked
+                if left <= 0:
+                    break
+        return found
 
     # accepting
 
@@ -188,8 +207,8 @@ class Posts:
         queue.unacked_bytes += size
         if sending:
             self._outbox.put(queue.q_id, message)
-        if self.deadline is None and self._shortest is not None:
-            self.deadline = now + self._shortest
+        if self.deadline is None and self._first is not None:
+            self.deadline = now + self._first
 
     def post_many(
         self, queue: QueueCore, messages: list[Outgoing], token: object, now: float, tag: int = 0
@@ -223,8 +242,8 @@ class Posts:
         queue.unacked_bytes += size
         if sending:
             self._outbox.put_many(queue.q_id, messages)
-        if self.deadline is None and self._shortest is not None:
-            self.deadline = now + self._shortest
+        if self.deadline is None and self._first is not None:
+            self.deadline = now + self._first
 
     def post_event(self, queue: QueueCore, event: PutEvent, token: object, now: float, tag: int = 0) -> None:
         """Accept the posts of a whole event, each as :meth:`post` does; Python looks at none of them.
@@ -251,8 +270,8 @@ class Posts:
         queue.unacked_bytes += event.size
         if sending:
             self._outbox.event(event.event)
-        if self.deadline is None and self._shortest is not None:
-            self.deadline = now + self._shortest
+        if self.deadline is None and self._first is not None:
+            self.deadline = now + self._first
 
     def send_alone(self, queue: QueueCore, message: Outgoing) -> list[bytes] | None:
         """Have an open queue admit a post; return what to send, None if there is more than this post."""
@@ -278,8 +297,8 @@ class Posts:
         size = len(data)
         self.bytes += size
         queue.unacked_bytes += size
-        if self.deadline is None and self._shortest is not None:
-            self.deadline = now + self._shortest
+        if self.deadline is None and self._first is not None:
+            self.deadline = now + self._first
         self.awaited = encode_acceptance(queue.q_id, guid)
 
     def _refuse_known(
@@ -311,6 +330,7 @@ class Posts:
         size = len(message[1])
         self.bytes -= size
         queue = batch.queue
+        queue.answered_at = now
         queue.unacked -= 1
         queue.unacked_bytes -= size
         queue.counts.answered(1, size, now - batch.posted)
@@ -351,6 +371,7 @@ class Posts:
             batch = batches[number]
             if batch.queue is not queue or batch.posted != posted:
                 if queue is not None:
+                    queue.answered_at = now
                     queue.posts_answered(count, freed, now - posted)
                     self.bytes -= freed
                 queue, posted, count, freed = batch.queue, batch.posted, 0, 0
@@ -371,6 +392,7 @@ class Posts:
         if same:
             self._accepted(last, same)
         if queue is not None:
+            queue.answered_at = now
             queue.posts_answered(count + same, freed, now - posted)
             self.bytes -= freed
         return outcomes
@@ -448,6 +470,7 @@ class Posts:
             del self._batches[number]
         if status is not _SUCCESS:
             batch.queue.counts.not_accepted(status)
+        batch.queue.answered_at = now
         batch.queue.posts_answered(count, freed, now - batch.posted)
         self.bytes -= freed
 
@@ -541,6 +564,7 @@ class Posts:
         time = queue.deduplication_time
         if queue.writable and time > 0 and (self._shortest is None or time < self._shortest):
             self._shortest = time
+            self._first = time if self._first is None else min(time, self._first)
             oldest = self.oldest()
             if oldest is not None:
                 self.deadline = oldest + time

@@ -346,6 +346,7 @@ class QueueCore(Machine):
         deduplication_time: how long the broker recognises a GUID, in seconds.
         unacked: how many posts wait for their outcome.
         unacked_bytes: the size of their payloads and properties as they travel.
+        answered_at: when the broker answered a post last, or posts were sent again.
         counts: what became of the other posts.
         anybody: stands for an unknown one of its subscriptions.
         repeated: how often its subscriptions were repeated because nothing came.
@@ -367,6 +368,7 @@ class QueueCore(Machine):
         "_suspends",
         "_waiting",
         "agreed",
+        "answered_at",
         "anybody",
         "at_most_once",
         "committed",
@@ -420,6 +422,7 @@ class QueueCore(Machine):
         self.deduplication_time = _DEFAULT_DEDUPLICATION
         self.unacked = 0
         self.unacked_bytes = 0
+        self.answered_at = 0.0
         self.counts = PostCounts(shared.posts.counts)
         self.repeated = 0
         self.revived = 0

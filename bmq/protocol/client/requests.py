@@ -41,9 +41,10 @@ class Request:
         failure: why the request was not sent; None for a request that was sent.
         strange: the answer in words, if it is none that belongs to the request.
         cause: why that answer could not be read, or None.
+        sent: when the request was sent; infinite until :meth:`Requests.stamp`.
     """
 
-    __slots__ = ("cause", "detail", "failure", "kind", "r_id", "strange", "subject")
+    __slots__ = ("cause", "detail", "failure", "kind", "r_id", "sent", "strange", "subject")
 
     def __init__(self, r_id: int, kind: RequestKind, subject: Any, detail: Any) -> None:
         self.r_id = r_id
@@ -53,6 +54,7 @@ class Request:
         self.failure: Exception | None = None
         self.strange = ""
         self.cause: Error | None = None
+        self.sent = inf
 
 
 class Requests:
@@ -60,6 +62,9 @@ class Requests:
 
     Args:
         outbox: where requests go to be sent.
+
+    Attributes:
+        fresh: requests without the time at which they were sent.
     """
 
     def __init__(self, outbox: Outbox) -> None:
@@ -68,6 +73,7 @@ class Requests:
         self._outstanding: dict[int, Request] = {}
         self._deadlines: Deadlines[int] = Deadlines()
         self._expired: deque[int] = deque()
+        self.fresh: list[Request] = []
 
     def __len__(self) -> int:
         return len(self._outstanding)
@@ -99,6 +105,7 @@ class Requests:
         else:
             self._deadlines.set(request.r_id, deadline)
             self._outbox.event(event)
+            self.fresh.append(request)
         return request
 
     def decline(self, kind: RequestKind, subject: Any, error: Error, detail: Any = None) -> Request:
@@ -125,6 +132,19 @@ class Requests:
         self._deadlines.discard(r_id)
         return self._outstanding.pop(r_id, None)
 
+    def stamp(self, now: float) -> None:
+        """Note that the fresh requests are sent at ``now``."""
+        for request in self.fresh:
+            request.sent = now
+        self.fresh.clear()
+
+    def oldest(self) -> Request | None:
+        """Return the oldest request that waits for its answer, of those that have not timed out."""
+        for r_id, request in self._outstanding.items():
+            if r_id in self._deadlines and request.sent < inf and request.kind is not RequestKind.DISCONNECT:
+                return request
+        return None
+
     def next_deadline(self) -> float | None:
         """Return when the next request times out."""
         return self._deadlines.first()
@@ -145,3 +165,4 @@ class Requests:
         self._outstanding.clear()
         self._deadlines.clear()
         self._expired.clear()
+        self.fresh.clear()

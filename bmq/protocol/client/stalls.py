@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stalls: a session that is connected, and in which something stands still that should move.
+
+A connection that lives proves little. In a cluster the node that a session talks to may be well while the
+primary of a partition hangs: it answers heartbeats, accepts posts, and acknowledges none. Three things
+are owed to a client, and each is watched for ``patience``, half of the session's ``liveness``:
+
+- bytes, when the broker was asked for a heartbeat (:class:`bmq.protocol.liveness.Liveness`);
+- an acknowledgement for each post. A queue stalls when its oldest post is that old and nothing was
+  acknowledged for as long: a deep window behind which acknowledgements flow is full, not stalled;
+- an answer to each request. Subscriptions with expressions are repeated while they receive nothing, so a
+  broker that has stopped delivering to them shows here if it does not answer.
+
+Messages are owed to nobody: a client cannot tell an empty queue from one that is not delivered.
+
+**The watch costs nothing per message.** It looks at the oldest post when a deadline has passed, and at
+the end of a stall with each ACK event while there is one. **A loop that was blocked finds everything
+old**, while the answers wait in the socket: a stall that a timer finds is looked at again a turn later,
+before it is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from bmq.protocol.client.events import SessionEvent, StallCause, Stalled, StallOver
+from bmq.protocol.client.posts import Posts
+from bmq.protocol.client.requests import Requests
+
+__all__ = ["Stalls"]
+
+# The stalls of what is owed besides bytes.
+_OWED: Final[tuple[StallCause, ...]] = ("posts", "requests")
+# The pause in seconds after which a stall that a timer has found is looked at again.
+_NEXT_TURN = 0.01
+# The least part of the patience between two looks.
+_LEAST_PAUSE = 1 / 4
+
+
+class Stalls:
+    """The stalls of one session.
+
+    Args:
+        posts: the posts without outcome.
+        requests: the requests without answer.
+        patience: seconds after which something that does not move has stalled; None to watch nothing.
+        emit: reports an event.
+
+    Attributes:
+        causes: what has stalled, and since when that is known.
+        deadline: when :meth:`tick` is to be called, or None.
+        moved: when the broker was known to take bytes of a backlog, or reading went on after a pause.
+    """
+
+    __slots__ = (
+        "_doubted",
+        "_emit",
+        "_patience",
+        "_posts",
+        "_requests",
+        "_silent_since",
+        "causes",
+        "deadline",
+        "moved",
+    )
+
+    def __init__(
+        self, posts: Posts, requests: Requests, patience: float | None, emit: Callable[[SessionEvent], None]
+    ) -> None:
+        self._posts = posts
+        self._requests = requests
+        self._patience = patience
+        self._emit = emit
+        self._doubted = False
+        self._silent_since = 0.0
+        self.causes: dict[StallCause, float] = {}
+        self.deadline: float | None = None
+        self.moved = 0.0
+
+    def watch(self, now: float) -> None:
+        """Something was sent that the broker has to answer: look again in time."""
+        due = now + self._patience if self._patience is not None else None
+        if due is not None and (self.deadline is None or due < self.deadline):
+            self.deadline = due
+
+    def lost(self) -> None:
+        """The connection is gone: nothing is owed on it."""
+        self.causes.clear()
+        self.deadline = None
+        self._doubted = False
+
+    def silent(self, heard: float, now: float) -> None:
+        """The broker has sent nothing since ``heard``, although it was asked."""
+        self._silent_since = heard
+        self._begin(["silence"], now)
+
+    def heard(self, now: float) -> None:
+        """The broker has sent something."""
+        self._end(["silence"], now)
+
+    def tick(self, now: float) -> None:
+        """Look at the posts and requests, once the deadline has passed."""
+        if self.deadline is None or self._patience is None or now < self.deadline:
+            return
+        found = self._found(now)
+        new = [cause for cause in found if cause not in self.causes]
+        if new and not self._doubted:
+            self._doubted = True
+            self.deadline = now + min(_NEXT_TURN, self._patience / 10)
+            return
+        self._doubted = False
+        self._begin(new, now)
+        self._end([cause for cause in _OWED if cause not in found], now)
+        self.deadline = self._next_look(now)
+
+    def answered(self, now: float) -> None:
+        """The broker has answered something: to be called while anything but the line has stalled."""
+        if self._patience is not None:
+            found = self._found(now)
+            self._end([cause for cause in _OWED if cause not in found], now)
+
+    def describe(self, now: float) -> Iterator[tuple[StallCause, str]]:
+        """Say for each stall how it is now."""
+        found = self._found(now)
+        for cause in self.causes:
+            if cause == "silence":
+                yield cause, f"the broker is silent for {_shown(now - self._silent_since)}"
+            elif cause in found:
+                yield cause, found[cause]
+
+    # inside
+
+    def _begin(self, causes: Sequence[StallCause], now: float) -> None:
+        new = [cause for cause in causes if cause not in self.causes]
+        for cause in new:
+            self.causes[cause] = now
+        reasons = dict(self.describe(now)) if new else {}
+        for cause in new:
+            self._emit(Stalled(cause, reasons[cause]))
+
+    def _end(self, causes: Sequence[StallCause], now: float) -> None:
+        for cause in causes:
+            begun = self.causes.pop(cause, None)
+            if begun is not None:
+                self._emit(StallOver(cause, now - begun))
+
+    def _found(self, now: float) -> dict[StallCause, str]:
+        """What has stalled besides the line, in words."""
+        found: dict[StallCause, str] = {}
+        if self._patience is None:
+            return found
+        limit = now - self._patience
+        waiting = self._posts.waiting()
+        stuck = [
+            queue
+            for queue, oldest in waiting.items()
+            if queue.sending and max(oldest, queue.answered_at, self.moved) <= limit
+        ]
+        if stuck:
+            posts, oldest = sum(queue.unacked for queue in stuck), min(waiting[queue] for queue in stuck)
+            where = stuck[0].uri_text if len(stuck) == 1 else f"{len(stuck):,} queues"
+            which = "a post" if posts == 1 else f"the oldest of {posts:,} posts"
+            found["posts"] = f"{which} to {where} waits for its acknowledgement for {_shown(now - oldest)}"
+        request = self._requests.oldest()
+        if request is not None and max(request.sent, self.moved) <= limit:
+            about = getattr(request.subject, "uri_text", "")
+            what = f"{request.kind.value} of {about}" if about else request.kind.value
+            found["requests"] = f"the broker has not answered {what} for {_shown(now - request.sent)}"
+        return found
+
+    def _next_look(self, now: float) -> float | None:
+        assert self._patience is not None
+        owed = [max(oldest, queue.answered_at) for queue, oldest in self._posts.waiting().items()]
+        request = self._requests.oldest()
+        if request is not None:
+            owed.append(request.sent)
+        if not owed:
+            return None
+        return max(min(owed) + self._patience, now + self._patience * _LEAST_PAUSE)
+
+
+def _shown(seconds: float) -> str:
+    return f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.1f} s" if seconds < 60 else f"{seconds:.0f} s"
