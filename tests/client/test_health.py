@@ -163,7 +163,7 @@ async def test_a_silent_broker_degrades_the_session_before_it_is_left(
         health = session.health()
         assert str(health).startswith("degraded: the broker is silent for ")
         assert health.silent_seconds is not None
-        assert health.silent_seconds >= 0.2
+        assert health.silent_seconds > 0.19
         peer.answer("HEARTBEAT_REQ")
         await eventually(lambda: not session.health().degraded)
         begun, ended = lines(caplog)
