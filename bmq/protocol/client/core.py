@@ -462,7 +462,7 @@ class ClientCore(Machine):
         if self.posts.deadline is not None and now >= self.posts.deadline:
             self._report(self.posts.expire(now))
             if self.connected:
-                self._stalls.deadline = now
+                self._stalls.look(now)
         if self._reading_paused:
             self._stalls.moved = now
         self._stalls.tick(now)

@@ -84,6 +84,11 @@ class Stalls:
         if due is not None and (self.deadline is None or due < self.deadline):
             self.deadline = due
 
+    def look(self, now: float) -> None:
+        """Look at what waits with the next :meth:`tick`."""
+        if self._patience is not None:
+            self.deadline = now
+
     def lost(self) -> None:
         """The connection is gone: nothing is owed on it."""
         self.causes.clear()
