@@ -78,6 +78,10 @@ class Turn:
         self.until = self.clock() + SHARE
         asyncio.get_running_loop().call_soon(self._turned)
 
+    def kept_since(self, began: float) -> bool:
+        """Whether the event loop has surely had no turn since a time; a share had begun before."""
+        return not self._free and self.until - SHARE <= began
+
     def _turned(self) -> None:
         """Give a share of the next turn to the task that has waited longest."""
         self._free = not self._waiting.wake()

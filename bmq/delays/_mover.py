@@ -273,6 +273,7 @@ class Mover:
 
     async def _serve(self, output: _Output) -> None:
         """Post what waits for a destination, until nothing does."""
+        turn = turn_of(asyncio.get_running_loop())
         try:
             while output.waiting:
                 if (pause := output.until - _now()) > 0:
@@ -280,6 +281,10 @@ class Mover:
                 try:
                     queue = await self._opened(output)
                     while output.waiting:
+                        if turn.clock() >= turn.until:
+                            await turn.wait()
+                            if not output.waiting:
+                                break
                         if self._posted_now(output.waiting[0], output, queue):
                             self._taken(output)
                         else:

@@ -137,7 +137,7 @@ async def feed_batches(
 ) -> None:
     """Call a function with batches of a consumer's messages, and close the consumer in the end."""
     both = batches.shape is not None and len(wanted_by(handler)) == 2
-    invoke = Invoker(_of_both(handler) if both else handler, timeout, concurrency)
+    invoke = Invoker(_of_both(handler) if both else handler, timeout)
     pace = None if rate is None else Pace(rate)
     try:
         await consumer.open()
@@ -169,6 +169,10 @@ class _BatchWorkers(Workers):
         self._batches = batches
         self._both = both
         self._guids: set[str] = set()
+        self._batches_held: dict[asyncio.Task[None], list[Message]] = {}
+
+    def _in_hand(self, task: asyncio.Task[None]) -> list[Message]:
+        return self._batches_held.get(task, [])
 
     async def _work(self) -> None:
         task = asyncio.current_task()
@@ -192,12 +196,13 @@ class _BatchWorkers(Workers):
             guids = {message.guid for message in messages}
             self._guids |= guids
             self._held[task] = messages[0]
+            self._batches_held[task] = messages
             self.progress.handling += len(messages)
             try:
                 await self._handle_batch(messages, task)
             finally:
                 self.progress.handling -= len(messages)
-                del self._held[task]
+                del self._held[task], self._batches_held[task]
                 self._guids -= guids
             if self._stopping:
                 return
@@ -220,6 +225,7 @@ class _BatchWorkers(Workers):
             if not errors:
                 self.progress.failed_last = False
             rests = await self._failed(errors, len(todo), attempt, began)
+            await self._thread_ends(len(errors))
             values = {message: values[message] for message in rests}
             attempt += any(not isinstance(error, RetryAfter) for error in errors.values())
             if rests:

@@ -30,6 +30,7 @@ from bmq.errors import Error, InvalidPayload, InvalidProperty, ProtocolError, St
 from bmq.subscriptions import Selector
 from bmq.wire.printable import printable
 from bmq.wire.uri import QueueUri
+from bmq.workers._blocking import LONG, Steps
 from bmq.workers._clock import Clock, LoopClock
 from bmq.workers._handlers import Alarm, Handler, Invoker, is_async, name_of, too_late
 from bmq.workers._lanes import Lanes
@@ -66,6 +67,8 @@ Key: TypeAlias = str | Callable[[Message], Hashable]
 
 # So many kinds of errors are logged with their traceback.
 _MOST_SEEN = 256
+# So many GUIDs are in the text of a log line at most; the record has all of them.
+_GUIDS_SHOWN = 20
 # Seconds to tell the broker to stop delivering, however short the grace is.
 _CLOSING_AT_LEAST = 1.0
 
@@ -246,7 +249,7 @@ async def feed(
 
     ``close`` says whether the consumer is closed in the end.
     """
-    invoke = Invoker(handler, timeout, concurrency)
+    invoke = Invoker(handler, timeout)
     try:
         await consumer.open()
         pace = None if rate is None else Pace(rate)
@@ -443,7 +446,7 @@ class Workers:
         now = asyncio.get_running_loop().time
         deadline = now() + grace
         closing = asyncio.create_task(self._consumer.close()) if close else None
-        interrupted = not await settled(tasks, grace)
+        interrupted = not await settled(tasks, grace, lambda: self._cut_off(tasks))
         if closing is not None:
             interrupted |= not await settled([closing], max(deadline - now(), _CLOSING_AT_LEAST))
             if not closing.cancelled() and (error := closing.exception()) is not None:
@@ -455,6 +458,26 @@ class Workers:
                 )
         if interrupted:
             raise asyncio.CancelledError
+
+    def _cut_off(self, tasks: list[asyncio.Task[None]]) -> None:
+        """Log that handlers are cancelled before they have ended."""
+        cut = [message for task in tasks if not task.done() for message in self._in_hand(task)]
+        if cut:
+            uri = self._consumer.queue.uri
+            guids = [message.guid for message in cut]
+            logger.warning(
+                "%s was cut off in the middle of %d messages of %s; those that are not confirmed are "
+                "delivered again: %s",
+                self._invoke.name,
+                len(cut),
+                uri,
+                ", ".join(guids[:_GUIDS_SHOWN]) + (", ..." if len(guids) > _GUIDS_SHOWN else ""),
+                extra={"queue": uri, "guids": guids},
+            )
+
+    def _in_hand(self, task: asyncio.Task[None]) -> list[Message]:
+        """Return the messages that a task is handling."""
+        return [] if task in self._resting or task not in self._held else [self._held[task]]
 
     def _hand_back(self) -> None:
         """Give back what was taken and no handler has seen: nothing here."""
@@ -490,6 +513,8 @@ class Workers:
     ) -> None:
         """Take messages and handle them one after another, with this handler if one is given."""
         held, progress, now = self._held, self.progress, self._clock.time
+        turn = turn_of(task.get_loop())
+        clock = turn.clock
         async for message in self._consumer:
             if message.redelivered:
                 if any(message.guid == other.guid for other in held.values()):
@@ -505,12 +530,16 @@ class Workers:
                     await self._handle(message, task, began)
                 else:
                     error: BaseException | None = None
+                    called = clock()
                     if alarm is not None:
                         alarm.begin()
                     try:
                         await handler(message)
                     except (Exception, asyncio.CancelledError) as raised:
                         error = raised
+                    spent = clock() - called
+                    if spent >= LONG:
+                        handler = self._took_long(handler, spent, turn.kept_since(called))
                     if alarm is not None and alarm.end():
                         error = self._too_late(error)
                     if task.cancelling() and (error is None or isinstance(error, asyncio.CancelledError)):
@@ -527,6 +556,20 @@ class Workers:
                 progress.handling -= 1
             if self._stopping:
                 return
+
+    def _took_long(
+        self, handler: Callable[[Any], Awaitable[object]], seconds: float, kept: bool
+    ) -> Callable[[Any], Awaitable[object]]:
+        """A call took long; ``kept`` says that the event loop had no turn meanwhile.
+
+        Otherwise the handler may have waited, as it should, or not: its next calls are measured step by step.
+        """
+        blocking, direct = self._invoke.blocking, self._invoke.direct
+        if kept:
+            blocking.found(seconds)
+        elif handler is direct:
+            return lambda message: Steps(direct(message), blocking)
+        return handler
 
     def _too_late(self, error: BaseException | None) -> BaseException:
         """What an attempt ended with that was cancelled because it took too long."""
@@ -582,12 +625,45 @@ class Workers:
             self._not_failing(work)
             await self._give_up(failure)
         elif self._later is not None and await self._later.put_off(failure):
-            return None  # it comes back by itself
+            delay = None  # it comes back by itself
         elif not work.failing:
             work.failing = True
             progress.failing += 1
+        await self._thread_ends(not work.failing)
         work.attempt += not isinstance(error, RetryAfter)
         return delay
+
+    async def _thread_ends(self, failing: int = 0) -> None:
+        """Wait until the thread that the current task has given up is done; it may never be.
+
+        Args:
+            failing: how many messages count as failing meanwhile that do not yet.
+        """
+        call = self._invoke.late()
+        if call is None:
+            return
+        task, progress = asyncio.current_task(), self.progress
+        assert task is not None
+        if self._stopping:
+            raise asyncio.CancelledError
+        progress.failing += failing
+        progress.hung += 1
+        self._limit.warning(
+            "hung",
+            "%s goes on in its thread after its deadline of %g s: %d of %d workers wait for such threads, "
+            "and take no messages meanwhile",
+            self._invoke.name,
+            self._invoke.timeout,
+            progress.hung,
+            progress.workers,
+        )
+        self._resting.add(task)
+        try:
+            await asyncio.shield(call.ended)
+        finally:
+            self._resting.discard(task)
+            progress.hung -= 1
+            progress.failing -= failing
 
     def _new(self, message: Message, began: float) -> Work:
         work = Work(message, began)
@@ -911,8 +987,15 @@ _OUTCOMES: dict[str, str] = {
 }
 
 
-async def settled(tasks: list[asyncio.Task[None]], seconds: float | None) -> bool:
+async def settled(
+    tasks: list[asyncio.Task[None]], seconds: float | None, cut_off: Callable[[], None] | None = None
+) -> bool:
     """Wait for tasks; after some seconds, if not None, or when cancelled, cancel them and go on waiting.
+
+    Args:
+        tasks: what to wait for.
+        seconds: how long; None for no limit.
+        cut_off: called before tasks are cancelled.
 
     Returns:
         False when this was cancelled meanwhile.
@@ -930,6 +1013,9 @@ async def settled(tasks: list[asyncio.Task[None]], seconds: float | None) -> boo
             undisturbed = False
             pending = [task for task in pending if not task.done()]
         timeout = None
+        if pending and cut_off is not None:
+            cut_off()
+            cut_off = None
         for task in pending:
             task.cancel()
     return undisturbed

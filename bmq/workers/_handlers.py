@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import inspect
+import logging
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 from bmq.client.message import Message
 from bmq.errors import UsageError
+from bmq.workers._blocking import BlockingCalls, Steps
+from bmq.workers._threads import Call, Threads
 
 __all__ = ["Alarm", "Handler", "Invoker", "is_async", "name_of", "too_late"]
+
+logger = logging.getLogger("bmq.workers")
 
 #: An async function, or one that runs in a thread.
 Handler: TypeAlias = Callable[[Message], object]
@@ -88,23 +92,27 @@ def too_late(seconds: float) -> TimeoutError:
 
 
 class Invoker:
-    """Calls one handler, up to ``concurrency`` times at once.
+    """Calls one handler, once at a time for each task that does so.
 
     Attributes:
         name: the handler's.
         direct: the handler, if it is async.
         timeout: seconds that it may take; None for no limit.
+        blocking: logs that the handler kept the event loop.
     """
 
-    def __init__(self, handler: Callable[[Any], object], timeout: float | None, concurrency: int) -> None:
+    def __init__(self, handler: Callable[[Any], object], timeout: float | None) -> None:
         self.name = name_of(handler)
         self._handler: Callable[[Any], Any] = handler
         self.timeout = timeout
+        self.blocking = BlockingCalls(logger, self.name)
         self.direct: Callable[[Any], Awaitable[object]] | None = (
             cast("Callable[[Any], Awaitable[object]]", handler) if is_async(handler) else None
         )
         # Threads of its own: the loop's default ones are few, and shared with the rest of the program.
-        self._threads = None if self.direct is not None else ThreadPoolExecutor(concurrency, self.name)
+        self._threads = None if self.direct is not None else Threads(self.name)
+        # The calls that were too late and go on, by the tasks that made them.
+        self._late: dict[asyncio.Task[Any] | None, Call] = {}
 
     async def __call__(self, message: Any) -> None:
         """Handle a message, or a batch.
@@ -115,15 +123,17 @@ class Invoker:
 
         Cancelling it cancels an async handler; a thread runs on, and its result is dropped.
         """
-        call = self._handler if self._threads is None else self._in_thread
+        if self.direct is None:
+            await self._in_thread(message)
+            return
         timeout = self.timeout
         if timeout is None:
-            await call(message)
+            await Steps(self.direct(message), self.blocking)
             return
         deadline = asyncio.timeout(timeout)
         try:
             async with deadline:
-                await call(message)
+                await Steps(self.direct(message), self.blocking)
         except TimeoutError:
             if not deadline.expired():
                 raise
@@ -132,15 +142,31 @@ class Invoker:
 
     async def _in_thread(self, message: Any) -> None:
         assert self._threads is not None
-        loop = asyncio.get_running_loop()
-        context = contextvars.copy_context()
-        result = await loop.run_in_executor(self._threads, lambda: context.run(self._handler, message))
-        if inspect.isawaitable(result):
-            if inspect.iscoroutine(result):
-                result.close()
+        call = self._threads.start(partial(self._handler, message))
+        timeout = self.timeout
+        if timeout is None:
+            await call.ended
+        else:
+            # The time counts from when the function began, which a busy process may put off.
+            while not call.ended.done():
+                left = call.left(timeout)
+                if left <= 0:
+                    self._late[asyncio.current_task()] = call
+                    raise too_late(timeout)
+                await asyncio.wait((call.ended,), timeout=left)
+        if call.error is not None:
+            raise call.error
+        if inspect.isawaitable(call.result):
+            if inspect.iscoroutine(call.result):
+                call.result.close()
             raise UsageError(f"{self.name} ran in a thread and returned an awaitable: make it 'async def'")
+
+    def late(self) -> Call | None:
+        """Return, and forget, the call of the current task that was too late, if its thread still works."""
+        call = self._late.pop(asyncio.current_task(), None) if self._late else None
+        return None if call is None or call.ended.done() else call
 
     def close(self) -> None:
         """Start no more threads; those that run are not waited for."""
         if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads.close()

@@ -22,6 +22,7 @@ from bmq.conventions import CANCEL, DEADLINE, ERROR, REPLY_TO, REQUEST, REQUESTE
 from bmq.errors import Error, InvalidPayload, InvalidProperty, QueueClosed, UsageError
 from bmq.wire.properties import PropertyInput
 from bmq.wire.uri import QueueUri
+from bmq.workers._blocking import BlockingCalls, Steps
 from bmq.workers._handlers import is_async, name_of
 
 __all__ = ["Respond", "Responder"]
@@ -70,6 +71,7 @@ class Responder:
         self._allow = Allowed(allow, QueueUri("d", "q"))
         self._allowed: dict[str, Allowed] = {}
         self._log = LogLimit(logger)
+        self._blocking = BlockingCalls(logger, name_of(function))
         self._running: dict[str, asyncio.Task[PutMessage | None]] = {}
         self._outputs: OrderedDict[Queue, None] = OrderedDict()
         self._closing: set[asyncio.Future[None]] = set()
@@ -129,7 +131,7 @@ class Responder:
         assert task is not None
         try:
             async with limit:
-                return _reply_of(await self._function(message))
+                return _reply_of(await Steps(self._function(message), self._blocking))
         except asyncio.CancelledError as error:
             if task.cancelling():
                 raise

@@ -22,8 +22,8 @@ class SubscriberState(Enum):
         FAILING: the last message it was done with was given up, or one has failed and is to be tried again;
             others are handled meanwhile.
         BLOCKED: nothing moves before a message is tried again, or is confirmed: all workers wait for their
-            next attempt, or for room in the queue for dead letters; or the limits are full of messages that
-            nobody handles.
+            next attempt, for a thread that goes on after its deadline, or for room in the queue for dead
+            letters; or the limits are full of messages that nobody handles.
         LOST: there is no connection; what it had is delivered again, here or to others.
         CLOSED: it gets nothing any more.
     """
@@ -47,6 +47,7 @@ class Progress:
         handling: messages that a worker has.
         failing: of these, those that have failed and are tried again.
         stuck: workers that wait for room in the queue for dead letters.
+        hung: workers whose thread goes on after its deadline.
         failed_last: the last message that a worker was done with was given up.
     """
 
@@ -58,6 +59,7 @@ class Progress:
         "handled",
         "handler",
         "handling",
+        "hung",
         "stuck",
         "workers",
     )
@@ -66,7 +68,7 @@ class Progress:
         self.handler = handler
         self.workers = workers
         self.handled = self.attempts_failed = self.given_up = 0
-        self.handling = self.failing = self.stuck = 0
+        self.handling = self.failing = self.stuck = self.hung = 0
         self.failed_last = False
 
 
@@ -115,6 +117,7 @@ class SubscriberStatus:
         handled: messages that were handled.
         attempts_failed: attempts that did not succeed.
         given_up: messages that were given up, put aside or discarded.
+        hung: workers that take nothing, because their thread goes on after its deadline.
     """
 
     queue: str
@@ -130,6 +133,7 @@ class SubscriberStatus:
     handled: int = 0
     attempts_failed: int = 0
     given_up: int = 0
+    hung: int = 0
 
 
 class Statuses(tuple[SubscriberStatus, ...]):
@@ -211,6 +215,7 @@ def _status(consumer: Consumer, worker: Worker | None) -> SubscriberStatus:
         handled=progress.handled,
         attempts_failed=progress.attempts_failed,
         given_up=progress.given_up,
+        hung=progress.hung,
     )
 
 

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Handlers that keep the event loop: found without a look at the clock where none is needed, and logged."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Generator
+from typing import Any, Final, Generic, TypeVar
+
+from bmq._log_limit import LogLimit
+from bmq._turn import turn_of
+
+__all__ = ["LONG", "BlockingCalls", "Steps"]
+
+T = TypeVar("T")
+
+#: Seconds for which a handler may keep the event loop without a line in the log.
+LONG: Final = 0.1
+
+
+class BlockingCalls:
+    """Logs that a handler kept the event loop: at once, and then once a minute with the count.
+
+    Args:
+        logger: receives the lines.
+        name: the handler's.
+    """
+
+    def __init__(self, logger: logging.Logger, name: str) -> None:
+        self._name = name
+        self._log = LogLimit(logger)
+
+    def found(self, seconds: float) -> None:
+        """Log that the handler kept the event loop for so long."""
+        self._log.warning(
+            self._name,
+            "%s kept the event loop for %d ms: confirmations, heartbeats and other handlers waited. "
+            "Make it a plain 'def', which runs in a thread, or move the part that blocks to "
+            "asyncio.to_thread()",
+            self._name,
+            seconds * 1000,
+        )
+
+
+class Steps(Generic[T]):
+    """Awaits an awaitable, and measures each step from one of its suspensions to the next.
+
+    Args:
+        awaitable: what to await.
+        blocking: is told of steps that took long.
+    """
+
+    __slots__ = ("_awaitable", "_blocking")
+
+    def __init__(self, awaitable: Awaitable[T], blocking: BlockingCalls) -> None:
+        self._awaitable = awaitable
+        self._blocking = blocking
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        steps: Any = self._awaitable.__await__()
+        result: T
+        if not hasattr(steps, "throw"):
+            result = yield from steps
+            return result
+        clock, argument = turn_of(asyncio.get_running_loop()).clock, None
+        step = steps.send
+        try:
+            while True:
+                began = clock()
+                try:
+                    waits_for = step(argument)
+                except StopIteration as end:
+                    result = end.value
+                    return result
+                finally:
+                    spent = clock() - began
+                    if spent >= LONG:
+                        self._blocking.found(spent)
+                try:
+                    argument, step = (yield waits_for), steps.send
+                except GeneratorExit:
+                    raise
+                except BaseException as error:
+                    argument, step = error, steps.throw
+        finally:
+            steps.close()

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Handlers in threads: the deadline begins with the thread, and a worker waits for its own thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import bmq
+from bmq.workers import SubscriberState, status
+from tests.waiting import eventually
+from tests.workers.stage import Stage, consuming, numbered, post
+
+SOON = 0.02
+
+
+class Work:
+    """A handler for threads that hangs on some messages until it is let go.
+
+    Attributes:
+        begun: how often it was called with each payload.
+        together: the keys of messages of which two were handled at once.
+    """
+
+    def __init__(self, *hanging: bytes) -> None:
+        self.hanging = set(hanging)
+        self.go_on = threading.Event()
+        self.begun: Counter[bytes] = Counter()
+        self.together: list[object] = []
+        self._at_work: set[object] = set()
+        self._lock = threading.Lock()
+
+    def __call__(self, message: bmq.Message) -> None:
+        key = message.properties.get("key")
+        with self._lock:
+            self.begun[message.data] += 1
+            first = self.begun[message.data] == 1
+            if key in self._at_work:
+                self.together.append(key)
+            self._at_work.add(key)
+        try:
+            if message.data in self.hanging and first:
+                self.go_on.wait(30)
+        finally:
+            with self._lock:
+                self._at_work.discard(key)
+
+
+@pytest.fixture
+def release() -> Iterator[list[Work]]:
+    works: list[Work] = []
+    yield works
+    for work in works:
+        work.go_on.set()
+
+
+async def test_no_message_is_given_up_that_the_handler_was_not_called_with(
+    stage: Stage, release: list[Work]
+) -> None:
+    """All threads hang; the other messages wait for them, however long their deadline has passed."""
+    work = Work(b"0", b"1")
+    release.append(work)
+    await post(stage.queue, *numbered(10))
+    failures: list[bytes] = []
+    retry = bmq.Backoff(SOON, 1, then="discard")
+    consuming_all = consuming(
+        *(stage.queue, work),
+        concurrency=2,
+        timeout=SOON,
+        retry=retry,
+        on_error=lambda failure: failures.append(failure.message.data),
+    )
+    async with consuming_all:
+        [consumer] = await eventually(lambda: stage.queue.subscriptions)
+        await eventually(lambda: status(consumer)[0].hung == 2)
+        assert status(consumer)[0].state is SubscriberState.BLOCKED
+        await asyncio.sleep(5 * SOON)  # time in which the deadlines of the others would have passed
+        assert set(work.begun) == {b"0", b"1"}
+        work.go_on.set()
+        await eventually(lambda: status(consumer)[0].handled == 10)
+        assert status(consumer)[0].state is SubscriberState.ACTIVE
+    assert sorted(failures) == [b"0", b"1"]
+    assert work.begun == {b"0": 2, b"1": 2, **dict.fromkeys(numbered(10)[2:], 1)}
+
+
+@pytest.mark.parametrize("then", ["discard", "skip", "leave"])
+async def test_a_lane_stays_closed_while_its_thread_works(
+    stage: Stage, release: list[Work], then: Any
+) -> None:
+    """Also for the same message, tried again; and also when the message is given up."""
+    work = Work(*numbered(4))
+    release.append(work)
+    items = [bmq.PutMessage(b"%d" % n, {"key": n % 2}) for n in range(20)]
+    (await stage.queue.post_many(items)).raise_for_failures()
+    retry = bmq.NoRetry(then=then)
+    async with consuming(stage.queue, work, concurrency=4, key="key", timeout=SOON, retry=retry):
+        [consumer] = await eventually(lambda: stage.queue.subscriptions)
+        await eventually(lambda: status(consumer)[0].hung == 2)
+        assert set(work.begun) == {b"0", b"1"}, "one of each key"
+        work.hanging.clear()
+        work.go_on.set()
+        await eventually(lambda: status(consumer)[0].handled + status(consumer)[0].given_up == 20)
+    assert not work.together
+    assert set(work.begun.values()) == {1}
+
+
+async def test_a_message_is_not_tried_again_while_its_thread_works(stage: Stage, release: list[Work]) -> None:
+    work = Work(b"0")
+    release.append(work)
+    await post(stage.queue, b"0", b"1")
+    async with consuming(stage.queue, work, concurrency=2, timeout=SOON, retry=bmq.Backoff(SOON, 3)):
+        [consumer] = await eventually(lambda: stage.queue.subscriptions)
+        await eventually(lambda: status(consumer)[0].hung == 1)
+        assert status(consumer)[0].state is SubscriberState.FAILING
+        await eventually(lambda: work.begun[b"1"] == 1)
+        await asyncio.sleep(5 * SOON)
+        assert work.begun[b"0"] == 1
+        work.go_on.set()
+        await eventually(lambda: status(consumer)[0].handled == 2)
+    assert work.begun[b"0"] == 2
+
+
+async def test_a_batch_is_not_tried_again_while_its_thread_works(
+    broker_uri: str, stage: Stage, release: list[Work]
+) -> None:
+    work, batches = Work(b"0"), list[list[bytes]]()
+    release.append(work)
+
+    def handle(messages: list[bmq.Message]) -> None:
+        batches.append([message.data for message in messages])
+        work(messages[0])
+
+    await post(stage.queue, *numbered(3))
+    app = bmq.App(broker_uri)
+    app.batch_consumer(stage.queue.uri, max_messages=3, max_wait=5, timeout=SOON, retry=bmq.Backoff(SOON, 3))(
+        handle
+    )
+    async with app:
+        await eventually(lambda: app.status()[0].hung == 1)
+        assert app.status()[0].state is SubscriberState.BLOCKED
+        assert batches == [numbered(3)]
+        work.go_on.set()
+        await eventually(lambda: app.status()[0].handled == 3)
+    assert batches == [numbered(3)] * 2
+
+
+async def test_a_hung_thread_is_logged_and_does_not_hold_up_the_end(
+    stage: Stage, release: list[Work], caplog: pytest.LogCaptureFixture
+) -> None:
+    work = Work(b"0")
+    release.append(work)
+    await post(stage.queue, b"0")
+    async with consuming(stage.queue, work, timeout=SOON, grace=60) as task:
+        [consumer] = await eventually(lambda: stage.queue.subscriptions)
+        await eventually(lambda: status(consumer)[0].hung == 1)
+        task.cancel()
+        await asyncio.wait([task], timeout=10)
+        assert task.done(), "as for a message that waits for its next attempt"
+    [line] = [each.getMessage() for each in caplog.records if "goes on in its thread" in each.getMessage()]
+    assert "1 of 1 workers" in line
+
+
+async def test_threads_do_not_keep_the_process_alive(stage: Stage, release: list[Work]) -> None:
+    work = Work(b"0")
+    release.append(work)
+    await post(stage.queue, b"0")
+    async with consuming(stage.queue, work, grace=0):
+        await eventually(lambda: work.begun)
+        named = [thread for thread in threading.enumerate() if thread.name.startswith(repr(work)[:10])]
+        assert named
+        assert all(thread.daemon for thread in named)
+
+
+# work that is cut off
+
+
+@pytest.mark.parametrize("shape", ["async", "thread", "lanes", "batch"])
+async def test_work_cut_off_by_the_grace_is_one_warning_with_the_guids(
+    broker_uri: str, stage: Stage, release: list[Work], shape: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun: list[str] = []
+    work = Work(*numbered(3))
+    release.append(work)
+
+    async def handle(message: bmq.Message) -> None:
+        begun.append(message.guid)
+        await asyncio.Event().wait()
+
+    def handle_in_thread(message: bmq.Message) -> None:
+        begun.append(message.guid)
+        work(message)
+
+    async def handle_batch(messages: list[bmq.Message]) -> None:
+        begun.extend(message.guid for message in messages)
+        await asyncio.Event().wait()
+
+    await post(stage.queue, *numbered(3))
+    app = bmq.App(broker_uri, grace=0.01)
+    if shape == "batch":
+        app.batch_consumer(stage.queue.uri, max_messages=3, max_wait=5)(handle_batch)
+    else:
+        key = "key" if shape == "lanes" else None
+        function = handle_in_thread if shape == "thread" else handle
+        app.consumer(stage.queue.uri, concurrency=3, key=key)(function)
+    many = 1 if shape == "lanes" else 3  # all have one key together
+    with caplog.at_level(logging.WARNING, "bmq.workers"):
+        async with app:
+            await eventually(lambda: len(begun) == many)
+    [record] = [each for each in caplog.records if "cut off" in each.getMessage()]
+    assert record.levelno == logging.WARNING
+    assert f"in the middle of {many} messages of {stage.queue.uri}" in record.getMessage()
+    assert all(guid in record.getMessage() for guid in begun)
+    assert sorted(record.guids) == sorted(begun)  # type: ignore[attr-defined]
+
+
+async def test_handlers_that_end_in_time_are_no_warning(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: bmq.Message) -> None:
+        begun.set()
+        await go_on.wait()
+
+    await post(stage.queue, b"0")
+    async with consuming(stage.queue, handle, grace=30) as task:
+        await begun.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.wait([task])
+    assert not [each for each in caplog.records if "cut off" in each.getMessage()]
