@@ -21,6 +21,19 @@ PIP    = $$($(RUN) -c 'import pip' 2>/dev/null && echo $(RUN) -m pip || echo $(P
          install --quiet --quiet --disable-pip-version-check
 CODE  := $(wildcard bmq pyspark_bmq tests examples benchmarks docs docker hatch_build.py)
 
+define FOREIGN
+import importlib.metadata, json, os, sys
+try:
+    origin = json.loads(importlib.metadata.distribution("bmq").read_text("direct_url.json") or "{}")
+except importlib.metadata.PackageNotFoundError:
+    sys.exit()
+folder = origin.get("url", "").removeprefix("file://")
+here = os.path.exists(folder) and os.path.samefile(folder, ".")
+if origin.get("dir_info", {}).get("editable") and not here:
+    sys.exit(f"$(VENV) belongs to the checkout {folder}: choose another environment with VENV=...")
+endef
+export FOREIGN
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo demo-spark test browser lint format types docs dist bench mutants spark-versions check clean
@@ -38,7 +51,9 @@ $(RUN):
 	@$(PYTHON) -m venv --clear --without-pip $(VENV)
 	@$(PYTHON) -m pip --python $(RUN) --version >/dev/null 2>&1 || $(RUN) -m ensurepip >/dev/null
 
+# An environment in which another checkout is installed is left alone.
 $(STAMP): pyproject.toml | $(RUN)
+	@$(RUN) -c "$$FOREIGN" || exit 1
 	@echo "setting up $(VENV), once: $(WHAT_IS_INSTALLED)"
 	@$(PIP) --upgrade 'pip>=25.1'
 	@$(PIP) --editable . --group $(GROUP)

@@ -183,3 +183,14 @@ def test_extras_are_for_users_and_groups_for_those_who_work_on_it(metadata: emai
     assert set(metadata.get_all("Provides-Extra", [])).isdisjoint(pyproject["dependency-groups"])
     assert {"test", "dev", "release"} <= set(pyproject["dependency-groups"])
     assert "pytest" not in str(metadata.get_all("Requires-Dist"))
+
+
+def test_make_leaves_the_environment_of_another_checkout_alone(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml"):
+        (tmp_path / name).write_text((ROOT / name).read_text(encoding="utf-8"), encoding="utf-8")
+    run = subprocess.run(
+        ["make", "setup", f"VENV={sys.prefix}"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert run.returncode != 0
+    assert "belongs to the checkout" in run.stderr
+    assert "VENV=" in run.stderr

@@ -208,5 +208,6 @@ def bmq_background_broker(bmq_broker_options: Mapping[str, Any]) -> Iterator[Bac
     """An embedded broker on a thread of its own, for tests without an event loop; ``.uri`` is its address."""
     from bmq.testing._background import BackgroundBroker
 
-    with BackgroundBroker(**bmq_broker_options) as broker:
+    options: dict[str, Any] = {"posts_kept": _POSTS_KEPT, **bmq_broker_options}
+    with BackgroundBroker(**options) as broker:
         yield broker

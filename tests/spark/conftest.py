@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker for every module; Spark sessions are shared by all of them."""
+"""A broker and a Spark session for every module."""
 
 from __future__ import annotations
 

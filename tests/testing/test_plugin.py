@@ -103,8 +103,11 @@ class TestModes:
             "def test_it(bmq_background_broker):\n"
             "    async def main():\n"
             "        async with bmq.connect(bmq_background_broker.uri) as session:\n"
-            "            return session.state.value\n"
-            "    assert asyncio.run(main())\n"
+            "            queue = await session.open_queue('bmq://bmq.test.mem.priority/q', write=True)\n"
+            "            await queue.post(b'x')\n"
+            "            return queue.uri\n"
+            "    uri = asyncio.run(main())\n"
+            "    assert bmq_background_broker.call(lambda broker: broker.posted(uri)[0].payload) == b'x'\n"
         )
         run = suite.run(code, ini="", script=WITHOUT_ASYNCIO)
         assert "1 passed" in run.stdout, run.stdout
