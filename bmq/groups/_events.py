@@ -71,22 +71,22 @@ class Full(GroupEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStats:
-    """What one member has of its group, and has done.
+    """A member's buckets, and its messages by state.
 
     ``handed_out`` is the sum of ``done``, ``in_hand`` and ``given_back``.
 
     Attributes:
         buckets: the buckets of the group.
-        owned: the buckets that this member owns, as far as it knows. Members draw their buckets, and shares
-            differ: see :func:`bmq.groups.owners`.
+        owned: the buckets this member owns, as in :attr:`Group.owned`. Shares are drawn, and differ: see
+            :func:`bmq.groups.owners`.
         waiting: messages delivered and not yet taken by the application.
-        in_hand: messages that the application has taken and not confirmed.
-        handed_out: messages that the application has taken since the member joined.
-        done: those that it has confirmed.
-        given_back: those that it had not confirmed when the connection was lost or this member left.
-        unusable: messages handed out whose key is in no bucket, by what the key is.
-        strays_held: messages that the group does not hand out, and that this member holds unconfirmed.
-        strays_handled: those that the function ``strays`` has taken.
+        in_hand: messages taken by the application and not confirmed.
+        handed_out: messages taken by the application since the member joined.
+        done: messages confirmed by the application.
+        given_back: messages unconfirmed when the connection was lost or the member left.
+        unusable: messages handed out whose key is in no bucket, by the kind of key.
+        strays_held: strays this member holds unconfirmed, see :class:`GroupOptions`.
+        strays_handled: strays that the function ``strays`` has handled.
     """
 
     buckets: int

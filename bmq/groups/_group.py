@@ -53,7 +53,7 @@ WINDOW_BYTES = 2**30
 _NARROW = 1000
 # So many messages of one bucket are handed out before the next bucket has its turn.
 _TURN = 64
-# While the queue is in one of these states the broker delivers to other members.
+# The states of a queue in which the broker delivers to other members.
 _DISCONNECTED: Final = (QueueState.LOST, QueueState.REOPENING, QueueState.RESTORING, QueueState.CLOSED)
 # Joins that were cancelled and are being undone: the next join of the queue waits for that.
 _undoing: WeakKeyDictionary[Queue, asyncio.Task[None]] = WeakKeyDictionary()
@@ -76,15 +76,15 @@ class GroupOptions(TypedDict, total=False):
             gone; None never. The broker does not tell a member that another has taken a bucket: this is how
             it is noticed.
         grace: how long ``drop`` and :meth:`Group.close` wait for messages in hand (30).
-        keyless: whether to hand out messages that are in no bucket, in turn with the other members: messages
-            without a key, and messages whose key is no integer (without ``key=``: no integer from 0 on).
-            False makes strays of them. All members need the same value.
-        strays: what becomes of messages that the group does not hand out: those that the selector does not
-            take, and with ``keyless=False`` those that are in no bucket. "hold" keeps them unconfirmed until
-            this member leaves. "leave" does not subscribe to them; the broker stops delivery to all members
-            when one left such a message behind that it had. A function, which may be async, is called with
-            each of them, and the message is confirmed once it has returned; what it raises is logged, and
-            the message held.
+        keyless: whether to hand out messages in no bucket, in turn with the other members: messages without a
+            key, and messages whose key is no integer (without ``key=``: no integer from 0 on). False makes
+            strays of these messages. All members need the same value.
+        strays: the policy for messages that the group does not hand out: messages that do not match the
+            selector, and with ``keyless=False`` messages in no bucket. "hold" keeps strays unconfirmed until
+            this member leaves. "leave" does not subscribe to strays; the broker stops delivery to all
+            members when a departed member had a stray. A function, which may be async, is called with each
+            stray, and the stray is confirmed once the function has returned; errors of the function are
+            logged, and the stray is held.
         max_unconfirmed_messages: how many messages of one bucket may be unconfirmed (100,000).
         max_unconfirmed_bytes: how many bytes of them (1 GiB).
     """
@@ -158,7 +158,7 @@ class Group:
         self._subscribe(selector, keyless, max_unconfirmed_bytes)
         self._own = [lane.consumer for lane in self._lanes]
         self._own += [lane.consumer for lane in self._stray_lanes]
-        # What the lanes take, for messages that come by the subscription to everything else.
+        # The lanes' expressions, for messages that come by the subscription to everything else.
         self._selects = [Expression(str(each), strict=False) for each in subscriptions_for(selector) if each]
         self._takes = [(Expression(lane.consumer.expressions[0], strict=False), lane) for lane in self._lanes]
         self._unusable: Counter[str] = Counter()
@@ -244,7 +244,7 @@ class Group:
         return {bucket: count for bucket, count in found.items() if count}
 
     def stats(self) -> GroupStats:
-        """Return a snapshot of what this member has of the group, and has done."""
+        """Return a snapshot: the member's buckets, and its messages by state."""
         ledgers = [lane.ledger for lane in self._lanes]
         in_hand = sum(ledger.in_hand for ledger in ledgers)
         return GroupStats(
@@ -509,7 +509,7 @@ class Group:
         await asyncio.gather(*(consumer.pause() for consumer in self._own), return_exceptions=True)
 
     async def _stop_serving(self) -> None:
-        """End what runs for this member; ``drop`` is called for the buckets that it has.
+        """End the member's tasks; ``drop`` is called for each bucket for which ``load`` was called.
 
         Raises:
             Exception: what ``drop`` raised.
@@ -592,7 +592,7 @@ class Group:
                 logger.error("%s lost track of messages, please report this: %s", self.member, wrong)
 
     def _check(self) -> str:
-        """Return what does not add up; "" if each delivered message is in one state."""
+        """Return the sums that are wrong, for people; "" if each delivered message is in one state."""
         losing = self.queue.state in _DISCONNECTED and not self._over
         found = {lane.bucket: lane.ledger.check(losing=losing) for lane in self._lanes}
         return "; ".join(f"bucket {bucket}: {wrong}" for bucket, wrong in found.items() if wrong)

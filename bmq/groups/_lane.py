@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """One bucket of a group, as one member sees it.
 
-The broker tells no member who owns a bucket. A member concludes from a message that the bucket came, and from
-a lost connection, a quiet bucket or its own departure that the bucket went. Between the first message and the
-moment it may be handed out there are three waits: for the application's ``drop`` of the previous ownership,
-for ``settle``, and for ``load``. The bucket may go during each of them, and even come back.
+The broker tells no member the owner of a bucket. A member concludes from a message that the bucket came, and
+from a lost connection, a quiet bucket or the member's departure that the bucket went. Three waits lie
+between the first message and the application: for ``drop`` of the previous ownership, for ``settle``, and
+for ``load``. The bucket may go during each wait, and even come back.
 
 Ownership is therefore a state with an epoch. Every loss begins a new epoch, in every state. After every wait
-the lane compares the epoch it began with, and starts again if the bucket went meanwhile. A loss empties the
-consumer's line before the group hears of it, so an empty line after a wait is a loss too: ``Gained`` never
-precedes a message that can be handed out.
+the lane compares epochs, and starts again if the bucket went meanwhile. A loss empties the consumer's line
+before the group receives the event of the loss, so an empty line after a wait is a loss too: ``Gained``
+always precedes a message that can be handed out.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ _LOOK_EVERY = 0.05
 
 
 class Ownership(Enum):
-    """What a member knows of a bucket."""
+    """The states of a bucket in one member."""
 
-    AWAY = "no message of it came since it went"
+    AWAY = "no message came since the bucket went"
     SETTLING = "a message came, and waits for drop or settle"
     LOADING = "load was called"
-    OURS = "its messages are handed out"
+    OURS = "messages are handed out"
 
 
 class Step(Enum):
-    """What changes the ownership of a bucket."""
+    """The inputs that change the ownership of a bucket."""
 
     ARRIVED = "a message came"
     SETTLED = "the waits before load are over"
@@ -83,9 +83,9 @@ class Lane:
     Attributes:
         bucket: the number; None for messages without a usable key.
         consumer: the bucket's subscription.
-        kind: what is wrong with the key of its messages; "" for a bucket, and for messages without a key.
-        ledger: the state of each of its messages.
-        ownership: what this member knows of the bucket.
+        kind: the type of an unusable key; "" for a bucket, and for messages without a key.
+        ledger: the state of each message.
+        ownership: the state of the bucket.
         epoch: grows with every loss.
         hook: ``load`` while it runs, or the ``drop`` after a load that came too late; else None.
         dropping: the task that calls ``drop``, while it runs.
@@ -103,7 +103,7 @@ class Lane:
         self._window = consumer.options.max_unconfirmed_messages
         self._emptied = asyncio.Event()
         self._full = False
-        # When a message of it was here last, by the event loop's clock; whether one was at the last look.
+        # When a message of the bucket was here last, by the event loop's clock; whether at the last look.
         self._last = 0.0
         self._busy = False
         self.dropping: asyncio.Task[None] | None = None
@@ -112,7 +112,7 @@ class Lane:
 
     @property
     def owned(self) -> bool:
-        """Whether its messages are handed out."""
+        """Whether messages of the bucket are handed out."""
         return self.ownership is Ownership.OURS
 
     def _step(self, step: Step) -> None:
@@ -173,7 +173,7 @@ class Lane:
         return True
 
     def _went(self, epoch: int) -> None:
-        """The bucket went before it was ours; the group may not have noticed yet."""
+        """The bucket went before the gain; the group may not have noticed yet."""
         if epoch == self.epoch:
             self.epoch += 1
             self._step(Step.LOST)
@@ -205,7 +205,7 @@ class Lane:
             self._group._tell(Full(self.bucket, unconfirmed, self._window))
 
     def lose_if_idle(self, after: float) -> None:
-        """Lose the bucket if no message of it was here for so many seconds."""
+        """Lose the bucket if no message was here for ``after`` seconds."""
         if self.bucket is None or not self.owned:
             return
         now, busy = self._group._now(), not self.ledger.quiet

@@ -3,8 +3,8 @@
 
 A message is in one state at a time:
 
-- *waiting*: delivered, and in the line of the bucket's consumer. It stays there until the application takes
-  it: a message that was taken out earlier would belong to no owner when its bucket goes.
+- *waiting*: delivered, and in the line of the bucket's consumer until the application takes the message. A
+  message taken out earlier would have no owner when the bucket goes.
 - *in hand*: handed out to the application, not confirmed.
 - *done*: handed out and confirmed.
 - *given back*: handed out and not confirmed when the connection or the membership ended. The broker delivers
@@ -103,12 +103,12 @@ class Ledger:
         return message
 
     def take_over(self, message: Message) -> None:
-        """Put a message into the line that arrived by another subscription of the group."""
+        """Put a message from another subscription of the group into the line."""
         self.taken_over += 1
         self._consumer.put_back([message])
 
     def lose(self) -> int:
-        """Give back what is not confirmed; return how many messages were in hand."""
+        """Give back all unconfirmed messages; return how many were in hand."""
         lost = self.in_hand
         self.given_back += lost
         self._earlier += self._in_hand
@@ -122,7 +122,7 @@ class Ledger:
         self._earlier = []
 
     def check(self, *, losing: bool = False) -> str:
-        """Return what does not add up; "" if every delivered message is in one state.
+        """Return the sum that is wrong, for people; "" if every delivered message is in one state.
 
         Args:
             losing: whether the connection was lost and :meth:`lose` is due: the line may be empty already.

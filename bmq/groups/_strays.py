@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The messages of the queue that the group does not hand out.
 
-A broker delivers a message that a departed consumer had before anything newer, and delivers nothing at all
-while no subscription matches that message. A member with other options than its peers would stop them all: it
-leaves messages behind that they do not take. So every member also subscribes to these messages, at the lowest
-priority. They are *strays*: the member holds them unconfirmed until it leaves, or gives them to a function of
-the application. A held message costs this process nothing but a count. So the window of these subscriptions
-is as wide as the protocol allows, and never stops delivery.
+A broker delivers the messages of a departed consumer before all newer ones. While no subscription matches
+the old messages, the broker delivers no message at all. A member with other options than its peers would
+leave such messages behind, and stop all members. Every member therefore also subscribes to these messages,
+called *strays*, at the lowest priority. The member holds strays unconfirmed until the member leaves, or
+passes them to a function of the application. A held stray costs this process a count and no memory, so the
+window of the subscriptions is as wide as the protocol allows, and never stops delivery.
+
+Rejected: to subscribe only when delivery stands still (an idle queue looks the same), and to give strays
+back from time to time (the protocol gives back all messages of a queue or none, and every bucket would
+change hands).
 """
 
 from __future__ import annotations
@@ -25,8 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LOWEST", "WIDEST_BYTES", "WIDEST_MESSAGES", "StrayLane", "Strays"]
 
-#: What becomes of strays: "hold" keeps them unconfirmed until this member leaves, "leave" does not subscribe
-#: to them, a function is called with each message, which is confirmed once the function has returned.
+#: The policy for strays: "hold" keeps strays unconfirmed until this member leaves, "leave" subscribes to none,
+#: and a function is called with each stray, which is confirmed once the function has returned.
 Strays: TypeAlias = Literal["hold", "leave"] | Callable[["Message"], Awaitable[None] | None]
 
 #: Below every other subscription but those of queues that want nothing. A sweeper has the same.
@@ -43,8 +47,8 @@ class StrayLane:
 
     Attributes:
         consumer: the subscription.
-        kind: why its messages are strays, for people.
-        held: strays that this member has and does not confirm.
+        kind: the reason why the messages are strays, for people.
+        held: strays that this member keeps unconfirmed.
         handled: strays that the application's function has handled.
     """
 
@@ -94,5 +98,5 @@ class StrayLane:
         self.held += 1
 
     def lose(self) -> None:
-        """The broker delivers again what is held."""
+        """Forget held strays: the broker delivers them again."""
         self.held = 0

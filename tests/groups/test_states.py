@@ -201,6 +201,30 @@ def test_a_loss_during_a_wait_loads_again_before_the_first_message(wait: str, ba
     assert [type(event) for event in app.events] == [Gained, Lost]
 
 
+@pytest.mark.parametrize("offset", [-1e-10, 0.0, 1e-10])
+@pytest.mark.parametrize("wait", ["settle", "load"])
+def test_a_loss_in_the_turn_in_which_a_wait_ends_is_not_overlooked(wait: str, offset: float) -> None:
+    """The lane goes on before the group has read of the loss; the bucket is not gained all the same."""
+    options, pause, _ = WAITS[wait]
+    app = Application(**options)
+    app.pause = lambda: pause
+
+    async def work() -> None:
+        async with app.join() as group:
+            loop = asyncio.get_running_loop()
+            loop.call_at(loop.time() + 2.0 + offset, app.queue.cut)
+            app.post(1)
+            await asyncio.sleep(10)
+            app.check()
+            assert not app.events
+            assert app.said == ([] if wait == "settle" else ["load 1", "drop 1"])
+            app.queue.restore()
+            (await group.receive(timeout=10)).confirm()
+
+    run_virtual(work())
+    assert [type(event) for event in app.events] == [Gained, Lost]
+
+
 def test_a_loss_while_drop_runs_loads_again_only_after_it() -> None:
     app = Application()
     app.pause = lambda: 5.0
