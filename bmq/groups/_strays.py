@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LOWEST", "WIDEST_BYTES", "WIDEST_MESSAGES", "StrayLane", "Strays"]
 
-#: The policy for strays: "hold" keeps strays unconfirmed until this member leaves, "leave" subscribes to none,
-#: and a function is called with each stray, which is confirmed once the function has returned.
+#: The policy for strays: "hold" keeps strays unconfirmed until this member leaves, "leave" takes none, and a
+#: function is called with each stray, which is confirmed once the function has returned.
 Strays: TypeAlias = Literal["hold", "leave"] | Callable[["Message"], Awaitable[None] | None]
 
 #: Below every other subscription but those of queues that want nothing. A sweeper has the same.
