@@ -877,6 +877,9 @@ class _LaneWorkers(Workers):
         self._lanes: Lanes[Work] = Lanes()
         # What is in lanes: a message that is delivered again after a reconnect keeps its place.
         self._guids: set[str] = set()
+        self._lane_bytes = 0
+        # What the task that fills the lanes waits for while they hold all that they may.
+        self._room: asyncio.Future[None] | None = None
         # What was confirmed lately. A message may be done with while the one that was delivered again waits
         # in line; no more can wait there than may be unconfirmed.
         self._confirmed: OrderedDict[str, None] = OrderedDict()
@@ -909,8 +912,24 @@ class _LaneWorkers(Workers):
             except Exception as error:
                 work.error, key = error, work  # an attempt that has failed, in a lane of its own
             self._guids.add(guid)
+            self._lane_bytes += len(message.raw)
             self._lanes.add(key, work)
             self._wake()
+            while self._full_lanes:
+                self._room = asyncio.get_running_loop().create_future()
+                await self._room
+
+    @property
+    def _full_lanes(self) -> bool:
+        """Whether lanes hold more than the subscription may: a broker that keeps to it never sends that much.
+
+        What comes then stays in the consumer's line, and counts in the session's limits.
+        """
+        options = self._consumer.options
+        held = len(self._guids)
+        return held > options.max_unconfirmed_messages or (
+            held > 1 and self._lane_bytes > options.max_unconfirmed_bytes
+        )
 
     def _wake(self) -> None:
         """Let one more task work, if there is something for it."""
@@ -959,6 +978,9 @@ class _LaneWorkers(Workers):
     def _done(self, message: Message) -> None:
         guid = message.guid
         self._guids.discard(guid)
+        self._lane_bytes -= len(message.raw)
+        if self._room is not None and not self._room.done() and not self._full_lanes:
+            self._room.set_result(None)
         if message.confirmed and self._most_confirmed:
             if len(self._confirmed) >= self._most_confirmed:
                 self._confirmed.popitem(last=False)

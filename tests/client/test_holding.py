@@ -7,6 +7,7 @@ import asyncio
 import logging
 import random
 import sys
+import tracemalloc
 import zlib
 from collections.abc import Awaitable, Callable, Iterable
 from types import FrameType
@@ -153,6 +154,25 @@ async def test_reading_goes_on_when_no_consumer_comes_and_holds_no_more(
             assert got == list(range(held))
             peer.connection.push(5000)
             assert (await consumer.receive(5)).data.strip() == b"5000"
+
+
+async def test_the_memory_is_what_the_account_says(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bmq.client._backlog._PATIENCE", 0.0)
+    async with bmq.connect(peer.uri, max_buffered_bytes=1_000_000) as session:
+        queue, s_id = await idle(peer, session)
+        events = [push(peer, s_id, *range(number, number + 10)) for number in range(0, 500, 10)]
+        take_in(session, push(peer, s_id, 501))
+        tracemalloc.start()
+        try:
+            for event in events:
+                take_in(session, event)
+                await asyncio.sleep(0)
+            traced = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+        held = queue.stats().buffered_bytes
+        assert held < 1_200_000
+        assert traced < 1.2 * held + 100_000
 
 
 async def test_a_consumer_that_comes_in_time_gets_everything_in_order(peer: Peer) -> None:
