@@ -162,10 +162,11 @@ class TestUnusableKeys:
             await eventually(lambda: group.stats().strays_held == 5)
         assert [each.levelname for each in caplog.records].count("ERROR") == 1
 
-    def test_strays_is_checked(self, bmq_broker: bmq.broker.Broker) -> None:
-        queue: Any = None
-        with pytest.raises(bmq.InvalidArgument, match="strays is 'hold', 'leave' or a function"):
-            bmq.groups.Group(queue, None, strays="confirm")  # type: ignore[arg-type]
+    @pytest.mark.parametrize("strays", ["confirm", "", None, 3])
+    async def test_strays_is_checked(self, open_reader: Open, strays: Any) -> None:
+        queue = await open_reader()
+        with pytest.raises(bmq.InvalidArgument, match="strays"):
+            queue.group(strays=strays)
 
 
 #: Options of a member that leaves, those of one that stays, a message that only the first wants.

@@ -195,8 +195,8 @@ class FakeSession:
 
 
 @dataclass(eq=False)
-class FakeQueue:
-    """A queue of one member, connected to a store."""
+class FakeQueue(Queue):
+    """A queue of one member, connected to a store instead of a session."""
 
     store: Store
     uri: str = "bmq://bmq.test.mem.priority/fake"
@@ -226,7 +226,7 @@ class FakeQueue:
 
     def group(self, **options: Any) -> bmq.groups.Group:
         """Make the group, as a real queue does."""
-        return Queue.group(self, "k", **options)  # type: ignore[arg-type]
+        return super().group("k", **options)
 
     def cut(self) -> None:
         """Lose the connection: lines are emptied at once, as the client does it."""
