@@ -102,7 +102,11 @@ _BATCHES = (PostBatch, ObservedPosts)
 
 
 def settle(
-    outcomes: list[Outcome], trouble: Error | None = None, strange: Mapping[bytes, int] | None = None
+    outcomes: list[Outcome],
+    trouble: Error | None = None,
+    strange: Mapping[bytes, int] | None = None,
+    *,
+    connected: bool = True,
 ) -> None:
     """Give each post's future its outcome, and each ``post_many`` its failures.
 
@@ -110,15 +114,19 @@ def settle(
         outcomes: the outcomes.
         trouble: the error of the connection, which is the cause where posts had no answer.
         strange: numbers of the broker that are no status here, by GUID.
+        connected: whether there is a connection; a post given up on a live connection has another cause.
     """
+    canceled_by = None if connected else trouble
     for token, tag, guid, status, queue in outcomes:
         if status is AckStatus.SUCCESS:
             if not token.done():
                 token.set_result(Ack(guid, queue.uri_text))
         elif token.__class__ in _BATCHES:
-            token.failed(tag, post_error(guid, status, queue, trouble, strange))
+            cause = canceled_by if status is AckStatus.CANCELED else trouble
+            token.failed(tag, post_error(guid, status, queue, cause, strange))
         elif not token.done():
-            token.set_exception(post_error(guid, status, queue, trouble, strange))
+            cause = canceled_by if status is AckStatus.CANCELED else trouble
+            token.set_exception(post_error(guid, status, queue, cause, strange))
 
 
 def post_error(

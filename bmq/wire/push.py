@@ -205,7 +205,8 @@ def decode_push_runs(event: bytes, body: int, notice: Notice | None = None) -> l
     runs: list[list[Push]] = []
     run: list[Push] = []
     append = run.append
-    unpack = _unpack_from
+    unpack, known = _unpack_from, _options.get
+    words_mask, flags_shift, rare = _WORDS_MASK, _FLAGS_SHIFT, _RARE
     size, end = PUSH_HEADER.size, len(event)
     last_shape, last_options = -1, b""
     last_queue: int | None = None  # no run yet
@@ -224,8 +225,8 @@ def decode_push_runs(event: bytes, body: int, notice: Notice | None = None) -> l
             last_shape, last_queue = shape, None
         options = offset + header
         start = offset + header_and_options
-        stop: int = offset + (first & _WORDS_MASK) * 4
-        flags = first >> _FLAGS_SHIFT
+        stop: int = offset + (first & words_mask) * 4
+        flags = first >> flags_shift
         if short:
             schema_id = 0
             if header < _MIN_HEADER:
@@ -243,7 +244,7 @@ def decode_push_runs(event: bytes, body: int, notice: Notice | None = None) -> l
         raw = event[options:start]
         if raw != last_options or queue_id != last_queue:
             try:
-                ids = _options.get(raw) or _sub_ids(event, options, start, notice)
+                ids = known(raw) or _sub_ids(event, options, start, notice)
             except ProtocolError:
                 last_queue = None
                 flaw = int(Flaw.OPTIONS)
@@ -254,7 +255,7 @@ def decode_push_runs(event: bytes, body: int, notice: Notice | None = None) -> l
             run = []
             append = run.append
             runs.append(run)
-        if flags & _RARE and _has_no_data(flags, notice):
+        if flags & rare and _has_no_data(flags, notice):
             append((queue_id, ids, guid, flags, schema_id, cat, b""))
             offset = stop
             continue

@@ -294,6 +294,24 @@ def test_trouble_long_ago_is_not_the_cause_of_a_timeout() -> None:
     assert error.__cause__ is None
 
 
+def test_trouble_is_forgotten_a_minute_after_a_connection_came() -> None:
+    bench = connected()
+    bench.lose("cut")
+    assert "cut" in str(bench.core.trouble)
+    bench.wait(1000)
+    assert "cut" in str(bench.core.trouble)
+    bench.connect(max_missed=1)
+    assert "cut" in str(bench.core.trouble)
+    bench.send(bench.pulse())
+    bench.now += 61
+    bench.send(bench.pulse())
+    assert bench.core.trouble is None
+    bench.core.stop("stop", bench.now, bench.now + 1)
+    bench.pump()
+    bench.answer_all()
+    assert bench.core.trouble is None
+
+
 def test_an_old_broker_is_not_sent_what_it_cannot_do() -> None:
     for wanted in (["x == 1"], ["", ""], ["", "x == 1"]):
         bench = Bench()

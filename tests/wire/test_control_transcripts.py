@@ -16,6 +16,8 @@ from bmq.wire.control import (
 )
 from bmq.wire.control.ber import decode_ber, encode_ber
 from bmq.wire.event import pack_schema_event
+from bmq.wire.push import decode_pushes
+from tests import transcripts
 from tests.wire.control_recordings import RecordedControl, recorded, recorded_in
 
 #: A broker that reads this name closes the connection without a word, and so do we.
@@ -95,3 +97,14 @@ def test_both_encodings_carry_the_same_values():
         for codec in Codec:
             event = r.event._replace(data=encode_event(message, codec), type_specific=codec << 5, body=8)
             assert decode_event(event, r.kind) == message
+
+
+def test_a_real_broker_sends_nothing_that_is_skipped() -> None:
+    noticed: list[str] = []
+    for codec in Codec:
+        for r in recorded_in(codec):
+            if r.from_broker:
+                decode_event(r.event, r.kind, noticed.append)
+    for pushed in transcripts.recorded(EventType.PUSH):
+        decode_pushes(pushed.data, 8, noticed.append)
+    assert noticed == []

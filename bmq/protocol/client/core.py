@@ -215,6 +215,8 @@ class ClientCore(Machine):
         # Why a connection failed last, or an answer could not be read, and when that was.
         self._trouble: Error | None = None
         self._troubled_at = 0.0
+        # When a connection was negotiated last, or all was well again.
+        self._up_at = 0.0
         self._now = 0.0
         # There is no connection, or it has failed: nothing is taken from it or given to it.
         self._broken = True
@@ -314,7 +316,7 @@ class ClientCore(Machine):
     @property
     def trouble(self) -> Error | None:
         """Why there is no connection, or why one failed lately, or an answer could not be read."""
-        if self.connected and self._now - self._troubled_at > _RECENTLY:
+        if self._up_at >= self._troubled_at and self._now - self._up_at > _RECENTLY:
             self._trouble = None
         return self._trouble
 
@@ -337,7 +339,7 @@ class ClientCore(Machine):
         if self.state is SessionState.CLOSED:
             raise SessionClosed("the session is closed")
         self._broken = False
-        self._now = now
+        self._now = self._up_at = now
         self._handshake, self._framer = greeting.handshake, greeting.framer
         for what in greeting.skipped:
             self._notice(what)
@@ -357,6 +359,11 @@ class ClientCore(Machine):
     def note_trouble(self, error: Error, now: float) -> None:
         """Remember why there is no connection: errors of what waits for one name it."""
         self._trouble, self._troubled_at, self._now = without_tracebacks(error), now, now
+
+    def _note_unread(self, error: Error, now: float) -> None:
+        """Remember what could not be read: a request may fail because of that; the connection lasts."""
+        self.note_trouble(error, now)
+        self._up_at = now
 
     def channel_closed(self, reason: str, now: float) -> None:
         """The connection is gone (or could not be used); report it once for each ``channel_opened``."""
@@ -703,7 +710,7 @@ class ClientCore(Machine):
         try:
             lifetime = self._handshake.renewal_answered(event, self._notice)
         except ProtocolError as error:
-            self.note_trouble(error, now)
+            self._note_unread(error, now)
             self._notice(f"an authenticationResponse that cannot be read ({error.field})")
         else:
             self._renewing = False
@@ -776,7 +783,7 @@ class ClientCore(Machine):
         except ProtocolError as error:
             unread = without_tracebacks(error)
             message = ControlMessage(r_id=request_id(event))
-            self.note_trouble(error, now)
+            self._note_unread(error, now)
             self._notice(f"a control message that cannot be read ({error.field})")
         if isinstance(message.body, _REQUESTS):
             self._notice(f"a request of the broker: {type(message.body).__name__}")
