@@ -22,6 +22,8 @@ _log = logging.getLogger("bmq.broker")
 _READ_AT_ONCE = 256 * 1024
 #: Reads of so many bytes or fewer have emptied the socket: they are not counted.
 _SMALL = 32 * 1024
+#: Seconds that the answer to wrong credentials takes.
+_REFUSAL_PAUSE = 0.25
 
 
 class BrokerConnection(asyncio.Protocol):
@@ -41,6 +43,8 @@ class BrokerConnection(asyncio.Protocol):
         self.peer = ""
         # What came while the answer to the first message is delayed on purpose; None when it is not.
         self._held: list[bytes] | None = None
+        # Whether the answer to wrong credentials is held back for a while.
+        self._withheld = False
         # Reading is paused when tests of failures ask for it (not _reading), when the client does not read
         # what it is sent (not _listening), while input waits here or in the session, and for the rest of a
         # turn of the event loop in which much was read (_sated).
@@ -114,7 +118,13 @@ class BrokerConnection(asyncio.Protocol):
     def _after_work(self, session: BrokerSession) -> None:
         self._note_deadline(session)
         if session.closed:
-            self.close()
+            if session.refused and not self._withheld:
+                # A guess costs time. What follows the answer is its connection's end.
+                self._withheld = True
+                self.broker._note_refusal(self.peer)
+                self.broker._do_later(_REFUSAL_PAUSE, self._refuse)
+            elif not self._withheld:
+                self.close()
         elif session.events_left == 0 and not session.waiting:
             self.cut()
         elif session.waiting:
@@ -130,6 +140,12 @@ class BrokerConnection(asyncio.Protocol):
             session.resume(self.broker.clock())
             self._after_work(session)
             self._update_reading()
+
+    def _refuse(self) -> None:
+        """Say that credentials were wrong, and close."""
+        self._withheld = False
+        if self.transport is not None and not self.transport.is_closing():
+            self.close()
 
     def _release(self) -> None:
         held, self._held = self._held, None
@@ -195,7 +211,7 @@ class BrokerConnection(asyncio.Protocol):
     def flush(self) -> None:
         """Write what there is to write."""
         transport, output = self.transport, self.output
-        if transport is None or transport.is_closing():
+        if transport is None or transport.is_closing() or self._withheld:
             return
         for data in output.pieces():
             transport.write(data)

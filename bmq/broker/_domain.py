@@ -68,7 +68,7 @@ class DomainSource:
     Args:
         configured: domains given in the program, by name. They win over files.
         directory: a broker's configuration directory; domains are in ``domains/<name>.json`` in it.
-        missing: what stands for the directory in error messages when there is none.
+        missing: what stands for the directory in error messages: clients see them.
     """
 
     def __init__(
@@ -126,13 +126,16 @@ class DomainSource:
 
     def _read(self, name: str) -> DomainConfig | Redirect:
         """Read a domain's file; there is no domain with a name that is no legal file name."""
-        path = (self.directory or self.missing) / "domains" / f"{name}.json"
+        # What a client is told has no path of this machine.
+        shown = str(self.missing / "domains" / f"{name}.json")
         try:
-            if self.directory is not None and _is_file_name(name) and path.is_file():
-                return parse_domain(name, path.read_bytes(), source=str(path))
+            if self.directory is not None and _is_file_name(name):
+                path = self.directory / "domains" / f"{name}.json"
+                if path.is_file():
+                    return parse_domain(name, path.read_bytes(), source=shown)
         except OSError as error:
-            raise InvalidDomain(str(path), "", f"cannot be read: {error}") from error
-        raise Unavailable(StatusCategory.E_UNKNOWN, _MISSING, f"Domain file '{path}' doesn't exist")
+            raise InvalidDomain(shown, "", f"cannot be read: {error.strerror}") from error
+        raise Unavailable(StatusCategory.E_UNKNOWN, _MISSING, f"Domain file '{shown}' doesn't exist")
 
 
 def _is_file_name(name: str) -> bool:

@@ -15,6 +15,7 @@ from ssl import SSLContext
 from types import TracebackType
 from typing import Any, cast
 
+from bmq._log_limit import LogLimit
 from bmq.broker._bounds import Bounds
 from bmq.broker._builtin import builtin_domains
 from bmq.broker._clock import Clock, ManualClock
@@ -127,6 +128,7 @@ class Broker:
         if directory is not None and not (directory / "domains").is_dir():
             raise FileNotFoundError(f"{directory} has no directory 'domains'")
         self._source = DomainSource(configured, directory)
+        self._refusals = LogLimit(_log)
         self._settings = BrokerSettings(
             process_name="bmq broker",
             pid=os.getpid(),
@@ -463,6 +465,11 @@ class Broker:
         self._timeouts.discard(connection)
         if not self._connections:
             self._all_gone.set()
+
+    def _note_refusal(self, peer: str) -> None:
+        """Log wrong credentials: one line for each host, then one a minute with a count."""
+        host = peer.rpartition(":")[0]
+        self._refusals.warning(host, "%s sent wrong credentials", peer)
 
     def _do_later(self, seconds: float, action: Callable[[], None]) -> None:
         """Call ``action`` after ``seconds`` of the broker's clock, if the broker is still running."""

@@ -15,7 +15,7 @@ from rich.text import Text
 from bmq.cli import files
 from bmq.cli.capture import is_capture, tcp_streams
 from bmq.cli.messages import BadInput
-from bmq.cli.output import emit_json, note, out, printable
+from bmq.cli.output import emit, emit_json, note, out, printable
 from bmq.cli.recording import TO_BROKER, Recorded, read_recording
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import offline
@@ -25,6 +25,7 @@ __all__ = ["command"]
 
 _HEXADECIMAL = set(b"0123456789abcdefABCDEF \t\r\n")
 _HEADER = 8
+_LINES_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +73,17 @@ async def command(
         if stream.title and not json:
             out().print(Text(printable(stream.title), style="bold"))
         events, complaint = _cut(stream)
-        for number, event in enumerate(events, 1):
-            parts = list(dissect(event))
-            wrong = wrong or any(part.error for part in parts)
-            if json:
-                emit_json(
-                    {"stream": stream.title, "event": number, "parts": [asdict(part) for part in parts]}
-                )
-            elif brief:
-                out().print(Text(printable(f"{number:>5}  {summary(event)}")), soft_wrap=True)
-            else:
-                _show(number, parts)
+        with _Printer() as printer:
+            for number, event in enumerate(events, 1):
+                parts = list(dissect(event))
+                wrong = wrong or any(part.error for part in parts)
+                if json:
+                    whole = {"stream": stream.title, "event": number, "parts": list(map(asdict, parts))}
+                    emit_json(whole)
+                elif brief:
+                    printer.add(printable(f"{number:>5}  {summary(event, parts)}"))
+                else:
+                    _show(printer, number, parts)
         if complaint:
             wrong = True
             note(f"bmq decode: {stream.title or 'the input'}: {complaint}")
@@ -167,19 +168,46 @@ def _cut(stream: _Stream) -> tuple[list[bytes], str]:
     return events, ""
 
 
-def _show(number: int, parts: list[Part]) -> None:
-    console = out()
-    console.print(Text(f"event {number}", style="bold"))
+class _Printer:
+    """Prints lines of styled pieces, many at a time, because each call of a console is expensive."""
+
+    def __init__(self) -> None:
+        self._console = out()
+        self._styled = self._console.is_terminal
+        self._lines: list[tuple[tuple[str, str], ...]] = []
+
+    def __enter__(self) -> _Printer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._flush()
+
+    def add(self, *pieces: str | tuple[str, str]) -> None:
+        """Print a line: pieces of printable text, each with its style or without."""
+        self._lines.append(tuple((piece, "") if isinstance(piece, str) else piece for piece in pieces))
+        if len(self._lines) >= _LINES_AT_ONCE:
+            self._flush()
+
+    def _flush(self) -> None:
+        lines, self._lines = self._lines, []
+        if not lines:
+            return
+        if not self._styled:
+            emit(*("".join(text for text, _ in pieces) for pieces in lines))
+            return
+        whole = Text.assemble(*((text, style) for pieces in lines for text, style in (*pieces, ("\n", ""))))
+        self._console.print(whole, soft_wrap=True, end="")
+
+
+def _show(printer: _Printer, number: int, parts: list[Part]) -> None:
+    printer.add((f"event {number}", "bold"))
     width = max((len(part.name) + 2 * part.depth for part in parts), default=0)
     for part in parts:
-        line = Text(f"{part.offset:>6}  ", style="dim")
-        name = "  " * part.depth + part.name
+        offset = (f"{part.offset:>6}  ", "dim")
+        name = printable("  " * part.depth + part.name)
         if part.error:
-            line.append(f"{name:<{width}}  !! {printable(part.value)}", style="not dim bold red")
+            printer.add(offset, (f"{name:<{width}}  !! {printable(part.value)}", "bold red"))
         elif part.value:
-            line.append(f"{name:<{width}}  ", style="not dim").append(
-                printable(part.value), style="not dim cyan"
-            )
+            printer.add(offset, f"{name:<{width}}  ", (printable(part.value), "cyan"))
         else:
-            line.append(name, style="not dim bold")
-        console.print(line, soft_wrap=True)
+            printer.add(offset, (name, "bold"))

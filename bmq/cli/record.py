@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl as ssl_module
+import stat
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -17,7 +19,6 @@ from bmq.admin.words import number
 from bmq.cli.messages import BadInput
 from bmq.cli.output import emit, note
 from bmq.cli.recording import TO_BROKER, TO_CLIENT, Recorded, line_of
-from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
 from bmq.client._address import Address, parse_addresses
 from bmq.errors import ProtocolError
@@ -43,7 +44,7 @@ async def command(
     secrets: Annotated[
         bool, typer.Option("--with-credentials", help="Write down what clients authenticate with, too.")
     ] = False,
-) -> int:
+) -> None:
     """Write down what clients and a broker say to each other.
 
     It is a proxy: clients connect to it instead of to the broker, without TLS; it connects to the broker,
@@ -59,22 +60,35 @@ async def command(
     (address, *more) = parse_addresses(target.uri)
     if more:
         raise BadInput("a recording is of one broker: give one address")
-    if file.exists() and not force:
-        raise BadInput(f"{file} exists: --force writes over it")
     context = (target.ssl or ssl_module.create_default_context()) if address.tls else None
-    with file.open("wb") as output:
+    with _private(file, over=force) as output:
         recorder = _Recorder(output, address, context, target.server_hostname, secrets=secrets)
         server = await asyncio.start_server(recorder.serve, host, port)
         async with server:
             bound = server.sockets[0].getsockname()[1]
             emit(f"bmq record ready on tcp://{host}:{bound}", flush=True)
             try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                pass  # Ctrl-C is how it ends
-            await recorder.close()
-    note(f"{number(recorder.events)} events of {number(recorder.connections)} connections in {file}")
-    return ExitStatus.OK
+                await asyncio.Event().wait()  # until Ctrl-C or SIGTERM
+            finally:
+                await recorder.close()
+                what = f"{number(recorder.events)} events of {number(recorder.connections)} connections"
+                note(f"{what} in {file}")
+
+
+def _private(file: Path, *, over: bool) -> BinaryIO:
+    """Open a file that its owner alone may read: payloads, and perhaps passwords, go into it.
+
+    Raises:
+        BadInput: the file exists.
+        OSError: it cannot be written.
+    """
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if over else os.O_EXCL), 0o600)
+    except FileExistsError:
+        raise BadInput(f"{file} exists: --force writes over it") from None
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        Path(file).chmod(0o600)  # it may have been there, and readable by others
+    return os.fdopen(descriptor, "wb")
 
 
 class _Recorder:

@@ -14,6 +14,7 @@ from typing import Any, cast
 import orjson
 
 from bmq.errors import ProtocolError
+from bmq.wire._fields import FIELDS
 from bmq.wire.constants import (
     ACK_STATUS_FROM_WIRE,
     Compression,
@@ -27,14 +28,13 @@ from bmq.wire.control import Codec, Message, MessageKind, codec_of, decode_event
 from bmq.wire.crc import crc32c
 from bmq.wire.event import Event, read_event
 from bmq.wire.guid import guid_to_text
-from bmq.wire.layout import LAYOUTS
 from bmq.wire.message import split_application_data
 from bmq.wire.padding import unpadded_length
 
 __all__ = ["Part", "dissect", "read_control", "summary"]
 
-# Construct has no types.
-_LAYOUTS: Any = LAYOUTS
+# How many bytes each structure has.
+_SIZES = {name: sum(width for _, width, _ in fields) // 8 for name, fields in FIELDS.items()}
 _WORD = 4
 _SHOWN = 64
 _HEADER = 8
@@ -87,9 +87,14 @@ def dissect(event: bytes) -> Iterator[Part]:
                 yield Part(body, 0, "body", _bytes(event[body:]))
 
 
-def summary(event: bytes) -> str:
-    """Return what an event is, in one line."""
-    parts = list(dissect(event))
+def summary(event: bytes, parts: Iterable[Part] | None = None) -> str:
+    """Return what an event is, in one line.
+
+    Args:
+        event: the event.
+        parts: what :func:`dissect` returned for it, if it was called.
+    """
+    parts = list(dissect(event) if parts is None else parts)
     kind = next((part.value for part in parts if part.name == "type"), "?")
     counted = ("PutHeader", "PushHeader", "AckMessage", "ConfirmMessage", "RejectMessage")
     count = sum(1 for part in parts if part.name in counted)
@@ -111,24 +116,26 @@ def _structure(
     size: int | None = None,
 ) -> tuple[dict[str, Any], list[Part]]:
     """Read a declared structure; where ``size`` says that it is shorter, the fields after that are zero."""
-    layout = _LAYOUTS[name]
-    whole = layout.sizeof()
+    whole = _SIZES[name]
     raw = data[start : start + (whole if size is None else min(size, whole))]
     parts = [Part(start, depth, name)]
     if size is None and len(raw) < whole:
         parts.append(Part(start, depth + 1, name, f"cut: {len(raw)} of {whole} bytes are there", error=True))
         return {}, parts
-    found = layout.parse(raw.ljust(whole, b"\0"))
+    bits = int.from_bytes(raw.ljust(whole, b"\0"), "big")
     values: dict[str, Any] = {}
-    bit = 0
-    for member in layout.subcon.subcons:
-        value = found[member.name]
-        values[member.name] = value
+    bit, left = 0, whole * 8
+    for member, width, kind in FIELDS[name]:
+        left -= width
+        value: Any = bits >> left & (1 << width) - 1
+        if kind == "bytes":
+            value = value.to_bytes(width // 8, "big")
+        elif kind == "signed" and value >> width - 1:
+            value -= 1 << width
+        values[member] = value
         if bit // 8 < len(raw):
-            parts.append(
-                Part(start + bit // 8, depth + 1, member.name, _value(value, meanings.get(member.name)))
-            )
-        bit += member.sizeof()
+            parts.append(Part(start + bit // 8, depth + 1, member, _value(value, meanings.get(member))))
+        bit += width
     return values, parts
 
 
@@ -221,7 +228,7 @@ def _list(event: bytes, body: int, header: str, message: str) -> Iterator[Part]:
     if not fields:
         return
     position, step = body + fields["headerWords"] * _WORD, fields["perMessageWords"] * _WORD
-    if step < _LAYOUTS[message].sizeof():
+    if step < _SIZES[message]:
         yield Part(body, 1, "perMessageWords", f"{step} bytes cannot hold a {message}", error=True)
         return
     while position + step <= len(event):
@@ -278,9 +285,9 @@ def _options(event: bytes, start: int, stop: int) -> Iterator[Part]:
             fields["type"]
         )
         position = start + _WORD
-        while entry is not None and position + _LAYOUTS[entry].sizeof() <= end:
+        while entry is not None and position + _SIZES[entry] <= end:
             yield from _structure(entry, event, position, 2, {})[1]
-            position += _LAYOUTS[entry].sizeof()
+            position += _SIZES[entry]
         start = end
 
 

@@ -28,9 +28,12 @@ Metrics: TypeAlias = Callable[[], str | bytes]
 _AGES = ("silent_seconds", "oldest_unacked_seconds", "oldest_unconfirmed_seconds")
 _TEXT = "text/plain; charset=utf-8"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
-# Whoever asks has this long, in seconds, and this many bytes for the request; so many may ask at a time.
+# A connection has this many seconds, and this many bytes, for its request, and so many seconds in all.
+_SILENCE = 1.0
 _PATIENCE = 5.0
 _LONGEST = 8192
+# So many connections are there at a time. One more cuts off the oldest that has asked nothing: orchestrators
+# ask at once, so strangers that only connect cannot keep them out.
 _AT_ONCE = 64
 
 
@@ -86,7 +89,9 @@ class Probe:
         self._port = port
         self._health = health
         self._metrics = metrics
-        self._asking: dict[asyncio.Task[Any] | None, None] = {}
+        self._asking: dict[asyncio.Task[Any], None] = {}
+        # Those that have not asked yet, the oldest first.
+        self._silent: dict[asyncio.Task[Any], None] = {}
         self.uri: str | None = None
 
     @asynccontextmanager
@@ -105,22 +110,28 @@ class Probe:
             self.uri = None
             server.close()
             for task in self._asking:
-                if task is not None:
-                    task.cancel()
+                task.cancel()
 
     async def _asked(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        self._asking[task] = None
+        assert task is not None
+        self._asking[task] = self._silent[task] = None
+        if len(self._asking) > _AT_ONCE:
+            oldest = next(iter(self._silent))
+            del self._silent[oldest]
+            oldest.cancel()
         try:
-            if len(self._asking) <= _AT_ONCE:
-                async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_PATIENCE):
+                async with asyncio.timeout(_SILENCE):
                     request = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(self._answer(request))
-                    await writer.drain()
+                self._silent.pop(task, None)
+                writer.write(self._answer(request))
+                await writer.drain()
         except (TimeoutError, OSError, EOFError, asyncio.LimitOverrunError):
-            pass  # whoever asks has gone, or asks for nothing we know
+            pass  # the peer has gone, or asks for nothing that is known here
         finally:
             self._asking.pop(task, None)
+            self._silent.pop(task, None)
             writer.close()
 
     def _answer(self, request: bytes) -> bytes:

@@ -282,6 +282,30 @@ async def test_credentials() -> None:
                 await peer.negotiate()
 
 
+async def test_guessing_a_password_takes_time_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Each wrong guess is answered late by the broker's clock; the right password is answered at once."""
+    clock = ManualClock()
+    async with Broker(auth={"user": "secret"}, clock=clock) as broker:
+        for guess in (b"1234", b"4321"):
+            peer = await connect(broker.port)
+            asked = asyncio.ensure_future(peer.authenticate("BASIC", b"user:" + guess))
+            while not broker._actions:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            other = await connect(broker.port)
+            right = await other.authenticate("BASIC", b"user:secret")
+            assert isinstance(right, AuthenticationResponse)
+            assert right.status.category is StatusCategory.E_SUCCESS
+            assert not asked.done()
+            clock.advance(1.0)
+            wrong = await asked
+            assert isinstance(wrong, AuthenticationResponse)
+            assert wrong.status.category is StatusCategory.E_REFUSED
+            await peer.ended()
+    (line,) = [each.getMessage() for each in caplog.records if "wrong credentials" in each.getMessage()]
+    assert line.startswith("127.0.0.1:")
+    assert "1234" not in caplog.text
+
+
 async def test_credentials_expire_by_the_broker_s_clock() -> None:
     clock = ManualClock()
     auth = Authentication({"user": "secret"}, lifetime_ms=60_000)

@@ -310,7 +310,7 @@ async def test_recorded_and_replayed(uri: str, bmq_queue_uri: str, tmp_path: Pat
                 pass
         recorder.send_signal(signal.SIGTERM)
         status, _, err = await ended(recorder)
-        assert status == 0
+        assert status == 143
         assert "of 1 connections" in err
 
     async with process("decode", "--file", recording, "--brief") as decoder:
@@ -339,6 +339,24 @@ async def test_recorded_and_replayed(uri: str, bmq_queue_uri: str, tmp_path: Pat
         status, out, _ = await ended(player)
         assert status == 1
         assert "MISSING   1 x openQueue" in out
+
+
+async def test_a_recording_is_for_its_owner_and_ends_as_it_is_told(uri: str, tmp_path: Path) -> None:
+    """It has payloads, and passwords if asked. A file that was there before loses its permissions."""
+    recording = tmp_path / "conversation.ndjson"
+    before = os.umask(0o022)
+    try:
+        for number, options in ((signal.SIGINT, []), (signal.SIGTERM, ["--force"])):
+            async with ready("record", str(recording), "--broker", uri, *options) as (recorder, _):
+                assert recording.stat().st_mode & 0o777 == 0o600
+                recorder.send_signal(number)
+                assert (await ended(recorder))[0] == 128 + number
+            recording.chmod(0o644)
+        async with process("record", str(recording), "--broker", uri) as refused:
+            status, _, err = await ended(refused)
+            assert (status, "--force" in err) == (2, True)
+    finally:
+        os.umask(before)
 
 
 async def test_replayed_as_a_client(uri: str, bmq_queue_uri: str, tmp_path: Path) -> None:
@@ -371,7 +389,7 @@ async def test_a_recording_has_no_credentials_unless_told(tmp_path: Path) -> Non
                 async with bmq.connect(address, credentials=credentials):
                     pass
                 recorder.send_signal(signal.SIGTERM)
-                assert (await ended(recorder))[0] == 0
+                assert (await ended(recorder))[0] == 143
             # The password travels as base64 in JSON, and the recording has that as hexadecimal digits.
             assert (b"operator:open sesame".hex() in _unpacked(recording)) is there
         async with process("record", str(recording), "--broker", broker.uri) as recorder:

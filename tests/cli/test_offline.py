@@ -8,8 +8,10 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
 from bmq.cli.verbs import VERBS
 from tests.cli.conftest import Bmq
@@ -286,3 +288,34 @@ def test_certificates_need_tls(offline: Bmq, tmp_path: Path) -> None:
     ran = offline("queues", "--broker", "tcp://localhost", "--ca", str(tmp_path / "none.pem"))
     assert ran.status == 2
     assert offline("queues", "--broker", "tcps://localhost", "--key", "k").status == 2
+
+
+@pytest.mark.parametrize("options", [[], ["--brief"]])
+@pytest.mark.parametrize("terminal", [False, True])
+def test_decode_prints_many_lines_at_a_time(
+    options: list[str], terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offline: Bmq
+) -> None:
+    """Twice the input is twice the text, in few pieces: each piece costs as much as hundreds of lines."""
+    if terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    recording = tmp_path / "heartbeats"
+    calls: list[object] = []
+    write, render = sys.stdout.write, Console.render
+
+    def counted_write(text: str) -> int:
+        calls.append(text)
+        return write(text)
+
+    def counted_render(*given: Any) -> Any:
+        calls.append(given)
+        return render(*given)
+
+    monkeypatch.setattr(sys.stdout, "write", counted_write)
+    monkeypatch.setattr(Console, "render", counted_render)
+    for events in (500, 1000):
+        recording.write_bytes(bytes.fromhex("0000000847020400") * events)
+        calls.clear()
+        ran = offline("decode", "--file", str(recording), *options)
+        assert ran.status == 0
+        assert ran.out.count("ELECTOR") == events
+        assert len(calls) < events / 10

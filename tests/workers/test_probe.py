@@ -221,3 +221,20 @@ async def test_ipv6(broker_uri: str, fresh: Fresh) -> None:
     assert (await get(app, "/livez"))[0] == 200
     app.stop()
     await task
+
+
+async def test_silent_connections_keep_nobody_out(broker_uri: str, fresh: Fresh) -> None:
+    """The oldest connection that asks nothing makes way for one that asks."""
+    async with running(broker_uri, fresh()) as app:
+        assert app.health_uri is not None
+        host, port = app.health_uri.removeprefix("http://").rsplit(":", 1)
+        silent = [await asyncio.open_connection(host, int(port)) for _ in range(70)]
+        try:
+            for _ in range(3):
+                assert (await get(app, "/livez"))[0] == 200
+            assert await silent[0][0].read() == b"", "the oldest is cut off"
+            silent[-1][1].write(b"GET /livez HTTP/1.1\r\n\r\n")
+            assert b"200 OK" in await silent[-1][0].read(), "the latest is not"
+        finally:
+            for _, writer in silent:
+                writer.close()

@@ -149,6 +149,8 @@ class BrokerSession(Machine):
         self.identity: ClientIdentity | None = None
         self.client: ClientPort | None = None
         self.codec = Codec.BER
+        #: Whether the latest credentials were wrong.
+        self.refused = False
         #: The mechanism and the name the client authenticated with.
         self.principal: tuple[str, str] | None = None
         # Before the handshake a client costs little memory: what it has to send first is small.
@@ -364,6 +366,7 @@ class BrokerSession(Machine):
                 )
             )
         accepted = verdict.status.category is StatusCategory.E_SUCCESS
+        self.refused = not accepted
         kind = _I.CREDENTIALS_ACCEPTED if accepted else _I.CREDENTIALS_REFUSED
         self.fire(kind, verdict, codec_of(event), principal, now)
 
