@@ -43,6 +43,7 @@ from bmq.workers._consume import (
 )
 from bmq.workers._later import check_durable, is_durable
 from bmq.workers._probe import Metrics, Probe, address_of, worst
+from bmq.workers._quarantine import check_quarantine
 from bmq.workers._responder import Respond, Responder
 from bmq.workers._retry import NoRetry, RetryPolicy
 from bmq.workers._status import Statuses, status
@@ -198,6 +199,8 @@ class App:
         key: Key | None = None,
         ack: AckPolicy = AckPolicy.ON_SUCCESS,
         retry: RetryPolicy | None = None,
+        quarantine: DeadLetter | None = None,
+        after: int = 3,
         timeout: float | None = None,
         rate: float | None = None,
         codec: str | Codec[Any] | None = None,
@@ -221,6 +224,8 @@ class App:
             key: what must not overtake each other: the name of a property, or a function of the message.
             ack: when a message is confirmed.
             retry: what happens to a message whose handler fails; None as for :func:`bmq.consume`.
+            quarantine: where messages are put that kill the process that handles them; None for nowhere.
+            after: how many processes may die, or lose their connection, while they handle a message.
             timeout: seconds a handler may take for one attempt.
             rate: how many messages a second it takes at most.
             codec: decodes messages that do not say what they are, for a handler of values.
@@ -242,8 +247,13 @@ class App:
             max_unconfirmed_bytes=max_unconfirmed_bytes,
             discard_unmatched=discard_unmatched,
         )
+        after = check_quarantine(
+            quarantine, after, uri, receipt=ack is AckPolicy.ON_RECEIPT, keyed=key is not None
+        )
         how: dict[str, Any] = {
             "concurrency": concurrency,
+            "quarantine": quarantine,
+            "after": after,
             "key": key,
             "rate": rate,
             "ack": ack,
@@ -321,6 +331,8 @@ class App:
         discard_unmatched: bool = False,
         concurrency: int = 1,
         retry: RetryPolicy | None = None,
+        quarantine: DeadLetter | None = None,
+        after: int = 3,
         timeout: float | None = None,
         rate: float | None = None,
         codec: str | Codec[Any] | None = None,
@@ -352,6 +364,8 @@ class App:
             discard_unmatched: confirm unseen what does not match.
             concurrency: how many batches are handled at once.
             retry: what happens to messages that have failed.
+            quarantine: where messages are put that kill the process that handles them; None for nowhere.
+            after: how many processes may die, or lose their connection, while they handle a message.
             timeout: seconds a handler may take for a batch.
             rate: how many messages a second it takes at most.
             codec: decodes messages that do not say what they are, for a handler of values.
@@ -379,8 +393,11 @@ class App:
             max_unconfirmed_bytes=max_unconfirmed_bytes,
             discard_unmatched=discard_unmatched,
         )
+        after = check_quarantine(quarantine, after, uri, receipt=False, keyed=False)
         how: dict[str, Any] = {
             "concurrency": concurrency,
+            "quarantine": quarantine,
+            "after": after,
             "timeout": timeout,
             "rate": rate,
             "on_error": on_error or self._on_error,
@@ -776,6 +793,7 @@ class App:
         wanted: list[Queue | str | None] = [
             each.retry.then.queue for each in self._registered if isinstance(each.retry.then, DeadLetter)
         ]
+        wanted += [each.how["quarantine"].queue for each in self._registered if each.how["quarantine"]]
         wanted += [options.get("dead_letters") for options in self._waiting.values()]
         posted = {
             QueueUri.parse(dead_letters).canonical for dead_letters in wanted if isinstance(dead_letters, str)
@@ -806,6 +824,8 @@ class App:
         """Call one handler until it is told to stop."""
         how: dict[str, Any] = each.how | {"dead_letters": dead_letters, "retry": each.retry}
         how |= {"grace": self._grace, "clock": self._clock}
+        if (quarantine := how["quarantine"]) is not None and isinstance(quarantine.queue, str):
+            how["quarantine"] = DeadLetter(await self.queue(quarantine.queue))
         if self._watch is not None:
             how["on_error"] = _both(self._watch, how["on_error"])
         if each.batches is None:

@@ -12,16 +12,17 @@ from typing import Any, TypeAlias, get_args, get_origin
 
 from bmq._pace import Pace
 from bmq.client.consumer import Consumer
-from bmq.client.dead_letters import Failure
+from bmq.client.dead_letters import DeadLetter, Failure
 from bmq.client.interceptors import Handling
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.codecs import Codec, Shape
 from bmq.errors import Undecodable, UsageError
 from bmq.workers._clock import Clock, LoopClock
-from bmq.workers._consume import AckPolicy, OnError, Workers
+from bmq.workers._consume import AckPolicy, OnError, Workers, together
 from bmq.workers._handlers import Invoker, is_async, name_of
 from bmq.workers._outcomes import RetryAfter
+from bmq.workers._quarantine import Quarantine, suspects_of
 from bmq.workers._retry import RetryPolicy
 from bmq.workers._typed import wanted_by
 
@@ -134,6 +135,8 @@ async def feed_batches(
     grace: float,
     on_error: OnError | None,
     clock: Clock | None,
+    quarantine: DeadLetter | None = None,
+    after: int = 3,
 ) -> None:
     """Call a function with batches of a consumer's messages, and close the consumer in the end."""
     both = batches.shape is not None and len(wanted_by(handler)) == 2
@@ -142,7 +145,17 @@ async def feed_batches(
     try:
         await consumer.open()
         how = (invoke, AckPolicy.ON_SUCCESS, retry, dead_letters, on_error, clock or LoopClock(), pace)
-        await _BatchWorkers(consumer, *how, batches=batches, both=both).run(concurrency, grace, close=True)
+        workers = _BatchWorkers(consumer, *how, batches=batches, both=both)
+        if quarantine is None:
+            await workers.run(concurrency, grace, close=True)
+            return
+        suspects = suspects_of(consumer)
+        await suspects.open()
+        alone = Batches(1, 0, batches.shape)
+        apart = _BatchWorkers(suspects, *how, batches=alone, both=both)
+        for each in (workers, apart):
+            each.quarantine = Quarantine(quarantine, after, consumer.queue, invoke.name)
+        await together(workers.run(concurrency, grace, close=True), apart.run(1, grace, close=True))
     finally:
         invoke.close()
 
@@ -209,6 +222,13 @@ class _BatchWorkers(Workers):
 
     async def _handle_batch(self, messages: list[Message], task: asyncio.Task[None]) -> None:
         began, attempt = self._clock.time(), 1
+        if (quarantine := self.quarantine) is not None:
+            marked = [message for message in messages if message.redelivered]
+            took = await asyncio.gather(*(quarantine.took(each, self._rest_for_room) for each in marked))
+            gone = {id(message) for message, taken in zip(marked, took, strict=True) if taken}
+            messages = [message for message in messages if id(message) not in gone]
+            if not messages:
+                return
         values: dict[Message, Any] = {}
         unreadable: dict[Message, BaseException] = {}
         for message in messages:

@@ -37,6 +37,7 @@ from bmq.workers._lanes import Lanes
 from bmq.workers._later import Later, attempts_so_far, check_durable, is_durable
 from bmq.workers._left import Left
 from bmq.workers._outcomes import Reject, RetryAfter
+from bmq.workers._quarantine import Quarantine, check_quarantine, suspects_of
 from bmq.workers._retry import DEFAULT_RETRY, NoRetry, RetryPolicy
 from bmq.workers._status import Progress, tell
 from bmq.workers._throttle import Throttle
@@ -55,6 +56,7 @@ __all__ = [
     "open_dead_letters",
     "policy_of",
     "settled",
+    "together",
 ]
 
 logger = logging.getLogger("bmq.workers")
@@ -100,6 +102,8 @@ async def consume(
     key: Key | None = None,
     ack: AckPolicy = AckPolicy.ON_SUCCESS,
     retry: RetryPolicy | None = None,
+    quarantine: DeadLetter | None = None,
+    after: int = 3,
     timeout: float | None = None,
     rate: float | None = None,
     codec: str | Codec[Any] | None = None,
@@ -136,6 +140,10 @@ async def consume(
             8 seconds, but not after errors that the same message would bring about again (ValueError,
             TypeError, LookupError, AttributeError, UsageError, ProtocolError); then it is skipped: it stays
             in the queue, unconfirmed, and the next one is handled.
+        quarantine: where messages are put that kill the process that handles them; the count is kept in the
+            broker. A redelivered message is posted to its queue anew, behind the others, and handled on its
+            own, one such message at a time. None hands it to the handler again, for ever.
+        after: how many processes may die, or lose their connection, while they handle a message.
         timeout: seconds a handler may take for one attempt; None for no limit. A thread cannot be stopped:
             its attempt has failed then, but the thread is not free before it is done.
         rate: how many messages a second it takes at most; None for as many as there are.
@@ -182,10 +190,18 @@ async def consume(
                 "queue to consume(...)"
             )
         consumer = source
+    origin = QueueUri.parse(consumer.queue.uri)
+    after = check_quarantine(
+        quarantine, after, origin, receipt=ack is AckPolicy.ON_RECEIPT, keyed=key is not None
+    )
+    if quarantine is not None:
+        open_dead_letters(source, NoRetry(quarantine))
     feeding = feed(
         consumer,
         handler,
         close=consumer is not source,
+        quarantine=quarantine,
+        after=after,
         concurrency=concurrency,
         key=key,
         ack=ack,
@@ -244,8 +260,10 @@ async def feed(
     grace: float,
     on_error: OnError | None,
     clock: Clock | None,
+    quarantine: DeadLetter | None = None,
+    after: int = 3,
 ) -> None:
-    """Do what :func:`consume` does; arguments were checked, and the queue for dead letters is open.
+    """Do what :func:`consume` does; arguments were checked, and the queues for dead letters are open.
 
     ``close`` says whether the consumer is closed in the end.
     """
@@ -255,7 +273,15 @@ async def feed(
         pace = None if rate is None else Pace(rate)
         how = (consumer, invoke, ack, retry, dead_letters, on_error, clock or LoopClock(), pace)
         workers = Workers(*how) if key is None else _LaneWorkers(*how, key=_key_function(key))
-        await workers.run(concurrency, grace, close=close)
+        if quarantine is None:
+            await workers.run(concurrency, grace, close=close)
+            return
+        suspects = suspects_of(consumer)
+        await suspects.open()
+        apart = Workers(suspects, *how[1:])
+        for each in (workers, apart):
+            each.quarantine = Quarantine(quarantine, after, consumer.queue, invoke.name)
+        await together(workers.run(concurrency, grace, close=close), apart.run(1, grace, close=True))
     finally:
         invoke.close()
 
@@ -344,20 +370,21 @@ class Work:
     Attributes:
         message: the message.
         began: when a worker took it.
+        counted: whether the quarantine was asked about it.
         attempt: which attempt is the next.
         error: why no handler can be called with it.
         failing: whether an attempt has failed, and another one is made.
         number: its place in the order of delivery.
     """
 
-    __slots__ = ("attempt", "began", "error", "failing", "message", "number")
+    __slots__ = ("attempt", "began", "counted", "error", "failing", "message", "number")
 
     def __init__(self, message: Message, began: float) -> None:
         self.message = message
         self.began = began
         self.attempt = 1
         self.error: Exception | None = None
-        self.failing = False
+        self.failing = self.counted = False
         self.number = 0
 
 
@@ -366,7 +393,10 @@ class Workers:
 
     Attributes:
         progress: what they have done, and are at.
+        quarantine: counts the deaths of messages that were redelivered; None to handle these like others.
     """
+
+    quarantine: Quarantine | None = None
 
     def __init__(
         self,
@@ -526,7 +556,7 @@ class Workers:
             progress.handling += 1
             began = now()
             try:
-                if handler is None:
+                if handler is None or (self.quarantine is not None and message.redelivered):
                     await self._handle(message, task, began)
                 else:
                     error: BaseException | None = None
@@ -600,6 +630,10 @@ class Workers:
             The seconds until the next one, None when the message is done with.
         """
         message, progress = work.message, self.progress
+        if self.quarantine is not None and message.redelivered and not work.counted:
+            work.counted = True
+            if await self.quarantine.took(message, self._rest_for_room):
+                return None
         if self._ack is AckPolicy.ON_RECEIPT:
             message.confirm()
         error = error or work.error or await self._attempt(message, work.attempt, task)
@@ -1007,6 +1041,24 @@ _OUTCOMES: dict[str, str] = {
     "leave": "left unconfirmed",
     "skip": "skipped: it stays in the queue, unconfirmed, and is delivered again once the queue is closed",
 }
+
+
+async def together(*runs: Coroutine[Any, Any, None]) -> None:
+    """Run coroutines until one ends, then cancel the others; cancelling it cancels all, each time."""
+    tasks = [asyncio.create_task(run) for run in runs]
+    interrupted = False
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:
+        interrupted = True
+    for task in tasks:
+        task.cancel()
+    interrupted |= not await settled(tasks, None)
+    for task in tasks:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+    if interrupted:
+        raise asyncio.CancelledError
 
 
 async def settled(

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages that kill the process that handles them: counted in the broker, which survives.
+
+A broker redelivers what a process held when it died, and marks it. Which of a thousand messages was the one
+that killed the process, it does not know. Two steps find out:
+
+1. A marked message is not handled. It is posted to its queue anew, with ``bmq_deaths`` one higher, and
+   confirmed. So the count is in the broker before anything can happen again.
+2. Messages with ``bmq_deaths`` are suspects. A subscription of their own, for one message at a time, delivers
+   them: when a process dies now, there is one suspect in its hands, and the others keep their count.
+
+Bystanders thus count one death, are handled alone, and are done. The message that kills counts one death more
+each time, and is put aside at the limit.
+
+The alternatives were rejected: counting in memory is lost with the process; a limit of one message for all
+would cost everybody a round trip a message; a marker in another queue does not go away with its message.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from bmq import _checks
+from bmq._checks import INT32_MAX
+from bmq._log_limit import LogLimit
+from bmq.client.consumer import Consumer
+from bmq.client.dead_letters import DeadLetter, Failure, described, origin_of
+from bmq.client.message import Message
+from bmq.client.poison import Poison, guid_of, integer_of
+from bmq.client.queue import Queue
+from bmq.conventions import DEATHS, ORIGIN, derived_guid
+from bmq.errors import Error, UsageError
+from bmq.wire.constants import PropertyType
+from bmq.wire.properties import PropertyInput, Typed
+from bmq.wire.uri import QueueUri
+
+__all__ = ["Died", "Quarantine", "check_quarantine", "suspects_of"]
+
+logger = logging.getLogger("bmq.workers")
+
+
+class Died(Exception):
+    """Why a message is in quarantine: processes died, or lost their connection, while they had it."""
+
+
+def check_quarantine(quarantine: object, after: object, uri: QueueUri, *, receipt: bool, keyed: bool) -> int:
+    """Check how messages are put into quarantine; return the number of deaths.
+
+    Raises:
+        UsageError: they cannot be put there like that.
+    """
+    deaths = _checks.integer("after", after, 1, INT32_MAX)
+    if quarantine is None:
+        return deaths
+    letters = _checks.choice("quarantine", quarantine, DeadLetter)
+    if QueueUri.parse(letters.uri).canonical == uri.canonical:
+        raise UsageError(
+            f"messages of {uri} in quarantine would come back to it; name another queue for them"
+        )
+    if uri.app_id:
+        raise UsageError(
+            f"a message of {uri} that is posted anew would come back to every application of the queue: "
+            "leave out quarantine"
+        )
+    if receipt:
+        raise UsageError("ON_RECEIPT confirms before a message is handled: none comes again to be counted")
+    if keyed:
+        raise UsageError(
+            "a message that was in a process's hands when it died is posted anew, behind later ones of its "
+            "key: leave out key, or quarantine"
+        )
+    return deaths
+
+
+def suspects_of(consumer: Consumer) -> Consumer:
+    """Return a consumer for those of another one's messages that are under suspicion, one at a time."""
+    expressions = consumer.expressions
+    suspected = f"exists({DEATHS})"
+    if "" not in expressions:
+        suspected = f"({' || '.join(f'({each})' for each in expressions)}) && {suspected}"
+    return consumer.queue.subscribe(
+        suspected, priority=min(consumer.options.priority + 1, INT32_MAX), max_unconfirmed_messages=1
+    )
+
+
+class Quarantine:
+    """Counts the deaths that a message has seen, and puts it aside when these are too many.
+
+    Args:
+        letters: where to, with an open queue.
+        after: the number of deaths.
+        queue: where messages come from, and are posted anew.
+        handler: the handler's name.
+    """
+
+    def __init__(self, letters: DeadLetter, after: int, queue: Queue, handler: str) -> None:
+        assert isinstance(letters.queue, Queue)
+        self._letters = letters
+        self._aside = letters.queue
+        self._after = after
+        self._queue = queue
+        self._destination = QueueUri.parse(queue.uri).canonical
+        self._handler = handler
+        self._log = LogLimit(logger)
+
+    async def took(self, message: Message, pause: Callable[[float], Awaitable[None]]) -> bool:
+        """Count a death of a message that was redelivered; return False if it is to be handled after all.
+
+        Cancelling it leaves open whether the message was posted; doing it again posts the same one.
+        """
+        try:
+            count = self._deaths(message) + 1
+            if count >= self._after:
+                await self._put_aside(message, count, pause)
+            else:
+                await self._again(message, count)
+        except (Error, Poison) as error:
+            self._log.warning(
+                type(error).__name__,
+                "message %s of %s was redelivered, and its count cannot be kept; it is handled: %s",
+                message.guid,
+                message.queue_uri,
+                described(error),
+            )
+            return False
+        message.confirm()
+        return True
+
+    def _deaths(self, message: Message) -> int:
+        """Return the deaths so far: what a producer has set counts as one less than are too many at most."""
+        deaths = integer_of(message, DEATHS, 1, INT32_MAX)
+        if deaths is None or guid_of(message, ORIGIN) is None:
+            return 0
+        return min(deaths, self._after - 1)
+
+    async def _again(self, message: Message, count: int) -> None:
+        properties: dict[str, PropertyInput] = {
+            **message.properties.typed(),
+            DEATHS: Typed(PropertyType.INT32, count),
+            ORIGIN: origin_of(message),
+        }
+        output = await self._queue.session.output(self._destination)
+        guid = derived_guid(message.guid, message.queue_uri, "death", str(count))
+        await output.post(message.data, properties=properties, guid=guid)
+        self._log.warning(
+            "suspect",
+            "message %s of %s was in the hands of a process that died or lost its connection, %d times now: "
+            "it was posted anew and is handled on its own",
+            message.guid,
+            message.queue_uri,
+            count,
+        )
+
+    async def _put_aside(
+        self, message: Message, count: int, pause: Callable[[float], Awaitable[None]]
+    ) -> None:
+        died = Died(f"{count} processes died or lost their connection while they handled it")
+        failure = Failure(message, died, count, None, self._handler)
+        await self._letters.post(failure, self._aside, pause)
+        self._log.error(
+            "quarantine",
+            "message %s of %s is in quarantine in %s: %s",
+            message.guid,
+            message.queue_uri,
+            self._letters.uri,
+            died,
+        )
