@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypeAlias
 
 __all__ = ["Handlers"]
@@ -29,7 +31,7 @@ class Handlers:
     def __init__(self) -> None:
         self._held: dict[object, weakref.ref[_Task] | None] = {}
         self._many = _SOME
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: list[_Waiter] = []
 
     def __len__(self) -> int:
         return sum(1 for _ in self._tasks())
@@ -45,26 +47,33 @@ class Handlers:
     def leave(self, held: object) -> None:
         """It was handled. Any task may say so: an abandoned generator is closed by another one."""
         self._held.pop(held, None)
-        self._look()
+        for waiter in self._waiters:
+            waiter.ended(1)
 
     def busy(self, closer: _Task | None) -> int:
         """Return how many messages are being handled, not counting those of the task that closes."""
         return sum(1 for task in self._tasks() if task is None or task is not closer)
 
     async def idle(self, closer: _Task | None) -> None:
-        """Wait until nobody but the task that closes handles a message."""
-        while self.busy(closer):
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Wait until nobody but the task that closes handles a message.
+
+        It looks again when half of them may be done: to look at all of them each time one is done would take
+        a time that grows with the square of their number.
+        """
+        while busy := self.busy(closer):
+            waiter = _Waiter((busy + 1) // 2)
             self._waiters.append(waiter)
-            tasks = dict.fromkeys(task for task in self._tasks() if task is not None and task is not closer)
-            for task in tasks:
-                task.add_done_callback(self._look)
+            tasks: dict[_Task, Callable[[object], None]] = {}
+            for task, count in Counter(self._tasks()).items():
+                if task is not None and task is not closer:
+                    tasks[task] = partial(waiter.ended, count)
+                    task.add_done_callback(tasks[task])
             try:
-                await waiter
+                await waiter.future
             finally:
                 self._waiters.remove(waiter)
-                for task in tasks:
-                    task.remove_done_callback(self._look)
+                for task, done in tasks.items():
+                    task.remove_done_callback(done)
 
     def _tasks(self) -> Iterator[_Task | None]:
         """The task of each message that is being handled; None if that is not in a task."""
@@ -72,10 +81,24 @@ class Handlers:
             if _at_work(by):
                 yield by() if by is not None else None
 
-    def _look(self, _: object = None) -> None:
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+
+class _Waiter:
+    """One who waits until so many messages are done.
+
+    A message that is confirmed, and whose task ends then, counts twice: the waiter looks once too early.
+    """
+
+    __slots__ = ("_left", "future")
+
+    def __init__(self, count: int) -> None:
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._left = count
+
+    def ended(self, count: int, _: object = None) -> None:
+        """So many messages are not handled any more."""
+        self._left -= count
+        if self._left <= 0 and not self.future.done():
+            self.future.set_result(None)
 
 
 def _at_work(by: weakref.ref[_Task] | None) -> bool:

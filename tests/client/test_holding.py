@@ -530,3 +530,44 @@ async def test_a_message_with_too_many_properties_to_look_at_is_never_discarded(
             take_in(session, compressed(2, drained, 100))
             assert consumer.buffered == 1
             assert consumer.stats().confirmed == queue.stats().confirmed - 1
+
+
+async def _calls_to_close(peer: Peer, count: int) -> int:
+    """How many functions are called while a queue waits for so many handlers, which end one by one."""
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
+        take_in(session, push(peer, peer.connection.s_ids[0], *range(count), size=0))
+        ends = [asyncio.Event() for _ in range(count)]
+
+        async def handle(message: bmq.Message, end: asyncio.Event) -> None:
+            async with message:
+                await end.wait()
+
+        handling = [
+            asyncio.ensure_future(handle(message, end))
+            for message, end in zip(await queue.receive_many(count), ends, strict=True)
+        ]
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(queue.close())
+        await asyncio.sleep(0)
+        calls_made = 0
+
+        def note(frame: FrameType, event: str, argument: object) -> None:
+            nonlocal calls_made
+            calls_made += event in ("call", "c_call")
+
+        sys.setprofile(note)
+        try:
+            for end, task in zip(ends, handling, strict=True):
+                end.set()
+                await asyncio.wait([task])
+                await asyncio.sleep(0)
+        finally:
+            sys.setprofile(None)
+        await closing
+        return calls_made
+
+
+async def test_closing_looks_at_each_handler_a_few_times_however_many_there_are(peer: Peer) -> None:
+    few, many = await _calls_to_close(peer, 50), await _calls_to_close(peer, 200)
+    assert many < 6 * few, f"{few} calls for 50 handlers, {many} for 200"
