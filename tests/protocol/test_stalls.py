@@ -156,6 +156,16 @@ def test_silence_is_a_stall_until_a_byte_arrives() -> None:
     assert bench.core.silence(bench.now) == 0.0
 
 
+def test_silence_explains_posts_without_outcome() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.post(queue, 1)
+    bench.wait(LIMIT - 1.0)
+    assert stalls(bench) == ["silence"]
+    live(bench, PATIENCE)
+    assert stalls(bench) == ["silence", "-silence", "posts"]
+
+
 def test_a_lost_connection_ends_every_stall_and_posts_sent_again_have_time_again() -> None:
     bench = connected()
     queue = bench.open(URI, WRITE)

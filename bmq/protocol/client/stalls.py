@@ -109,7 +109,8 @@ class Stalls:
         if self.deadline is None or self._patience is None or now < self.deadline:
             return
         found = self._found(now)
-        new = [cause for cause in found if cause not in self.causes]
+        # A broker that is silent answers nothing either: one trouble is enough.
+        new = [cause for cause in found if cause not in self.causes and "silence" not in self.causes]
         if new and not self._doubted:
             self._doubted = True
             self.deadline = now + min(_NEXT_TURN, self._patience / 10)
