@@ -19,7 +19,7 @@ from bmq.groups import GroupStats
 if TYPE_CHECKING:
     from bmq.blocking._queue import Queue
 
-__all__ = ["Group", "in_a_thread"]
+__all__ = ["Group", "in_a_thread", "of_messages"]
 
 
 def in_a_thread(hook: Callable[[int], Any]) -> Callable[[int], Any]:
@@ -29,6 +29,17 @@ def in_a_thread(hook: Callable[[int], Any]) -> Callable[[int], Any]:
 
     def called(bucket: int) -> Awaitable[Any]:
         return asyncio.to_thread(hook, bucket)
+
+    return called
+
+
+def of_messages(queue: Queue, function: Callable[[Any], Any]) -> Callable[[_Message], Any]:
+    """Let a function take messages of this package, in a thread of its own."""
+    if inspect.iscoroutinefunction(function):
+        return function
+
+    def called(message: _Message) -> Awaitable[Any]:
+        return asyncio.to_thread(function, Message(queue, message))
 
     return called
 

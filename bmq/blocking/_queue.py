@@ -463,18 +463,22 @@ class Queue:
     ) -> Group:
         """Make this session a member of the consumer group of the queue, as :meth:`bmq.Queue.group`.
 
-        ``load`` and ``drop`` are called in threads of their own, ``on_event`` in the session's.
+        ``load``, ``drop`` and a function ``strays`` are called in threads of their own, ``on_event`` in the
+        session's. ``strays`` receives :class:`bmq.blocking.Message`, unless it is a coroutine function.
 
         Raises:
             UsageError: the queue was not opened for reading, or an argument is out of its range.
             InvalidExpression: the key and the selector do not make a legal expression.
         """
-        from bmq.blocking._group import Group, in_a_thread
+        from bmq.blocking._group import Group, in_a_thread, of_messages
 
         if (load := options.get("load")) is not None:
             options["load"] = in_a_thread(load)
         if (drop := options.get("drop")) is not None:
             options["drop"] = in_a_thread(drop)
+        strays = options.get("strays", "hold")
+        if callable(strays):
+            options["strays"] = of_messages(self, strays)
         group = self._portal.call(
             self._queue.group,
             key,

@@ -5,7 +5,7 @@ A broker delivers the messages of a departed consumer before all newer ones. Whi
 the old messages, the broker delivers no message at all. A member with other options than its peers would
 leave such messages behind, and stop all members. Every member therefore also subscribes to these messages,
 called *strays*, at the lowest priority. The member holds strays unconfirmed until the member leaves, or
-passes them to a function of the application. A held stray costs this process a count and no memory, so the
+passes them to a function of the application. A held stray costs this process hardly any memory, so the
 window of the subscriptions is as wide as the protocol allows, and never stops delivery.
 
 Rejected: to subscribe only when delivery stands still (an idle queue looks the same), and to give strays

@@ -302,6 +302,36 @@ def test_a_group(broker: str, bmq_queue_uri: str) -> None:
         assert list(group) == []
 
 
+def test_the_strays_of_a_group_reach_a_function_in_a_thread(broker: str, bmq_queue_uri: str) -> None:
+    with bmq.blocking.connect(broker) as session:
+        queue = session.open_queue(bmq_queue_uri, read=True, write=True, default_subscription=False)
+        aside = session.open_queue(bmq_queue_uri + ".aside", read=True, write=True)
+
+        def put_aside(message: bmq.blocking.Message) -> None:
+            aside.post(message.data)  # a function may use the session: it has a thread of its own
+
+        queue.post(b"no key")
+        queue.post(b"good", key="k")
+        with queue.group(keyless=False, strays=put_aside) as group:
+            with group.receive(timeout=10) as message:
+                assert message.data == b"good"
+            assert aside.receive(timeout=10).data == b"no key"
+            assert group.stats().handed_out == 1
+
+
+def test_a_consumer_waits_and_takes_nothing(broker: str, bmq_queue_uri: str) -> None:
+    with bmq.blocking.connect(broker) as session:
+        queue = session.open_queue(bmq_queue_uri, read=True, write=True, default_subscription=False)
+        with queue.subscribe() as consumer:
+            with pytest.raises(bmq.TimedOut):
+                consumer.wait(timeout=0.01)
+            queue.post(b"1")
+            consumer.wait(timeout=10)
+            consumer.wait(timeout=10)
+            assert consumer.buffered == 1
+            assert consumer.receive(timeout=10).data == b"1"
+
+
 def test_session_events_and_options(broker: str) -> None:
     told: list[Any] = []
     with bmq.blocking.connect(broker, on_event=told.append, process_name="script") as session:

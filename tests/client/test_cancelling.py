@@ -95,6 +95,7 @@ CALLS: dict[str, tuple[str, Call]] = {
     "configure": ("ConfigureStream", lambda _, q: q.configure(priority=3)),
     "subscribe": ("ConfigureStream", lambda _, q: q.subscribe("x > 1").open()),
     "consumer.receive": ("ConfigureStream", lambda _, q: q.subscribe("x > 1").receive()),
+    "consumer.wait": ("ConfigureStream", lambda _, q: q.subscribe("x > 1").wait()),
     "consumer.close": ("ConfigureStream", lambda _, q: _open_and_close(q)),
     "consumer.configure": ("ConfigureStream", lambda _, q: q._default.configure("x > 2")),  # type: ignore[union-attr]
     "events": ("", lambda s, _: anext(s.events())),
