@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 
 from bmq.client._connection import Connection
 from bmq.client._room import Room
@@ -12,6 +13,32 @@ from bmq.errors import BufferFull
 from bmq.protocol.client.queue import QueueCore
 
 __all__ = ["Flow"]
+
+
+class _Flush:
+    """Tasks that wait for the outcomes of the posts to one queue.
+
+    Attributes:
+        first: the number of the first posts of the queue without outcome.
+        waiters: for each task, in the order of arrival, the number of the last posts that it waits for.
+    """
+
+    __slots__ = ("first", "waiters")
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.waiters: OrderedDict[asyncio.Future[None], int] = OrderedDict()
+
+    def done(self, before: int | None = None) -> None:
+        """Let tasks go on: those that wait for posts with lower numbers; all for None."""
+        waiters = self.waiters
+        while waiters:
+            waiter = next(iter(waiters))
+            if before is not None and waiters[waiter] >= before:
+                break
+            del waiters[waiter]
+            if not waiter.done():
+                waiter.set_result(None)
 
 
 class Flow:
@@ -23,7 +50,7 @@ class Flow:
 
     Attributes:
         room: hands out the room for posts.
-        for_outcomes: who waits for the outcomes of a queue's posts, and since when; for reading only.
+        for_outcomes: the tasks that wait for the outcomes of a queue's posts; for reading only.
     """
 
     def __init__(self, connection: Connection, options: SessionOptions) -> None:
@@ -31,7 +58,7 @@ class Flow:
         self._posts = connection.core.posts
         self._options = options
         self.room = Room(connection, options.max_unacked_messages, options.max_unacked_bytes)
-        self.for_outcomes: list[tuple[QueueCore, float, asyncio.Future[None]]] = []
+        self.for_outcomes: dict[QueueCore, _Flush] = {}
 
     def full(self, queue: QueueCore) -> BufferFull:
         """Say how full the window is."""
@@ -47,28 +74,33 @@ class Flow:
         """Wait until everything posted to a queue until now has its outcome."""
         if not queue.unacked:
             return
+        flush = self.for_outcomes.get(queue)
+        if flush is None:
+            flush = self.for_outcomes[queue] = _Flush(self._posts.first_batch(queue))
         waiter: asyncio.Future[None] = self._connection.loop.create_future()
-        entry = (queue, self._connection.now(), waiter)
-        self.for_outcomes.append(entry)
+        flush.waiters[waiter] = self._posts.last_batch
         try:
             await waiter
         finally:
-            self.for_outcomes.remove(entry)
+            flush.waiters.pop(waiter, None)
+            if not flush.waiters and self.for_outcomes.get(queue) is flush:
+                del self.for_outcomes[queue]
 
     def posts_left(self) -> None:
         """Posts have left the window."""
         if self.room.lines:
             self.room.wake()
-        for queue, since, waiter in self.for_outcomes:
-            oldest = self._posts.oldest(queue) if queue.unacked else None
-            if (oldest is None or oldest > since) and not waiter.done():
-                waiter.set_result(None)
+        for queue, flush in self.for_outcomes.items():
+            if not queue.unacked:
+                flush.done()
+            else:
+                flush.first = self._posts.first_batch(queue, flush.first)
+                flush.done(before=flush.first)
 
     # the end
 
     def finish(self) -> None:
         """The session is over: nobody waits any more."""
         self.room.finish()
-        for _, _, waiter in self.for_outcomes:
-            if not waiter.done():
-                waiter.set_result(None)
+        for flush in self.for_outcomes.values():
+            flush.done()

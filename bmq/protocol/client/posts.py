@@ -164,6 +164,33 @@ class Posts:
                     break
         return found
 
+    @property
+    def last_batch(self) -> int:
+        """The number of the posts that were made last."""
+        return self._last
+
+    def first_batch(self, queue: QueueCore, at_least: int | None = None) -> int:
+        """Return the number of the first posts of a queue that have no outcome.
+
+        Args:
+            queue: the queue.
+            at_least: a number that is not higher, from an earlier call: the search begins there, so that
+                many searches together look at each number once.
+
+        Returns:
+            A number beyond :attr:`last_batch` if there are none.
+        """
+        batches = self._batches
+        if at_least is None:
+            found = (number for number, batch in batches.items() if batch.queue is queue)
+            return next(found, self._last + 1)
+        while at_least <= self._last:
+            batch = batches.get(at_least)
+            if batch is not None and batch.queue is queue:
+                break
+            at_least += 1
+        return at_least
+
     # accepting
 
     def post(

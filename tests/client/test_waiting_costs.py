@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waiting for outcomes and for handlers costs the same for each of many, counted in calls of functions."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import bmq
+from bmq.client._handlers import Handlers
+from tests.fakes.broker import Peer
+from tests.performance.server import counted
+from tests.waiting import eventually
+
+URI = "bmq://bmq.test.mem.priority/stuck"
+OTHER = "bmq://bmq.test.mem.priority/other"
+
+
+async def test_a_flush_waits_for_the_posts_made_before_it_and_no_others(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue, other = await session.open_queue(URI, write=True), await session.open_queue(OTHER, write=True)
+        peer.hold = {"PUT"}
+        pending = [queue.post_nowait(b"0"), other.post_nowait(b"1"), other.post_nowait(b"2")]
+        first = asyncio.ensure_future(other.flush())
+        await asyncio.sleep(0)
+        pending.append(other.post_nowait(b"3"))
+        second = asyncio.ensure_future(other.flush())
+        script = (await eventually(lambda: len(peer.connection.script.puts) == 4 and peer.connection)).script
+        # The acknowledgements come in another order than the posts.
+        for number, done in ((3, (False, False)), (1, (False, False)), (2, (True, True))):
+            [put] = [put for put in script.puts if int(put.data) == number]
+            script.puts.remove(put)
+            before = session.stats().acknowledged
+            peer.connection.send(script.ack([put]))
+            await eventually(lambda before=before: session.stats().acknowledged > before)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert (first.done(), second.done()) == done
+        peer.answer("PUT")
+        await asyncio.gather(*pending, first, second)
+
+
+async def test_many_tasks_flush_at_the_cost_of_each(peer: Peer) -> None:
+    """While another queue has many posts in front that are not acknowledged."""
+    costs: list[float] = []
+    for count in (100, 400):
+        async with bmq.connect(peer.uri) as session:
+            stuck = await session.open_queue(URI, write=True)
+            queue = await session.open_queue(OTHER, write=True)
+            peer.hold = {"PUT"}
+            pending = [stuck.post_nowait(b"0") for _ in range(count)]
+            flushes: list[asyncio.Task[None]] = []
+            for number in range(count):
+                pending.append(queue.post_nowait(b"1%d" % number))
+                flushes.append(asyncio.ensure_future(queue.flush()))
+                await asyncio.sleep(0)
+            script = peer.connection.script
+            while len(script.puts) < 2 * count:  # noqa: ASYNC110 - no event says so
+                await asyncio.sleep(0)
+            puts = [put for put in script.puts if put.data != b"0"]
+            script.puts[:] = [put for put in script.puts if put.data == b"0"]
+            with counted(own=True) as counter:
+                for put, flush in zip(puts, flushes, strict=True):
+                    peer.connection.send(script.ack([put]))
+                    await flush
+            costs.append(counter.calls / count)
+            assert stuck.unacked == count
+            peer.answer("PUT")
+            await asyncio.gather(*pending)
+    assert costs[1] < costs[0] * 1.1
+
+
+@pytest.mark.parametrize("by_one_task", [False, True])
+async def test_many_handlers_end_at_the_cost_of_each(by_one_task: bool) -> None:
+    costs: list[float] = []
+    for count in (200, 800):
+        handlers, go_on = Handlers(), asyncio.Event()
+
+        async def hold(number: int, handlers: Handlers = handlers, go_on: asyncio.Event = go_on) -> None:
+            handlers.enter(number)
+            await go_on.wait()
+
+        async def hold_all(count: int = count, handlers: Handlers = handlers) -> None:
+            for number in range(count - 1):
+                handlers.enter(number)
+            await hold(count - 1, handlers)
+
+        if by_one_task:
+            tasks = [asyncio.create_task(hold_all())]
+        else:
+            tasks = [asyncio.create_task(hold(number)) for number in range(count)]
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(handlers.idle(None))
+        await asyncio.sleep(0)
+        with counted(own=True) as counter:
+            for number in range(count):
+                assert not closing.done()
+                handlers.leave(number)
+                await asyncio.sleep(0)
+            await closing
+        costs.append(counter.calls / count)
+        go_on.set()
+        await asyncio.gather(*tasks)
+    assert costs[1] < costs[0] * 1.1
+
+
+async def test_handlers_whose_task_has_ended_are_not_waited_for() -> None:
+    handlers, go_on = Handlers(), asyncio.Event()
+
+    async def hold() -> None:
+        handlers.enter(1)
+        handlers.enter(2)
+        await go_on.wait()
+
+    task = asyncio.create_task(hold())
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(handlers.idle(None))
+    await asyncio.sleep(0)
+    handlers.leave(1)
+    await asyncio.sleep(0)
+    assert not closing.done()
+    go_on.set()
+    await task
+    await closing
