@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -76,13 +76,23 @@ async def command(
         found = [letter async for letter in letters]
         if json:
             for letter in found:
-                emit_json(to_json(letter))
+                _each(letter, lambda letter: emit_json(to_json(letter)))
         elif wanted:
             for letter in found:
-                _show(letter)
+                _each(letter, _show)
         else:
             _list(found)
     return _missing(wanted, [letter.guid for letter in found])
+
+
+def _each(letter: bmq.Message, show: Callable[[bmq.Message], None]) -> None:
+    """Show one dead letter; one that cannot be read is reported, and the others are shown."""
+    import bmq
+
+    try:
+        show(letter)
+    except bmq.ProtocolError as error:
+        note(f"bmq dead: {letter.guid} cannot be read: {error}")
 
 
 async def _letters(queue: bmq.Queue, idle: float, wanted: list[str]) -> AsyncIterator[bmq.Message]:
