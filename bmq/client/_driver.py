@@ -341,7 +341,7 @@ class Driver:
     def handle(self, event: SessionEvent | Signal) -> None:
         """Hand on what the core reports."""
         if isinstance(event, Acked):
-            settle(event.outcomes, self.core.trouble, event.strange, connected=self.core.connected)
+            settle(event.outcomes, self.core, event.strange)
             for batch, count in event.accepted:
                 batch.accepted(count)
             self.flow.posts_left()

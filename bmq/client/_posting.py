@@ -30,6 +30,7 @@ from bmq.wire.put import Outgoing
 if TYPE_CHECKING:
     from bmq.client._driver import Driver
     from bmq.client.queue import Queue
+    from bmq.protocol.client.core import ClientCore
     from bmq.wire.table import EncodedPosts
 
 __all__ = [
@@ -102,31 +103,27 @@ _BATCHES = (PostBatch, ObservedPosts)
 
 
 def settle(
-    outcomes: list[Outcome],
-    trouble: Error | None = None,
-    strange: Mapping[bytes, int] | None = None,
-    *,
-    connected: bool = True,
+    outcomes: list[Outcome], core: ClientCore | None = None, strange: Mapping[bytes, int] | None = None
 ) -> None:
     """Give each post's future its outcome, and each ``post_many`` its failures.
 
     Args:
         outcomes: the outcomes.
-        trouble: the error of the connection, which is the cause where posts had no answer.
+        core: the session's core, which has the error of the connection for posts without an answer.
         strange: numbers of the broker that are no status here, by GUID.
-        connected: whether there is a connection; a post given up on a live connection has another cause.
     """
-    canceled_by = None if connected else trouble
     for token, tag, guid, status, queue in outcomes:
         if status is AckStatus.SUCCESS:
             if not token.done():
                 token.set_result(Ack(guid, queue.uri_text))
-        elif token.__class__ in _BATCHES:
-            cause = canceled_by if status is AckStatus.CANCELED else trouble
-            token.failed(tag, post_error(guid, status, queue, cause, strange))
+            continue
+        # A post that is given up on a live connection has another cause.
+        dead = core is not None and (status is AckStatus.TIMEOUT or not core.connected)
+        trouble = core.trouble if core is not None and dead else None
+        if token.__class__ in _BATCHES:
+            token.failed(tag, post_error(guid, status, queue, trouble, strange))
         elif not token.done():
-            cause = canceled_by if status is AckStatus.CANCELED else trouble
-            token.set_exception(post_error(guid, status, queue, cause, strange))
+            token.set_exception(post_error(guid, status, queue, trouble, strange))
 
 
 def post_error(
