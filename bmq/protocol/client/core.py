@@ -88,6 +88,8 @@ _RECENTLY = 60.0
 _REQUESTS = (OpenQueue, ConfigureStream, ConfigureQueueStream, CloseQueue, Disconnect, AdminCommand)
 # How long posts to reopened queues wait for the other queues, in seconds.
 _RESTORE_PATIENCE = 1.0
+# Queues that take longer are resumed together, after so many seconds: all posts are looked at each time.
+_LATE_TOGETHER = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -660,7 +662,10 @@ class ClientCore(Machine):
                 self._finish_restore(now)
                 return
         if self._patience is None:
-            self._resume([queue], now)
+            if self._restoring:
+                self._patience = now + _LATE_TOGETHER
+            else:
+                self._resume([queue], now)
 
     def _fail_channel(self, error: Error | None) -> None:
         """The connection cannot be used any more: ask, once, for it to be closed."""
