@@ -6,11 +6,16 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from types import FrameType
+from typing import Final
 
-__all__ = ["exit_on_sigterm", "on_signals"]
+__all__ = ["exit_on_sigterm", "on_interrupts", "on_signals"]
+
+# Seconds within which interrupts are one: a terminal and a supervisor may both send one.
+_TOGETHER: Final = 0.5
 
 
 @contextmanager
@@ -36,6 +41,46 @@ def on_signals(
     finally:
         for number, previous in before.items():
             signal.signal(number, signal.SIG_DFL if previous is None else previous)
+
+
+@contextmanager
+def on_interrupts(stop: Callable[[], object], clock: Callable[[], float] = time.monotonic) -> Generator[None]:
+    """Call ``stop`` in the running event loop for each SIGINT, those that come together counted as one.
+
+    asyncio's own handler raises KeyboardInterrupt at the second SIGINT, wherever the event loop is then: in
+    the middle of a transport's work, which logs a fatal error and drops the connection. Here only a loop that
+    does not turn any more is ended this way, as nothing else can end it.
+
+    Outside the main thread, and where SIGINT is not Python's own, this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    latest: float | None = None
+    heard = True
+
+    def hear() -> None:
+        nonlocal heard
+        heard = True
+        stop()
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        nonlocal latest, heard
+        now = clock()
+        if latest is not None and now - latest < _TOGETHER:
+            return
+        latest = now
+        if not heard:
+            raise KeyboardInterrupt
+        heard = False
+        loop.call_soon_threadsafe(hear)
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
 
 
 def exit_on_sigterm() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
-from bmq.cli.output import printable
+from bmq.cli.output import note, printable
 
 if TYPE_CHECKING:
     import bmq
@@ -40,7 +41,8 @@ class BadInput(ValueError):
 def parse_properties(texts: list[str] | None) -> dict[str, PropertyInput]:
     """Parse ``NAME=VALUE`` and ``NAME:TYPE=VALUE``.
 
-    Without a type, ``true`` and ``false`` are bool, whole numbers int64, and everything else is string.
+    Without a type, ``true`` and ``false`` are bool, whole numbers int64, and everything else is string: a
+    note says so of other numbers.
 
     Raises:
         BadInput: a text is neither.
@@ -52,7 +54,17 @@ def parse_properties(texts: list[str] | None) -> dict[str, PropertyInput]:
         if not equals or not name:
             raise BadInput(f"property {text!r}: the form is NAME=VALUE, or NAME:TYPE=VALUE")
         properties[name] = _typed(name, kind, value) if colon else _guessed(value)
+        if not colon and isinstance(properties[name], str) and _is_number(value):
+            note(f"property {name} is the string {value!r}: numbers are whole, from -2^63 to 2^63-1")
     return properties
+
+
+def _is_number(value: str) -> bool:
+    """Whether a text would be a number, if properties could have such numbers."""
+    try:
+        return value.isascii() and math.isfinite(float(value))
+    except ValueError:
+        return False
 
 
 def _guessed(value: str) -> PropertyInput:

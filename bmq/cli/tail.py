@@ -33,7 +33,14 @@ async def command(
     ],
     expression: Annotated[
         str | None,
-        typer.Option("--expression", "-e", metavar="EXPR", help="Only messages that match, e.g. 'x > 1'."),
+        typer.Option(
+            "--expression",
+            "--subscription",
+            "--filter",
+            "-e",
+            metavar="EXPR",
+            help="Only messages that match, e.g. 'x > 1'.",
+        ),
     ] = None,
     tags: Annotated[
         list[str] | None,

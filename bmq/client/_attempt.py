@@ -172,7 +172,7 @@ class Attempt:
         if not self._over:
             self._over = True
             hint = "" if self._uses_tls else "; if it expects TLS, the address is tcps://"
-            why = f": {error}" if error else ""
+            why = f": {str(error) or type(error).__name__}" if error is not None else ""
             self._fail(ConnectionFailed(f"the broker closed the connection during the handshake{why}{hint}"))
 
     def channel_writable(self, channel: Channel, writable: bool) -> None:

@@ -499,7 +499,10 @@ class Connection:
     def channel_lost(self, channel: Channel, error: Exception | None) -> None:
         """The channel is gone."""
         if channel is self._channel:
-            self._detach(self.close_reason or str(error or "the broker closed the connection"))
+            reason = (
+                "the broker closed the connection" if error is None else str(error) or type(error).__name__
+            )
+            self._detach(self.close_reason or reason)
             self._owner.disconnected()
 
     def channel_writable(self, channel: Channel, writable: bool) -> None:

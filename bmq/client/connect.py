@@ -9,6 +9,7 @@ import logging
 import signal
 import ssl as ssl_module
 from collections.abc import AsyncIterable, Callable, Coroutine, Generator, Iterable
+from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
@@ -16,7 +17,7 @@ from typing import Any, TypeVar, Unpack
 from bmq import _checks
 from bmq._local import is_loopback
 from bmq._loop import new_event_loop
-from bmq._signals import on_signals
+from bmq._signals import on_interrupts, on_signals
 from bmq.client._address import FROM_ENVIRONMENT, Address, find_broker
 from bmq.client.health import HostHealthMonitor
 from bmq.client.interceptors import Interceptor, check_interceptors
@@ -164,24 +165,28 @@ def _warn_of_clear_text(credentials: CredentialsSource, addresses: list[Address]
             )
 
 
-async def _until_terminated(main: Coroutine[Any, Any, T]) -> T:
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        return await main
+async def _until_signalled(main: Coroutine[Any, Any, T], *, interrupts: bool) -> T:
+    """Await a coroutine, and cancel it at a signal that the application does not handle itself."""
     task = asyncio.current_task()
     assert task is not None
-    terminated = False
+    end: BaseException | None = None
 
-    def terminate() -> None:
-        nonlocal terminated
-        terminated = True
+    def cancel(why: BaseException) -> None:
+        nonlocal end
+        end = end or why
         task.cancel()
 
-    with on_signals(terminate, [signal.SIGTERM]):
+    with ExitStack() as handled:
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            status = SystemExit(128 + signal.SIGTERM)
+            handled.enter_context(on_signals(lambda: cancel(status), [signal.SIGTERM]))
+        if interrupts:
+            handled.enter_context(on_interrupts(lambda: cancel(KeyboardInterrupt())))
         try:
             return await main
         except asyncio.CancelledError:
-            if terminated:
-                raise SystemExit(128 + signal.SIGTERM) from None
+            if end is not None:
+                raise end from None
             raise
 
 
@@ -195,7 +200,9 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
 
     SIGTERM, where the application has no handler of its own, cancels the coroutine, so that what it has open
     is closed in good order, and ends the process with status 143. SIGINT does what it does with
-    ``asyncio.run``: it cancels the coroutine, then raises KeyboardInterrupt.
+    ``asyncio.run``: it cancels the coroutine, then raises KeyboardInterrupt. A second SIGINT within half a
+    second is the same request; a later one cancels the coroutine again, and raises KeyboardInterrupt at once
+    if the event loop does not turn any more.
 
     Raises:
         InvalidArgument: ``main`` is no coroutine, or ``debug`` neither a boolean nor None.
@@ -208,7 +215,9 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
         gc.freeze()
     try:
         with asyncio.Runner(debug=debug, loop_factory=new_event_loop) as runner:
-            return runner.run(_until_terminated(main))
+            # Where the application handles SIGINT, or ignores it, it stays so.
+            interrupts = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            return runner.run(_until_signalled(main, interrupts=interrupts))
     finally:
         if freezes:
             gc.unfreeze()

@@ -161,6 +161,29 @@ def test_tail_with_an_expression_and_fields(run: Bmq, bmq_queue_uri: str) -> Non
     assert ran.json[0]["n"] == 1
 
 
+@pytest.mark.parametrize("option", ["--expression", "--subscription", "--filter"])
+def test_tail_knows_its_expression_by_the_names_it_has_elsewhere(
+    run: Bmq, bmq_queue_uri: str, option: str
+) -> None:
+    run("post", bmq_queue_uri, "a", "-p", "x=1")
+    run("post", bmq_queue_uri, "b", "-p", "x=2")
+    assert run("tail", bmq_queue_uri, option, "x == 2", "--fields", "data", "--idle", "0.1").lines == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("value", "noted"),
+    [
+        *((value, True) for value in ("1.5", "-2e3", str(2**63), "+7")),
+        *((value, False) for value in ("7", "-7", "true", "x", "", "nan", "1.2.3")),
+    ],
+)
+def test_a_number_that_becomes_a_string_is_noted(offline: Bmq, value: str, noted: bool) -> None:
+    ran = offline("check", "exists(CustomerId)", "-p", f"CustomerId={value}")
+    assert ran.status == 0
+    assert (f"CustomerId is the string {value!r}" in ran.err) is noted
+    assert offline("check", "exists(x)", "-p", f"x:string={value}").err == ""
+
+
 def test_tail_with_tags(run: Bmq, bmq_queue_uri: str) -> None:
     run("post", bmq_queue_uri, "plain")
     run("post", bmq_queue_uri, "tagged", "--tag", "express")

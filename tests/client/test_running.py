@@ -15,6 +15,7 @@ import pytest
 import uvloop
 
 import bmq
+from bmq._signals import on_interrupts
 
 
 @pytest.fixture(autouse=True)
@@ -101,6 +102,46 @@ def test_a_signal_closes_in_good_order_and_without_a_traceback(
     assert err == ""
     assert program.returncode == status
     assert out.splitlines() == [f"leaving {bmq.SessionState.STARTED.value}", *last]
+
+
+@pytest.mark.parametrize("before", ["", "sys.modules['uvloop'] = None"], ids=["uvloop", "asyncio"])
+def test_two_interrupts_at_once_are_one(before: str) -> None:
+    """Nothing is raised in the middle of a transport's work, wherever the loop is."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", CONSUMER.format(before=before, run=QUIET)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert program.stdout is not None
+    assert program.stdout.readline() == "waiting\n"
+    for _ in range(3):
+        program.send_signal(signal.SIGINT)
+    out, err = program.communicate(timeout=30)
+    assert (err, program.returncode) == ("", 0)
+    assert out.splitlines() == [f"leaving {bmq.SessionState.STARTED.value}", "interrupted"]
+
+
+def test_a_later_interrupt_is_another_and_ends_a_loop_that_hangs() -> None:
+    now = 0.0
+    stops: list[float] = []
+
+    async def main() -> None:
+        nonlocal now
+        with on_interrupts(lambda: stops.append(now), lambda: now):
+            signal.raise_signal(signal.SIGINT)
+            now = 0.4
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert stops == [0.4], "two together are one"
+            now = 1.0
+            signal.raise_signal(signal.SIGINT)
+            now = 1.4
+            signal.raise_signal(signal.SIGINT)  # the loop has not turned, and the time is short
+            now = 2.0
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+
+    asyncio.run(main())
 
 
 def test_a_handler_of_the_application_stays() -> None:
