@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connecting and reconnecting.
 
-A round tries every address, and every IP address of each name, within one ``connect_timeout``. They do not
-wait for each other's end: the kernel of a hung broker accepts connections, and such a broker would use up
-all of the time. An address has a head start of two seconds; then the next one starts beside it. The first
-that is negotiated wins, and the others are closed.
+A round tries every address, and every IP address of each name, within one ``connect_timeout``. The kernel
+of a hung broker still accepts connections, so waiting for the end of each try would spend the whole time
+on the hung broker. Each address has a head start of two seconds; then the next address starts beside it.
+The first negotiated connection wins, and the others are closed.
 
-The order is that of the last failure. An address that never failed comes first, in the order given; a lost
-connection counts as a failure, so that after a loss the next address is tried at once, and a node that was
-silent comes last.
+Addresses are ordered by their last failure. Addresses without a failure come first, in the given order. A
+lost connection counts as a failure: after a loss the next address is tried at once, and a silent node
+comes last.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operating system's own checks of a TCP connection: probes when idle, a limit for unacknowledged bytes.
 
-The session's heartbeats find a silent broker; these options find a dead path while the event loop is blocked,
-and end sockets that the session has already left. They are an addition: a platform without them loses nothing
-that the heartbeats do not find. Each option is set by itself, because platforms lack different ones.
+The session's heartbeats find a silent broker. These options find a dead path while the event loop is
+blocked, and end sockets after the session has left them. The options are an addition: heartbeats find the
+same links on a platform without them. Each option is set by itself, because platforms differ.
 """
 
 from __future__ import annotations

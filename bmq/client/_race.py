@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several ways to the same end, each with a head start before the next ("happy eyeballs", RFC 8305)."""
+"""Coroutines beside each other, each with a head start before the next ("happy eyeballs", RFC 8305)."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ async def race(
     head_start: float,
     racing: dict[asyncio.Task[None], None],
 ) -> None:
-    """Run coroutines beside each other until one succeeds; cancel the others.
+    """Run coroutines beside each other until the first success; cancel the others.
 
-    The first one starts at once. Each further one starts when one before it has failed, or when nothing was
-    decided for ``head_start`` seconds.
+    The first coroutine starts at once. The next one starts after a failure, or after ``head_start`` seconds
+    without a result.
 
     Args:
-        runners: makers of the coroutines, in order.
-        head_start: in seconds.
-        racing: holds the tasks while they run, for those who cancel them from outside.
+        runners: functions that return the coroutines, in order.
+        head_start: seconds between two starts.
+        racing: holds the tasks while they run, for a caller that cancels them from outside.
 
     Raises:
-        ConnectionFailed: all of them failed; the errors of all are joined. An error that is not retryable
-            ends the race at once.
+        ConnectionFailed: all coroutines failed; the message joins their messages. An error with
+            ``retryable`` False ends the race at once.
 
-    Cancelling it cancels all of them, and waits until they have ended.
+    Cancelling the race cancels the coroutines, and waits for their end.
     """
     waiting = deque(runners)
     running: dict[asyncio.Task[None], None] = {}

@@ -10,7 +10,7 @@ from bmq.protocol.client.core import CoreOptions
 from bmq.protocol.client.events import Stalled, StallOver
 from bmq.protocol.client.queue import QueueCore
 from bmq.wire.event import HEARTBEAT_RSP
-from tests.protocol.bench import READ, WRITE, Bench
+from tests.protocol.bench import READ, WRITE, Bench, held
 
 LIMIT = 12.0
 PATIENCE = LIMIT / 2
@@ -249,3 +249,28 @@ def test_an_idle_session_is_woken_by_nothing_but_heartbeats() -> None:
             bench.send(HEARTBEAT_RSP)
     # A request every third of the limit, and a look at the clock behind each.
     assert woken <= 100 * 3 * 2
+
+
+@pytest.mark.parametrize("ending", ["stop", "lost"])
+def test_a_session_that_ends_in_the_middle_of_stalls_holds_on_to_nothing(ending: str) -> None:
+    def left(queues: int) -> int:
+        bench = connected()
+        for number in range(queues):
+            queue = bench.open(f"bmq://d/q{number}")
+            bench.post(queue, number)
+            bench.begin_open(f"bmq://d/other{number}")
+        live(bench, 2 * PATIENCE)
+        assert stalls(bench) == ["posts", "requests"]
+        if ending == "lost":
+            bench.lose()
+            bench.core.give_up("enough", bench.now)
+        else:
+            bench.core.stop("stop", bench.now, bench.now + 5)
+            bench.pump()
+            bench.wait(5)
+            bench.lose()
+        bench.pump()
+        assert bench.core.next_deadline() is None
+        return held(bench.core)
+
+    assert left(100) < left(1) + 10

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One connection up to the end of its negotiation: a candidate, of which a session may have several.
+"""One connection up to the end of its negotiation. A session may have several such candidates at a time.
 
-A broker's kernel accepts connections while its process hangs, so a client that has several addresses
-negotiates with the next one beside the first. The session's core knows nothing of this: the candidate that
-finishes first is handed to :meth:`bmq.protocol.client.core.ClientCore.channel_opened`, together with whatever
-the broker has sent behind its answer; the others are closed.
+The kernel of a hung broker still accepts connections, so a client with several addresses negotiates with
+the next address beside the first. The session's core takes no part: the dialer hands the first finished
+candidate to :meth:`bmq.protocol.client.core.ClientCore.channel_opened`, with the events behind the
+broker's answer, and closes the other candidates.
 """
 
 from __future__ import annotations

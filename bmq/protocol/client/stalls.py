@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stalls: a session that is connected, and in which something stands still that should move.
+"""Stalls: a session with a live connection, and without progress.
 
-A connection that lives proves little. In a cluster the node that a session talks to may be well while the
-primary of a partition hangs: it answers heartbeats, accepts posts, and acknowledges none. Three things
-are owed to a client, and each is watched for ``patience``, half of the session's ``liveness``:
+A live connection proves little. In a cluster the session's own node may be well while the primary of a
+partition hangs: the node answers heartbeats, accepts posts, and acknowledges none. A broker owes a client
+three things, and each is watched for ``patience``, half of the session's ``liveness``:
 
-- bytes, when the broker was asked for a heartbeat (:class:`bmq.protocol.liveness.Liveness`);
-- an acknowledgement for each post. A queue stalls when its oldest post is that old and nothing was
-  acknowledged for as long: a deep window behind which acknowledgements flow is full, not stalled;
-- an answer to each request. Subscriptions with expressions are repeated while they receive nothing, so a
-  broker that has stopped delivering to them shows here if it does not answer.
+- bytes, after a heartbeat request (:class:`bmq.protocol.liveness.Liveness`);
+- an acknowledgement for each post. A queue has stalled when its oldest post is older than ``patience``
+  and the last acknowledgement too: a deep window with a flow of acknowledgements is full, not stalled;
+- an answer to each request. The session repeats subscriptions with expressions while they receive
+  nothing, so a broker without an answer to the repetition shows here.
 
-Messages are owed to nobody: a client cannot tell an empty queue from one that is not delivered.
+No message is owed: a client cannot tell an empty queue from an undelivered one.
 
-**The watch costs nothing per message.** It looks at the oldest post when a deadline has passed, and at
-the end of a stall with each ACK event while there is one. **A loop that was blocked finds everything
-old**, while the answers wait in the socket: a stall that a timer finds is looked at again a turn later,
-before it is reported.
+**The watch costs nothing per message.** The posts are looked at when a deadline has passed, and during a
+stall with each chunk of bytes. **A blocked event loop finds everything old**, while the answers wait in
+the socket: before a stall is reported, the loop gets one more turn to read.
 """
 
 from __future__ import annotations
