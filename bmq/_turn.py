@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The share of a turn of the event loop that received messages may take.
 
-A task that finds a message waiting has no reason to suspend. A handler that does not wait either would keep
-the event loop for the whole backlog: confirmations would stay in memory, heartbeats would go unanswered,
-signals and timers would be late. So each receiving path asks, before a message is handed out, whether the
-share of this turn is used up, and gives the loop back if so.
+A task that finds a buffered message has no reason to suspend. A handler that never waits would keep the
+event loop for the whole backlog: confirmations would stay in memory, heartbeats would go unanswered, signals
+and timers would be late. So each receiving path asks, before handing a message out, whether the share of
+this turn is used up, and gives the loop back if so.
 
 Invariants:
 
@@ -12,11 +12,11 @@ Invariants:
   woken together take a thousand turns. The loop polls its sockets between two of them.
 - Tasks that found the share used up continue first come, first served. Waking, cancelling and waiting cost
   the same for each of them, however many there are.
-- A task with nothing to hand out never asks, and a task that asks holds no message. Cancelling loses nothing.
+- A task asks before it takes a message, so cancelling loses no message.
 
-The loop offers no sign of a new turn. A callback that is scheduled when a share begins runs in the next turn
-and serves as the sign: one callback in five milliseconds. A share may thus begin late in a turn and end early
-in the next one: two shares in a turn are the most.
+The loop does not report a new turn. A callback that is scheduled at the beginning of a share runs in the
+next turn and reports the turn: one callback in five milliseconds. A share may begin late in one turn and end
+early in the next turn, so a turn has two shares at most.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A line of tasks: first come, first served, at the same cost for each of them."""
+"""A line of tasks: first come, first served, at the same cost for each task."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class WaitingLine:
             if line.leave(waiter):
                 line.wake()  # the turn was this task's, and goes to the next one
 
-    The places are an ``OrderedDict``, since a task may leave from the middle. Entries that are only marked as
-    dead would add up while nothing wakes the line. A plain dict whose first entry is removed again and again
-    looks at all removed entries each time.
+    The places are an ``OrderedDict``, since a task may leave from the middle. In a deque with dead entries,
+    the dead entries would add up while no task is woken. A plain dict searches through all removed entries
+    for the first live entry.
     """
 
     __slots__ = ("_waiters",)
@@ -46,7 +46,7 @@ class WaitingLine:
         return waiter.done() and not waiter.cancelled()
 
     def wake(self, count: int = 1) -> int:
-        """Let the first tasks go on; return how many there were."""
+        """Let the first tasks go on; return the number of woken tasks."""
         woken = 0
         waiters = self._waiters
         while woken < count and waiters:

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Room for posts: which task posts next while the window of unacknowledged posts is full.
 
-The window belongs to the session, its queues share it. Three promises hold:
+The queues of a session share one window. Three promises hold.
 
-- **First come, first served.** The tasks that wait to post to a queue form a line. A later post of the same
-  queue joins the line, even when there is room again: the room is kept for the tasks in front.
+- **First come, first served.** The tasks that wait to post to a queue form a line. A later post to the same
+  queue joins the line even if the window has room again: the room is reserved for the tasks in front.
 - **A queue whose posts are not acknowledged does not stop the other queues.** Each queue that is open for
   writing has an equal share of the window, and may use the share while the window as a whole is full. All
   queues together hold less than twice the window, or a post each where there are more queues than places.
 - **A place in line costs the same whatever the length of the line**: to take, to leave, and to be served.
-  As many tasks are woken as there is room for, and no more: of 10,000 tasks that are woken for 100 places,
-  9,900 would only queue up again.
+  Room for 100 posts wakes 100 tasks. Waking all of 10,000 tasks would send 9,900 back into the line.
 
-The room of a woken task is reserved until the task has run. A woken task that is cancelled gives the room
-back, and the next task gets the room.
+The room of a woken task is reserved until the task has run. A woken task that is cancelled passes the room to
+the next task.
 
-``post_many`` asks for room for many messages at once, since many posts together cost less than one by one.
+``post_many`` waits for room for many messages at once, since one event with many posts costs less than many
+events.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ class Want(NamedTuple):
     """The room that a task waits for.
 
     Attributes:
-        messages: how many messages have to fit.
-        bytes: how many bytes have to fit. The last message may exceed the limit, so 1 is enough for a post.
-        reserve: how many bytes to keep for the task once it is woken.
+        messages: number of messages that have to fit.
+        bytes: number of bytes that have to fit. The last message may exceed the limit, so 1 is enough for a
+            post.
+        reserve: number of bytes to reserve for the task after the wake-up.
     """
 
     messages: int
@@ -61,7 +62,7 @@ class _Line:
         self.bytes = 0
 
 
-# A queue without a line has nothing reserved.
+# Stands for the line of a queue for which no task waits.
 _NO_LINE: Final = _Line()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handlers that keep the event loop: found without a look at the clock where none is needed, and logged."""
+"""Finds and logs handlers that keep the event loop."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ LONG: Final = 0.1
 
 
 class BlockingCalls:
-    """Logs that a handler kept the event loop: at once, and then once a minute with the count.
+    """Logs that a handler kept the event loop: the first time, and then once a minute with the count.
 
     Args:
         logger: receives the lines.
-        name: the handler's.
+        name: the name of the handler.
     """
 
     def __init__(self, logger: logging.Logger, name: str) -> None:
@@ -32,7 +32,7 @@ class BlockingCalls:
         self._log = LogLimit(logger)
 
     def found(self, seconds: float) -> None:
-        """Log that the handler kept the event loop for so long."""
+        """Log that the handler kept the event loop for this many seconds."""
         self._log.warning(
             self._name,
             "%s kept the event loop for %d ms: confirmations, heartbeats and other handlers waited. "
@@ -44,11 +44,11 @@ class BlockingCalls:
 
 
 class Steps(Generic[T]):
-    """Awaits an awaitable, and measures each step from one of its suspensions to the next.
+    """Awaits an awaitable, and measures each step between two suspensions.
 
     Args:
-        awaitable: what to await.
-        blocking: is told of steps that took long.
+        awaitable: the awaitable.
+        blocking: logs steps that took long.
     """
 
     __slots__ = ("_awaitable", "_blocking")

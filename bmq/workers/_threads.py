@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Threads for handlers that are plain functions.
 
-Nothing stops a thread. So a call whose deadline has passed goes on, and the rules are about what happens
-meanwhile:
+A thread cannot be stopped: a call whose deadline has passed goes on. Three rules hold meanwhile.
 
-- The deadline starts when the function does. A call never waits for a free thread: each worker has its own.
-- A worker whose thread is still at work takes nothing else, and its lane stays closed. So two messages of a
-  key are never handled at once, nor is a message handled twice at once. Replacing such a thread by another
-  would break both, and add up to any number of threads.
-- The threads do not keep the process alive. After the grace period the process may end with a function in the
-  middle; the message is unconfirmed, and is delivered again.
+- The deadline starts with the call of the function. Each worker has a thread of its own, so no call waits for
+  a free thread.
+- A worker whose thread is still running takes no message, and the lane stays closed. Two messages of a key
+  are never handled at once, and a message is never handled twice at once. A second thread in place of the
+  late thread would break both promises, and the number of threads would have no bound.
+- The threads do not keep the process alive. After the grace period the process may end in the middle of a
+  call. The message is unconfirmed, and the broker delivers the message again.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Call:
     Attributes:
         began: when the function began, by the monotonic clock; None before.
         ended: done when the function has ended.
-        error: what the function raised.
-        result: what the function returned.
+        error: the exception of the function, or None.
+        result: the return value of the function.
     """
 
     __slots__ = ("_context", "_loop", "_run", "began", "ended", "error", "result")
@@ -56,7 +56,7 @@ class Call:
         try:
             self._loop.call_soon_threadsafe(self._end, after)
         except RuntimeError:
-            pass  # the event loop is closed: nobody waits
+            pass  # the event loop is closed
 
     def _end(self, after: Callable[[], None]) -> None:
         after()
@@ -69,10 +69,10 @@ class Call:
 
 
 class Threads:
-    """Threads that are started when they are needed, and used again.
+    """Threads that start on demand and are used again.
 
     Args:
-        name: what they are called.
+        name: the beginning of each thread's name.
     """
 
     def __init__(self, name: str) -> None:
@@ -101,7 +101,7 @@ class Threads:
             self._idle.append(jobs)
 
     def close(self) -> None:
-        """End the threads, each once its function has ended; that is not waited for."""
+        """End each thread after the present call, without waiting."""
         self._closed = True
         while self._idle:
             self._idle.pop().put(None)
@@ -111,4 +111,4 @@ def _work(jobs: SimpleQueue[tuple[Call, Callable[[], None]] | None]) -> None:
     while (job := jobs.get()) is not None:
         call, after = job
         call.run(after)
-        del job, call, after  # the message is not kept until the next one
+        del job, call, after  # an idle thread keeps no message
