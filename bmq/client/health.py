@@ -52,9 +52,9 @@ class Health:
         degraded: it is ready, but something is not as it should be.
         troubles: what is not, the oldest first.
         since: since when it has been like this (ready, degraded, or not ready), in UTC.
-        silent_seconds: the time since the last byte from the broker; None while there is no connection, while
-            the session itself does not read because the application does not keep up, and where ``liveness``
-            is None.
+        silent_seconds: the time since the last byte from the broker, its heartbeat requests aside; None while
+            there is no connection, while the session itself does not read because the application does not
+            keep up, and where ``liveness`` is None.
         oldest_unacked_seconds: the age of the oldest post without outcome; None if there is none.
         oldest_unconfirmed_seconds: the time since the arrival of the oldest message of the present connection
             that is not confirmed; None if there is none. After messages have moved between consumers

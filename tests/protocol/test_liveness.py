@@ -212,6 +212,16 @@ def test_a_slow_line_that_takes_bytes_is_no_silence() -> None:
     assert len(bench.failures) == 1
 
 
+def test_requests_of_a_broker_that_hears_nothing_do_not_keep_the_connection() -> None:
+    """The way to the broker is dead: it asks for heartbeats, and our own requests never arrive."""
+    bench = connected(interval_ms=3000, max_missed=10)
+    for _ in range(5):
+        bench.wait(LIMIT / 4)
+        bench.send(Bench.pulse())
+    (error,) = bench.failures
+    assert "the broker is silent" in str(error)
+
+
 def test_the_next_connection_begins_with_a_fresh_clock() -> None:
     bench = connected()
     bench.wait(LIMIT * 0.9)

@@ -425,10 +425,11 @@ class ClientCore(Machine):
         # Any bytes count, not only whole events: one of 64 MiB can take longer than a few heartbeats.
         if self._heartbeat is not None:
             self._heartbeat.heard = True
-        if self._liveness is not None:
+        # A request of the broker's shows nothing of the other direction: our requests may never arrive.
+        if self._liveness is not None and data != HEARTBEAT_REQ:
             self._liveness.heard = now
-        if self._stalls.causes:
-            self._stalls.heard(now)
+            if self._stalls.causes:
+                self._stalls.heard(now)
         return self._take(*self._framer.feed(data), now)
 
     def _take(self, events: list[Event], error: ProtocolError | None, now: float) -> bool:
