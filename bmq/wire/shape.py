@@ -20,10 +20,10 @@ _KNOWN = 1024
 
 
 class Flaw(IntEnum):
-    """What keeps a delivered message from being read.
+    """The defect of a message that is delivered although no reader can read the message.
 
-    The number takes the place of the message's compression, which has three bits: all readers of a message
-    look at the compression first, and refuse a number that they do not know with :func:`unreadable`.
+    The number takes the place of the message's compression, which has three bits on the wire. Every reader
+    looks at the compression first, and refuses unknown numbers with :func:`unreadable`.
     """
 
     PARTS = 8

@@ -16,7 +16,7 @@ from bmq.wire.event import HEADER_SIZE, pack_event_header, pack_schema_event
 from tests.broker.core import PRIORITY, Core
 from tests.fakes.newer import with_new_enumerators, with_new_members
 
-# Clients send these; their bodies have tests of their own.
+# The event types that a broker reads.
 _READ = {
     EventType.CONTROL,
     EventType.PUT,
@@ -27,7 +27,7 @@ _READ = {
 
 
 def news() -> Iterator[tuple[str, bytes]]:
-    """What only a newer client sends, whole events each."""
+    """Events that only a newer client sends."""
     for kind in sorted(set(range(64)) - _READ):
         yield f"event type {kind}", pack_event_header(HEADER_SIZE + 400, kind) + b"\xff" * 400
     for version in (0, 2, 3):
@@ -54,7 +54,7 @@ NEWS = dict(news())
 
 
 @pytest.mark.parametrize("what", sorted({name.split()[0] for name in NEWS}))
-def test_news_of_a_client_leave_its_connection(what: str) -> None:
+def test_news_of_a_client_do_not_close_the_connection(what: str) -> None:
     for name, event in NEWS.items():
         if name.split()[0] != what:
             continue

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that this version cannot read: an error of each of them, in every way to read a queue."""
+"""Unreadable messages fail one by one, in every way to read a queue."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HOW = ["1", "2", "7", "padding", "options"]
 
 @asynccontextmanager
 async def delivered(peer: Peer, how: str, count: int = 4) -> AsyncIterator[tuple[bmq.Queue, Any]]:
-    """A queue, and what delivers messages of which every other one cannot be read, in one event."""
+    """A queue, and a function that delivers one event; every second message of the event is unreadable."""
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=False)
 
@@ -52,7 +52,7 @@ async def delivered(peer: Peer, how: str, count: int = 4) -> AsyncIterator[tuple
 
 
 def read(message: bmq.Message) -> bytes | None:
-    """The payload; None if all that can be asked of the message is a ProtocolError."""
+    """The payload; None if payload, properties and tags raise ProtocolError."""
     try:
         return message.data
     except bmq.ProtocolError:
@@ -70,7 +70,7 @@ EXPECTED = [b"0", None, b"2", None]
 
 
 @pytest.mark.parametrize("how", HOW)
-async def test_one_by_one(peer: Peer, how: str) -> None:
+async def test_iteration_reads_the_messages_around_an_unreadable_one(peer: Peer, how: str) -> None:
     async with delivered(peer, how) as (queue, deliver), queue.subscribe("x == 1") as consumer:
         deliver()
         found: list[bytes | None] = []
@@ -85,7 +85,7 @@ async def test_one_by_one(peer: Peer, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", HOW)
-async def test_as_a_batch(peer: Peer, how: str) -> None:
+async def test_a_batch_holds_unreadable_messages(peer: Peer, how: str) -> None:
     async with delivered(peer, how) as (queue, deliver), queue.subscribe() as consumer:
         deliver()
         batch = await consumer.receive_many(4, timeout=5)
@@ -98,7 +98,7 @@ async def test_as_a_batch(peer: Peer, how: str) -> None:
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("count", [4, 400], ids=["message by message", "as columns"])
-async def test_as_tables(peer: Peer, how: str, count: int) -> None:
+async def test_tables_raise_for_each_unreadable_message(peer: Peer, how: str, count: int) -> None:
     pytest.importorskip("pyarrow")
     async with delivered(peer, how, count) as (queue, deliver), queue.tables() as tables:
         deliver()
@@ -115,7 +115,7 @@ async def test_as_tables(peer: Peer, how: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("how", HOW)
-async def test_a_typed_view(peer: Peer, how: str) -> None:
+async def test_a_typed_consumer_raises_for_each_unreadable_message(peer: Peer, how: str) -> None:
     async with delivered(peer, how) as (queue, deliver), queue.typed(int).subscribe() as consumer:
         deliver()
         found: list[int | None] = []
@@ -129,7 +129,7 @@ async def test_a_typed_view(peer: Peer, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", HOW)
-async def test_a_worker_goes_on_behind_it(peer: Peer, how: str) -> None:
+async def test_a_worker_continues_behind_an_unreadable_message(peer: Peer, how: str) -> None:
     handled: list[bytes] = []
 
     async def handler(message: bmq.Message) -> None:
@@ -143,7 +143,7 @@ async def test_a_worker_goes_on_behind_it(peer: Peer, how: str) -> None:
         await asyncio.gather(working, return_exceptions=True)
 
 
-async def test_routing_here_takes_it_for_a_message_without_properties(peer: Peer) -> None:
+async def test_local_routing_treats_an_unreadable_message_as_one_without_properties(peer: Peer) -> None:
     async with delivered(peer, "2") as (queue, deliver):
         async with queue.subscribe("x == 1") as consumer:
             deliver()

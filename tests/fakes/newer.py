@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker of the future: everything that the declarations of the protocol leave open, found by walking them.
+"""A broker of the future: all input that the declarations of the protocol leave open, found by walking them.
 
-Each :class:`Novelty` is one thing that a newer broker might send and this version does not know, as whole
-events. None of them breaks the framing.
+Each :class:`Novelty` is unknown to this version, and is sent as whole events. No novelty breaks the framing.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ __all__ = [
 #: A member, an enumerator and a choice of the next version.
 NEW_MEMBER, NEW_ENUMERATOR, NEW_CHOICE = "sinceNextYear", "E_NEXT_YEAR", "nextYearsMessage"
 
-# A client receives these; messages in events of the other types are never looked at.
+# The event types that a client reads.
 _UNDERSTOOD = {
     EventType.CONTROL,
     EventType.PUSH,
@@ -48,12 +47,12 @@ _UNDERSTOOD = {
 
 
 class Novelty(NamedTuple):
-    """One thing that only a newer broker sends.
+    """Events that only a newer broker sends.
 
     Attributes:
-        name: the thing in words.
-        events: makes its bytes, from the qId and the subscription id of a reader.
-        readable: whether a message in it can be read; None if it has none.
+        name: a description.
+        events: makes the bytes from the qId and the subscription id of a reader.
+        readable: whether the message in the events can be read; None if they have no message.
     """
 
     name: str
@@ -62,7 +61,7 @@ class Novelty(NamedTuple):
 
 
 def novelties() -> Iterator[Novelty]:
-    """Iterate over everything but changed answers, which :func:`edited` makes."""
+    """Iterate over all novelties except changed answers; :func:`edited` makes these."""
     for kind in sorted(set(range(64)) - _UNDERSTOOD):
         for body in (b"", b"next", b"\xff" * 400):
             yield Novelty(f"event type {kind} with {len(body)} bytes", _event(kind, body))
@@ -150,7 +149,7 @@ def with_new_members(document: Any) -> Any:
 
 
 def with_new_enumerators(document: Any, value: Any = NEW_ENUMERATOR) -> Any:
-    """Return a JSON document with a new enumerator in every place for one; a success stays one."""
+    """Return a JSON document with a new enumerator in place of every enumerator except E_SUCCESS."""
     if isinstance(document, list):
         return [with_new_enumerators(each, value) for each in document]
     if not isinstance(document, dict):
@@ -168,7 +167,7 @@ def edited(event: bytes, edit: Callable[[Any], Any]) -> bytes:
 
 
 def longer_header(event: bytes, words: int) -> bytes:
-    """Return an event whose header has more words, all bits of them set."""
+    """Return an event with a longer header; all bits of the added words are set."""
     more = words * 4 - HEADER_SIZE
     length = (len(event) + more).to_bytes(4, "big")
     return length + event[4:5] + bytes((words,)) + event[6:HEADER_SIZE] + b"\xff" * more + event[HEADER_SIZE:]
@@ -193,7 +192,7 @@ def _pushes() -> Iterator[Novelty]:
         return make
 
     for compression in range(8):
-        # What is not compressed is not zlib's either.
+        # Plain data is no zlib stream.
         yield Novelty(f"compression {compression}", push(compression=compression), compression == 0)
         yield Novelty(f"compression {compression}, properties", push(compression=compression, flags=2), False)
     for flags in range(16):
@@ -261,7 +260,7 @@ def _options_words(words: int) -> Callable[[bytearray], None]:
 
 
 def _acks() -> Iterator[Novelty]:
-    """Acknowledgements of posts that nobody made, in the forms that a header allows."""
+    """Acknowledgements of unknown posts, in every form that a header allows."""
     for header_words in range(1, 16):
         for item_words in range(ACK_SIZE // 4, 16):
             for status in range(16) if (header_words, item_words) == (1, ACK_SIZE // 4) else (0,):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client core against a broker of the future: nothing that the protocol leaves open ends a connection."""
+"""A client core against a broker of the future: no novelty ends the connection."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ GROUPS = sorted({name.split()[0] for name in NOVELTIES})
 
 
 def session() -> tuple[Bench, Any, Any]:
-    """A client that reads from one queue and posts to another."""
+    """A client with a queue for reading and a queue for posting."""
     bench = Bench(CoreOptions(repeat_after=0))
     bench.connect()
     return bench, bench.open("bmq://d/read", READ), bench.open("bmq://d/write", WRITE)
 
 
 def read(message: PushMessage) -> bytes:
-    """The payload, as a reader gets it."""
+    """The payload, as readers receive the message."""
     return split_application_data(
         message.data,
         has_properties=bool(message.flags & 2),
@@ -49,7 +49,7 @@ def read(message: PushMessage) -> bytes:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_what_a_newer_broker_sends_costs_at_most_a_warning(group: str) -> None:
+def test_each_novelty_costs_at_most_one_warning(group: str) -> None:
     found = [each for name, each in NOVELTIES.items() if name.split()[0] == group]
     assert found
     for novelty in found:
@@ -81,7 +81,7 @@ def _harmless(novelty: Novelty) -> None:
     # A new member is one thing in each structure that has it.
     most = len(structures()) if "with new" in novelty.name else 1
     assert len(set(bench.skipped)) <= most, (novelty.name, bench.skipped)
-    # It ends as it should.
+    # The session ends in good order.
     bench.core.stop("stop", bench.now, bench.now + 10)
     bench.pump()
     bench.answer_all()
