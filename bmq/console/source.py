@@ -266,7 +266,13 @@ class Embedded(RemoteBroker):
         self._broker = broker
 
     async def figures(self, admin: Admin) -> list[Figures]:
-        """Return the figures of every queue, read a few hundred at a time from this process's broker."""
+        """Return the figures of every queue, read a few hundred at a time from this process's broker.
+
+        Raises:
+            ConnectionFailed: the broker was stopped.
+        """
+        if not self._broker.running:
+            raise bmq.ConnectionFailed(f"could not connect to {self.name}: this process has stopped it")
         found: list[Figures] = []
         for number, (uri, queue) in enumerate(self._broker.queues.items()):
             if not number % _TURN:

@@ -373,3 +373,19 @@ async def test_what_is_no_http_leaves_no_log_line(serve: Serve, caplog: pytest.L
         await reader.read()
         writer.close()
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_a_stopped_broker_of_this_process_is_an_error_of_the_page(broker: bmq.broker.Broker) -> None:
+    async with Console(Embedded(broker), interval=0.01) as console:
+        watch = console._watch
+        async with asyncio.timeout(20):
+            for running in (True, False, True):
+                await (broker.start() if running and not broker.running else asyncio.sleep(0))
+                if not running:
+                    await broker.stop()
+                page = watch.follow({})
+                text = b""
+                while (b'"error":""' in text) is not running or not text.endswith(b"]}\n"):
+                    piece = await anext(page)
+                    text = piece if text.endswith(b"]}\n") else text + piece
+                await page.aclose()
