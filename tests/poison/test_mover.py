@@ -265,3 +265,32 @@ async def test_a_message_delivered_again_is_passed_on_once(queue: bmq.Queue, wai
         for _ in range(3):
             (await queue.receive(timeout=10)).confirm()
         assert mover.held == 0
+
+
+async def test_the_mover_of_an_app_has_its_list_and_its_dead_letters(
+    bmq_broker: Any, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, queue: bmq.Queue
+) -> None:
+    """Its dead letters may go to a queue that the app consumes."""
+    dead = bmq_new_queue_uri()
+    writer = await bmq_session.open_queue(waiting_queue(queue.uri), write=True)
+    app = bmq.App(bmq_broker.uri, grace=1)
+    app.mover(waiting_queue(queue.uri), allow=queue.uri, dead_letters=dead)
+    letters: asyncio.Queue[bmq.Message] = asyncio.Queue()
+
+    @app.consumer(dead)
+    async def look(message: bmq.Message) -> None:
+        letters.put_nowait(message)
+
+    async with app:
+        await post_due(writer, bmq_new_queue_uri(), b"bad")
+        await post_due(writer, queue.uri, b"good")
+        assert (await queue.receive(timeout=10)).data == b"good"
+        assert (await asyncio.wait_for(letters.get(), 10)).data == b"bad"
+
+
+@pytest.mark.parametrize(
+    ("options", "why"), [({"allow": 7}, "allow"), ({"dead_letters": "bmq://d/q.delayed"}, "come back")]
+)
+def test_a_mover_that_cannot_be_is_refused_when_it_is_registered(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(bmq.UsageError, match=why):
+        bmq.App().mover("bmq://d/q.delayed", **options)
