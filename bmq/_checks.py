@@ -13,6 +13,7 @@ subclasses of ``int``, ``float`` and ``str`` become plain ones: an overridden me
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import operator
@@ -37,6 +38,7 @@ __all__ = [
     "octets",
     "one_of",
     "optional",
+    "runs_later",
     "seconds",
     "shown",
     "text",
@@ -116,11 +118,11 @@ def timeout(value: object, name: str = "timeout", *, positive: bool = False) -> 
     return number(name, value, 0.0, above=positive, unit="seconds", otherwise=" or None,")
 
 
-def text(name: str, value: object, *, empty: bool = True) -> str:
-    """Return text that can be written in UTF-8 and has no NUL.
+def text(name: str, value: object, *, empty: bool = True, longest: int | None = None) -> str:
+    """Return text that can be written in UTF-8 and has no NUL, of ``longest`` characters at most.
 
     Raises:
-        InvalidArgument: the value is no ``str``, has a lone surrogate or a NUL, or is empty.
+        InvalidArgument: the value is no ``str``, has a lone surrogate or a NUL, is empty or too long.
     """
     if not isinstance(value, str):
         raise InvalidArgument(f"{name} is a str, not {shown(value)}")
@@ -136,6 +138,8 @@ def text(name: str, value: object, *, empty: bool = True) -> str:
         raise InvalidArgument(f"{name} has a NUL at character {value.index(chr(0))}: {shown(value)}")
     if not value and not empty:
         raise InvalidArgument(f"{name} is empty")
+    if longest is not None and len(value) > longest:
+        raise InvalidArgument(f"{name} has {longest} characters at most, not {len(value):,}")
     return value
 
 
@@ -204,10 +208,11 @@ def one_of(name: str, value: object, known: Iterable[str]) -> str:
     return str.__str__(value)
 
 
-def function(name: str, value: object, arguments: int | None = None) -> Any:
+def function(name: str, value: object, arguments: int | None = None, *, plain: bool = False) -> Any:
     """Return something that can be called; with ``arguments``, with as many positional arguments.
 
-    A callable without a signature (some are written in C) is believed.
+    A callable without a signature (some are written in C) is believed. ``plain`` refuses functions whose call
+    does nothing by itself: generators and ``async def``.
 
     Raises:
         InvalidArgument: the value cannot be called, or not like that.
@@ -215,6 +220,11 @@ def function(name: str, value: object, arguments: int | None = None) -> Any:
     if not callable(value):
         takes = "" if arguments is None else f" that takes {_counted(arguments, 'argument')}"
         raise InvalidArgument(f"{name} is a function{takes}, not {shown(value)}")
+    if plain and runs_later(value):
+        raise InvalidArgument(
+            f"{name} is called and not awaited, and {shown(value)} is async or a generator: give a plain "
+            "function, which may create a task"
+        )
     if arguments is not None:
         try:
             signature = inspect.signature(value)
@@ -228,6 +238,15 @@ def function(name: str, value: object, arguments: int | None = None) -> Any:
                 f"that: {error}"
             ) from None
     return value
+
+
+def runs_later(function: Callable[..., object]) -> bool:
+    """Whether a call only makes a coroutine or a generator: of a function, a partial one, or an object."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    call = getattr(type(function), "__call__", None)  # noqa: B004 - the method itself is wanted
+    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    return any(kind(each) for kind in kinds for each in (function, call))
 
 
 def items(name: str, value: Iterable[T] | object, what: str = "values") -> list[T]:

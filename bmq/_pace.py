@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from bmq import _checks
 
-__all__ = ["Pace", "paced"]
+__all__ = ["Pace", "checked_rate", "paced"]
 
 T = TypeVar("T")
 
@@ -17,6 +17,15 @@ T = TypeVar("T")
 _AHEAD: Final = 0.005
 # One message in thirty years: the pause between two messages stays a number that can be waited for.
 _SLOWEST: Final = 1e-9
+
+
+def checked_rate(rate: object) -> float:
+    """Return how many messages a second may pass.
+
+    Raises:
+        InvalidArgument: the value is no number above 0.
+    """
+    return _checks.number("rate", rate, _SLOWEST, unit="messages a second")
 
 
 class Pace:
@@ -32,7 +41,7 @@ class Pace:
     __slots__ = ("_each", "_next")
 
     def __init__(self, rate: float) -> None:
-        self._each = 1 / _checks.number("rate", rate, _SLOWEST, unit="messages a second")
+        self._each = 1 / checked_rate(rate)
         self._next = 0.0
 
     async def wait(self, count: int = 1) -> None:

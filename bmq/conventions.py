@@ -14,6 +14,8 @@ import time
 from collections.abc import Mapping
 from typing import Final, TypeGuard, TypeVar
 
+from bmq import _checks
+
 __all__ = [
     "ATTEMPTS",
     "BUCKET",
@@ -39,6 +41,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+# The year 5138, in seconds since 1970: whoever gives more has given milliseconds.
+_LATEST: Final = 1e11
 
 _GUID: Final = re.compile("[0-9A-F]{32}")
 
@@ -93,7 +98,7 @@ WAITING_SUFFIX: Final = ".delayed"
 
 def waiting_queue(uri: str) -> str:
     """Return the URI of the queue where delayed messages of a queue wait, unless another one is named."""
-    return uri.partition("?")[0] + WAITING_SUFFIX
+    return _checks.text("uri", uri).partition("?")[0] + WAITING_SUFFIX
 
 
 def derived_guid(*words: str) -> str:
@@ -106,7 +111,11 @@ def derived_guid(*words: str) -> str:
     Returns:
         32 upper-case hexadecimal digits.
     """
-    return hashlib.blake2b(" ".join(words).encode(), digest_size=16).hexdigest().upper()
+    return (
+        hashlib.blake2b(" ".join([_checks.text("a word", word) for word in words]).encode(), digest_size=16)
+        .hexdigest()
+        .upper()
+    )
 
 
 def is_guid(value: object) -> TypeGuard[str]:
@@ -123,11 +132,12 @@ def with_post_time(properties: Mapping[str, T] | None = None, at: float | None =
         properties: the other properties.
         at: the time, in seconds since 1970; None for now.
     """
-    posted = round((time.time() if at is None else at) * 1000)
-    return {POSTED: posted, **(properties or {})}
+    seconds = time.time() if at is None else _checks.number("at", at, 0.0, _LATEST, unit="seconds since 1970")
+    given = {} if properties is None else _checks.mapping("properties", properties)
+    return {POSTED: round(seconds * 1000), **given}
 
 
 def post_time(properties: Mapping[str, object]) -> float | None:
     """Return when a message was first posted, in seconds since 1970; None if it does not say so."""
-    posted = properties.get(POSTED)
+    posted = _checks.mapping("properties", properties).get(POSTED)
     return posted / 1000 if isinstance(posted, int) and not isinstance(posted, bool) else None

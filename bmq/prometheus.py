@@ -32,6 +32,7 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from error
 
+from bmq import _checks
 from bmq.client.stats import Histogram, QueueStats, SessionStats
 from bmq.errors import AckStatus, StateError, UsageError
 from bmq.protocol.client.core import SessionState
@@ -124,9 +125,7 @@ class SessionCollector(Collector):
     """
 
     def __init__(self, *sessions: Source, max_queues: int = 50) -> None:
-        if max_queues < 0:
-            raise UsageError(f"max_queues is 0 or more, not {max_queues}")
-        self._max_queues = max_queues
+        self._max_queues = _checks.integer("max_queues", max_queues)
         self._sources: list[Source] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sessions: dict[Session, SessionStats] = {}
@@ -146,6 +145,10 @@ class SessionCollector(Collector):
             session: a session, which is forgotten when it is closed; or a function, which is called each
                 time.
         """
+        from bmq.client.session import Session
+
+        if not isinstance(session, Session):
+            _checks.function("session", session, 0, plain=True)
         self._sources.append(session)
 
     def describe(self) -> Iterable[Metric]:

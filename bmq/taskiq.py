@@ -18,7 +18,9 @@ except ModuleNotFoundError as error:
         "bmq.taskiq needs taskiq, which is not installed: pip install 'bmq[taskiq]'", name=error.name
     ) from error
 
-from bmq.client.connect import connect
+from bmq import _checks
+from bmq.client._address import parse_addresses
+from bmq.client.connect import check_options, connect
 from bmq.client.dead_letters import described
 from bmq.client.message import Message
 from bmq.client.options import ConnectOptions
@@ -92,11 +94,17 @@ class BmqBroker(AsyncBroker):
         **options: Unpack[ConnectOptions],
     ) -> None:
         super().__init__()
+        if broker is not None:
+            parse_addresses(broker)
+        check_options(**options)
+        mover = _checks.boolean("mover", mover)
+        max_unconfirmed_messages = _checks.integer("max_unconfirmed_messages", max_unconfirmed_messages)
         self._broker = broker
         self._options = options
         self._uri = QueueUri.parse(queue)
-        if isinstance(subscription, str) and subscription:
-            subscriptions_for(Expression(subscription))
+        if isinstance(subscription, str):
+            subscription = Expression(subscription) if str.__str__(subscription) else None
+        subscriptions_for(subscription)
         self._subscription = subscription
         self._max_unconfirmed = max_unconfirmed_messages
         # Messages wait in a queue of a priority domain, and one with applications is none.

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import orjson
 
+from bmq import _checks
 from bmq._local import is_loopback
 from bmq.admin import parsing
 from bmq.admin.connection import AdminConnection
@@ -31,6 +32,7 @@ from bmq.admin.results import (
     StoredMessage,
 )
 from bmq.client._address import Address, find_broker
+from bmq.client.connect import check_connecting
 from bmq.client.options import Credentials, CredentialsSource
 from bmq.errors import (
     AdminError,
@@ -53,6 +55,9 @@ _ALL = "*"
 _UNLIMITED = "UNLIMITED"
 # Credentials are renewed when this part of their lifetime has passed.
 _RENEW = 0.8
+# Longer commands, and names in them, are mistakes; a broker has no use for them.
+_LONGEST_COMMAND = 10_000
+_LONGEST_NAME = 1000
 # What a broker answers when it made statistics only just before.
 _TOO_OFTEN = "too often"
 _PAUSE = 0.1
@@ -89,8 +94,9 @@ class connect:
         timeout: float = 30.0,
         process_name: str = "bmq admin",
     ) -> None:
-        if not timeout > 0:
-            raise UsageError(f"timeout is {timeout!r}; it must be more than 0")
+        timeout = _checks.seconds("timeout", timeout, positive=True)
+        process_name = _checks.text("process_name", process_name, longest=_LONGEST_NAME)
+        check_connecting(credentials, ssl, server_hostname)
         target = find_broker(broker)
         anonymous = isinstance(credentials, Credentials) and credentials.data is None
         if credentials is not None and ssl is None and not anonymous:
@@ -211,7 +217,13 @@ class Admin:
         if source is None or isinstance(source, Credentials):
             return source
         credentials = source()
-        return await credentials if inspect.isawaitable(credentials) else credentials
+        if inspect.isawaitable(credentials):
+            credentials = await credentials
+        if not isinstance(credentials, Credentials):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(
+                f"the credentials callable returned {type(credentials).__name__}, not bmq.Credentials"
+            )
+        return credentials
 
     # commands
 
@@ -228,8 +240,10 @@ class Admin:
         Raises:
             UsageError: the text is empty, or has several lines.
         """
+        text = _checks.text("text", text, longest=_LONGEST_COMMAND)
         if not text.strip() or "\n" in text or "\r" in text:
-            raise UsageError(f"an admin command is one line of text, not {text!r}")
+            raise UsageError(f"an admin command is one line of text, not {_checks.shown(text)}")
+        timeout = _checks.timeout(timeout)
         seconds = self._timeout if timeout is None else timeout
         try:
             async with asyncio.timeout(seconds):
@@ -255,6 +269,7 @@ class Admin:
             AdminError: the broker did not carry it out.
             UsageError: the text is empty, or has several lines.
         """
+        text = _checks.text("text", text, longest=_LONGEST_COMMAND - len(_JSON) - 1)
         printed = await self.command(f"{_JSON} {text}", timeout=timeout)
         try:
             answer = orjson.loads(printed)
@@ -417,8 +432,8 @@ class QueueAdmin:
         Raises:
             UsageError: the count is not positive.
         """
-        if count < 1:
-            raise UsageError(f"count is {count}; a page has at least one message")
+        offset = _checks.integer("offset", offset, -_checks.INT32_MAX, _checks.INT32_MAX)
+        count = _checks.integer("count", count, 1, _checks.INT32_MAX)
         app = self._app(app_id)
         command = f"{self._prefix} LIST {app + ' ' if app else ''}{offset} {count}"
         return parsing.message_page(
@@ -433,6 +448,7 @@ class QueueAdmin:
         The queue can change meanwhile: when messages are removed, those after them move up, and some of them
         may be passed over.
         """
+        page = _checks.integer("page", page, 1, _checks.INT32_MAX)
         offset = 0
         while True:
             found = await self.messages(offset, page, app_id=app_id)
@@ -452,7 +468,7 @@ class QueueAdmin:
         return await self._admin._purge(command)  # pyright: ignore[reportPrivateUsage]
 
     def _app(self, app_id: str | None) -> str:
-        chosen = self.app_id if app_id is None else app_id
+        chosen = self.app_id if app_id is None else _checks.text("app_id", app_id)
         return _word(chosen, "appId") if chosen else ""
 
 
@@ -462,6 +478,7 @@ def _word(text: str, what: str) -> str:
     Raises:
         InvalidURI: it would be several words, or none.
     """
+    text = _checks.text(what, text, longest=_LONGEST_NAME)
     if not text or text.split() != [text]:
         raise InvalidURI(f"{text!r} cannot be the name of a {what}: it is empty or has spaces")
     return text

@@ -13,6 +13,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+from bmq import _checks
 from bmq._loop import new_event_loop
 from bmq.client.connect import connect
 from bmq.client.tables import Tables, TablesOptions
@@ -133,10 +134,10 @@ class Source:
     ) -> None:
         try:
             self._confirm = Confirm(confirm)
-        except ValueError:
-            raise UsageError(f"confirm is {', '.join(Confirm)}, not {confirm!r}") from None
-        if max_messages is not None and max_messages < 1:
-            raise UsageError(f"a stream has 1 message or more: max_messages={max_messages}")
+        except Exception:  # what a foreign type raises when it is looked up
+            raise UsageError(f"confirm is {', '.join(Confirm)}, not {_checks.shown(confirm)}") from None
+        max_messages = _checks.optional(_checks.integer, "max_messages", max_messages, 1)
+        idle_timeout = _checks.timeout(idle_timeout, "idle_timeout")
         if self._confirm is not Confirm.NEXT:
             options.setdefault("max_unconfirmed_messages", max_messages or _NO_LIMIT)
             options.setdefault("max_unconfirmed_bytes", _NO_LIMIT_BYTES)

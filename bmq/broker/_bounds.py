@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from bmq.errors import UsageError
+from bmq import _checks
 
 __all__ = ["Bounds"]
 
@@ -23,7 +23,7 @@ class Bounds:
         listed: messages that one admin command LIST shows.
 
     Raises:
-        UsageError: one of them is less than 1.
+        InvalidArgument: one of them is no integer, or less than 1.
     """
 
     connections: int = 20_000
@@ -35,6 +35,5 @@ class Bounds:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            value = getattr(self, each.name)
-            if value < 1:
-                raise UsageError(f"a broker takes 1 or more as its limit of {each.name}, not {value}")
+            value = _checks.integer(f"a broker's limit of {each.name}", getattr(self, each.name), 1)
+            object.__setattr__(self, each.name, value)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from bmq.errors import InvalidArgument
+from bmq import _checks
 
 __all__ = ["Clock", "ManualClock"]
 
@@ -29,7 +29,7 @@ class ManualClock:
     """
 
     def __init__(self, start: float | None = None) -> None:
-        self._now = time.monotonic() if start is None else start
+        self._now = time.monotonic() if start is None else _checks.seconds("start", start)
         self._listeners: list[Callable[[], None]] = []
 
     def __call__(self) -> float:
@@ -40,11 +40,9 @@ class ManualClock:
         """Move the clock forward; brokers with this clock do at once what is due.
 
         Raises:
-            InvalidArgument: the seconds are negative.
+            InvalidArgument: the seconds are negative or no number: a clock does not go backwards.
         """
-        if seconds < 0:
-            raise InvalidArgument(f"a clock does not go backwards by {-seconds} seconds")
-        self._now += seconds
+        self._now += _checks.seconds("seconds", seconds)
         for listener in list(self._listeners):
             listener()
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+from bmq import _checks
 from bmq.wire.properties import Properties, PropertyValue
 
 if TYPE_CHECKING:
@@ -60,6 +61,11 @@ class TagConsumerFilter:
     """
 
     def __init__(self, consumers: Mapping[str, Mapping[str, str]]) -> None:
+        for app_id, metadata in _checks.mapping("consumers", consumers, "metadata by appId").items():
+            _checks.text("an appId", app_id)
+            for key, value in _checks.mapping("metadata", metadata, "texts by name").items():
+                _checks.text("a name in metadata", key)
+                _checks.text("a value in metadata", value)
         self._wanted = {
             app_id: (
                 {value for key, value in metadata.items() if key.startswith("anytag")},

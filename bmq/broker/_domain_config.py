@@ -8,6 +8,7 @@ values of the wrong type are errors that name the file and the member.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,10 +16,12 @@ from typing import Any, NoReturn, cast
 
 import orjson
 
+from bmq import _checks
 from bmq.broker._consumer_filter import CONSUMER_FILTERS, ConsumerFilter
-from bmq.errors import UsageError
+from bmq.errors import InvalidArgument, UsageError
 
 __all__ = [
+    "DEFAULT_TTL",
     "AppSubscription",
     "DomainConfig",
     "InvalidDomain",
@@ -32,6 +35,10 @@ __all__ = [
 EXPRESSION_VERSION = "E_VERSION_1"
 _INT64_MAX = 2**63 - 1
 _INT32_MAX = 2**31 - 1
+#: How long messages of the built-in domains live, in seconds.
+DEFAULT_TTL = 300
+_MOST_ATTEMPTS = 63
+_NAME = re.compile(r"[-a-zA-Z0-9._~]*")
 
 
 class InvalidDomain(UsageError, ValueError):
@@ -63,16 +70,26 @@ class Limits:
     """How much may be stored. A limit of N admits N + 1: the check comes before the message is added.
 
     Attributes:
-        messages: number of messages.
-        bytes: bytes of application data.
+        messages: number of messages; without limit by default. A domain file that names no limit has 0, which
+            admits one message.
+        bytes: bytes of application data; without limit by default.
         messages_watermark_ratio: where a real broker raises an alarm; no effect on clients.
         bytes_watermark_ratio: likewise.
+
+    Raises:
+        InvalidArgument: a limit is no integer from 0 to 2**63 - 1, or a ratio no number from 0 to 1.
     """
 
-    messages: int = 0
-    bytes: int = 0
+    messages: int = _INT64_MAX
+    bytes: int = _INT64_MAX
     messages_watermark_ratio: float = 0.8
     bytes_watermark_ratio: float = 0.8
+
+    def __post_init__(self) -> None:
+        for name in ("messages", "bytes"):
+            object.__setattr__(self, name, _checks.integer(name, getattr(self, name)))
+        for name in ("messages_watermark_ratio", "bytes_watermark_ratio"):
+            object.__setattr__(self, name, _checks.number(name, getattr(self, name), 0.0, 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +104,18 @@ class AppSubscription:
     app_id: str
     text: str
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "app_id", _checks.text("app_id", self.app_id))
+        object.__setattr__(self, "text", _checks.text("text", self.text))
+
 
 @dataclass(frozen=True, slots=True)
 class DomainConfig:
     """A domain's configuration.
+
+    A domain made in Python keeps what is posted: it has no limits and the lifetime of the built-in domains
+    unless it says otherwise. A domain file that leaves these out means 0, as for a real broker: one message,
+    which lives no longer than a second.
 
     Attributes:
         name: the domain's name; for files, the file's name decides.
@@ -103,13 +128,16 @@ class DomainConfig:
         max_producers: writers per queue; 0 is unlimited.
         max_queues: queues in the domain; 0 is unlimited.
         max_idle_time: seconds after which a real broker raises an alarm; no effect here.
-        message_ttl: seconds that a message lives, confirmed or not.
+        message_ttl: seconds that a message lives, confirmed or not; 300 by default.
         max_delivery_attempts: lost connections a message survives; 0 is unlimited.
         deduplication_time_ms: for how long a GUID is remembered.
         consistency: "eventual" or "strong", which on one node are the same.
         subscriptions: the application subscriptions.
         consumer_filter: asked before each delivery whether the consumer gets the message, as Pulsar's
             proposal of consumer filters has it; None, as in a real broker, for no such filter.
+
+    Raises:
+        InvalidArgument: an attribute has another type, or is out of its range.
     """
 
     name: str
@@ -122,12 +150,41 @@ class DomainConfig:
     max_producers: int = 0
     max_queues: int = 0
     max_idle_time: int = 0
-    message_ttl: int = 0
+    message_ttl: int = DEFAULT_TTL
     max_delivery_attempts: int = 0
     deduplication_time_ms: int = 300_000
     consistency: str = "eventual"
     subscriptions: tuple[AppSubscription, ...] = ()
     consumer_filter: ConsumerFilter | None = None
+
+    def __post_init__(self) -> None:
+        name = _checks.text("name", self.name)
+        if not _NAME.fullmatch(name):
+            raise InvalidArgument(f"a domain's name has letters, digits, '-', '.' and '_', not {name!r:.80}")
+        subscriptions: list[object] = _checks.items("subscriptions", self.subscriptions, "AppSubscription")
+        for each in subscriptions:
+            _checks.choice("a subscription", each, AppSubscription)
+        checked: dict[str, object] = {
+            "name": name,
+            "mode": _checks.instance("mode", self.mode, Mode, "one of bmq.broker.Mode"),
+            "app_ids": tuple(_checks.texts("app_ids", self.app_ids)),
+            "domain_limits": _checks.choice("domain_limits", self.domain_limits, Limits),
+            "queue_limits": _checks.choice("queue_limits", self.queue_limits, Limits),
+            "file_backed": _checks.boolean("file_backed", self.file_backed),
+            "message_ttl": _checks.integer("message_ttl", self.message_ttl),
+            "max_delivery_attempts": _checks.integer(
+                "max_delivery_attempts", self.max_delivery_attempts, 0, _MOST_ATTEMPTS
+            ),
+            "consistency": _checks.one_of("consistency", self.consistency, ("eventual", "strong")),
+            "subscriptions": tuple(subscriptions),
+        }
+        counts = ("max_consumers", "max_producers", "max_queues", "max_idle_time", "deduplication_time_ms")
+        for each in counts:
+            checked[each] = _checks.integer(each, getattr(self, each), 0, _checks.INT32_MAX)
+        if self.consumer_filter is not None:
+            _checks.function("consumer_filter", self.consumer_filter, 2, plain=True)
+        for each, value in checked.items():
+            object.__setattr__(self, each, value)
 
     def parameters(self) -> dict[str, Any]:
         """Return the ``parameters`` of a domain file that says the same."""
@@ -210,15 +267,15 @@ class _Object:
     def integer(self, name: str, default: int, *, low: int = 0, high: int = _INT32_MAX) -> int:
         value = self.fields.get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            self.wrong(name, f"must be an integer from {low} to {high}, not {value!r}")
+            self.wrong(name, f"must be an integer from {low} to {high}, not {_checks.shown(value)}")
         return value
 
     def ratio(self, name: str) -> float:
         value = self.fields.get(name, 0.8)
         if not isinstance(value, int | float) or isinstance(value, bool):
-            self.wrong(name, f"must be a number from 0 to 1, not {value!r}")
+            self.wrong(name, f"must be a number from 0 to 1, not {_checks.shown(value)}")
         if not 0 <= value <= 1:
-            self.wrong(name, f"must be from 0 to 1, not {value!r}", decodes=True)
+            self.wrong(name, f"must be from 0 to 1, not {_checks.shown(value)}", decodes=True)
         return float(value)
 
     def text(self, name: str, default: str) -> str:
@@ -236,7 +293,7 @@ class _Object:
 
 def _kind(value: object) -> str:
     names: dict[type, str] = {dict: "an object", list: "an array", str: "a string", type(None): "null"}
-    return names.get(type(value), repr(value))
+    return names.get(type(value)) or _checks.shown(value)
 
 
 def parse_domain(
@@ -275,7 +332,7 @@ def _parse_parameters(name: str, parameters: _Object) -> DomainConfig:
     app_ids: list[str] = []
     for index, app_id in enumerate(options.array("appIDs") if mode is Mode.FANOUT else []):
         if not isinstance(app_id, str) or not app_id:
-            options.wrong(f"appIDs[{index}]", f"must be a name, not {app_id!r}")
+            options.wrong(f"appIDs[{index}]", f"must be a name, not {_checks.shown(app_id)}")
         if app_id in app_ids:
             options.wrong(f"appIDs[{index}]", f"{app_id!r} is there twice", decodes=True)
         app_ids.append(app_id)
@@ -294,7 +351,7 @@ def _parse_parameters(name: str, parameters: _Object) -> DomainConfig:
         max_queues=parameters.integer("maxQueues", 0),
         max_idle_time=parameters.integer("maxIdleTime", 0),
         message_ttl=parameters.integer("messageTtl", 0, high=_INT64_MAX),
-        max_delivery_attempts=parameters.integer("maxDeliveryAttempts", 0, high=63),
+        max_delivery_attempts=parameters.integer("maxDeliveryAttempts", 0, high=_MOST_ATTEMPTS),
         deduplication_time_ms=parameters.integer("deduplicationTimeMs", 300_000),
         consistency=consistency[0] if consistency else "eventual",
         subscriptions=_parse_subscriptions(parameters, mode),

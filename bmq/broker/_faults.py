@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from bmq import _checks
 from bmq.errors import AckStatus, InvalidArgument, StatusCategory
 from bmq.wire.constants import ACK_STATUS_TO_WIRE
 from bmq.wire.control.messages import ClientIdentity, QueueHandleParameters, Status
@@ -31,9 +32,7 @@ class _Countdown:
     __slots__ = ("left",)
 
     def __init__(self, count: int | None) -> None:
-        if count is not None and count < 0:
-            raise InvalidArgument(f"a fault happens 0 or more times, not {count}")
-        self.left = count
+        self.left = _checks.optional(_checks.integer, "count", count)
 
     def __bool__(self) -> bool:
         """Return whether it happens once more, and count that."""
@@ -43,6 +42,19 @@ class _Countdown:
             return False
         self.left -= 1
         return True
+
+
+def _status(category: StatusCategory, code: int, message: str) -> Status:
+    """Return a refusal that can be sent.
+
+    Raises:
+        InvalidArgument: a part of it has another type, or is out of its range.
+    """
+    return Status(
+        category=_checks.instance("category", category, StatusCategory, "one of bmq.StatusCategory"),
+        code=_checks.integer("code", code, -_checks.INT32_MAX - 1, _checks.INT32_MAX),
+        message=_checks.text("message", message),
+    )
 
 
 class Faults:
@@ -69,7 +81,7 @@ class Faults:
 
     def delay_acks(self, seconds: float) -> None:
         """Send every acknowledgement late, by ``seconds`` of the broker's clock."""
-        self._ack_delay = seconds
+        self._ack_delay = _checks.seconds("seconds", seconds)
         self._apply()
 
     def drop_acks(self, count: int | None = None) -> None:
@@ -87,6 +99,7 @@ class Faults:
         Raises:
             InvalidArgument: the status is SUCCESS.
         """
+        _checks.instance("status", status, AckStatus, "one of bmq.AckStatus")
         if status is AckStatus.SUCCESS:
             raise InvalidArgument("SUCCESS is no negative acknowledgement")
         self._nacks = _Countdown(count), ACK_STATUS_TO_WIRE.get(status, _UNKNOWN_STATUS)
@@ -115,7 +128,7 @@ class Faults:
             uri: only for queues whose URI starts with this.
             count: how many requests.
         """
-        self._opens = _Countdown(count), Status(category=category, code=code, message=message), uri
+        self._opens = _Countdown(count), _status(category, code, message), _checks.text("uri", uri)
         self.attach()
 
     def refuse_negotiation(
@@ -127,15 +140,15 @@ class Faults:
         count: int | None = None,
     ) -> None:
         """Refuse clients when they say who they are, and close the connection."""
-        self._negotiations = _Countdown(count), Status(category=category, code=code, message=message)
+        self._negotiations = _Countdown(count), _status(category, code, message)
 
     def delay_negotiation(self, seconds: float) -> None:
         """Answer clients' first message only after ``seconds`` of the broker's clock."""
-        self.negotiation_delay = seconds
+        self.negotiation_delay = _checks.seconds("seconds", seconds)
 
     def disconnect_after(self, events: int) -> None:
         """Cut each connection when its client has sent ``events`` more events."""
-        self._events = events
+        self._events = _checks.integer("events", events)
         self._apply()
 
     def disconnect(self) -> None:

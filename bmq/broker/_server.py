@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 import socket
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -15,6 +16,7 @@ from ssl import SSLContext
 from types import TracebackType
 from typing import Any, cast
 
+from bmq import _checks
 from bmq._log_limit import LogLimit
 from bmq.broker._bounds import Bounds
 from bmq.broker._builtin import builtin_domains
@@ -27,7 +29,7 @@ from bmq.broker._listener import Listener
 from bmq.broker._node import Node
 from bmq.broker._posted import PostedMessage, Posts, told
 from bmq.broker._views import QueuesView
-from bmq.errors import InvalidArgument, StateError
+from bmq.errors import StateError
 from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.broker.settings import Authentication, BrokerSettings
 from bmq.protocol.deadlines import Deadlines
@@ -42,6 +44,7 @@ __all__ = ["Broker"]
 _log = logging.getLogger("bmq.broker")
 
 _LAST_PORT = 65535
+_PATHS: Any = (str, os.PathLike)
 #: Seconds that a stopping broker waits for clients to read what they are sent.
 _PATIENCE = 1.0
 
@@ -118,8 +121,16 @@ class Broker:
         max_listed: int = 10_000,
         posts_kept: int = 0,
     ) -> None:
-        if not 0 <= port <= _LAST_PORT:
-            raise InvalidArgument(f"a port is 0 to {_LAST_PORT}, not {port}")
+        port = _checks.integer("port", port, 0, _LAST_PORT)
+        host = _checks.text("host", host, empty=False)
+        builtin = _checks.optional(_checks.boolean, "builtin", builtin)
+        if config_dir is not None:
+            path = os.fspath(_checks.instance("config_dir", config_dir, _PATHS, "a path"))
+            config_dir = _checks.text("config_dir", path, empty=False)
+        if ssl is not None:
+            _checks.instance("ssl", ssl, SSLContext, "an ssl.SSLContext")
+        if clock is not None:
+            _checks.function("clock", clock, 0, plain=True)
         configured: dict[str, DomainConfig | Redirect] = {}
         if builtin if builtin is not None else config_dir is None:
             configured.update(builtin_domains())
@@ -132,18 +143,23 @@ class Broker:
         self._settings = BrokerSettings(
             process_name="bmq broker",
             pid=os.getpid(),
-            heartbeat_interval_ms=heartbeat_interval_ms,
-            max_missed_heartbeats=max_missed_heartbeats,
-            high_water=high_water,
-            handshake_timeout=handshake_timeout,
+            heartbeat_interval_ms=_checks.integer(
+                "heartbeat_interval_ms", heartbeat_interval_ms, 1, _checks.INT32_MAX
+            ),
+            max_missed_heartbeats=_checks.integer(
+                "max_missed_heartbeats", max_missed_heartbeats, 0, _checks.INT32_MAX
+            ),
+            high_water=_checks.integer("high_water", high_water, 1),
+            handshake_timeout=_checks.seconds("handshake_timeout", handshake_timeout, positive=True),
             authentication=auth if isinstance(auth, Authentication) else Authentication(users=auth),
             admit=self._admit,
         )
-        self.clock: Clock = clock or time.monotonic
+        self.clock: Clock = time.monotonic if clock is None else clock
         self.host = host
         self._wanted_port = port
         self._ssl = ssl
-        self._history = deduplication_history
+        self._history = _checks.integer("deduplication_history", deduplication_history)
+        posts_kept = _checks.integer("posts_kept", posts_kept, 0, sys.maxsize)
         self._bounds = Bounds(
             connections=max_connections,
             queues=max_queues,
@@ -192,7 +208,7 @@ class Broker:
             InvalidDomain: an application subscription does not compile, or the domain is in use and its
                 mode or kind of storage would change.
         """
-        check_subscriptions(config)
+        check_subscriptions(_checks.choice("config", config, DomainConfig))
         loaded = self._node.domains.get(config.name)
         if loaded is not None:
             self._node.configure(loaded, config)
@@ -201,7 +217,7 @@ class Broker:
 
     def admin(self, command: str) -> str:
         """Carry out an admin command, such as ``DOMAINS DOMAIN bmq.test.mem.priority INFOS``; see HELP."""
-        text = self._node.admin(command, self.clock())
+        text = self._node.admin(_checks.text("command", command), self.clock())
         self._set_timer()
         return text
 
@@ -247,15 +263,18 @@ class Broker:
             StateError: the broker keeps no posts.
             InvalidURI: the URI is not legal.
         """
+        count = _checks.optional(_checks.integer, "count", count)
+        payload = _checks.optional(_checks.octets, "payload", payload)
+        properties = {} if properties is None else _checks.mapping("properties", properties)
         posted = self.posted(uri)
-        found = [each for each in posted if each.has(payload, properties or {})]
+        found = [each for each in posted if each.has(payload, properties)]
         if len(found) == count or (count is None and found):
             return found
         wanted = f"{count} messages" if count is not None else "a message"
         if payload is not None:
             wanted += f" {payload!r}"
         if properties:
-            wanted += f" with {dict(properties)}"
+            wanted += f" with {_described(properties)}"
         assert self._posts is not None
         others = ", ".join(self._posts.queues()) or "none"
         raise AssertionError(
@@ -277,6 +296,7 @@ class Broker:
         Cancelling it changes nothing.
         """
         name = QueueUri.parse(uri).canonical
+        timeout = _checks.seconds("timeout", timeout)
         try:
             async with asyncio.timeout(timeout):
                 while name not in self._node.queues or len(self.queues[name]):
@@ -359,6 +379,7 @@ class Broker:
             graceful: what clients have not confirmed is taken back without counting as a failed delivery;
                 otherwise connections are cut as by a crash.
         """
+        graceful = _checks.boolean("graceful", graceful)
         listener, self._listener = self._listener, None
         if listener is None:
             return
@@ -394,6 +415,7 @@ class Broker:
                 gone, as in its in-memory domains.
             graceful: see :meth:`stop`.
         """
+        keep = _checks.boolean("keep", keep)
         await self.stop(graceful=graceful)
         if not keep:
             self._node = self._new_node()
@@ -555,13 +577,23 @@ class Broker:
             connection.tick(now)
 
 
+def _described(properties: Mapping[str, PropertyInput]) -> str:
+    """Return properties for an error message; it never raises."""
+    try:
+        return str(dict(properties))
+    except Exception:  # a value's own __repr__ fails
+        return _checks.shown(dict(properties))
+
+
 def _named(
     domains: Mapping[str, DomainConfig | dict[str, Any]] | Iterable[DomainConfig],
 ) -> dict[str, DomainConfig | Redirect]:
     if not isinstance(domains, Mapping):
-        return {domain.name: domain for domain in domains}
+        listed: list[DomainConfig] = _checks.items("domains", domains, "DomainConfig")
+        return {_checks.choice("a domain", domain, DomainConfig).name: domain for domain in listed}
     given = cast("Mapping[str, DomainConfig | dict[str, Any]]", domains)
     found: dict[str, DomainConfig | Redirect] = {}
     for name, value in given.items():
+        name = _checks.text("the name of a domain", name, empty=False)
         found[name] = value if isinstance(value, DomainConfig) else parse_domain(name, value)
     return found

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from datetime import datetime
 
+from bmq import _checks
 from bmq.conventions import DESTINATION, DUE
 from bmq.errors import UsageError
 from bmq.wire.constants import PropertyType
@@ -38,8 +39,7 @@ def delayed(
     if delay is not None and not_before is not None:
         raise UsageError("a message is due after a delay, or not before a time: give one of the two")
     if delay is not None:
-        if not 0 <= delay < _FOREVER:
-            raise UsageError(f"delay is a number of seconds that is not negative, not {delay!r}")
+        delay = _checks.number("delay", delay, 0.0, _FOREVER, unit="seconds")
         due, wait = now + delay, delay
     elif isinstance(not_before, datetime):
         if not_before.tzinfo is None:
@@ -51,8 +51,9 @@ def delayed(
         wait = due - now
     else:
         assert not_before is not None
-        if not 0 <= not_before < _FOREVER:
-            raise UsageError(f"not_before is a datetime or seconds since 1970, not {not_before!r}")
+        not_before = _checks.number(
+            "not_before", not_before, 0.0, _FOREVER, unit="seconds since 1970", otherwise=" or a datetime,"
+        )
         due, wait = not_before, not_before - now
     if longest is not None and wait > longest:
         raise UsageError(

@@ -26,7 +26,7 @@ from bmq.client.session import Session
 from bmq.errors import ConnectionFailed, InvalidArgument, StateError, UsageError
 from bmq.protocol.client.events import SessionEvent
 
-__all__ = ["check_connecting", "connect", "run"]
+__all__ = ["check_connecting", "check_options", "connect", "run"]
 
 T = TypeVar("T")
 
@@ -72,23 +72,21 @@ class connect:
         options: SessionOptions | None = None,
         **fields: Unpack[SessionFields],
     ) -> None:
-        options = SessionOptions() if options is None else _checks.choice("options", options, SessionOptions)
-        unknown = set(fields) - set(SessionOptions.__dataclass_fields__)
-        if unknown:
-            known = ", ".join(sorted(SessionOptions.__dataclass_fields__))
-            raise UsageError(f"unknown option {', '.join(sorted(unknown))}; there are: {known}")
-        check_connecting(credentials, ssl, server_hostname)
-        if on_event is not None:
-            _checks.function("on_event", on_event, 1)
-        if host_health is not None and not isinstance(host_health, AsyncIterable):
-            raise InvalidArgument(
-                f"host_health is a bmq.HostHealth or another async iterable, not {_checks.shown(host_health)}"
-            )
+        check_options(
+            credentials=credentials,
+            ssl=ssl,
+            server_hostname=server_hostname,
+            on_event=on_event,
+            host_health=host_health,
+            interceptors=(),
+            options=options,
+            **fields,
+        )
         target = find_broker(broker)
         if credentials is not None and ssl is None:
             _warn_of_clear_text(credentials, target.addresses)
         self._target = target
-        self._options = replace(options, **fields)
+        self._options = replace(options or SessionOptions(), **fields)
         self._credentials = credentials
         self._ssl = ssl
         self._server_hostname = server_hostname
@@ -129,6 +127,40 @@ class connect:
     ) -> None:
         if self._session is not None:
             await self._session.close()
+
+
+def check_options(
+    *,
+    credentials: CredentialsSource | None = None,
+    ssl: ssl_module.SSLContext | None = None,
+    server_hostname: str | None = None,
+    on_event: Callable[[SessionEvent], None] | None = None,
+    host_health: HostHealthMonitor | None = None,
+    interceptors: Iterable[Interceptor] = (),
+    options: SessionOptions | None = None,
+    **fields: Unpack[SessionFields],
+) -> None:
+    """Check the options of :class:`connect`, for what connects later.
+
+    Raises:
+        UsageError: an option is unknown, has another type, or is out of its range.
+    """
+    unknown = set(fields) - set(SessionOptions.__dataclass_fields__)
+    if unknown:
+        known = ", ".join(sorted(SessionOptions.__dataclass_fields__))
+        raise UsageError(f"unknown option {', '.join(sorted(unknown))}; there are: {known}")
+    check_connecting(credentials, ssl, server_hostname)
+    if on_event is not None:
+        _checks.function("on_event", on_event, 1, plain=True)
+    if host_health is not None and not isinstance(host_health, AsyncIterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidArgument(
+            f"host_health is a bmq.HostHealth or another async iterable, not {_checks.shown(host_health)}"
+        )
+    check_interceptors(interceptors)
+    if options is not None:
+        _checks.choice("options", options, SessionOptions)
+    if fields:
+        replace(options or SessionOptions(), **fields)
 
 
 def check_connecting(
@@ -207,7 +239,7 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
     Raises:
         InvalidArgument: ``main`` is no coroutine, or ``debug`` neither a boolean nor None.
     """
-    if not asyncio.iscoroutine(main):
+    if not isinstance(main, Coroutine):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidArgument(f"run takes a coroutine, as in bmq.run(main()), not {_checks.shown(main)}")
     debug = _checks.optional(_checks.boolean, "debug", debug)
     freezes = not gc.get_freeze_count()

@@ -19,6 +19,7 @@ from bmq.errors import PostError, ProtocolError, UsageError
 from bmq.wire.constants import MAX_PROPERTIES, PropertyType
 from bmq.wire.printable import printable
 from bmq.wire.properties import PropertyInput, Typed, encode_properties
+from bmq.wire.uri import QueueUri
 
 __all__ = [
     "DeadLetter",
@@ -79,9 +80,16 @@ class DeadLetter:
 
     Attributes:
         queue: a queue open for writing, or the URI of one, which a :class:`bmq.App` opens itself.
+
+    Raises:
+        InvalidURI: the queue is neither.
     """
 
     queue: Queue | str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.queue, Queue):
+            QueueUri.parse(self.queue)
 
     @property
     def uri(self) -> str:

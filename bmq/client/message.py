@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
+from bmq import _checks
 from bmq.errors import AckStatus, PostError
 from bmq.wire.constants import Compression, PropertyType, PushFlags
 from bmq.wire.guid import guid_to_text
@@ -278,6 +279,7 @@ class MessageBatch(Sequence[Message]):
         Raises:
             ProtocolError: a producer's data is malformed or decompresses to more than the session allows.
         """
+        name = _checks.text("name", name)
         messages = self._messages
         if not messages:
             return []

@@ -56,6 +56,8 @@ _COUNTS = (
     "max_buffered_bytes",
     "max_message_size",
 )
+# Longer names make a negotiation that brokers refuse.
+_LONGEST_NAME = 1000
 _SWITCHES = ("drop_confirmed_redeliveries", "reconnect", "retry_first_connect")
 
 
@@ -176,7 +178,7 @@ class SessionOptions:
 
     def __post_init__(self) -> None:
         checked: dict[str, object] = {
-            "process_name": _checks.text("process_name", self.process_name),
+            "process_name": _checks.text("process_name", self.process_name, longest=_LONGEST_NAME),
             "compression_level": _checks.integer("compression_level", self.compression_level, -1, 9),
             "compression_threshold": _checks.integer("compression_threshold", self.compression_threshold),
             "max_event_size": _checks.integer("max_event_size", self.max_event_size, _MIN_EVENT_SIZE),
@@ -194,7 +196,7 @@ class SessionOptions:
         check_compression(self.compression)
         _checks.instance("trace", self.trace, Trace, "one of bmq.Trace")
         _checks.function("reconnect_delays", self.reconnect_delays, 0)
-        _checks.function("is_retryable", self.is_retryable, 1)
+        _checks.function("is_retryable", self.is_retryable, 1, plain=True)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 

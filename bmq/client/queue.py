@@ -59,6 +59,8 @@ logger = logging.getLogger("bmq.client")
 
 DEFAULT_MAX_UNCONFIRMED_MESSAGES = 1000
 DEFAULT_MAX_UNCONFIRMED_BYTES = 33_554_432
+# A deadline travels in milliseconds: this many seconds are three thousand years.
+_LONGEST_REQUEST = 1e11
 # When handlers and posts have used up the time for closing, the broker still has this many seconds to answer.
 _FOR_THE_ANSWER = 1.0
 
@@ -374,7 +376,7 @@ class Queue:
         """
         session = self.session
         data = as_bytes(payload)
-        timeout = _checks.seconds("timeout", timeout, positive=True)
+        timeout = _checks.number("timeout", timeout, 0.0, _LONGEST_REQUEST, above=True, unit="seconds")
         properties = checked_properties(properties)
         if reply_to is not None:
             QueueUri.parse(reply_to)
@@ -452,7 +454,9 @@ class Queue:
         """
         value = _checks.text("value", value)
         names = tuple(_checks.texts("properties", properties))
-        if guid is not None and not callable(guid):
+        if callable(guid):
+            _checks.function("guid", guid, 1)
+        elif guid is not None:
             guid = _checks.text("guid", guid)
         _checks.function("name_row", name_row, 1)
         return self._poster.encode_table(table, value, names, guid, name_row)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bmq._log_limit import LogLimit
 from bmq.client._deadline import within
 from bmq.conventions import CANCEL, DEADLINE, ERROR, REPLY_TO, REQUEST, REQUESTER
-from bmq.errors import Error, ProtocolError, ResponderError, SessionClosed, TimedOut, UsageError
+from bmq.errors import Error, ProtocolError, ResponderError, SessionClosed, TimedOut
 from bmq.wire.constants import PropertyType
 from bmq.wire.printable import printable
 from bmq.wire.properties import PropertyInput, Typed
@@ -60,8 +60,6 @@ class Requests:
         reply_to: str | None,
     ) -> Message:
         """Post a request and wait for its reply; see :meth:`bmq.Queue.request`."""
-        if not timeout > 0:
-            raise UsageError(f"a request has a timeout of more than 0 seconds, not {timeout!r}")
         until = time.time() + timeout
         if (outer := deadline.get()) is not None and outer < until:
             until, timeout = outer, outer - time.time()

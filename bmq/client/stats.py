@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from bmq import _checks
 from bmq.client._counting import ReceiveCounts
 from bmq.errors import AckStatus, UsageError
 from bmq.protocol.client.core import SessionState
@@ -70,8 +71,7 @@ class Histogram:
         Raises:
             UsageError: ``q`` is out of its range.
         """
-        if not 0 <= q <= 1:
-            raise UsageError(f"a quantile is a number from 0 to 1, not {q}")
+        q = _checks.number("q", q, 0.0, 1.0)
         wanted = q * self.count
         if not self.count:
             return None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
+from bmq import _checks
 from bmq.client._columns import ColumnConsumer, Receipt, Taken
 from bmq.client._definition import checked_options
 from bmq.errors import ProtocolError, UsageError
@@ -41,6 +42,7 @@ _METADATA: dict[str, ArrowType] = {
 }
 # A batch has at most so many bytes, unless it is one message.
 _MAX_BYTES = 64 * 1024 * 1024
+_MOST_ROWS = 2**31 - 1
 # By default there is room for what is being handled, what is ready, and what is under way.
 _BATCHES_UNCONFIRMED = 3
 _UNCONFIRMED_BYTES = 4 * _MAX_BYTES
@@ -125,8 +127,6 @@ class _RowMaker:
         metadata: Iterable[str] | Mapping[str, str] = (),
         max_rows: int = 10_000,
     ) -> None:
-        if max_rows < 1:
-            raise UsageError(f"a batch has 1 row or more: max_rows={max_rows}")
         kinds = _kinds(properties)
         columns = _names(metadata)
         unknown = [name for name in columns if name not in _METADATA]
@@ -197,8 +197,12 @@ class _RowMaker:
 
 def _names(metadata: Iterable[str] | Mapping[str, str]) -> dict[str, str]:
     """The column of each metadatum."""
-    names: Any = metadata
-    return dict(names) if hasattr(names, "items") else {name: name for name in metadata}
+    if isinstance(metadata, Mapping):
+        return {
+            _checks.text("the name of a metadatum", name): _checks.text("the name of a column", column)
+            for name, column in metadata.items()
+        }
+    return {name: name for name in _checks.texts("metadata", metadata)}
 
 
 def _kinds(properties: Any) -> dict[str, ArrowType] | None:
@@ -208,11 +212,12 @@ def _kinds(properties: Any) -> dict[str, ArrowType] | None:
     if isinstance(properties, pa.Schema):
         return dict(zip(properties.names, properties.types, strict=True))
     kinds: dict[str, ArrowType] = {}
-    for name, kind in dict(properties).items():
+    for name, kind in _checks.mapping("properties", properties, "Arrow types by name").items():
+        _checks.text("the name of a property", name)
         try:
             kinds[name] = pa.field(name, kind).type  # takes the names of types, too
-        except (TypeError, ValueError):
-            raise UsageError(f"property {name!r}: {kind!r} is no Arrow type") from None
+        except Exception:  # whatever pyarrow makes of it
+            raise UsageError(f"property {name!r}: {_checks.shown(kind)} is no Arrow type") from None
     return kinds
 
 
@@ -246,6 +251,10 @@ class Tables:
         max_unconfirmed_messages: int | None = None,
         max_unconfirmed_bytes: int | None = None,
     ) -> None:
+        if not callable(getattr(type(queue), "subscribe", None)):
+            raise UsageError(f"queue is an open bmq.Queue, not {_checks.shown(queue)}")
+        max_rows = _checks.integer("max_rows", max_rows, 1, _MOST_ROWS)
+        value = _checks.text("value", value)
         limit = queue._driver.options.max_message_size
         self._maker = _RowMaker(
             queue.uri, limit, properties=properties, value=value, metadata=metadata, max_rows=max_rows
@@ -299,6 +308,8 @@ class Tables:
 
         Cancelling it loses nothing.
         """
+        timeout = _checks.timeout(timeout)
+        max_rows = _checks.optional(_checks.integer, "max_rows", max_rows, 1)
         consumer = self._consumer
         if self._rest is not None:
             if consumer._turn.clock() >= consumer._turn.until:
@@ -344,6 +355,7 @@ class Tables:
         Raises:
             UsageError: this is not the event loop that the session belongs to.
         """
+        rows = _checks.optional(_checks.integer, "rows", rows)
         confirmed, left = 0, self.unconfirmed if rows is None else rows
         while self._out and left > confirmed:
             receipt = self._out.popleft()

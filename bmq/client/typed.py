@@ -7,9 +7,11 @@ from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable, I
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from bmq.client._posting import PostFuture
+from bmq import _checks
+from bmq.client._posting import PostFuture, checked_properties
 from bmq.client.message import Ack, Message, PostReport, PutMessage
 from bmq.codecs import Codec, Shape
+from bmq.errors import InvalidArgument
 from bmq.wire.constants import Compression
 from bmq.wire.properties import PropertyInput
 
@@ -147,14 +149,16 @@ class TypedQueue(Generic[T]):
         """
         if isinstance(values, AsyncIterable):
             return await self.queue.post_many(self._messages_as_they_come(values), rate=rate)
+        if not isinstance(values, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidArgument(f"values is an iterable of {self._shape.name}, not {_checks.shown(values)}")
         return await self.queue.post_many(self._messages(values), rate=rate)
 
     def _encoded(
         self, value: T, properties: Mapping[str, PropertyInput] | None
     ) -> tuple[bytes, dict[str, PropertyInput]]:
         data, own = self._shape.encode(value)
-        if properties:
-            own |= properties
+        if properties is not None:
+            own |= checked_properties(properties)
         return data, own
 
     def _messages(self, values: Iterable[T]) -> Iterator[PutMessage]:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Generic, TypeVar
 from uuid import uuid4
 
+from bmq import _checks
 from bmq.errors import InvalidArgument
 from bmq.wire.properties import Properties, PropertyInput, PropertyValue
 
@@ -60,9 +61,14 @@ class CloudEvent(Generic[T]):
 
     def __post_init__(self) -> None:
         for name in _REQUIRED:
-            if not getattr(self, name):
+            if _checks.text(name, getattr(self, name)) == "":
                 raise InvalidArgument(f"an event has a {name}, which cannot be empty")
-        for name in self.extensions:
+        for name in _OPTIONAL:
+            _checks.optional(_checks.text, name, getattr(self, name))
+        if self.time is not None:
+            _checks.instance("time", self.time, datetime, "a datetime or None")
+        for name in _checks.mapping("extensions", self.extensions):
+            _checks.text("an extension's name", name)
             legal = name.isascii() and name.isalnum() and name == name.lower()
             if not legal or name in _OWN:
                 raise InvalidArgument(

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from bmq import _checks
 from bmq.codecs._media_types import JSON, MSGPACK
 from bmq.errors import InvalidArgument, UsageError
 
@@ -72,6 +73,8 @@ def register(content_type: str, make: Callable[[Any], Codec[Any]]) -> None:
     Raises:
         InvalidArgument: this is no media type.
     """
+    content_type = _checks.text("content_type", content_type)
+    _checks.function("make", make, 1, plain=True)
     if content_type != plain(content_type) or not all(content_type.partition("/")):
         raise InvalidArgument(
             f"a content type is a media type in lower case, without parameters, not {content_type!r}"
@@ -99,12 +102,17 @@ def codec_for(of: Any, content_type: str = JSON) -> Codec[Any]:
     Raises:
         UsageError: no codec is registered for it, or it cannot do this type.
     """
-    make = _made_by.get(plain(content_type))
+    make = _made_by.get(plain(_checks.text("content_type", content_type)))
     if make is None:
         raise UsageError(
             f"no codec for {content_type!r}; there are {', '.join(known())}: bmq.codecs.register(...)"
         )
-    return make(of)
+    try:
+        return make(of)
+    except UsageError:
+        raise
+    except Exception as error:  # whatever a library makes of what is no type
+        raise UsageError(f"no codec for {_checks.shown(of)} as {content_type}: {error!r:.200}") from error
 
 
 def _json(of: Any) -> Codec[Any]:

@@ -24,6 +24,7 @@ from typing import (
     is_typeddict,
 )
 
+from bmq import _checks
 from bmq.conventions import PREFIX
 from bmq.errors import UsageError
 from bmq.wire.constants import PropertyType
@@ -53,6 +54,11 @@ class Property:
 
     name: str | None = None
     type: PropertyType | None = None
+
+    def __post_init__(self) -> None:
+        _checks.optional(_checks.text, "name", self.name)
+        if self.type is not None:
+            _checks.instance("type", self.type, PropertyType, "one of bmq.PropertyType")
 
 
 @dataclass(frozen=True, slots=True)

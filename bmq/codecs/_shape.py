@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from typing import Any, Final, Generic, Protocol, TypeVar, cast, get_args, get_origin
 
+from bmq import _checks
 from bmq.codecs._cloudevents import ATTRIBUTES, CloudEvent, attributes_of, event_of
 from bmq.codecs._codec import Codec, codec_for, plain
 from bmq.codecs._fields import fields_of
 from bmq.codecs._media_types import JSON
 from bmq.conventions import CONTENT_TYPE
-from bmq.errors import InvalidPayload, ProtocolError, Undecodable, UsageError
+from bmq.errors import InvalidArgument, InvalidPayload, ProtocolError, Undecodable, UsageError
 from bmq.subscriptions import Selector, check_property_types
 from bmq.wire.properties import Properties, PropertyInput
 
@@ -58,6 +59,7 @@ class Shape(Generic[T]):
     """
 
     def __init__(self, of: type[T], codec: str | Codec[Any] = JSON) -> None:
+        _check_type(of)
         self.of = of
         self._event = (get_origin(of) or of) is CloudEvent
         body: Any = of
@@ -66,10 +68,10 @@ class Shape(Generic[T]):
         elif body in (bytes, bytearray, memoryview):
             raise UsageError("bytes are posted and received as they are: they need no type")
         self._body = body
-        name: str = getattr(body, "__qualname__", None) or str(body)
+        name: str = getattr(body, "__qualname__", None) or repr(body)
         self.name = f"CloudEvent[{name}]" if self._event else name
-        self.codec: Codec[Any] = codec_for(body, codec) if isinstance(codec, str) else codec
-        self._content_type = self.codec.content_type
+        self.codec: Codec[Any] = codec_for(body, codec) if isinstance(codec, str) else _checked(codec)
+        self._content_type = _checks.text("content_type of the codec", self.codec.content_type)
         self._fields = [(field.name, field.get) for field in fields_of(body)]
         self._kinds: dict[str, type] = {field.name: field.kind for field in fields_of(body)}
         if self._event:
@@ -166,6 +168,26 @@ def _reason(error: Exception) -> str:
     except Exception:  # its own __str__ fails
         text = type(error).__name__
     return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 3] + "..."
+
+
+def _check_type(of: object) -> None:
+    """Check that a value can be a type, or what :mod:`typing` has in its place.
+
+    Raises:
+        InvalidArgument: it is neither.
+    """
+    if isinstance(of, type) or type(of).__module__ in ("typing", "types", "typing_extensions"):
+        return
+    raise InvalidArgument(f"of is the type of the values, as in queue.typed(Order), not {_checks.shown(of)}")
+
+
+def _checked(codec: Codec[Any]) -> Codec[Any]:
+    if not all(hasattr(codec, name) for name in ("encode", "decode", "content_type")):
+        raise InvalidArgument(
+            "codec is a content type, or an object with content_type, encode and decode, "
+            f"not {_checks.shown(codec)}"
+        )
+    return codec
 
 
 def _can_be_checked(of: type) -> bool:

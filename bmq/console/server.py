@@ -21,6 +21,7 @@ import orjson
 from aiohttp import web
 
 import bmq
+from bmq import _checks
 from bmq._log_limit import LogLimit
 from bmq.admin import AppDepth
 from bmq.admin.explanation import Explanation
@@ -111,9 +112,16 @@ class Console:
         read_only: bool = False,
         interval: float = 1.0,
     ) -> None:
+        if not callable(getattr(type(source), "admin", None)):
+            raise bmq.InvalidArgument(f"source is a RemoteBroker or an Embedded, not {_checks.shown(source)}")
+        host = _checks.text("host", host, empty=False)
+        names = _checks.texts("names", names)
+        token = _checks.optional(_checks.text, "token", token)
+        read_only = _checks.boolean("read_only", read_only)
+        interval = _checks.seconds("interval", interval, positive=True)
         self._source = source
         self._host = host
-        self._port = port
+        self._port = _checks.integer("port", port, 0, 65535)
         if token is None:
             free = is_loopback(host) and not source.authenticates
             token = "" if free else secrets.token_urlsafe(24)
@@ -443,11 +451,11 @@ def beside(
     Raises:
         UsageError: the address is not legal, or the token is empty where one is needed.
     """
-    host, _, port = address.rpartition(":")
-    if not port.isdecimal() or int(port) > 65535:
+    host, _, port = _checks.text("address", address).rpartition(":")
+    if not port.isascii() or not port.isdecimal() or len(port) > 5 or int(port) > 65535:
         raise bmq.UsageError(f"{address!r} is no address to listen on: a port, or HOST:PORT")
     credentials = None
-    if users:
+    if users is not None and _checks.mapping("users", users, "passwords by user name"):
         credentials = bmq.Credentials.basic(*next(iter(users.items())))
     source = Embedded(broker, credentials=credentials)
     return Console(source, host=host.strip("[]") or "127.0.0.1", port=int(port), token=token)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import bmq
+from bmq import _checks
 from bmq.admin import Admin, DomainInfo
 from bmq.client.message import beginning_of
 from bmq.wire.message import NO_PROPERTIES
@@ -139,6 +140,13 @@ class RemoteBroker:
         server_hostname: str | None = None,
         timeout: float = 10.0,
     ) -> None:
+        bmq.connect(uri)  # an address that is none is an error here
+        if credentials is not None:
+            _checks.choice("credentials", credentials, bmq.Credentials)
+        timeout = _checks.seconds("timeout", timeout, positive=True)
+        if ssl is not None:
+            _checks.instance("ssl", ssl, ssl_module.SSLContext, "an ssl.SSLContext")
+        server_hostname = _checks.optional(_checks.text, "server_hostname", server_hostname)
         self.name = uri
         self._credentials = credentials
         self._ssl = ssl
@@ -256,6 +264,7 @@ class Embedded(RemoteBroker):
     looks_inside = True
 
     def __init__(self, broker: bmq.broker.Broker, *, credentials: bmq.Credentials | None = None) -> None:
+        _checks.choice("broker", broker, bmq.broker.Broker)
         context = None
         if broker.uri.startswith("tcps"):
             # It is this process, and its certificate may be for any name.

@@ -9,6 +9,7 @@
 
 from bmq.delays._check import check, longest_delay, watch
 from bmq.delays._due import DueMessages
+from bmq.delays._due import check_due as check_due
 from bmq.delays._mover import Mover
 
 __all__ = ["DueMessages", "Mover", "check", "longest_delay", "watch"]

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from datetime import UTC, datetime
 
+from bmq import _checks
 from bmq.admin.client import Admin
 from bmq.errors import AdminError, Error
 
@@ -37,6 +38,7 @@ async def longest_delay(admin: Admin, uri: str) -> float | None:
 
     Cancelling it changes nothing.
     """
+    _checks.choice("admin", admin, Admin)
     ttl = (await admin.domain(admin.queue(uri).domain)).configuration.get("messageTtl")
     return float(ttl) if isinstance(ttl, int) else None
 
@@ -61,7 +63,8 @@ async def check(admin: Admin, uri: str, *, longest: float | None = None) -> list
 
     Cancelling it changes nothing.
     """
-    queue = admin.queue(uri)
+    longest = _checks.timeout(longest, "longest")
+    queue = _checks.choice("admin", admin, Admin).queue(uri)
     domain = await admin.domain(queue.domain)
     problems: list[str] = []
     if domain.mode and domain.mode != "priority":
@@ -118,6 +121,8 @@ async def watch(admin: Admin, uri: str, *, longest: float | None = None, every: 
 
     A broker that does not tell is mentioned once, at INFO. It ends by being cancelled.
     """
+    every = _checks.seconds("every", every, positive=True)
+    _checks.choice("admin", admin, Admin).queue(uri)
     known: set[str] = set()
     while True:
         try:

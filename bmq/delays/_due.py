@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 
+from bmq import _checks
 from bmq._turn import turn_of
 from bmq.client.consumer import Consumer
 from bmq.client.message import Message
@@ -30,6 +31,30 @@ _FIRST_SPAN = 30.0
 _BEFORE = 0.001
 # So many times what may be held, and nothing more is asked for.
 _FAR_TOO_MUCH = 4.0
+# The horizon is this many seconds ahead at least, unless the caller says otherwise.
+_TICK = 0.5
+# Nothing is due later: the time stays a number that an expression can hold.
+_LONGEST = 1e11
+
+
+def check_due(
+    lookahead: object, tick: object, max_held: object, max_held_bytes: object
+) -> tuple[float, float, int, int]:
+    """Return the limits of :class:`DueMessages`; its own ``tick`` for None.
+
+    Raises:
+        UsageError: a limit is out of its range.
+    """
+    ahead = _checks.number("lookahead", lookahead, 0.0, _LONGEST, above=True, unit="seconds")
+    least = min(_TICK, ahead) if tick is None else _checks.seconds("tick", tick, positive=True)
+    if least > ahead:
+        raise UsageError(f"tick={least:g} is above lookahead={ahead:g}")
+    return (
+        ahead,
+        least,
+        _checks.integer("max_held", max_held, 1),
+        _checks.integer("max_held_bytes", max_held_bytes, 1),
+    )
 
 
 class DueMessages:
@@ -74,10 +99,9 @@ class DueMessages:
         max_held_bytes: int = 64 * 1024 * 1024,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        if not 0 < tick <= lookahead:
-            raise UsageError(f"tick={tick} is above 0, and lookahead={lookahead} is not below it")
-        if max_held < 1 or max_held_bytes < 1:
-            raise UsageError(f"max_held={max_held} and max_held_bytes={max_held_bytes} are 1 or more")
+        _checks.choice("queue", queue, Queue)
+        lookahead, tick, max_held, max_held_bytes = check_due(lookahead, tick, max_held, max_held_bytes)
+        _checks.number("what clock() returns", _checks.function("clock", clock, 0, plain=True)())
         self._lookahead = lookahead
         self._tick = tick
         self._max_held = max_held
@@ -163,6 +187,7 @@ class DueMessages:
 
         Cancelling it loses nothing.
         """
+        max_messages = _checks.integer("max_messages", max_messages, 1)
         try:
             await self._wait()
         except StopAsyncIteration:
@@ -180,7 +205,7 @@ class DueMessages:
             message: not confirmed.
             until: when it is due now, in seconds since 1970.
         """
-        self._hold(message, until)
+        self._hold(_checks.choice("message", message, Message), _checks.number("until", until, 0.0, _LONGEST))
 
     async def _wait(self) -> None:
         """Wait until the first message is due."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from bmq import _checks
 from bmq._backoff import backoff
 from bmq._log_limit import LogLimit
 from bmq._turn import turn_of
@@ -118,11 +119,16 @@ class Mover:
         max_held_bytes: int = 64 * 1024 * 1024,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        _checks.choice("queue", queue, Queue)
+        if admin is not None:
+            _checks.choice("admin", admin, Admin)
+        longest, grace = _checks.timeout(longest, "longest"), _checks.seconds("grace", grace)
         self._queue = queue
         own = QueueUri.parse(queue.uri)
         self._own = own.canonical
         self._allowed = Allowed(allow, own)
         if dead_letters is not None:
+            _checks.choice("dead_letters", dead_letters, Queue)
             check_dead_letters(dead_letters, own)
         self._aside = PutAside("the mover", dead_letters, logger)
         self._log = LogLimit(logger)

@@ -15,7 +15,7 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 from weakref import WeakKeyDictionary
 
-from bmq import events
+from bmq import _checks, events
 from bmq._log_limit import LogLimit
 from bmq._turn import turn_of
 from bmq.client.message import Message
@@ -29,7 +29,7 @@ from bmq.groups._expressions import (
     unusable_expressions,
 )
 from bmq.groups._lane import Hook, Lane
-from bmq.groups._ranking import MAX_WEIGHT, MIN_WEIGHT, priority_of
+from bmq.groups._ranking import MAX_BUCKETS, MAX_WEIGHT, MIN_WEIGHT, priority_of
 from bmq.groups._strays import LOWEST, WIDEST_BYTES, WIDEST_MESSAGES, StrayLane, Strays
 from bmq.protocol.client.queue import QueueState
 from bmq.subscriptions import Expression, subscriptions_for
@@ -43,7 +43,6 @@ __all__ = ["Group", "GroupOptions"]
 
 logger = logging.getLogger("bmq.groups")
 
-MAX_BUCKETS = 256
 # A real broker that finds a bucket full puts its messages aside, and may lose their order when it takes
 # them up again. A consumer that is merely busy does not fill windows this wide; what the client holds of them
 # is bounded by the session's limits on buffered messages.
@@ -51,6 +50,7 @@ WINDOW_MESSAGES = 100_000
 WINDOW_BYTES = 2**30
 # Below this a burst fills a window, however fast the consumer is.
 _NARROW = 1000
+_LONGEST_NAME = 1000
 # So many messages of one bucket are handed out before the next bucket has its turn.
 _TURN = 64
 # The states of a queue in which the broker delivers to other members.
@@ -135,9 +135,25 @@ class Group:
         max_unconfirmed_messages: int = WINDOW_MESSAGES,
         max_unconfirmed_bytes: int = WINDOW_BYTES,
     ) -> None:
-        _check(buckets, weight, settle, idle_after, grace)
-        if strays not in ("hold", "leave") and not callable(strays):
-            raise InvalidArgument(f"strays is 'hold', 'leave' or a function, not {strays!r}")
+        if not callable(getattr(type(queue), "subscribe", None)):
+            raise InvalidArgument(f"queue is an open bmq.Queue, not {_checks.shown(queue)}")
+        buckets, weight, settle, idle_after, grace = _checked(buckets, weight, settle, idle_after, grace)
+        keyless = _checks.boolean("keyless", keyless)
+        if isinstance(selector, str):
+            selector = str.__str__(selector)
+        key = _checks.optional(_checks.text, "key", key, empty=False)
+        member = _checks.optional(_checks.text, "member", member, longest=_LONGEST_NAME)
+        max_unconfirmed_messages = _checks.integer("max_unconfirmed_messages", max_unconfirmed_messages)
+        max_unconfirmed_bytes = _checks.integer("max_unconfirmed_bytes", max_unconfirmed_bytes)
+        for name, hook in (("load", load), ("drop", drop)):
+            if hook is not None:
+                _checks.function(name, hook, 1)
+        if on_event is not None:
+            _checks.function("on_event", on_event, 1, plain=True)
+        if isinstance(strays, str):
+            _checks.one_of("strays", strays, ("hold", "leave"))
+        else:
+            _checks.function("strays, unless it is 'hold' or 'leave',", strays, 1)
         self.queue = queue
         self.key = key
         self.buckets = buckets
@@ -272,7 +288,7 @@ class Group:
             UsageError: it came from elsewhere.
         """
         try:
-            return self._bucket_of[message.subscription]
+            return self._bucket_of[_checks.choice("message", message, Message).subscription]
         except KeyError:
             raise UsageError(f"{message!r} was not received from this group") from None
 
@@ -306,6 +322,7 @@ class Group:
 
         Cancelling it loses nothing: a message that is not returned stays in line.
         """
+        timeout = _checks.timeout(timeout)
         turn = self._turn
         message = None
         if turn.clock() < turn.until:
@@ -744,12 +761,18 @@ def _look_at(task: asyncio.Task[None]) -> None:
         task.exception()
 
 
-def _check(buckets: int, weight: float, settle: float, idle_after: float | None, grace: float) -> None:
-    if not 1 <= buckets <= MAX_BUCKETS:
-        raise UsageError(f"a group has 1 to {MAX_BUCKETS} buckets, not {buckets}: each costs the broker time")
-    if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
-        raise UsageError(f"a weight is {MIN_WEIGHT} to {MAX_WEIGHT:g}, not {weight}")
-    if settle < 0 or grace < 0:
-        raise UsageError("settle and grace cannot be negative")
-    if idle_after is not None and idle_after <= 0:
-        raise UsageError("idle_after is more than 0, or None")
+def _checked(
+    buckets: object, weight: object, settle: object, idle_after: object, grace: object
+) -> tuple[int, float, float, float | None, float]:
+    """Return the numbers of a group.
+
+    Raises:
+        InvalidArgument: one of them is out of its range.
+    """
+    return (
+        _checks.integer("buckets", buckets, 1, MAX_BUCKETS),
+        _checks.number("weight", weight, MIN_WEIGHT, MAX_WEIGHT),
+        _checks.seconds("settle", settle),
+        _checks.timeout(idle_after, "idle_after", positive=True),
+        _checks.seconds("grace", grace),
+    )

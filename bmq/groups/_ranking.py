@@ -10,9 +10,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 
+from bmq import _checks
+
 __all__ = ["MAX_WEIGHT", "MIN_WEIGHT", "owners", "priority_of"]
 
 MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0
+MAX_BUCKETS = 256
+# A plan may look at more buckets than a group may have.
+_MOST_PLANNED = 1_000_000
 # Priorities go up to 2**30. The upper bits are the draw, the lower ones decide between equal draws: two
 # members that have the same name by mistake would else share buckets message by message, out of order.
 _DRAW_BITS, _TIE_BITS = 18, 12
@@ -27,6 +32,10 @@ def priority_of(member: str, bucket: int, weight: float = 1.0, tie: bytes = b"")
         weight: its share beside the others'.
         tie: what tells it apart from another member of the same name.
     """
+    member = _checks.text("member", member)
+    bucket = _checks.integer("bucket", bucket, -_checks.INT64_MAX)
+    weight = _checks.number("weight", weight, MIN_WEIGHT, MAX_WEIGHT)
+    tie = _checks.octets("tie", tie)
     draw = _hash(b"%s/%d" % (member.encode(), bucket))
     # The draw is uniform in (0, 1). The highest of several draws, each to the power of 1 / weight, is that of
     # a member with a probability in proportion to its weight.
@@ -45,7 +54,14 @@ def owners(members: Mapping[str, float] | Sequence[str], buckets: int = 16) -> d
         members: their names, or their weights by name.
         buckets: how many buckets there are.
     """
-    weights: Mapping[str, float] = members if isinstance(members, Mapping) else dict.fromkeys(members, 1.0)
+    buckets = _checks.integer("buckets", buckets, 1, _MOST_PLANNED)
+    if isinstance(members, Mapping):
+        weights: Mapping[str, float] = {
+            _checks.text("a member", name): _checks.number("weight", weight, MIN_WEIGHT, MAX_WEIGHT)
+            for name, weight in members.items()
+        }
+    else:
+        weights = dict.fromkeys(_checks.texts("members", members), 1.0)
     return {
         bucket: max(weights, key=lambda name: priority_of(name, bucket, weights[name]))
         for bucket in range(buckets)

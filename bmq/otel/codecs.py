@@ -11,6 +11,7 @@ from opentelemetry.context import Context
 from opentelemetry.propagators.textmap import Getter, Setter, TextMapPropagator
 from opentelemetry.trace import NonRecordingSpan, SpanContext
 
+from bmq import _checks
 from bmq.wire.properties import PropertyInput, PropertyValue, Typed
 
 __all__ = ["BinaryCodec", "ContextCodec", "TextCodec"]
@@ -91,9 +92,9 @@ class BinaryCodec:
         *,
         name: str = "bmq.traceparent",
     ) -> None:
-        self._read = read
-        self._write = write
-        self._name = name
+        self._read = _checks.function("read", read, 1, plain=True)
+        self._write = None if write is None else _checks.function("write", write, 1, plain=True)
+        self._name = _checks.text("name", name, empty=False)
 
     @property
     def fields(self) -> Collection[str]:

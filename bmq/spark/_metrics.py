@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from bmq.errors import UsageError
-
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
         QueryIdleEvent,
@@ -26,6 +24,8 @@ if TYPE_CHECKING:
         QueryTerminatedEvent,
         StreamingQueryProgress,
     )
+
+from bmq import _checks
 
 __all__ = ["BATCH_SECONDS", "QueryMetrics", "QueryStats"]
 
@@ -109,9 +109,7 @@ class QueryMetrics(StreamingQueryListener):
 
     def __init__(self, *, max_queries: int = 50) -> None:
         super().__init__()
-        if max_queries < 0:
-            raise UsageError(f"max_queries is 0 or more, not {max_queries}")
-        self._max_queries = max_queries
+        self._max_queries = _checks.integer("max_queries", max_queries)
         self._lock = threading.Lock()
         self._stats: dict[str, QueryStats] = {}
         # Only the start of a query says its name.

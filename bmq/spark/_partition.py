@@ -8,7 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
-from bmq.errors import UsageError
+from bmq import _checks
+from bmq._pace import checked_rate
+from bmq.client._address import parse_addresses
+from bmq.errors import InvalidArgument, UsageError
 from bmq.spark._arrow import RecordBatch
 from bmq.spark._batches import RowColumns
 from bmq.spark._columns import Columns, check_columns
@@ -244,7 +247,34 @@ def write_partition(
         UsageError: a row cannot be posted.
         RequestTimeout: no outcome in time.
     """
-    named = tuple([properties] if isinstance(properties, str) else properties)
+    named = tuple(_checks.texts("properties", [properties] if isinstance(properties, str) else properties))
+    texts = {
+        "queue": queue,
+        "value": value,
+        "queue_column": queue_column,
+        "id_column": id_column,
+        "key_column": key_column,
+        "not_before_column": not_before_column,
+        "job_id": job_id,
+        "write_name": write_name,
+        "dead_letter_queue": dead_letter_queue,
+        "user": user,
+        "password_env": password_env,
+        "mechanism": mechanism,
+        "credentials": credentials,
+        "tls_ca_file": tls_ca_file,
+        "tls_cert_file": tls_cert_file,
+        "tls_key_file": tls_key_file,
+        "tls_server_name": tls_server_name,
+    }
+    for name, text in texts.items():
+        _checks.text(name, text)
+    try:
+        _checks.text("password", password)
+    except InvalidArgument:
+        raise InvalidArgument("password is a str that has UTF-8 and no NUL") from None
+    if broker is not None:
+        parse_addresses(broker)
     columns = Columns(
         value=value,
         properties=named,
@@ -256,10 +286,10 @@ def write_partition(
     settings = SinkSettings(
         connection=ConnectionSettings(
             broker=broker,
-            compression=parse_compression(compression),
-            connect_timeout=connect_timeout,
-            reconnect_timeout=reconnect_timeout,
-            idle_timeout=idle_timeout,
+            compression=parse_compression(_checks.text("compression", compression)),
+            connect_timeout=_checks.seconds("connect_timeout", connect_timeout, positive=True),
+            reconnect_timeout=_checks.seconds("reconnect_timeout", reconnect_timeout, positive=True),
+            idle_timeout=_checks.seconds("idle_timeout", idle_timeout),
             security=Security(
                 user=user,
                 password=password,
@@ -274,15 +304,29 @@ def write_partition(
         ),
         queue=queue,
         columns=columns,
-        guid_mode=parse_guid_mode(guid_mode, has_id=bool(id_column)),
+        guid_mode=parse_guid_mode(
+            _checks.optional(_checks.text, "guid_mode", guid_mode), has_id=bool(id_column)
+        ),
         job_id=job_id,
         write_name=write_name,
-        rate=rate,
-        on_invalid_row=parse_on_invalid_row(on_invalid_row),
+        rate=None if rate is None else checked_rate(rate),
+        on_invalid_row=parse_on_invalid_row(_checks.text("on_invalid_row", on_invalid_row)),
         dead_letter_queue=dead_letter_queue,
-        max_retries=max_retries,
-        retry_interval=retry_interval,
-        ack_timeout=ack_timeout,
+        max_retries=_checks.integer("max_retries", max_retries),
+        retry_interval=_checks.seconds("retry_interval", retry_interval),
+        ack_timeout=_checks.seconds("ack_timeout", ack_timeout, positive=True),
     )
+    if schema is not None:
+        schema = _checked_schema(schema)
+    if summary is not None and not callable(getattr(type(summary), "add", None)):
+        raise InvalidArgument(
+            f"summary comes from bmq.spark.summary_accumulator(spark), not {_checks.shown(summary)}"
+        )
     types = check_columns(schema, columns) if schema is not None else None
     return WritePartition(settings, types, summary)
+
+
+def _checked_schema(schema: object) -> StructType:
+    from pyspark.sql.types import StructType  # needed only here
+
+    return _checks.instance("schema", schema, StructType, "the schema of a DataFrame")

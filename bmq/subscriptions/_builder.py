@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Final, NoReturn, TypeAlias, final
 
+from bmq import _checks
 from bmq.errors import InvalidArgument, InvalidExpression
 from bmq.subscriptions._diagnostics import ErrorKind, point_at
 from bmq.subscriptions._expression import Expression, built, made
@@ -78,8 +79,10 @@ def _literal(value: object) -> Node:
         return Boolean(value)
     if isinstance(value, int):
         if not INT64_MIN <= value <= INT64_MAX:
-            raise _invalid(f"integer overflow: {value} is outside {INT64_MIN} to {INT64_MAX}", "")
-        return Integer(int(value))
+            raise _invalid(
+                f"integer overflow: {_checks.shown(value)} is outside {INT64_MIN} to {INT64_MAX}", ""
+            )
+        return Integer(int.__index__(value))
     if isinstance(value, str):
         text = str.__str__(value)
         for offset, character in enumerate(text):

@@ -10,7 +10,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from bmq.errors import InvalidExpression
+from bmq import _checks
+from bmq.errors import InvalidArgument, InvalidExpression
 from bmq.subscriptions._scanner import END, Token
 from bmq.subscriptions._syntax import INT64_MAX, INT64_MIN, MAX_LENGTH, MAX_OPERATORS
 
@@ -74,6 +75,9 @@ class Problem(NamedTuple):
 
 def point_at(text: str, offset: int) -> str:
     """Two lines: the text, one printable character each, and a caret with the column (from 1)."""
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidArgument(f"text is a str, not {_checks.shown(text)}")
+    offset = _checks.integer("offset", offset, 0, len(text) + 1)
     start, end = 0, len(text)
     if end > _WINDOW:
         start = max(0, min(offset - _WINDOW // 2, end - _WINDOW))

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, cast
 
+from bmq import _checks
 from bmq.errors import InvalidExpression, UsageError
 from bmq.subscriptions._expression import Evaluation, Expression
 from bmq.wire.properties import PropertyInput
@@ -81,7 +82,8 @@ def check_domain(domain: Mapping[str, Any], *, strict: bool = False) -> list[Fin
         UsageError: with ``strict``, if there is an error; the message lists all findings.
     """
     findings: list[Finding] = []
-    _read(domain, findings)
+    strict = _checks.boolean("strict", strict)
+    _read(_checks.mapping("domain", domain), findings)
     if strict and any(finding.severity == "error" for finding in findings):
         raise UsageError("the broker would refuse this domain:\n" + "\n".join(map(str, findings)))
     return findings
@@ -105,7 +107,7 @@ def explain_domain(
         UsageError: the broker would refuse the domain.
     """
     findings: list[Finding] = []
-    mode, app_ids, entries = _read(domain, findings)
+    mode, app_ids, entries = _read(_checks.mapping("domain", domain), findings)
     errors = [str(finding) for finding in findings if finding.severity == "error"]
     if errors:
         raise UsageError("the broker would refuse this domain:\n" + "\n".join(errors))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Generic, NamedTuple, TypeVar
 
+from bmq import _checks
 from bmq.subscriptions._evaluator import Lookup
 from bmq.subscriptions._expression import Expression
 from bmq.subscriptions._syntax import Binary, Integer, Node, Property, flatten
@@ -82,7 +83,9 @@ class Equalities(Generic[_T]):
     __slots__ = ("_all", "_by_remainder", "_modulus", "_name", "_others", "finds_none", "most")
 
     def __init__(self, things: Sequence[_T], text_of: Callable[[_T], str]) -> None:
-        found = [equality(text_of(thing)) for thing in things]
+        things = _checks.items("things", things)
+        _checks.function("text_of", text_of, 1)
+        found = [equality(_checks.text("text_of()", text_of(thing))) for thing in things]
         # One property and one modulus: those that most of them are about.
         counts = Counter(each[:2] for each in found if each is not None)
         about = counts.most_common(1)[0][0] if counts else ("", 0)

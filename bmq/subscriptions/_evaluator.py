@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
+from bmq import _checks
 from bmq.errors import InvalidExpression, InvalidProperty, ProtocolError
 from bmq.subscriptions._diagnostics import ErrorKind
 from bmq.subscriptions._syntax import (
@@ -92,7 +93,7 @@ def lookup(properties: Mapping[str, Any] | None) -> Lookup:
     if isinstance(properties, Properties):
         plain = properties.plain
         return plain.get if plain is not None else _wire_lookup(properties)
-    return properties.get
+    return _checks.mapping("properties", properties).get
 
 
 def _nothing(_name: str) -> None:
@@ -135,14 +136,14 @@ def _exact(value: Any) -> Any:
     if isinstance(value, bool):
         return value
     if isinstance(value, int):
-        return int(value)
+        return int.__index__(value)
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, bytes | bytearray | memoryview):
         # The broker reports a type error here, not the error called BINARY.
         return ErrorKind.TYPE
     raise InvalidProperty(
-        f"a property's value is bool, int, str, bytes or bmq.Typed, not {type(value).__name__}: {value!r}"
+        f"a property's value is bool, int, str, bytes or bmq.Typed, not {_checks.shown(value)}"
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
+from bmq import _checks
 from bmq.errors import InvalidArgument, InvalidExpression
 from bmq.subscriptions._checker import Checked, check, encoded_length
 from bmq.subscriptions._diagnostics import ErrorKind
@@ -86,7 +87,9 @@ class Expression:
 
     def __init__(self, text: str, *, strict: bool = True) -> None:
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidArgument(f"an expression is a str, not {type(text).__name__}")
+            raise InvalidArgument(f"an expression is a str, not {_checks.shown(text)}")
+        text = str.__str__(text)
+        strict = _checks.boolean("strict", strict)
         self._text = text
         self._strict = strict
         self._checked: Checked | None = None

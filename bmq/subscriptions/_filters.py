@@ -111,9 +111,10 @@ class TagFilter:
     @classmethod
     def from_pulsar(cls, metadata: Mapping[str, str]) -> TagFilter:
         """The filter of a Pulsar consumer's properties: the values under ``anytag...`` and ``alltag...``."""
+        items = _checks.mapping("metadata", metadata).items()
         return TagFilter(
-            any_of=[value for key, value in metadata.items() if key.startswith("anytag")],
-            all_of=[value for key, value in metadata.items() if key.startswith("alltag")],
+            any_of=[value for key, value in items if isinstance(key, str) and key.startswith("anytag")],
+            all_of=[value for key, value in items if isinstance(key, str) and key.startswith("alltag")],
         )
 
     @property
@@ -219,7 +220,8 @@ class CmqTags(TagFilter):
     __slots__ = ()
 
     def __init__(self, *tags: str | Iterable[str]) -> None:
-        super().__init__(any_of=[tag for each in tags for tag in ([each] if isinstance(each, str) else each)])
+        given = [[each] if isinstance(each, str) else _checks.items("tags", each, "strings") for each in tags]
+        super().__init__(any_of=[tag for some in given for tag in some])
 
     @property
     def tags(self) -> frozenset[str]:
@@ -264,7 +266,7 @@ class PulsarTags(TagFilter):
         super().__init__(any_of=any_of, all_of=all_of)
         if isinstance(keys, str):
             raise InvalidArgument(f"keys is a collection of names, not one name: write [{keys!r}]")
-        self._keys = tuple(sorted(set(keys)))
+        self._keys = tuple(sorted(set(_checks.texts("keys", keys))))
         wrong = [key for key in self._keys if not key.startswith("tag")]
         if wrong or not self._keys:
             raise InvalidArgument(f"the names of Pulsar's tags begin with 'tag': {wrong or 'none is given'}")
@@ -294,7 +296,8 @@ class PulsarTags(TagFilter):
         Args:
             properties: as for ``post``; None for a message without any.
         """
-        mine = {name: value for name, value in (properties or {}).items() if name in self._keys}
+        given = {} if properties is None else _checks.mapping("properties", properties)
+        mine = {name: given[name] for name in self._keys if name in given}
         return self.matches_tags(pulsar_tags(mine))
 
     def subscriptions(self) -> list[Expression | None]:
@@ -385,7 +388,7 @@ def plan(filter: str | Expression | Filter | Operand) -> list[Expression]:
         return [filter.expression()]
     if isinstance(filter, Expression):
         return [filter]
-    return planned(plan_text(filter))
+    return planned(plan_text(str.__str__(filter)))
 
 
 def subscriptions_for(selector: Selector) -> list[Expression | None]:

@@ -7,8 +7,9 @@ import difflib
 from collections.abc import Mapping
 from typing import Final
 
+from bmq import _checks
 from bmq.conventions import PREFIX
-from bmq.errors import InvalidExpression
+from bmq.errors import InvalidArgument, InvalidExpression
 from bmq.subscriptions._diagnostics import ErrorKind, point_at
 from bmq.subscriptions._filters import Selector, TagFilter, subscriptions_for
 from bmq.subscriptions._syntax import Binary, Boolean, Exists, Integer, Negate, Node, Not, Property
@@ -36,6 +37,12 @@ def check_property_types(
     Raises:
         InvalidExpression: it would match no message, or fail on all; or it is not legal.
     """
+    for name, kind in _checks.mapping("kinds", kinds, "types by name").items():
+        _checks.text("the name of a property", name)
+        if not isinstance(kind, type) or kind not in _WORDS:
+            raise InvalidArgument(f"kinds has bool, int, str and bytes, not {_checks.shown(kind)}")
+    of = _checks.text("of", of)
+    others = tuple(_checks.texts("others", others))
     if selector is None or isinstance(selector, TagFilter) or (isinstance(selector, str) and not selector):
         return
     for expression in subscriptions_for(selector):

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeAlias
 
-from bmq.errors import UsageError
+from bmq import _checks
+from bmq.errors import InvalidArgument, UsageError
 from bmq.subscriptions._builder import Filter, Operand
 from bmq.subscriptions._expression import Evaluation, Expression
 from bmq.wire.properties import PropertyInput
@@ -39,6 +40,9 @@ class Route:
         name: what to call it; numbered when empty.
         consumer: whose it is; the name when empty. Matters for broadcast: one copy a consumer.
         full: the consumer is at its limit of unconfirmed messages.
+
+    Raises:
+        InvalidArgument: an attribute has another type.
     """
 
     expression: Expression | None
@@ -46,6 +50,15 @@ class Route:
     name: str = ""
     consumer: str = ""
     full: bool = False
+
+    def __post_init__(self) -> None:
+        if self.expression is not None:
+            _checks.choice("expression", self.expression, Expression)
+        set_value = object.__setattr__
+        set_value(self, "priority", _checks.integer("priority", self.priority, -_checks.INT64_MAX))
+        set_value(self, "name", _checks.text("name", self.name))
+        set_value(self, "consumer", _checks.text("consumer", self.consumer))
+        set_value(self, "full", _checks.boolean("full", self.full))
 
 
 #: A route, or its first fields as a tuple; a plain text is checked as an expression.
@@ -190,8 +203,9 @@ class RoutingTable:
     """
 
     def __init__(self, routes: Iterable[RouteInput], *, broadcast: bool = False) -> None:
-        self._broadcast = broadcast
-        self._routes = tuple(_route(i, entry) for i, entry in enumerate(routes, 1))
+        self._broadcast = _checks.boolean("broadcast", broadcast)
+        given: list[RouteInput] = _checks.items("routes", routes)
+        self._routes = tuple(_route(i, entry) for i, entry in enumerate(given, 1))
         names = [route.name for route in self._routes]
         for name in names:
             if names.count(name) > 1:
@@ -273,6 +287,12 @@ class RoutingTable:
 
 def _route(number: int, entry: RouteInput) -> Route:
     if not isinstance(entry, Route):
+        given: object = entry
+        if not isinstance(given, tuple) or len(entry) not in (2, 3):
+            raise InvalidArgument(
+                "a route is a bmq.subscriptions.Route, or a tuple of expression, priority and perhaps name, "
+                f"not {_checks.shown(entry)}"
+            )
         name = entry[2] if len(entry) == 3 else ""
         entry = Route(_expression(entry[0]), entry[1], name)
     name = entry.name or f"#{number}"
@@ -282,7 +302,11 @@ def _route(number: int, entry: RouteInput) -> Route:
 def _expression(value: str | Expression | Filter | Operand | None) -> Expression | None:
     if value is None or isinstance(value, Expression):
         return value
-    return Expression(value) if isinstance(value, str) else value.expression()
+    if isinstance(value, str):
+        return Expression(value)
+    if not isinstance(value, Filter | Operand):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidArgument(f"the expression of a route is text or a filter, not {_checks.shown(value)}")
+    return value.expression()
 
 
 def _grouped(routes: tuple[Route, ...]) -> list[_Group]:

@@ -17,8 +17,9 @@ from __future__ import annotations
 import re
 from binascii import Error, a2b_base64, b2a_base64
 from collections.abc import Iterable, Mapping, Set
-from typing import Final
+from typing import Any, Final
 
+from bmq import _checks
 from bmq.errors import InvalidArgument, InvalidProperty, ProtocolError
 from bmq.wire.constants import PropertyType
 from bmq.wire.properties import Properties, PropertyInput, Typed
@@ -56,9 +57,9 @@ def tag_name(tag: str) -> str:
         InvalidProperty: the tag is too long for any expression to name, or cannot be encoded as UTF-8.
     """
     if not isinstance(tag, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidArgument(f"a tag is a str, not {type(tag).__name__}: {tag!r}")
+        raise InvalidArgument(f"a tag is a str, not {_checks.shown(tag)}")
     try:
-        raw = tag.encode("utf-8", "surrogateescape")
+        raw = str.encode(tag, "utf-8", "surrogateescape")
     except UnicodeEncodeError:
         raise InvalidProperty(
             f"tag {tag[:40]!r} has half a character and cannot be encoded as UTF-8"
@@ -91,7 +92,7 @@ def distinct(tags: Iterable[str]) -> tuple[str, ...]:
     """Each tag once, sorted: then equal filters have equal texts, which the broker merges."""
     if isinstance(tags, str):
         raise InvalidArgument(f"tags is a collection of strings, not one string: write {{{tags!r}}}")
-    given = tuple(tags)
+    given: list[str] = _checks.items("tags", tags, "strings")
     for tag in given:
         tag_name(tag)
     return tuple(sorted(set(given)))
@@ -101,7 +102,7 @@ def tags_of(properties: Mapping[str, PropertyInput] | None) -> frozenset[str]:
     """The tags of a message, from its properties."""
     tags: set[str] = set()
     for name, value in _typed(properties).items():
-        if name.startswith(TAG_PREFIX) and not _is_binary(value):
+        if isinstance(name, str) and name.startswith(TAG_PREFIX) and not _is_binary(value):
             # A name that no tag has (such as ``t.a__``) was made elsewhere, and no filter asks for it.
             try:
                 text = _decoded(name)
@@ -131,9 +132,9 @@ def _decoded(name: str) -> str:
     return _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), raw).decode("utf-8", "surrogateescape")
 
 
-def _typed(properties: Mapping[str, PropertyInput] | None) -> Mapping[str, PropertyInput]:
+def _typed(properties: Mapping[str, PropertyInput] | None) -> Mapping[Any, PropertyInput]:
     if not isinstance(properties, Properties):
-        return properties or {}
+        return {} if properties is None else _checks.mapping("properties", properties)
     try:
         return properties.typed()
     except ProtocolError:  # the broker cannot decode these either, and treats them as absent
@@ -159,7 +160,7 @@ def pulsar_tags(properties: Mapping[str, PropertyInput] | None) -> frozenset[str
     values: set[str] = set()
     for name, value in _typed(properties).items():
         text = value.value if isinstance(value, Typed) and value.type is PropertyType.STRING else value
-        if name.startswith(_PULSAR_PREFIX) and isinstance(text, str):
+        if isinstance(name, str) and name.startswith(_PULSAR_PREFIX) and isinstance(text, str):
             values.add(text)
     return frozenset(values)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from bmq import _checks
 from bmq.broker import Broker
 from bmq.client.connect import connect
 from bmq.client.message import Ack
@@ -52,7 +53,11 @@ class TestApp:
     __test__ = False  # no class of tests, whatever its name is
 
     def __init__(self, app: App, broker: Broker | None = None) -> None:
-        self.app = app
+        from bmq.workers import App
+
+        self.app = _checks.choice("app", app, App)
+        if broker is not None:
+            _checks.choice("broker", broker, Broker)
         self._own = broker is None
         self.broker = broker if broker is not None else Broker(posts_kept=10_000)
         self.failures: list[Failure] = []
@@ -114,6 +119,8 @@ class TestApp:
         name = QueueUri.parse(uri).canonical
         if name not in self._queues:
             self._queues[name] = await self.session.open_queue(name, write=True)
+        if properties is not None:
+            _checks.mapping("properties", properties)
         if isinstance(value, bytes):
             return await self._queues[name].post(value, properties=properties)
         shape: Shape[Any] = Shape(value.__class__, codec)
@@ -130,6 +137,9 @@ class TestApp:
         Raises:
             AssertionError: there are messages left; it says which, and what failed last.
         """
+        timeout = _checks.seconds("timeout", timeout)
+        for uri in uris:
+            QueueUri.parse(uri)
         deadline = asyncio.get_running_loop().time() + timeout
         for uri in uris or list(self._queues):
             try:

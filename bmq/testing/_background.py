@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from bmq.broker import Broker
-from bmq.errors import StateError
+from bmq.errors import StateError, UsageError
 
 __all__ = ["BackgroundBroker"]
 
@@ -39,6 +40,10 @@ class BackgroundBroker:
 
     @_with_arguments_of(Broker)
     def __init__(self, **options: Any) -> None:
+        unknown = set(options) - set(inspect.signature(Broker).parameters)
+        if unknown:
+            raise UsageError(f"a broker has no option {', '.join(sorted(unknown))}")
+        Broker(**options)  # what is wrong with the arguments is raised here, not in a thread
         self._options = options
         self._loop: asyncio.AbstractEventLoop | None = None
         self._broker: Broker | None = None

@@ -7,8 +7,10 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
+from bmq import _checks
+from bmq.errors import InvalidArgument
 from bmq.testing._pipe import Direction
 from bmq.testing._proxy import FaultProxy, Side
 
@@ -23,6 +25,9 @@ FaultKind = Literal[
 FAULTS: tuple[FaultKind, ...] = tuple(kind for kind in get_args(FaultKind) if kind != "corrupt")
 
 
+_MOST_FAULTS = 1_000_000
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One fault. Its repr is Python that makes it again.
@@ -33,6 +38,9 @@ class Fault:
         seconds: how long it lasts; 0 for what is done at once.
         direction: "to broker" or "to client", for what has one.
         amount: bytes (of pieces, into an event, to corrupt), bytes a second, or seconds of delay.
+
+    Raises:
+        InvalidArgument: an attribute has another type, or is out of its range.
     """
 
     after: float
@@ -41,11 +49,21 @@ class Fault:
     direction: str = ""
     amount: float = 0.0
 
+    def __post_init__(self) -> None:
+        set_value = object.__setattr__
+        set_value(self, "after", _checks.seconds("after", self.after))
+        set_value(self, "kind", _checks.one_of("kind", self.kind, get_args(FaultKind)))
+        set_value(self, "seconds", _checks.seconds("seconds", self.seconds))
+        known = ("", *(each.value for each in Direction))
+        set_value(self, "direction", _checks.one_of("direction", self.direction, known))
+        set_value(self, "amount", _checks.number("amount", self.amount, 0.0, _checks.INT64_MAX))
+
     async def apply(self, proxy: FaultProxy) -> None:
         """Do it to a proxy, and undo it when its time is over.
 
         Cancelling it undoes it at once.
         """
+        _checks.choice("proxy", proxy, FaultProxy)
         direction = Direction(self.direction) if self.direction else None
         try:
             match self.kind:
@@ -95,8 +113,18 @@ def plan_faults(
         kinds: what to draw from.
         pause: the shortest and the longest time of undisturbed traffic between two, in seconds.
         duration: how long faults last that are not done at once, in seconds.
+
+    Raises:
+        InvalidArgument: an argument has another type, or is out of its range.
     """
-    random = Random(seed)
+    random = Random(_checks.integer("seed", seed, -_checks.INT64_MAX))
+    count = _checks.integer("count", count, 0, _MOST_FAULTS)
+    kinds = cast("list[FaultKind]", _checks.texts("kinds", kinds))
+    if not kinds:
+        raise InvalidArgument("kinds has at least one kind of fault")
+    for each in kinds:
+        _checks.one_of("a kind of fault", each, get_args(FaultKind))
+    pause, duration = _bounds("pause", pause), _bounds("duration", duration)
     plan: list[Fault] = []
     for _ in range(count):
         after = round(random.uniform(*pause), 3)
@@ -121,7 +149,17 @@ def plan_faults(
     return plan
 
 
-async def random_faults(
+def _bounds(name: str, value: object) -> tuple[float, float]:
+    bounds: list[object] = _checks.items(name, value, "two numbers of seconds")
+    if len(bounds) != 2:
+        raise InvalidArgument(f"{name} is the shortest and the longest time, not {_checks.shown(value)}")
+    low, high = (_checks.seconds(name, each) for each in bounds)
+    if low > high:
+        raise InvalidArgument(f"{name} begins with the shortest time, and {low:g} is above {high:g}")
+    return low, high
+
+
+def random_faults(
     proxy: FaultProxy,
     seed: int,
     count: int,
@@ -135,14 +173,23 @@ async def random_faults(
     Print what it yields: :func:`replay_faults` does the same again. See :func:`plan_faults` for the
     arguments. However it ends, the proxy is healed.
     """
-    async for fault in replay_faults(
-        proxy, plan_faults(seed, count, kinds=kinds, pause=pause, duration=duration)
-    ):
-        yield fault
+    return replay_faults(proxy, plan_faults(seed, count, kinds=kinds, pause=pause, duration=duration))
 
 
-async def replay_faults(proxy: FaultProxy, faults: Iterable[Fault]) -> AsyncIterator[Fault]:
-    """Inject these faults; yields each when it is over. However it ends, the proxy is healed."""
+def replay_faults(proxy: FaultProxy, faults: Iterable[Fault]) -> AsyncIterator[Fault]:
+    """Inject these faults; yields each when it is over. However it ends, the proxy is healed.
+
+    Raises:
+        InvalidArgument: an argument has another type.
+    """
+    _checks.choice("proxy", proxy, FaultProxy)
+    planned: list[Fault] = _checks.items("faults", faults, "bmq.testing.Fault")
+    for fault in planned:
+        _checks.choice("a fault", fault, Fault)
+    return _inject(proxy, planned)
+
+
+async def _inject(proxy: FaultProxy, faults: list[Fault]) -> AsyncIterator[Fault]:
     try:
         for fault in faults:
             await asyncio.sleep(fault.after)

@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+from bmq import _checks
 from bmq.broker import AppSubscription, DomainConfig, Mode
 from bmq.broker._builtin import builtin_domains
 from bmq.errors import UsageError
+from bmq.wire.uri import QueueUri
 
 __all__ = ["domain_like", "fresh_queue_uri"]
 
@@ -24,7 +26,14 @@ def fresh_queue_uri(domain: str, hint: str = "queue") -> str:
     Args:
         domain: its domain.
         hint: what its name begins with, as far as it is legal in a name.
+
+    Raises:
+        InvalidURI: the domain has no legal name.
+        InvalidArgument: an argument is no text.
     """
+    domain = _checks.text("domain", domain)
+    QueueUri.parse(f"bmq://{domain}/queue")
+    hint = _checks.text("hint", hint)
     name = re.sub(r"[^A-Za-z0-9_]+", "-", hint).strip("-")[:40]
     return f"bmq://{domain}/{name or 'queue'}-{secrets.token_hex(6)}"
 

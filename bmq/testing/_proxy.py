@@ -14,7 +14,9 @@ from contextlib import suppress
 from enum import Enum
 from random import Random
 from types import TracebackType
+from typing import cast
 
+from bmq import _checks
 from bmq.client._address import parse_addresses
 from bmq.errors import InvalidArgument, StateError
 from bmq.testing._pipe import Conditions, Direction, Endpoint, Pipe
@@ -23,6 +25,8 @@ __all__ = ["Direction", "FaultProxy", "Line", "ProxiedConnection", "Side"]
 
 _CONNECT_TIMEOUT = 10.0
 _BACKLOG = 1024
+# Bytes a second: a byte in a quarter of an hour.
+_SLOWEST = 0.001
 _POSIX = os.name == "posix"
 
 
@@ -68,20 +72,19 @@ class Line(ABC):
 
     def delay(self, seconds: float, direction: Direction | None = None, *, jitter: float = 0.0) -> None:
         """Let bytes leave ``seconds`` after they came, plus up to ``jitter`` seconds; their order is kept."""
-        self._set(direction, delay=seconds, jitter=jitter)
+        self._set(
+            direction, delay=_checks.seconds("seconds", seconds), jitter=_checks.seconds("jitter", jitter)
+        )
 
     def split(self, size: int | tuple[int, int] | None = 1, direction: Direction | None = None) -> None:
         """Send in pieces of ``size`` bytes (or of a random size within bounds); None sends as it comes."""
-        bounds = (size, size) if isinstance(size, int) else size
-        if bounds is not None and not 1 <= bounds[0] <= bounds[1]:
-            raise InvalidArgument(f"pieces have at least one byte: {size!r}")
-        self._set(direction, split=bounds)
+        self._set(direction, split=None if size is None else _sizes(size))
 
     def throttle(self, bytes_per_second: float | None, direction: Direction | None = None) -> None:
         """Let no more than this pass in each direction; None takes the limit away."""
-        if bytes_per_second is not None and bytes_per_second <= 0:
-            raise InvalidArgument(
-                f"a rate is more than 0 bytes a second, not {bytes_per_second}; or call stall()"
+        if bytes_per_second is not None:
+            bytes_per_second = _checks.number(
+                "bytes_per_second", bytes_per_second, _SLOWEST, otherwise=" or None (stall() stops all),"
             )
         self._set(direction, rate=bytes_per_second)
 
@@ -109,6 +112,12 @@ class Line(ABC):
         """
         if xor is not None and replace is not None:
             raise InvalidArgument("give either xor or replace")
+        _direction(direction)
+        offset = _checks.integer("offset", offset)
+        if replace is not None:
+            replace = _checks.octets("replace", replace)
+        if xor is not None and not isinstance(xor, bytes):
+            xor = _checks.integer("xor", xor, 0, 255)
         changes: list[Callable[[int], int]]
         if replace is not None:
             changes = [_replacer(value) for value in replace]
@@ -128,7 +137,19 @@ class Line(ABC):
         """Call ``action`` with a connection once so many more of its bytes, or whole events, have passed.
 
         The next byte leaves only after the action. With no connection open it is armed for the next one.
+
+        Raises:
+            InvalidArgument: not exactly one of ``nbytes`` and ``events`` is given, or an argument has another
+                type.
         """
+        _direction(direction)
+        _checks.function("action", action, 1)
+        if (nbytes is None) is (events is None):
+            raise InvalidArgument(
+                "say after how many bytes, nbytes=..., or after how many events, events=..."
+            )
+        nbytes = _checks.optional(_checks.integer, "nbytes", nbytes)
+        events = _checks.optional(_checks.integer, "events", events)
 
         def arm(connection: ProxiedConnection) -> None:
             pipe = connection._pipe(direction)
@@ -145,12 +166,19 @@ class Line(ABC):
         side: Side | None = None,
         reset: bool = False,
     ) -> None:
-        """Cut a connection once so many more of its bytes, or whole events, have passed."""
+        """Cut a connection once so many more of its bytes, or whole events, have passed.
+
+        Raises:
+            InvalidArgument: as :meth:`when`.
+        """
+        _cutting(side, reset)
         self.when(
             direction, lambda connection: connection.cut(side, reset=reset), nbytes=nbytes, events=events
         )
 
     def _set(self, direction: Direction | None, **values: object) -> None:
+        if direction is not None:
+            _direction(direction)
         for conditions in self._conditions(direction):
             conditions.set(**values)
 
@@ -160,6 +188,30 @@ class Line(ABC):
             action(connection)
         if not connections:
             self._postpone(action)
+
+
+def _direction(value: object) -> None:
+    _checks.instance("direction", value, Direction, "one of bmq.testing.Direction")
+
+
+def _cutting(side: object, reset: object) -> None:
+    if side is not None:
+        _checks.instance("side", side, Side, "one of bmq.testing.Side")
+    _checks.boolean("reset", reset)
+
+
+def _sizes(size: object) -> tuple[int, int]:
+    """Return the least and the greatest size of pieces."""
+    if isinstance(size, tuple):
+        bounds = cast("tuple[object, ...]", size)
+        if len(bounds) != 2:
+            raise InvalidArgument(f"size is a number of bytes or two bounds, not {_checks.shown(size)}")
+        low, high = (_checks.integer("a bound of size", each, 1) for each in bounds)
+        if low > high:
+            raise InvalidArgument(f"size begins with the lower bound, and {low} is above {high}")
+        return low, high
+    exact = _checks.integer("size", size, 1)
+    return exact, exact
 
 
 def _flipper(mask: int) -> Callable[[int], int]:
@@ -216,6 +268,7 @@ class ProxiedConnection(Line):
                 or :meth:`cut` is called again: nothing arrives on it, and what it sends is lost.
             reset: with a TCP reset instead of an orderly end.
         """
+        _cutting(side, reset)
         self._whole = False
         if side is None or self._broker is None:
             for endpoint in (self._client, self._broker):
@@ -324,10 +377,10 @@ class FaultProxy(Line):
     """
 
     def __init__(self, target: str, *, host: str = "127.0.0.1", port: int = 0, seed: int = 0) -> None:
-        self.seed = seed
-        self.host = host
+        self.seed = _checks.integer("seed", seed, -_checks.INT64_MAX)
+        self.host = _checks.text("host", host, empty=False)
         self.retarget(target)
-        self._wanted_port = port
+        self._wanted_port = _checks.integer("port", port, 0, 65535)
         self._port = 0
         self._server: asyncio.Server | None = None
         #: Holds the port, without listening, while connections are refused.
@@ -420,6 +473,7 @@ class FaultProxy(Line):
 
     def cut(self, side: Side | None = None, *, reset: bool = False) -> None:
         """Cut every open connection; see :meth:`ProxiedConnection.cut`."""
+        _cutting(side, reset)
         for connection in self.connections[:]:
             connection.cut(side, reset=reset)
 
@@ -441,6 +495,7 @@ class FaultProxy(Line):
 
     async def wait_accepted(self, count: int) -> None:
         """Wait until there have been so many connections; unbounded."""
+        count = _checks.integer("count", count)
         while self.accepted < count:
             news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._news[news] = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from bmq import _checks
 from bmq.errors import InvalidArgument
 from bmq.wire.crc import crc32c
 
@@ -32,9 +33,9 @@ def _as_bytes(key: object) -> bytes:
         return key
     if isinstance(key, str):
         try:
-            return key.encode()
+            return str.encode(key)
         except UnicodeEncodeError as error:
-            raise InvalidArgument(f"the key {key!r} is not legal text: {error}") from None
+            raise InvalidArgument(f"the key {_checks.shown(key)} is not legal text: {error}") from None
     if isinstance(key, int) and not isinstance(key, bool):
-        return b"%d" % key
-    raise InvalidArgument(f"a key is text, bytes or an integer, not {type(key).__name__}")
+        return b"%d" % _checks.integer("key", key, -(2**64), 2**64)
+    raise InvalidArgument(f"a key is text, bytes or an integer, not {_checks.shown(key)}")

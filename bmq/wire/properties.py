@@ -13,6 +13,7 @@ from operator import itemgetter
 from struct import Struct, error
 from typing import Any, NamedTuple, cast
 
+from bmq import _checks
 from bmq.errors import InvalidProperty, ProtocolError
 from bmq.wire.codec import PROPERTIES_HEADER, PROPERTY_HEADER
 from bmq.wire.constants import (
@@ -113,7 +114,7 @@ _NAMES_CACHED = 4096
 
 def _utf8(name: str, text: str) -> bytes:
     try:
-        return text.encode("utf-8", "surrogateescape")
+        return str.encode(text, "utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
         raise InvalidProperty(
             f"property {name[:40]!r}: the character {text[error.start]!r} at {error.start} is half of a "
@@ -141,10 +142,10 @@ def _integer(name: str, kind: PropertyType, value: object, size: int) -> bytes:
     if not isinstance(value, int):
         raise InvalidProperty(f"property {name!r}: {kind.name} takes an int, not {type(value).__name__}")
     try:
-        return value.to_bytes(size, "big", signed=True)
+        return int.to_bytes(value, size, "big", signed=True)
     except OverflowError:
         raise InvalidProperty(
-            f"property {name!r}: {value} does not fit {kind.name} ({size * 8} bits)"
+            f"property {name!r}: {_checks.shown(value)} does not fit {kind.name} ({size * 8} bits)"
         ) from None
 
 
@@ -160,7 +161,9 @@ def _typed_value(name: str, kind: PropertyType, value: Any) -> bytes:
     if kind is PropertyType.CHAR:
         if isinstance(value, bytes) and len(value) == 1:
             return value
-        raise InvalidProperty(f"property {name!r}: CHAR takes one byte (such as b'A'), not {value!r}")
+        raise InvalidProperty(
+            f"property {name!r}: CHAR takes one byte (such as b'A'), not {_checks.shown(value)}"
+        )
     raise InvalidProperty(f"property {name!r}: {kind.name} does not take {type(value).__name__}")
 
 
@@ -169,10 +172,11 @@ def _encode_value(name: str, value: Any) -> tuple[int, bytes]:
     if isinstance(value, bool):
         return PropertyType.BOOL, _TRUE if value else _FALSE
     if isinstance(value, Typed):
-        kind = _TYPES.get(value.type)
+        given: object = value.type
+        kind = _TYPES.get(given) if isinstance(given, int) else None
         if kind is None:
             raise InvalidProperty(
-                f"property {name!r}: {value.type!r} is no type; "
+                f"property {name!r}: {_checks.shown(value.type)} is no type; "
                 f"the types are {', '.join(PropertyType.__members__)}"
             )
         return kind, _typed_value(name, kind, value.value)

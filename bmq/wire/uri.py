@@ -48,6 +48,7 @@ class QueueUri:
 
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidURI(f"a queue URI is a str, not {type(text).__name__}")
+        text = str.__str__(text)
         if not text.startswith(_SCHEME):
             raise wrong('it must start with "bmq://"')
         authority, _, path = text[len(_SCHEME) :].partition("/")

@@ -12,20 +12,23 @@ from dataclasses import dataclass
 from types import SimpleNamespace, TracebackType
 from typing import Any, TypeVar, Unpack
 
+from bmq import _checks
 from bmq._signals import on_signals
 from bmq.admin.client import Admin
 from bmq.admin.client import connect as ask
-from bmq.client.connect import connect
+from bmq.client._address import parse_addresses
+from bmq.client.connect import check_options, connect
 from bmq.client.consumer import Consumer, Subscription
 from bmq.client.dead_letters import DeadLetter, Failure
 from bmq.client.health import Health
+from bmq.client.interceptors import check_interceptors
 from bmq.client.options import ConnectOptions
 from bmq.client.poison import Allow, Allowed
 from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.codecs import Codec
 from bmq.conventions import CANCEL, waiting_queue
-from bmq.delays import Mover
+from bmq.delays import Mover, check_due
 from bmq.errors import Error, StateError, UsageError
 from bmq.subscriptions import Expression, Selector, subscriptions_for
 from bmq.wire.uri import QueueUri
@@ -33,14 +36,17 @@ from bmq.workers._batches import Batches, BatchHandler, batch_shape, check_batch
 from bmq.workers._clock import Clock
 from bmq.workers._consume import (
     AckPolicy,
+    How,
     Key,
     OnError,
     check_handling,
     check_taking,
+    checked_clock,
     feed,
     policy_of,
     settled,
 )
+from bmq.workers._handlers import name_of
 from bmq.workers._later import check_durable, is_durable
 from bmq.workers._probe import Metrics, Probe, address_of, worst
 from bmq.workers._quarantine import check_quarantine
@@ -118,6 +124,18 @@ class App:
         metrics: Metrics | None = None,
         **options: Unpack[ConnectOptions],
     ) -> None:
+        if broker is not None:
+            parse_addresses(broker)
+        # A list of interceptors is used for each session that the app makes.
+        if "interceptors" in options:
+            options["interceptors"] = check_interceptors(options["interceptors"])
+        check_options(**options)
+        grace = _checks.seconds("grace", grace)
+        clock = checked_clock(clock)
+        if on_error is not None:
+            _checks.function("on_error", on_error, 1)
+        if metrics is not None:
+            _checks.function("metrics", metrics, 0, plain=True)
         self._broker = broker
         self._probe = Probe(*address_of(health), self._health, metrics) if health is not None else None
         if self._probe is None and metrics is not None:
@@ -177,7 +195,7 @@ class App:
             StateError: one of them is running.
         """
         self._check_not_running()
-        app._check_not_running()
+        _checks.choice("app", app, App)._check_not_running()
         if self in app._all() or app in self._all():
             raise UsageError("the app is a part of the other one already, or that of it")
         self._parts.append(app)
@@ -240,6 +258,7 @@ class App:
         """
         policy = policy_of(retry, ack)
         uri = _checked(queue, subscription, policy)
+        checked = How(concurrency, timeout, rate, on_error)
         wanted = Subscription(
             subscription,
             priority=priority,
@@ -251,14 +270,14 @@ class App:
             quarantine, after, uri, receipt=ack is AckPolicy.ON_RECEIPT, keyed=key is not None
         )
         how: dict[str, Any] = {
-            "concurrency": concurrency,
+            "concurrency": checked.concurrency,
             "quarantine": quarantine,
             "after": after,
             "key": key,
-            "rate": rate,
+            "rate": checked.rate,
             "ack": ack,
-            "timeout": timeout,
-            "on_error": on_error or self._on_error,
+            "timeout": checked.timeout,
+            "on_error": self._on_error if on_error is None else on_error,
         }
 
         def register(handler: H) -> H:
@@ -266,8 +285,9 @@ class App:
             function, shape = adapted(handler, codec, undecodable)
             if shape is not None:
                 shape.check(subscription)
-            check_handling(function, concurrency, ack, policy, timeout, self._grace)
-            check_taking(shape, key, rate, policy)
+            check_handling(function, ack, policy)
+            check_taking(shape, key, policy)
+            self._check_new(uri, handler, wanted)
             if is_durable(policy):
                 self._waiting.setdefault(QueueUri.parse(waiting_queue(uri.canonical)), {})
             self._registered.append(_Registration(uri, function, policy, wanted, how, handler))
@@ -379,13 +399,14 @@ class App:
         """
         policy = policy_of(retry, AckPolicy.ON_SUCCESS)
         uri = _checked(queue, subscription, policy)
-        check_batches(max_messages, max_wait, max_unconfirmed_messages)
+        checked = How(concurrency, timeout, rate, on_error)
+        max_messages, max_wait = check_batches(max_messages, max_wait, max_unconfirmed_messages)
         if is_durable(policy):
             raise UsageError(
                 "a batch is tried again here: durable retries are for handlers of single messages"
             )
         if max_unconfirmed_messages is None:
-            max_unconfirmed_messages = max(1000, (concurrency + 1) * max_messages)
+            max_unconfirmed_messages = max(1000, (checked.concurrency + 1) * max_messages)
         wanted = Subscription(
             subscription,
             priority=priority,
@@ -395,12 +416,12 @@ class App:
         )
         after = check_quarantine(quarantine, after, uri, receipt=False, keyed=False)
         how: dict[str, Any] = {
-            "concurrency": concurrency,
+            "concurrency": checked.concurrency,
             "quarantine": quarantine,
             "after": after,
-            "timeout": timeout,
-            "rate": rate,
-            "on_error": on_error or self._on_error,
+            "timeout": checked.timeout,
+            "rate": checked.rate,
+            "on_error": self._on_error if on_error is None else on_error,
         }
 
         def register(handler: B) -> B:
@@ -408,8 +429,9 @@ class App:
             shape = batch_shape(handler, codec)
             if shape is not None:
                 shape.check(subscription)
-            check_handling(handler, concurrency, AckPolicy.ON_SUCCESS, policy, timeout, self._grace)
-            check_taking(shape, None, rate, policy)
+            check_handling(handler, AckPolicy.ON_SUCCESS, policy)
+            check_taking(shape, None, policy)
+            self._check_new(uri, handler, wanted)
             batches = Batches(max_messages, max_wait, shape)
             self._registered.append(_Registration(uri, handler, policy, wanted, how, handler, batches))
             return handler
@@ -426,6 +448,7 @@ class App:
             StateError: the app is running.
         """
         self._check_not_running()
+        _check_hook(function)
         self._before.append(function)
         return function
 
@@ -439,6 +462,7 @@ class App:
             StateError: the app is running.
         """
         self._check_not_running()
+        _check_hook(function)
         self._after.append(function)
         return function
 
@@ -458,6 +482,21 @@ class App:
         before = {name: getattr(self, name) for name in changed}
         vars(self).update(changed)
         return before
+
+    def _check_new(self, uri: QueueUri, handler: Callable[..., object], wanted: Subscription) -> None:
+        """Raise if the handler has these messages already.
+
+        Raises:
+            UsageError: it has.
+        """
+        text = _text_of(wanted.selector)
+        for each in self._registered:
+            if each.uri == uri and each.function == handler and _text_of(each.subscription.selector) == text:
+                raise UsageError(
+                    f"{name_of(handler)} is registered for {uri} already, with the same subscription: the "
+                    "two would share the messages. Give concurrency=2 to handle two at once, or another "
+                    "subscription"
+                )
 
     def _check_not_running(self) -> None:
         if self._running:
@@ -493,6 +532,14 @@ class App:
             InvalidURI, InvalidExpression: the queue or the subscription is not legal.
             StateError: the app is running.
         """
+
+        _checked(queue, subscription, NoRetry("discard"))
+        How(concurrency, None, None, on_error)
+        Subscription(
+            subscription,
+            max_unconfirmed_messages=max_unconfirmed_messages,
+            max_unconfirmed_bytes=max_unconfirmed_bytes,
+        )
 
         def register(function: R) -> R:
             responder = Responder(function, allow=allow)
@@ -544,6 +591,8 @@ class App:
             StateError: the app is running.
         """
         uri = QueueUri.parse(queue)
+        longest = _checks.timeout(longest, "longest")
+        lookahead, _, max_held, max_held_bytes = check_due(lookahead, None, max_held, max_held_bytes)
         if self._running:
             raise StateError("the app is running; say what it moves before")
         if self._waiting.get(uri):
@@ -650,10 +699,10 @@ class App:
         found = [
             consumer
             for registration, consumer, _ in feeding
-            if handler is None or registration.function == handler
+            if handler is None or registration.function is handler or _same(registration.function, handler)
         ]
         if not found:
-            raise StateError(f"{handler!r} is no handler of this app")
+            raise StateError(f"{_checks.shown(handler)} is no handler of this app")
         return found
 
     async def __aenter__(self) -> App:
@@ -731,6 +780,7 @@ class App:
 
         Cancelling it ends it in the same way; cancelling it again cancels the handlers.
         """
+        signals = _checks.boolean("signals", signals)
         apps = self._all()
         if any(each._running for each in apps):
             raise StateError("the app is running already")
@@ -902,7 +952,9 @@ def _checked(queue: str, subscription: Selector, policy: RetryPolicy) -> QueueUr
     """
     uri = QueueUri.parse(queue)
     check_durable(policy, uri)
-    subscriptions_for(Expression(subscription) if isinstance(subscription, str) and subscription else None)
+    if isinstance(subscription, str):
+        subscription = Expression(subscription) if str.__str__(subscription) else None
+    subscriptions_for(subscription)
     if isinstance(policy.then, DeadLetter):
         dead_letters = QueueUri.parse(policy.then.uri)
         if dead_letters.app_id:
@@ -912,6 +964,28 @@ def _checked(queue: str, subscription: Selector, policy: RetryPolicy) -> QueueUr
         if dead_letters.canonical == uri.canonical:
             raise UsageError(f"dead letters of {uri} would come back to it; name another queue for them")
     return uri
+
+
+def _text_of(selector: Selector) -> list[str]:
+    """Return the expressions of a selector: equal ones are one subscription to the broker."""
+    return [
+        str(each or "")
+        for each in subscriptions_for(selector or None if isinstance(selector, str) else selector)
+    ]
+
+
+def _same(function: object, handler: object) -> bool:
+    """Whether two handlers are one: a method is another object each time that it is asked for."""
+    return inspect.ismethod(handler) and function == handler
+
+
+def _check_hook(function: Callable[[], object]) -> None:
+    _checks.function("a startup or shutdown function", function, 0)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UsageError(
+            f"{name_of(function)} is a generator, whose body a call does not run: register one function for "
+            "the start and another one for the end"
+        )
 
 
 def _both(watch: Callable[[Failure], None], hook: OnError | None) -> OnError:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, get_args, get_origin
 
+from bmq import _checks
 from bmq._pace import Pace
 from bmq.client.consumer import Consumer
 from bmq.client.dead_letters import DeadLetter, Failure
@@ -17,14 +18,14 @@ from bmq.client.interceptors import Handling
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.codecs import Codec, Shape
-from bmq.errors import Undecodable, UsageError
+from bmq.errors import InvalidArgument, Undecodable, UsageError
 from bmq.workers._clock import Clock, LoopClock
 from bmq.workers._consume import AckPolicy, OnError, Workers, together
 from bmq.workers._handlers import Invoker, is_async, name_of
 from bmq.workers._outcomes import RetryAfter
 from bmq.workers._quarantine import Quarantine, suspects_of
 from bmq.workers._retry import RetryPolicy
-from bmq.workers._typed import wanted_by
+from bmq.workers._typed import check_shape, wanted_by
 
 __all__ = ["BatchHandler", "Batches", "PartlyFailed", "batch_shape", "check_batches", "feed_batches"]
 
@@ -51,6 +52,13 @@ class PartlyFailed(Exception):
     """
 
     def __init__(self, failed: Mapping[int, BaseException]) -> None:
+        for index, error in _checks.mapping("failed", failed, "errors by index").items():
+            _checks.integer("the index of what has failed", index)
+            if not isinstance(error, BaseException):
+                raise InvalidArgument(
+                    f"failed has the exception of each failure, not {_checks.shown(error)}: "
+                    "bmq.PartlyFailed({index: error})"
+                )
         super().__init__(dict(failed))
         self.failed = dict(failed)
 
@@ -65,8 +73,9 @@ def batch_shape(handler: Callable[..., object], codec: str | Codec[Any] | None) 
     Raises:
         UsageError: it takes something else, or its values cannot be decoded.
     """
-    if not callable(handler):
-        raise UsageError(f"a handler of batches is a function that takes a list, not {handler!r}")
+    check_shape(
+        handler, "a handler of batches", "a list of messages, or a list of values and one of messages"
+    )
     wanted = wanted_by(handler)
     if not 1 <= len(wanted) <= 2 or not all(_is_list(each) for each in wanted):
         raise UsageError(
@@ -89,22 +98,22 @@ def _is_list(annotation: Any) -> bool:
     return (get_origin(annotation) or annotation) in (list, Sequence)
 
 
-def check_batches(max_messages: int, max_wait: float, max_unconfirmed_messages: int | None) -> None:
-    """Check the bounds of batches.
+def check_batches(
+    max_messages: object, max_wait: object, max_unconfirmed_messages: object
+) -> tuple[int, float]:
+    """Return the bounds of batches.
 
     Raises:
         UsageError: they are out of range, or a batch could never be full.
     """
-    if max_messages < 1 or max_wait < 0:
+    most, wait = _checks.integer("max_messages", max_messages, 1), _checks.seconds("max_wait", max_wait)
+    room = _checks.optional(_checks.integer, "max_unconfirmed_messages", max_unconfirmed_messages)
+    if room is not None and room < most:
         raise UsageError(
-            f"a batch has 1 message or more, and waits 0 seconds or more: max_messages={max_messages}, "
-            f"max_wait={max_wait}"
+            f"a batch of {most} is never full where {room} messages may be unconfirmed: "
+            "max_unconfirmed_messages is max_messages or more"
         )
-    if max_unconfirmed_messages is not None and max_unconfirmed_messages < max_messages:
-        raise UsageError(
-            f"a batch of {max_messages} is never full where {max_unconfirmed_messages} messages may be "
-            "unconfirmed: max_unconfirmed_messages is max_messages or more"
-        )
+    return most, wait
 
 
 @dataclass(frozen=True, slots=True)

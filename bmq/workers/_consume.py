@@ -14,8 +14,9 @@ from enum import Enum
 from operator import attrgetter
 from typing import Any, TypeAlias
 
+from bmq import _checks
 from bmq._log_limit import LogLimit
-from bmq._pace import Pace
+from bmq._pace import Pace, checked_rate
 from bmq._signals import on_signals
 from bmq._turn import turn_of
 from bmq.client.consumer import Consumer
@@ -26,7 +27,15 @@ from bmq.client.poison import poison_of
 from bmq.client.queue import Queue
 from bmq.codecs import Codec, Shape
 from bmq.conventions import post_time
-from bmq.errors import Error, InvalidPayload, InvalidProperty, ProtocolError, StateError, UsageError
+from bmq.errors import (
+    Error,
+    InvalidArgument,
+    InvalidPayload,
+    InvalidProperty,
+    ProtocolError,
+    StateError,
+    UsageError,
+)
 from bmq.subscriptions import Selector
 from bmq.wire.printable import printable
 from bmq.wire.uri import QueueUri
@@ -38,19 +47,21 @@ from bmq.workers._later import Later, attempts_so_far, check_durable, is_durable
 from bmq.workers._left import Left
 from bmq.workers._outcomes import Reject, RetryAfter
 from bmq.workers._quarantine import Quarantine, check_quarantine, suspects_of
-from bmq.workers._retry import DEFAULT_RETRY, NoRetry, RetryPolicy
+from bmq.workers._retry import DEFAULT_RETRY, NoRetry, RetryPolicy, check_give_up
 from bmq.workers._status import Progress, tell
 from bmq.workers._throttle import Throttle
 from bmq.workers._typed import AnyHandler, OnUndecodable, adapted
 
 __all__ = [
     "AckPolicy",
+    "How",
     "Key",
     "OnError",
     "Work",
     "Workers",
     "check_handling",
     "check_taking",
+    "checked_clock",
     "consume",
     "feed",
     "open_dead_letters",
@@ -71,6 +82,8 @@ Key: TypeAlias = str | Callable[[Message], Hashable]
 _MOST_SEEN = 256
 # So many GUIDs are in the text of a log line at most; the record has all of them.
 _GUIDS_SHOWN = 20
+# More tasks, or threads, than this would be a mistake.
+MAX_CONCURRENCY = 1_000_000
 # Seconds to tell the broker to stop delivering, however short the grace is.
 _CLOSING_AT_LEAST = 1.0
 
@@ -166,12 +179,19 @@ async def consume(
 
     A message is confirmed only as ``ack`` and ``retry`` say; never because its handler was cancelled.
     """
+    if not isinstance(source, Queue | Consumer):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidArgument(f"source is an open bmq.Queue or a bmq.Consumer, not {_checks.shown(source)}")
+    how = How(concurrency, timeout, rate, on_error)
+    grace = _checks.seconds("grace", grace)
+    signals = _checks.boolean("signals", signals)
+    discard_unmatched = _checks.boolean("discard_unmatched", discard_unmatched)
+    clock = checked_clock(clock)
     retry = policy_of(retry, ack)
     handler, shape = adapted(handler, codec, undecodable)
     if shape is not None:
         shape.check(subscription if isinstance(source, Queue) else source.selector)
-    check_handling(handler, concurrency, ack, retry, timeout, grace)
-    check_taking(shape, key, rate, retry)
+    check_handling(handler, ack, retry)
+    check_taking(shape, key, retry)
     if isinstance(source, Queue):
         consumer = source.subscribe(
             subscription,
@@ -202,13 +222,13 @@ async def consume(
         close=consumer is not source,
         quarantine=quarantine,
         after=after,
-        concurrency=concurrency,
+        concurrency=how.concurrency,
         key=key,
         ack=ack,
         retry=retry,
         dead_letters=open_dead_letters(source, retry),
-        timeout=timeout,
-        rate=rate,
+        timeout=how.timeout,
+        rate=how.rate,
         grace=grace,
         on_error=on_error,
         clock=clock,
@@ -238,9 +258,50 @@ async def _until_a_signal(feeding: Coroutine[Any, Any, None]) -> None:
                 task.uncancel()
 
 
+class How:
+    """The arguments that every way to handle messages takes, checked.
+
+    Attributes:
+        concurrency: how many are handled at once.
+        timeout: seconds that an attempt may take; None for no limit.
+        rate: how many messages a second are taken at most; None for no limit.
+        on_error: the hook for failures, or None.
+    """
+
+    __slots__ = ("concurrency", "on_error", "rate", "timeout")
+
+    def __init__(self, concurrency: object, timeout: object, rate: object, on_error: OnError | None) -> None:
+        self.concurrency = _checks.integer("concurrency", concurrency, 1, MAX_CONCURRENCY)
+        self.timeout = _checks.timeout(timeout, positive=True)
+        self.rate = None if rate is None else checked_rate(rate)
+        self.on_error = on_error
+        if on_error is not None:
+            _checks.function("on_error", on_error, 1)
+
+
+def checked_clock(clock: Clock | None) -> Clock | None:
+    """Return a clock that measures pauses, or None.
+
+    Raises:
+        InvalidArgument: it has no ``time()`` and ``sleep()``.
+    """
+    if clock is not None and not (
+        callable(getattr(type(clock), "time", None)) and callable(getattr(type(clock), "sleep", None))
+    ):
+        raise InvalidArgument(f"clock has methods time and sleep; {_checks.shown(clock)} has not")
+    return clock
+
+
 def policy_of(retry: RetryPolicy | None, ack: AckPolicy) -> RetryPolicy:
     """Return the policy, or the default where none was given."""
+    _checks.choice("ack", ack, AckPolicy)
     if retry is not None:
+        if not callable(getattr(type(retry), "delay", None)) or isinstance(retry, type):
+            raise UsageError(
+                "retry is a policy such as bmq.Backoff(...), or an object with its attribute then and its "
+                f"method delay, not {_checks.shown(retry)}"
+            )
+        check_give_up(retry.then)
         return retry
     return NoRetry() if ack is AckPolicy.ON_RECEIPT else DEFAULT_RETRY
 
@@ -286,25 +347,12 @@ async def feed(
         invoke.close()
 
 
-def check_handling(
-    handler: Callable[..., object],
-    concurrency: int,
-    ack: AckPolicy,
-    retry: RetryPolicy,
-    timeout: float | None,
-    grace: float,
-) -> None:
+def check_handling(handler: Callable[..., object], ack: AckPolicy, retry: RetryPolicy) -> None:
     """Check that these arguments go together.
 
     Raises:
         UsageError: they do not.
     """
-    if concurrency < 1:
-        raise UsageError(f"concurrency is 1 or more, not {concurrency}")
-    if timeout is not None and timeout <= 0:
-        raise UsageError(f"timeout is a number of seconds above 0, or None, not {timeout}")
-    if grace < 0:
-        raise UsageError(f"grace is a number of seconds, not {grace}")
     if ack is AckPolicy.ON_RECEIPT and not isinstance(retry, NoRetry):
         raise UsageError(
             "ON_RECEIPT confirms before the first attempt, so that no message is handled twice; there is "
@@ -317,8 +365,8 @@ def check_handling(
         )
 
 
-def check_taking(shape: Shape[Any] | None, key: Key | None, rate: float | None, retry: RetryPolicy) -> None:
-    """Check what says in which order, and how fast, messages are taken.
+def check_taking(shape: Shape[Any] | None, key: Key | None, retry: RetryPolicy) -> None:
+    """Check what says in which order messages are taken.
 
     Raises:
         UsageError: it cannot be done like that.
@@ -329,14 +377,16 @@ def check_taking(shape: Shape[Any] | None, key: Key | None, rate: float | None, 
         if shape is not None:
             shape.check(f"exists({key})")
     elif key is not None and not callable(key):
-        raise UsageError(f"key is the name of a property, or a function of the message, not {key!r}")
+        raise UsageError(
+            f"key is the name of a property, or a function of the message, not {_checks.shown(key)}"
+        )
+    elif key is not None:
+        _checks.function("key", key, 1)
     if key is not None and is_durable(retry):
         raise UsageError(
             "a durable retry lets later messages overtake the one that has failed, also those of its key: "
             "leave out key, or durable"
         )
-    if rate is not None:
-        Pace(rate)
 
 
 def _key_function(key: Key) -> Callable[[Message], Hashable]:

@@ -7,11 +7,13 @@ import base64
 import json
 from typing import Any, cast
 
+from bmq import _checks
 from bmq.client.message import Message, PutMessage
 from bmq.conventions import derived_guid
 from bmq.errors import UsageError
 from bmq.wire.constants import MAX_PROPERTIES, PropertyType
 from bmq.wire.properties import PropertyInput, Typed, encode_properties
+from bmq.wire.uri import QueueUri
 
 __all__ = ["original_of"]
 
@@ -36,7 +38,9 @@ def original_of(letter: Message, queue: str | None = None) -> tuple[str, PutMess
         UsageError: the message is no dead letter, or cannot be posted as it was.
         ProtocolError: it cannot be taken apart.
     """
-    properties = letter.properties
+    properties = _checks.choice("letter", letter, Message).properties
+    if queue is not None:
+        QueueUri.parse(queue)
     origin = properties.get("deadletter.queue")
     if not isinstance(origin, str):
         raise UsageError(f"message {letter.guid} is no dead letter: it has no deadletter.queue")

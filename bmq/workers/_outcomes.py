@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from bmq.errors import UsageError
+from bmq import _checks
 
 __all__ = ["Reject", "RetryAfter"]
 
@@ -26,6 +26,7 @@ class Reject(Exception):
     """
 
     def __init__(self, reason: str = "") -> None:
+        reason = _checks.text("reason", reason)
         super().__init__(reason)
         self.reason = reason
 
@@ -45,8 +46,7 @@ class RetryAfter(Exception):
     """
 
     def __init__(self, seconds: float, reason: str = "") -> None:
-        if not seconds >= 0:
-            raise UsageError(f"RetryAfter takes a number of seconds that is not negative, not {seconds}")
+        seconds, reason = _checks.seconds("seconds", seconds), _checks.text("reason", reason)
         super().__init__(seconds, reason)
         self.seconds = seconds
         self.reason = reason

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from bmq import _checks
 from bmq.client.health import Health
 from bmq.errors import UsageError
 
@@ -43,10 +44,15 @@ def address_of(text: str) -> tuple[str, int]:
     Raises:
         UsageError: it is something else.
     """
+    text = _checks.text("health", text)
     host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+    if not colon or not host or not _is_port(port):
         raise UsageError(f"health is HOST:PORT, such as 127.0.0.1:8080, not {text!r}")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 5 and int(text) <= 65535
 
 
 def worst(found: list[Health]) -> Health:

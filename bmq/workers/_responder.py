@@ -9,7 +9,8 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from types import UnionType
+from typing import Any, Never, NoReturn, TypeAlias, Union, get_args, get_origin
 
 from bmq._checks import INT64_MAX
 from bmq._log_limit import LogLimit
@@ -24,6 +25,7 @@ from bmq.wire.properties import PropertyInput
 from bmq.wire.uri import QueueUri
 from bmq.workers._blocking import BlockingCalls, Steps
 from bmq.workers._handlers import is_async, name_of
+from bmq.workers._typed import check_shape, returned_by, wanted_by
 
 __all__ = ["Respond", "Responder"]
 
@@ -61,12 +63,15 @@ class Responder:
             those whose name begins with ``replies.``.
 
     Raises:
-        UsageError: the function is not async, or ``allow`` is none of these.
+        UsageError: the function is not async, takes something else than the request, or its annotations say
+            that the request or the reply is a value of a type; or ``allow`` is none of these.
     """
 
     def __init__(self, function: Respond, *, allow: Allow | None = None) -> None:
+        check_shape(function, "a responder", "the request, a bmq.Message", most=1)
         if not is_async(function):
             raise UsageError(f"a responder belongs in the event loop: make {name_of(function)} 'async def'")
+        _check_types(function)
         self._function = function
         self._allow = Allowed(allow, QueueUri("d", "q"))
         self._allowed: dict[str, Allowed] = {}
@@ -225,6 +230,46 @@ def _reply_of(result: object) -> PutMessage:
     if inspect.iscoroutine(result):
         result.close()
     raise TypeError(f"a responder returns bytes, a bmq.PutMessage or None, not {type(result).__name__}")
+
+
+def _check_types(function: Callable[..., object]) -> None:
+    """Check what a responder says that it takes and returns.
+
+    Raises:
+        UsageError: it takes no message, or returns what is no reply.
+    """
+    name = name_of(function)
+    for wanted in wanted_by(function)[:1]:
+        if wanted not in (inspect.Parameter.empty, Message, Any, object):
+            of = getattr(wanted, "__name__", None) or str(wanted)
+            raise UsageError(
+                f"{name} takes {of}, and requests are not decoded: a responder takes the bmq.Message itself, "
+                "and decodes message.data"
+            )
+    reply = returned_by(function)
+    parts = get_args(reply) if get_origin(reply) in (Union, UnionType) else (reply,)
+    for part in parts:
+        if part not in _REPLIES:
+            of = getattr(part, "__name__", None) or str(part)
+            raise UsageError(
+                f"{name} returns {of}, and replies are not encoded: a responder returns bytes, a "
+                "bmq.PutMessage, or None for a reply that says only that it is done"
+            )
+
+
+_REPLIES = (
+    bytes,
+    bytearray,
+    memoryview,
+    PutMessage,
+    None,
+    type(None),
+    Any,
+    object,
+    NoReturn,
+    Never,
+    inspect.Parameter.empty,
+)
 
 
 def _about(message: Message) -> dict[str, str]:

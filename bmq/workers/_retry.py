@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, cast
 
+from bmq import _checks
 from bmq._backoff import backoff
 from bmq.client.dead_letters import DeadLetter, GiveUp
 from bmq.errors import ProtocolError, StateError, UsageError
@@ -98,12 +99,15 @@ class Backoff:
     durable: bool = False
 
     def __post_init__(self) -> None:
-        if self.every < 0 or self.retries < 0:
-            raise UsageError(f"Backoff: every={self.every} and retries={self.retries} cannot be negative")
-        if self.give_up_after is not None and self.give_up_after < 0:
-            raise UsageError(f"Backoff: give_up_after={self.give_up_after} cannot be negative")
-        if self.factor < 1 or self.cap <= 0:
-            raise UsageError(f"Backoff: factor={self.factor} is 1 or more, cap={self.cap} above 0")
+        _set(
+            self,
+            every=_checks.seconds("every", self.every),
+            retries=_checks.integer("retries", self.retries),
+            factor=_checks.number("factor", self.factor, 1.0),
+            cap=_checks.seconds("cap", self.cap, positive=True),
+            give_up_after=_checks.timeout(self.give_up_after, "give_up_after"),
+            durable=_checks.boolean("durable", self.durable),
+        )
         check_give_up(self.then)
         check_no_retry(self.no_retry)
 
@@ -147,11 +151,13 @@ class ExponentialDecay:
     no_retry: NoRetryOn = ()
 
     def __post_init__(self) -> None:
-        if self.first <= 0 or self.factor < 1 or self.cap <= 0 or self.give_up_after < 0:
-            raise UsageError(
-                "ExponentialDecay: first and cap are above 0, factor is 1 or more, give_up_after is not "
-                f"negative; got {self}"
-            )
+        _set(
+            self,
+            give_up_after=_checks.seconds("give_up_after", self.give_up_after),
+            first=_checks.seconds("first", self.first, positive=True),
+            factor=_checks.number("factor", self.factor, 1.0),
+            cap=_checks.seconds("cap", self.cap, positive=True),
+        )
         check_give_up(self.then)
         check_no_retry(self.no_retry)
 
@@ -163,14 +169,23 @@ class ExponentialDecay:
         return min(backoff(attempt, self.first, self.cap, self.factor), left)
 
 
+def _set(policy: object, **values: object) -> None:
+    """Give a frozen policy its checked values."""
+    for name, value in values.items():
+        object.__setattr__(policy, name, value)
+
+
 def check_give_up(then: GiveUp) -> None:
     """Check that this says what becomes of a message.
 
     Raises:
         UsageError: it does not.
     """
-    if not isinstance(then, DeadLetter) and then not in ("discard", "leave", "skip"):
-        raise UsageError(f'then is "discard", "skip", "leave" or a DeadLetter(queue), not {then!r}')
+    known = isinstance(then, str) and str.__str__(then) in ("discard", "leave", "skip")
+    if not known and not isinstance(then, DeadLetter):
+        raise UsageError(
+            f'then is "discard", "skip", "leave" or a DeadLetter(queue), not {_checks.shown(then)}'
+        )
 
 
 def check_no_retry(no_retry: object) -> None:
@@ -185,8 +200,11 @@ def check_no_retry(no_retry: object) -> None:
         good = _is_exception(no_retry) if isinstance(no_retry, type) else callable(no_retry)
     if not good:
         raise UsageError(
-            f"no_retry is an exception type, a tuple of them, or a function of an exception, not {no_retry!r}"
+            "no_retry is an exception type, a tuple of them, or a function of an exception, not "
+            f"{_checks.shown(no_retry)}"
         )
+    if not isinstance(no_retry, type | tuple):
+        _checks.function("no_retry", no_retry, 1, plain=True)
 
 
 def _is_exception(kind: object) -> bool:

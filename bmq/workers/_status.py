@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
+from bmq import _checks
 from bmq.client.consumer import Consumer
 from bmq.protocol.client.core import SessionState
 
@@ -190,6 +191,8 @@ def status(*consumers: Consumer) -> Statuses:
 
     Of a consumer that is not fed from, it is known how much is unconfirmed, not whether anything fails.
     """
+    for each in consumers:
+        _checks.choice("a consumer", each, Consumer)
     return Statuses(_status(each, _workers.get(each)) for each in consumers)
 
 

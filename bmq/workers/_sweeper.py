@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+from bmq import _checks
 from bmq.client.consumer import Consumer, Subscription
 from bmq.client.dead_letters import DeadLetter, Failure
 from bmq.client.message import Message
@@ -103,17 +104,15 @@ class Sweeper:
         priority: int = _LOWEST,
         by: str | None = None,
     ) -> None:
-        if hand_back_every is not None and hand_back_every <= 0:
-            raise UsageError(
-                f"hand_back_every is a number of seconds above 0, or None, not {hand_back_every}"
-            )
+        hand_back_every = _checks.timeout(hand_back_every, "hand_back_every", positive=True)
+        by = _checks.optional(_checks.text, "by", by, empty=False)
         self._uri = QueueUri.parse(queue)
         if put_aside is not None:
             _check_aside(self._uri, put_aside)
         self._put_aside = put_aside
         self._every = hand_back_every
         self._subscription = Subscription(
-            priority=priority,
+            priority=_checks.integer("priority", priority, -(2**30), 2**30),
             max_unconfirmed_messages=max_unconfirmed_messages,
             max_unconfirmed_bytes=max_unconfirmed_bytes,
         )
@@ -154,6 +153,7 @@ class Sweeper:
 
         Cancelling it is the way to end it.
         """
+        _checks.choice("session", session, Session)
         aside = self._put_aside
         if isinstance(aside, str):
             aside = await session.open_queue(aside, write=True)
@@ -265,6 +265,7 @@ def _check_aside(uri: QueueUri, aside: Queue | str) -> None:
     Raises:
         UsageError: they cannot.
     """
+    _checks.instance("put_aside", aside, (str, Queue), "the URI of a queue or an open bmq.Queue")
     other = QueueUri.parse(aside if isinstance(aside, str) else aside.uri)
     if other.app_id:
         raise UsageError(f"messages are put aside in a queue, not in an application of it: {other}")

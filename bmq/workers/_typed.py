@@ -8,13 +8,14 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
+from bmq import _checks
 from bmq.client.message import Message
 from bmq.client.typed import TypedMessage
 from bmq.codecs import Codec, Shape
 from bmq.errors import Undecodable, UsageError
 from bmq.workers._handlers import Handler, is_async, name_of
 
-__all__ = ["AnyHandler", "OnUndecodable", "adapted", "wanted_by"]
+__all__ = ["AnyHandler", "OnUndecodable", "adapted", "check_shape", "returned_by", "wanted_by"]
 
 #: A function of a message, of a value, or of a value and its message.
 AnyHandler: TypeAlias = Callable[[Any], object] | Callable[[Any, Message], object]
@@ -35,15 +36,12 @@ def wanted_by(handler: Callable[..., object]) -> list[Any]:
         function = function.func
     if not inspect.isroutine(function):
         function = type(function).__call__
-    try:
-        parameters = inspect.signature(handler).parameters.values()
-    except (TypeError, ValueError):
-        return []  # some functions written in C have none
-    needed = [
-        each
-        for each in parameters
-        if each.default is _NOTHING and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
-    ]
+    parameters = _parameters_of(handler)
+    if parameters is None:
+        return []  # some functions written in C have no signature
+    places = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    # A first parameter with a default is given the message or the value all the same.
+    needed = [each for index, each in enumerate(places) if each.default is _NOTHING or not index]
     if all(isinstance(each.annotation, str) and _says_message(each.annotation) for each in needed):
         return [Message] * len(needed)  # it may be imported for type checkers alone
     try:
@@ -54,6 +52,80 @@ def wanted_by(handler: Callable[..., object]) -> list[Any]:
             "to be names of its module, not of a function or of an import for type checkers"
         ) from None
     return [hints.get(each.name, _NOTHING) for each in needed]
+
+
+def returned_by(handler: Callable[..., object]) -> Any:
+    """Return the annotation of what a handler returns; ``empty`` if there is none, or it cannot be found."""
+    function: Any = handler
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not inspect.isroutine(function):
+        function = type(function).__call__
+    try:
+        return get_type_hints(function).get("return", _NOTHING)
+    except Exception:  # names that only type checkers can find
+        return _NOTHING
+
+
+def check_shape(handler: object, what: str, takes: str, most: int = 2) -> None:
+    """Check that a function can be called as a handler is.
+
+    Args:
+        handler: what a caller registers.
+        what: what it is to be, for the error, with its article.
+        takes: the noun of its argument, for the error, with its article.
+        most: how many arguments there are at most.
+
+    Raises:
+        UsageError: it is no function, a call of it would do nothing, or its parameters are others.
+    """
+    if not callable(handler):
+        raise UsageError(f"{what} is a function that takes {takes}, not {_checks.shown(handler)}")
+    name = name_of(handler)
+    if inspect.isclass(handler):
+        raise UsageError(
+            f"{name} is a class, and a call of it only makes an object: give {what} as a function, or an "
+            "object with an 'async def __call__'"
+        )
+    if _is_generator(handler):
+        raise UsageError(
+            f"{name} is a generator, whose body a call does not run: {what} has no 'yield', and returns when "
+            "it is done"
+        )
+    parameters = _parameters_of(handler)
+    if parameters is None:
+        return
+    for each in parameters:
+        if each.kind is each.KEYWORD_ONLY and each.default is _NOTHING:
+            raise UsageError(
+                f"{name} needs the keyword {each.name}, which is never given: {what} takes {takes}. Give "
+                f"{each.name} a default, or use functools.partial({name}, {each.name}=...)"
+            )
+    places = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    if not places and not any(each.kind is each.VAR_POSITIONAL for each in parameters):
+        raise UsageError(f"{name} takes no parameter: {what} takes {takes}, as in def {name}(message)")
+    needed = [each.name for each in places if each.default is _NOTHING]
+    if len(needed) > most:
+        raise UsageError(f"{name} takes {len(needed)} arguments ({', '.join(needed)}): {what} takes {takes}")
+
+
+def _parameters_of(handler: Callable[..., object]) -> list[inspect.Parameter] | None:
+    """Return the parameters of a function; None if they are not known."""
+    try:
+        return list(inspect.signature(handler).parameters.values())
+    except (TypeError, ValueError):
+        return None
+
+
+def _is_generator(handler: Callable[..., object]) -> bool:
+    function: Any = handler
+    while isinstance(function, functools.partial):
+        function = function.func
+    return any(
+        kind(each)
+        for kind in (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+        for each in (function, type(function).__call__)
+    )
 
 
 def _says_message(annotation: str) -> bool:
@@ -74,11 +146,12 @@ def adapted(
     Raises:
         UsageError: its parameters are none of these, or its values cannot be decoded.
     """
-    if not callable(handler):
-        raise UsageError(f"a handler is a function that takes a message, not {handler!r}")
+    check_shape(handler, "a handler", "a message, a value, or a value and its bmq.Message")
+    if undecodable is not None:
+        _checks.function("undecodable", undecodable, 2)
     wanted = wanted_by(handler)
     first = wanted[0] if wanted else _NOTHING
-    if len(wanted) > 2 or (len(wanted) == 2 and wanted[1] not in (Message, _NOTHING)):
+    if len(wanted) == 2 and wanted[1] not in (Message, _NOTHING, Any, object):
         raise UsageError(
             f"{name_of(handler)} takes {len(wanted)} arguments: a handler takes a message, a value, or a "
             "value and its bmq.Message"

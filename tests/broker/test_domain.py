@@ -53,7 +53,10 @@ def test_a_sample_of_a_real_broker() -> None:
 
 def test_what_may_be_left_out() -> None:
     config = parsed()
-    assert config == DomainConfig("d", Mode.PRIORITY)
+    nothing = Limits(0, 0)
+    assert config == DomainConfig(
+        "d", Mode.PRIORITY, domain_limits=nothing, queue_limits=nothing, message_ttl=0
+    )
     assert (config.queue_limits, config.message_ttl, config.max_delivery_attempts) == (Limits(0, 0), 0, 0)
     assert (config.deduplication_time_ms, config.consistency) == (300_000, "eventual")
 

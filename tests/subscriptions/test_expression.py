@@ -78,7 +78,7 @@ def test_not_strict_takes_any_text_as_the_broker_would() -> None:
 
     with pytest.raises(InvalidExpression, match="half a character"):
         Expression('x == "\ud800"', strict=False)
-    with pytest.raises(TypeError, match="an expression is a str, not bytes"):
+    with pytest.raises(TypeError, match="an expression is a str, not b"):
         Expression(b"x")  # type: ignore[arg-type]
 
 

@@ -128,7 +128,7 @@ class TestEncoding:
             TypeError, match=r"tags is a collection of strings, not one string: write \{'urgent'\}"
         ):
             tag_properties("urgent")
-        with pytest.raises(TypeError, match="a tag is a str, not int"):
+        with pytest.raises(TypeError, match="a tag is a str, not 1"):
             tag_properties([1])  # type: ignore[list-item]
         with pytest.raises(
             InvalidProperty, match=r"takes 118 characters .* with more than 117 no subscription"
@@ -331,7 +331,7 @@ class TestCmq:
         assert CmqTags("b", "a").tags == {"a", "b"}
         assert repr(CmqTags("b", "a")) == "CmqTags('a', 'b')"
         assert CmqTags({"b", "a"}) == CmqTags("a", "b") == CmqTags(["a"], "b")
-        with pytest.raises(TypeError, match="a tag is a str, not int"):
+        with pytest.raises(TypeError, match="a tag is a str, not 1"):
             CmqTags({1})  # type: ignore[arg-type]
 
 

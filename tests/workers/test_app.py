@@ -389,5 +389,5 @@ async def test_misuse_is_told_where_it_is_written() -> None:
         app.consumer(uri, retry=bmq.NoRetry(then=bmq.DeadLetter(uri)))
     with pytest.raises(bmq.UsageError, match="not to an application"):
         app.consumer(uri, retry=bmq.NoRetry(then=bmq.DeadLetter("bmq://bmq.test.mem.fanout/q?id=foo")))
-    with pytest.raises(bmq.UsageError, match="concurrency is 1 or more"):
+    with pytest.raises(bmq.UsageError, match="concurrency is an integer from 1 to"):
         app.consumer(uri, concurrency=0)(print)

@@ -74,7 +74,9 @@ async def test_a_closed_consumer_gives_what_it_has_or_ends(stage: Stage) -> None
 
 async def test_impossible_bounds_are_refused(stage: Stage) -> None:
     for bounds in ((0, 1.0), (1, -1.0)):
-        with pytest.raises(bmq.UsageError, match="a batch has 1 message or more"):
+        with pytest.raises(
+            bmq.UsageError, match=r"max_messages is an integer from 1 to|max_wait is a number"
+        ):
             stage.queue.subscribe().batches(*bounds)
 
 
@@ -213,7 +215,7 @@ def of_orders(orders: list[Order]) -> None: ...
 @pytest.mark.parametrize(
     ("handler", "options", "why"),
     [
-        (nothing, {}, "nothing handles batches: it takes a list of messages"),
+        (nothing, {}, "nothing takes no parameter: a handler of batches takes"),
         (one_value, {}, "one_value handles batches"),
         (messages_twice, {}, "messages_twice takes messages as they are"),
         (of_messages, {"codec": "application/json"}, "of_messages takes messages as they are"),
@@ -223,8 +225,8 @@ def of_orders(orders: list[Order]) -> None: ...
             {"max_messages": 10, "max_unconfirmed_messages": 9},
             "a batch of 10 is never full where 9",
         ),
-        (of_orders, {"max_messages": 0}, "a batch has 1 message or more"),
-        (of_orders, {"rate": 0}, "rate is a number a second, above 0"),
+        (of_orders, {"max_messages": 0}, "max_messages is an integer from 1 to|max_wait is a number"),
+        (of_orders, {"rate": 0}, "rate is a number of messages a second"),
         (7, {}, "a handler of batches is a function"),
     ],
 )
@@ -268,7 +270,7 @@ async def test_a_producer_posts_so_many_a_second(stage: Stage) -> None:
         took = await timed(lambda items=items: stage.queue.post_many(items, rate=100))
         assert took >= 0.17
     assert await timed(lambda: stage.queue.post_many(numbered(20), rate=1e9)) < 5
-    with pytest.raises(bmq.UsageError, match="rate is a number a second, above 0, not -1"):
+    with pytest.raises(bmq.UsageError, match=r"rate is a number of messages a second, .* not -1"):
         await stage.queue.post_many([b"x"], rate=-1)
 
 

@@ -505,8 +505,8 @@ async def test_cancelled_beside_a_signal_it_is_cancelled(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ({"concurrency": 0}, "concurrency is 1 or more"),
-        ({"timeout": 0}, "timeout is a number of seconds above 0"),
+        ({"concurrency": 0}, "concurrency is an integer from 1 to"),
+        ({"timeout": 0}, "timeout is a number of seconds, more than 0"),
         ({"grace": -1}, "grace is a number of seconds"),
         ({"ack": bmq.AckPolicy.ON_RECEIPT, "retry": bmq.Backoff(1)}, "nothing left to retry"),
         ({"subscription": "x >"}, "x >"),

@@ -380,5 +380,5 @@ async def test_retries_of_the_policy_are_all_left_after_attempts_put_off(
 
 
 def test_a_pause_is_not_negative() -> None:
-    with pytest.raises(bmq.UsageError, match="not negative"):
+    with pytest.raises(bmq.UsageError, match="seconds is a number of seconds, at least 0"):
         bmq.RetryAfter(-1)

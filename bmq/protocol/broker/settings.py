@@ -7,7 +7,8 @@ import hmac
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from bmq.errors import UsageError
+from bmq import _checks
+from bmq.errors import InvalidArgument, UsageError
 from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT
 from bmq.wire.control.messages import (
     UNRELEASED_VERSION,
@@ -48,6 +49,15 @@ class Authentication:
     lifetime_ms: int = 600_000
 
     def __post_init__(self) -> None:
+        if self.users is not None:
+            for user, password in _checks.mapping("users", self.users, "passwords by user name").items():
+                _checks.text("a user", user)
+                if not isinstance(password, str):
+                    # The value is not repeated: it is a password.
+                    raise InvalidArgument(f"a password is a str, not {type(password).__name__}")
+        _checks.optional(_checks.boolean, "anonymous", self.anonymous)
+        lifetime = _checks.integer("lifetime_ms", self.lifetime_ms, 1, _checks.INT32_MAX)
+        object.__setattr__(self, "lifetime_ms", lifetime)
         if self.users is not None and not self.users and self.anonymous is None:
             raise UsageError(
                 "users is empty, which says neither that nobody is let in nor that everybody is: "

@@ -1,0 +1,586 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How each public callable is called rightly; a test then replaces one argument at a time by an odd value."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pyarrow as pa
+
+import bmq
+import bmq.admin
+import bmq.arrow
+import bmq.blocking
+import bmq.broker
+import bmq.codecs
+import bmq.console
+import bmq.delays
+import bmq.groups
+import bmq.otel
+import bmq.prometheus
+import bmq.spark
+import bmq.subscriptions
+import bmq.taskiq
+import bmq.testing
+import bmq.workers
+from bmq.broker import Mode
+from bmq.testing import FaultProxy
+
+__all__ = [
+    "ARGUMENTS",
+    "COMMON",
+    "EXCLUDED",
+    "EXCLUDED_PARAMETERS",
+    "MAKERS",
+    "OWN_MAKERS",
+    "USES",
+    "Order",
+    "World",
+]
+
+DOMAIN = "bmq://bmq.test.mem.priority"
+_number = itertools.count()
+
+
+@dataclasses.dataclass
+class Order:
+    """A type of values."""
+
+    number: int
+
+
+class World:
+    """One broker and one session, and what a test makes of them.
+
+    Attributes:
+        broker: the embedded broker.
+        session: the session under test.
+        other: the second queue, which has to keep working.
+    """
+
+    def __init__(self, broker: bmq.broker.Broker, session: bmq.Session, other: bmq.Queue) -> None:
+        self.broker = broker
+        self.session = session
+        self.other = other
+        self._kept: dict[Any, Any] = {}
+        self._closing: list[Callable[[], Awaitable[object]]] = []
+
+    @property
+    def uri(self) -> str:
+        """The URI of a queue that nobody else uses."""
+        return f"{DOMAIN}/odd-{next(_number)}"
+
+    async def queue(self) -> bmq.Queue:
+        """Return a queue with a message, open for both."""
+        return await self._keep("queue", self._open)
+
+    async def _open(self) -> bmq.Queue:
+        queue = await self.session.open_queue(self.uri, read=True, write=True, max_unconfirmed_messages=2000)
+        await queue.post_many([b"payload"] * 1000)
+        return queue
+
+    async def consumer(self) -> bmq.Consumer:
+        """Return a consumer with messages."""
+
+        async def make() -> bmq.Consumer:
+            queue = await self._open()
+            return await queue.subscribe()
+
+        return await self._keep("consumer", make)
+
+    async def message(self) -> bmq.Message:
+        """Return a message."""
+        return await (await self.consumer()).receive(timeout=5)
+
+    async def typed(self) -> bmq.TypedQueue[Order]:
+        """Return a typed queue."""
+        return (await self.queue()).typed(Order)
+
+    async def tables(self) -> bmq.arrow.Tables:
+        """Return tables with rows."""
+
+        async def make() -> bmq.arrow.Tables:
+            return await (await self._open()).tables()
+
+        return await self._keep("tables", make)
+
+    async def group(self) -> bmq.groups.Group:
+        """Return a member of a group."""
+
+        async def make() -> bmq.groups.Group:
+            queue = await self.session.open_queue(self.uri, read=True, write=True)
+            await queue.post_many([bmq.PutMessage(b"x", key=str(each)) for each in range(100)])
+            return await queue.group(buckets=2)
+
+        return await self._keep("group", make)
+
+    async def admin(self) -> bmq.admin.Admin:
+        """Return an admin client."""
+
+        async def make() -> bmq.admin.Admin:
+            admin = await bmq.admin.connect(self.broker.uri)
+            self._closing.append(admin.close)
+            return admin
+
+        return await self._keep("admin", make)
+
+    async def proxy(self) -> FaultProxy:
+        """Return a proxy in front of the broker."""
+
+        async def make() -> FaultProxy:
+            proxy = FaultProxy(self.broker.uri)
+            await proxy.start()
+            self._closing.append(proxy.close)
+            return proxy
+
+        return await self._keep("proxy", make)
+
+    async def proxied(self) -> bmq.testing.ProxiedConnection:
+        """Return a connection through a proxy."""
+
+        async def make() -> bmq.testing.ProxiedConnection:
+            proxy = await self.proxy()
+            _, writer = await asyncio.open_connection(proxy.host, proxy.port)
+
+            async def close() -> None:
+                writer.close()
+
+            self._closing.append(close)
+            await proxy.wait_accepted(1)
+            return proxy.connections[0]
+
+        return await self._keep("proxied", make)
+
+    async def due(self) -> bmq.delays.DueMessages:
+        """Return the due messages of a queue."""
+
+        async def make() -> bmq.delays.DueMessages:
+            return bmq.delays.DueMessages(await self._open())
+
+        return await self._keep("due", make)
+
+    async def waiting_queue(self) -> bmq.Queue:
+        """Return a queue where messages wait."""
+
+        async def make() -> bmq.Queue:
+            return await self.session.open_queue(f"{self.uri}.delayed", read=True, default_subscription=False)
+
+        return await self._keep("waiting", make)
+
+    async def test_app(self) -> bmq.testing.TestApp:
+        """Return an app under test that runs."""
+
+        async def make() -> bmq.testing.TestApp:
+            app = bmq.App()
+
+            @app.consumer(self.uri)
+            async def handle(message: bmq.Message) -> None:
+                """Do nothing."""
+
+            test = bmq.testing.TestApp(app, self.broker)
+            await test.__aenter__()
+            self._closing.append(lambda: test.__aexit__(None, None, None))
+            return test
+
+        return await self._keep("test_app", make)
+
+    def new_app(self) -> bmq.App:
+        """Return an app that does not run."""
+        app = bmq.App(self.broker.uri)
+        app.consumer(self.uri)(handler)
+        return app
+
+    async def app(self) -> bmq.App:
+        """Return an app that runs."""
+        return (await self.test_app()).app
+
+    async def own_broker(self) -> bmq.broker.Broker:
+        """Return another broker that runs."""
+
+        async def make() -> bmq.broker.Broker:
+            broker = bmq.broker.Broker()
+            await broker.start()
+            self._closing.append(broker.stop)
+            return broker
+
+        return await self._keep("broker", make)
+
+    async def own_session(self) -> bmq.Session:
+        """Return another session."""
+
+        async def make() -> bmq.Session:
+            session = await bmq.connect(self.broker.uri)
+            self._closing.append(session.close)
+            return session
+
+        if (kept := self._kept.get("session")) is not None and kept.state is not bmq.SessionState.STARTED:
+            del self._kept["session"]
+        return await self._keep("session", make)
+
+    async def slices(self) -> list[Any]:
+        """Return encoded posts."""
+        return list((await self.queue()).encode_table(pa.table({"value": [b"1"]})))
+
+    async def _keep(self, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
+        kept = self._kept.get(name)
+        if kept is None or getattr(kept, "closed", False) is True:
+            kept = self._kept[name] = await make()
+        return kept
+
+    async def close(self) -> None:
+        """Close what was made."""
+        for close in reversed(self._closing):
+            await close()
+
+
+Made = Callable[[World], Any]
+
+#: Instances for methods.
+MAKERS: dict[type, Made] = {
+    bmq.App: lambda world: bmq.App(world.broker.uri),
+    bmq.CmqTags: lambda _: bmq.CmqTags("x"),
+    bmq.Consumer: World.consumer,
+    bmq.Expression: lambda _: bmq.Expression("x == 1"),
+    bmq.Histogram: lambda _: bmq.Histogram(),
+    bmq.HostHealth: lambda _: bmq.HostHealth(),
+    bmq.MessageBatch: lambda world: _batch(world),
+    bmq.Queue: World.queue,
+    bmq.RoutingTable: lambda _: bmq.RoutingTable([]),
+    bmq.Session: lambda world: world.session,
+    bmq.TagFilter: lambda _: bmq.TagFilter(any_of=["x"]),
+    bmq.TypedConsumer: lambda world: _typed_consumer(world),
+    bmq.TypedQueue: World.typed,
+    bmq.admin.Admin: World.admin,
+    bmq.admin.QueueAdmin: lambda world: _queue_admin(world),
+    bmq.arrow.Tables: World.tables,
+    bmq.broker.Broker: lambda world: world.broker,
+    bmq.broker.ManualClock: lambda _: bmq.broker.ManualClock(),
+    bmq.codecs.Shape: lambda _: bmq.codecs.Shape(Order),
+    bmq.delays.DueMessages: World.due,
+    bmq.groups.Group: World.group,
+    bmq.prometheus.SessionCollector: lambda _: bmq.prometheus.SessionCollector(),
+    bmq.subscriptions.Complement: lambda _: bmq.subscriptions.complement("x == 1"),
+    bmq.subscriptions.Operand: lambda _: bmq.P("x"),
+    bmq.subscriptions.PulsarTags: lambda _: bmq.subscriptions.PulsarTags(any_of=["x"], keys=["tag0"]),
+    bmq.testing.Fault: lambda _: bmq.testing.Fault(0.0, "split", 0.001, amount=1),
+    bmq.testing.FaultProxy: World.proxy,
+    bmq.testing.ProxiedConnection: World.proxied,
+    bmq.testing.TestApp: World.test_app,
+    bmq.workers.Sweeper: lambda world: bmq.workers.Sweeper(world.uri),
+}
+
+
+#: Instances for single methods, where these are others.
+OWN_MAKERS: dict[str, Made] = {
+    "bmq.App.pause": World.app,
+    "bmq.App.resume": World.app,
+    "bmq.App.queue": World.app,
+    "bmq.App.run": World.new_app,
+    "bmq.broker.Broker.restart": World.own_broker,
+    "bmq.broker.Broker.stop": World.own_broker,
+    "bmq.Session.close": World.own_session,
+    "bmq.workers.Sweeper.run": lambda world: bmq.workers.Sweeper(world.uri),
+}
+
+
+async def _batch(world: World) -> Any:
+    return await (await world.consumer()).receive_many(1, timeout=5)
+
+
+async def _typed_consumer(world: World) -> Any:
+    async def make() -> bmq.TypedConsumer[Order]:
+        queue = await world.session.open_queue(world.uri, read=True, write=True)
+        typed = queue.typed(Order)
+        await typed.post_many([Order(each) for each in range(500)])
+        return await typed.subscribe()
+
+    return await world._keep("typed", make)
+
+
+async def _queue_admin(world: World) -> Any:
+    return (await world.admin()).queue((await world.queue()).uri)
+
+
+async def handler(message: bmq.Message) -> None:
+    """Handle a message."""
+
+
+async def batch_handler(messages: list[bmq.Message]) -> None:
+    """Handle messages."""
+
+
+async def respond(message: bmq.Message) -> bytes:
+    """Answer a request."""
+    return b"reply"
+
+
+def ignore(*_: object) -> None:
+    """Take whatever comes."""
+
+
+#: Right arguments by the name of the parameter.
+COMMON: dict[str, Made] = {
+    "admin": World.admin,
+    "app": lambda _: bmq.App(),
+    "attempt": lambda _: 1,
+    "broker": lambda world: world.broker.uri,
+    "bucket": lambda _: 1,
+    "command": lambda _: "HELP",
+    "config": lambda _: bmq.broker.DomainConfig("d.x", Mode.PRIORITY),
+    "content_type": lambda _: "application/x-odd",
+    "count": lambda _: 1,
+    "direction": lambda _: bmq.testing.Direction.TO_BROKER,
+    "domain": lambda _: "bmq.test.mem.priority",
+    "elapsed": lambda _: 1.0,
+    "error": lambda _: ValueError("x"),
+    "every": lambda _: 1.0,
+    "function": lambda _: lambda: None,
+    "give_up_after": lambda _: 10.0,
+    "handler": lambda _: handler,
+    "handling": lambda _: bmq.Handling((), "handler", 1),
+    "items": lambda _: [b"x"],
+    "key": lambda _: "x",
+    "keys": lambda _: ["tag0"],
+    "member": lambda _: "member",
+    "members": lambda _: ["a", "b"],
+    "message": World.message,
+    "messages": lambda _: [],
+    "metadata": lambda _: {"anytag0": "x"},
+    "mode": lambda _: Mode.PRIORITY,
+    "name": lambda _: "bmq.test.mem.priority",
+    "of": lambda _: Order,
+    "payload": lambda _: b"payload",
+    "properties": lambda _: {"x": 1},
+    "proxy": World.proxy,
+    "queue": lambda world: world.uri,
+    "seconds": lambda _: 0.0,
+    "seed": lambda _: 1,
+    "selector": lambda _: "x == 1",
+    "session": lambda world: world.session,
+    "tag": lambda _: "x",
+    "tags": lambda _: ["x"],
+    "target": lambda world: world.broker.uri,
+    "text": lambda _: "x == 1",
+    "uri": lambda world: world.uri,
+    "value": lambda _: Order(1),
+    "values": lambda _: [Order(1)],
+}
+
+#: Right arguments of single callables, where these are others.
+ARGUMENTS: dict[str, dict[str, Made]] = {
+    "bmq.CloudEvent": {
+        "data": lambda _: {},
+        "type": lambda _: "t",
+        "source": lambda _: "s",
+    },
+    "bmq.Credentials": {"mechanism": lambda _: "BASIC"},
+    "bmq.Credentials.basic": {"user": lambda _: "user", "password": lambda _: "password"},
+    "bmq.DeadLetter": {"queue": lambda world: world.uri},
+    "bmq.Histogram.quantile": {"q": lambda _: 0.5},
+    "bmq.HostHealth.set": {"healthy": lambda _: True},
+    "bmq.MessageBatch.column": {"name": lambda _: "x"},
+    "bmq.PutMessage": {"data": lambda _: b"payload"},
+    "bmq.Queue.post_encoded": {"slices": World.slices},
+    "bmq.Queue.post_table": {"table": lambda _: pa.table({"value": [b"1"]})},
+    "bmq.Queue.encode_table": {"table": lambda _: pa.table({"value": [b"1"]})},
+    "bmq.Queue.request": {"timeout": lambda _: 0.001},
+    "bmq.QueueUri": {"domain": lambda _: "d", "queue": lambda _: "q"},
+    "bmq.QueueUri.parse": {"text": lambda world: world.uri},
+    "bmq.RoutingTable": {"routes": lambda _: []},
+    "bmq.Session.open_queue": {"read": lambda _: True},
+    "bmq.PartlyFailed": {"failed": lambda _: {0: ValueError()}},
+    "bmq.consume": {"source": World.queue},
+    "bmq.console.Console": {"source": lambda world: bmq.console.Embedded(world.broker)},
+    "bmq.console.Embedded": {"broker": lambda world: world.broker},
+    "bmq.console.beside": {"broker": lambda world: world.broker, "address": lambda _: "0"},
+    "bmq.connect": {"broker": lambda world: world.broker.uri},
+    "bmq.admin.connect": {"broker": lambda world: world.broker.uri},
+    "bmq.admin.Admin.command": {"text": lambda _: "HELP"},
+    "bmq.admin.Admin.query": {"text": lambda _: "HELP"},
+    "bmq.admin.Admin.topology": {"name": lambda _: "itCluster"},
+    "bmq.arrow.Tables": {"queue": World.queue},
+    "bmq.broker.AppSubscription": {"app_id": lambda _: "", "text": lambda _: "x == 1"},
+    "bmq.broker.DomainConfig": {"name": lambda _: "d.x"},
+    "bmq.broker.TagConsumerFilter": {"consumers": lambda _: {"": {}}},
+    "bmq.broker.Broker.drained": {"timeout": lambda _: 0.0},
+    "bmq.codecs.register": {"make": lambda _: ignore},
+    "bmq.codecs.codec_for": {"content_type": lambda _: "application/json"},
+    "bmq.codecs.Shape": {"codec": lambda _: "application/json"},
+    "bmq.delays.DueMessages": {"queue": World.queue},
+    "bmq.delays.DueMessages.put_off": {"until": lambda _: 1.0},
+    "bmq.delays.Mover": {"queue": World.waiting_queue},
+    "bmq.groups.Group": {"queue": World.queue},
+    "bmq.otel.BinaryCodec": {"read": lambda _: ignore},
+    "bmq.prometheus.SessionCollector.add": {"session": lambda world: world.session},
+    "bmq.subscriptions.Equalities": {"things": lambda _: [], "text_of": lambda _: lambda _: ""},
+    "bmq.subscriptions.PulsarTags.from_metadata": {"keys": lambda _: ["tag0"]},
+    "bmq.subscriptions.check_domain": {"domain": lambda _: {"name": "d", "mode": {"priority": {}}}},
+    "bmq.subscriptions.check_property_types": {"kinds": lambda _: {"x": int}},
+    "bmq.subscriptions.explain_domain": {"domain": lambda _: {"name": "d", "mode": {"priority": {}}}},
+    "bmq.subscriptions.plan": {"filter": lambda _: "x == 1"},
+    "bmq.subscriptions.point_at": {"offset": lambda _: 0},
+    "bmq.subscriptions.Route": {"expression": lambda _: None},
+    "bmq.testing.Fault": {"after": lambda _: 0.0, "kind": lambda _: "cut"},
+    "bmq.testing.FaultProxy.split": {"size": lambda _: 1},
+    "bmq.testing.FaultProxy.throttle": {"bytes_per_second": lambda _: 1000},
+    "bmq.testing.FaultProxy.when": {"action": lambda _: ignore, "events": lambda _: 1000},
+    "bmq.testing.FaultProxy.cut_after": {"events": lambda _: 1000},
+    "bmq.testing.ProxiedConnection.throttle": {"bytes_per_second": lambda _: 1000},
+    "bmq.testing.ProxiedConnection.when": {"action": lambda _: ignore, "events": lambda _: 1000},
+    "bmq.testing.ProxiedConnection.cut_after": {"events": lambda _: 1000},
+    "bmq.testing.TestApp.of": {"part": lambda _: bmq.App()},
+    "bmq.testing.TestApp.drained": {"timeout": lambda _: 0.0},
+    "bmq.testing.replay_faults": {"faults": lambda _: []},
+    "bmq.testing.random_faults": {
+        "kinds": lambda _: ("split",),
+        "pause": lambda _: (0.0, 0.0),
+        "duration": lambda _: (0.001, 0.001),
+    },
+    "bmq.workers.Responder": {"function": lambda _: respond},
+    "bmq.workers.original_of": {"letter": World.message, "queue": lambda world: world.uri},
+}
+
+
+async def _connect(world: World, made: Any) -> None:
+    async with made:
+        """Connecting and closing use every option."""
+
+
+async def _post(world: World, made: Any) -> None:
+    await world.other.post_many([made])
+    (await world.other.receive(timeout=5)).confirm()
+
+
+def _retry(world: World, made: Any) -> None:
+    if isinstance(made.no_retry, tuple | type):
+        for attempt in (1, 2, 100):
+            made.delay(attempt, 1.0, ValueError())
+
+
+async def _open(world: World, made: Any) -> None:
+    queue = await world.session.open_queue(world.uri, read=True, subscriptions=[made])
+    await queue.close()
+
+
+async def _start(world: World, made: Any) -> None:
+    try:
+        await made.start()
+        async with bmq.connect(made.uri, connect_timeout=2) as session:
+            await session.open_queue(world.uri, write=True)
+    except OSError:
+        """An address that is not of this machine."""
+    finally:
+        await made.stop()
+
+
+async def _domain(world: World, made: Any) -> None:
+    world.broker.add_domain(made)
+    queue = await world.session.open_queue(f"bmq://{made.name}/odd-{next(_number)}", write=True)
+    await queue.post(b"x")
+    await queue.close()
+
+
+#: What is done with a result, so that a value that was taken is used.
+USES: dict[str, Callable[[World, Any], Any]] = {
+    "bmq.App.consumer": lambda _, made: made(handler),
+    "bmq.App.batch_consumer": lambda _, made: made(batch_handler),
+    "bmq.App.responder": lambda _, made: made(respond),
+    "bmq.Backoff": _retry,
+    "bmq.ExponentialDecay": _retry,
+    "bmq.PutMessage": _post,
+    "bmq.Subscription": _open,
+    "bmq.admin.connect": _connect,
+    "bmq.connect": _connect,
+    "bmq.broker.Limits": lambda world, made: _domain(
+        world, bmq.broker.DomainConfig(f"d.x{next(_number)}", Mode.PRIORITY, queue_limits=made)
+    ),
+}
+
+_MADE = "the library makes it"
+_RAISED = "the library raises it"
+_CALLED = "the library calls it, users override it"
+_SPARK = "Spark calls it"
+_BLOCKING = "a call of bmq.blocking hands its arguments to the method of the same name, which is walked"
+
+#: What is not walked, and why. ``*`` ends a prefix.
+EXCLUDED: dict[str, str] = {
+    **dict.fromkeys(
+        [
+            *("bmq.Ack", "bmq.CloseReport", "bmq.Consumer", "bmq.ConsumerStats", "bmq.FailedPost"),
+            *("bmq.Handling", "bmq.Health", "bmq.Histogram", "bmq.Message", "bmq.MessageBatch", "bmq.Post"),
+            *("bmq.PostOutcome", "bmq.PostReport", "bmq.Properties", "bmq.Queue", "bmq.QueueStats"),
+            *("bmq.Session", "bmq.SessionStats", "bmq.Trouble", "bmq.TypedConsumer", "bmq.TypedMessage"),
+            *("bmq.TypedQueue", "bmq.admin.Admin", "bmq.admin.AppDepth", "bmq.admin.AppState"),
+            *("bmq.admin.AppStatistics", "bmq.admin.Client", "bmq.admin.Cluster", "bmq.admin.ClusterNode"),
+            *("bmq.admin.ClusterStatus", "bmq.admin.ClusterTopology", "bmq.admin.Depth"),
+            *("bmq.admin.DomainInfo", "bmq.admin.DomainSummary", "bmq.admin.Internals"),
+            *("bmq.admin.MessagePage", "bmq.admin.NodeStatus", "bmq.admin.PartitionStatus"),
+            *("bmq.admin.Purged", "bmq.admin.QueueAdmin", "bmq.admin.QueueStatistics"),
+            *("bmq.admin.ReaderSubscription", "bmq.admin.Statistics", "bmq.admin.StoredMessage"),
+            *("bmq.admin.StoredQueue", "bmq.admin.Stream", "bmq.admin.Usage", "bmq.admin.Window"),
+            *("bmq.broker.Authentication.check", "bmq.broker.FilteredConsumer", "bmq.broker.PostedMessage"),
+            *("bmq.codecs.MsgspecJson", "bmq.codecs.Shape.decode", "bmq.broker.PostedMessage.has"),
+            *(
+                "bmq.groups.Full",
+                "bmq.groups.GroupStats",
+                "bmq.groups.Gained",
+                "bmq.groups.GroupEvent",
+                "bmq.groups.Lost",
+            ),
+            *("bmq.spark.PartitionReport", "bmq.spark.QueryStats", "bmq.spark.Summary"),
+            *("bmq.subscriptions.AppOutcome", "bmq.subscriptions.Complement", "bmq.subscriptions.Decision"),
+            *("bmq.subscriptions.Doubt", "bmq.subscriptions.Evaluation"),
+            *("bmq.subscriptions.EvaluationFailure", "bmq.subscriptions.Filter"),
+            *("bmq.subscriptions.Finding", "bmq.subscriptions.Operand", "bmq.subscriptions.Step"),
+            *("bmq.testing.ProxiedConnection", "bmq.workers.Failure", "bmq.workers.SubscriberStatus"),
+            *("bmq.workers.SweeperStats", "bmq.Typed"),
+        ],
+        _MADE,
+    ),
+    **dict.fromkeys(
+        [
+            *("bmq.AdminError", "bmq.CloseQueueError", "bmq.ConfigureQueueError", "bmq.InvalidExpression"),
+            *("bmq.OpenQueueError", "bmq.PostError", "bmq.ProtocolError", "bmq.RequestError"),
+            *("bmq.ResponderError", "bmq.Undecodable", "bmq.broker.InvalidDomain"),
+        ],
+        _RAISED,
+    ),
+    **dict.fromkeys(
+        [
+            *("bmq.Interceptor.around_handle", "bmq.Interceptor.on_ack", "bmq.Interceptor.on_confirm"),
+            *("bmq.Interceptor.on_post", "bmq.Interceptor.on_receive"),
+            *("bmq.DeadLetter.post", "bmq.DeadLetter.post_once", "bmq.otel.BinaryCodec.*"),
+            *("bmq.otel.OpenTelemetry.around_handle", "bmq.otel.OpenTelemetry.on_ack"),
+            *("bmq.otel.OpenTelemetry.on_confirm", "bmq.otel.OpenTelemetry.on_post"),
+            *("bmq.otel.OpenTelemetry.on_receive", "bmq.otel.TextCodec.*"),
+            *("bmq.Backoff.delay", "bmq.ExponentialDecay.delay", "bmq.NoRetry.delay"),
+            *("bmq.console.Embedded.contents", "bmq.console.RemoteBroker.contents"),
+            *("bmq.console.Embedded.figures", "bmq.console.RemoteBroker.figures"),
+            *("bmq.workers.LoopClock.sleep", "bmq.taskiq.BmqBroker.kick"),
+        ],
+        _CALLED,
+    ),
+    **dict.fromkeys(
+        [
+            *("bmq.spark.BmqDataSource.*", "bmq.spark.QueryMetrics.on*", "bmq.spark.QueryMetrics.observe"),
+            *("bmq.spark.Summary.add", "bmq.spark.summary_accumulator", "bmq.spark.write"),
+        ],
+        _SPARK,
+    ),
+    "bmq.blocking.*": _BLOCKING,
+    "bmq.run": "it starts an event loop; a test of its own has odd values for it",
+    "bmq.arrow.reader": "it hands its arguments to bmq.arrow.Source",
+    "bmq.arrow.Source": "it blocks the thread; its options are those of Tables and connect, which are walked",
+    "bmq.subscriptions.Equalities.candidates": "what is looked up is a function of the library",
+    "bmq.subscriptions.compile_chain": "it takes syntax trees, which parse() makes",
+    "bmq.subscriptions.unparse": "it takes syntax trees, which parse() makes",
+    "bmq.testing.BackgroundBroker.call": "it starts a thread",
+    "bmq.delays.watch": "it never returns; its arguments are those of check()",
+}
+
+#: Parameters that are not walked, and why.
+EXCLUDED_PARAMETERS: dict[str, str] = {}

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Odd values for every parameter of every public callable: each works, or is a UsageError at the call.
+
+The callables and their parameters come from inspection: a new one is walked without a change here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import traceback
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+import bmq
+from tests.gate.odd import INNER, ODD, Own, close
+from tests.gate.recipes import (
+    ARGUMENTS,
+    COMMON,
+    EXCLUDED,
+    EXCLUDED_PARAMETERS,
+    MAKERS,
+    OWN_MAKERS,
+    USES,
+    World,
+)
+from tests.gate.surface import Public, public
+
+# A call that has not returned after so many seconds has taken its arguments.
+_PATIENCE = 0.002
+OTHER = "bmq://bmq.test.mem.priority/other"
+
+
+def is_excluded(name: str) -> bool:
+    return name in EXCLUDED or any(
+        pattern.endswith("*") and name.startswith(pattern[:-1]) for pattern in EXCLUDED
+    )
+
+
+ALL = {each.name: each for each in public()}
+WALKED = {name: each for name, each in ALL.items() if each.parameters and not is_excluded(name)}
+
+
+@pytest.fixture
+async def world(bmq_broker: bmq.broker.Broker) -> AsyncIterator[World]:
+    async with bmq.connect(bmq_broker.uri) as session:
+        other = await session.open_queue(OTHER, read=True, write=True)
+        world = World(bmq_broker, session, other)
+        yield world
+        await world.close()
+
+
+def kinds(parameter: inspect.Parameter) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Odd values for a parameter; where it takes several, also among others."""
+    yield from ODD.items()
+    words = ("Iterable", "Sequence", "Mapping", "list", "dict", "tuple", "Any", "object")
+    if any(word in str(parameter.annotation) for word in words):
+        for name in INNER:
+            make = ODD[name]
+            yield f"[{name}]", lambda make=make: [make()]
+            yield f"{{'x': {name}}}", lambda make=make: {"x": make()}
+
+
+async def call(world: World, what: Public, parameter: str, value: object) -> None:
+    """Call it with an odd value, and use what it returns."""
+    positional: list[object] = []
+    named: dict[str, object] = {}
+    right = ARGUMENTS.get(what.name, {})
+    for name, each in what.parameters.items():
+        if name == parameter:
+            given = value
+        elif name in right or (each.default is each.empty and not name.startswith("*")):
+            made = (right.get(name) or COMMON[name])(world)
+            given = await made if inspect.isawaitable(made) and name != "main" else made
+        else:
+            continue
+        if name.startswith("**"):
+            named["x"] = given
+        elif name.startswith("*") or each.kind is each.POSITIONAL_ONLY:
+            positional.append(given)
+        else:
+            named[name] = given
+    function = what.function
+    if what.method and inspect.isfunction(inspect.getattr_static(what.owner, what.method)):
+        made = (OWN_MAKERS.get(what.name) or MAKERS[what.owner])(world)  # type: ignore[index]
+        function = getattr(await made if inspect.isawaitable(made) else made, what.method)
+    result = function(*positional, **named)
+    if inspect.iscoroutine(result):
+        result = await settled(result)
+    elif isinstance(result, asyncio.Future):
+        result.cancel()
+    if what.name in USES and result is not None:
+        used = USES[what.name](world, result)
+        if inspect.isawaitable(used):
+            await used
+    elif isinstance(result, AsyncIterator) and not isinstance(result, bmq.groups.Group):
+        await settled(first(result))
+    elif inspect.isgenerator(result):
+        next(result, None)
+    if hasattr(result, "aclose"):
+        await result.aclose()
+
+
+async def first(iterator: AsyncIterator[Any]) -> None:
+    async for _ in iterator:
+        break
+
+
+async def settled(coroutine: Any) -> Any:
+    """Await a coroutine; cancel it when it waits for something that does not come."""
+    task = asyncio.ensure_future(coroutine)
+    await asyncio.wait([task], timeout=_PATIENCE)
+    if not task.done():
+        await asyncio.wait([task], timeout=0)
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled() and task.exception() is not None:
+            raise task.exception()  # type: ignore[misc]
+        return None
+    return task.result()
+
+
+def is_fine(error: BaseException) -> bool:
+    """Whether a caller can be expected to see such an error."""
+    if isinstance(error, bmq.StateError):
+        return False
+    if isinstance(error, bmq.UsageError | bmq.BufferFull | Own):
+        return True
+    if isinstance(error, bmq.TimedOut):
+        return not isinstance(error, bmq.RequestTimeout)
+    # Python itself has refused the call, before any line of ours.
+    return isinstance(error, TypeError) and len(traceback.extract_tb(error.__traceback__)) == 2
+
+
+def is_short(parameter: str, value: object) -> bool:
+    """Whether a value is a time in which nothing can happen."""
+    return parameter.endswith("timeout") and type(value) in (int, float) and 0 <= value < 1e-3  # type: ignore[operator]
+
+
+#: Further errors that say something of the caller's value, by callable.
+ALLOWED: dict[str, tuple[type[BaseException], ...]] = {
+    **dict.fromkeys([name for name in WALKED if name.startswith("bmq.admin.")], (bmq.AdminError,)),
+    "bmq.App.pause": (bmq.StateError,),
+    "bmq.App.resume": (bmq.StateError,),
+    "bmq.broker.Broker": (OSError,),
+    "bmq.prometheus.exposition": (AttributeError,),  # of the caller's own function, which returns no session
+    "bmq.broker.Broker.assert_posted": (AssertionError,),
+    "bmq.broker.Broker.drained": (AssertionError,),
+    "bmq.testing.TestApp.drained": (AssertionError,),
+}
+
+
+@pytest.mark.filterwarnings("ignore::bmq.ExpressionWarning")
+@pytest.mark.parametrize("name", sorted(WALKED))
+async def test_an_odd_value_works_or_is_a_usage_error(
+    world: World, name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    what = WALKED[name]
+    wrong: list[str] = []
+    monkeypatch.setenv("BMQ_BROKER_URI", world.broker.uri)
+    for parameter, details in what.parameters.items():
+        if f"{name}({parameter})" in EXCLUDED_PARAMETERS:
+            continue
+        for kind, make in kinds(details):
+            value = make()
+            try:
+                async with asyncio.timeout(5):
+                    await call(world, what, parameter, value)
+            except Exception as error:
+                # So short a time has passed before anything can be answered.
+                if is_short(parameter, value) and isinstance(
+                    error, bmq.RequestTimeout | bmq.ConnectionFailed
+                ):
+                    continue
+                if not is_fine(error) and not isinstance(error, ALLOWED.get(name, ())):
+                    wrong.append(f"{parameter}={kind}: {type(error).__name__}: {str(error)[:150]}")
+            finally:
+                close(value)
+        await world.other.post(b"still here")
+        async with await world.other.receive(timeout=5) as message:
+            assert message.data == b"still here", f"after {parameter}"
+        assert world.session.state is bmq.SessionState.STARTED, parameter
+        assert world.session.stats().reconnects == 0, parameter
+    assert not wrong, "\n" + "\n".join(wrong)
+    assert [record.message for record in caplog.records if record.levelno >= logging.CRITICAL] == []
+
+
+def test_what_is_excluded_is_there() -> None:
+    for pattern, reason in EXCLUDED.items():
+        assert reason
+        assert any(
+            name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern for name in ALL
+        ), pattern
+    for each in EXCLUDED_PARAMETERS:
+        name, _, parameter = each.rstrip(")").partition("(")
+        assert parameter in WALKED[name].parameters, each
+    for name in {*ARGUMENTS, *USES, *ALLOWED}:
+        assert name in WALKED, name
+    for owner in MAKERS:
+        assert any(each.owner is owner and each.method for each in WALKED.values()), owner

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A handler whose shape cannot work is refused when it is registered, with its name and the remedy."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import bmq
+
+URI = "bmq://bmq.test.mem.priority/orders"
+
+
+@dataclass
+class Ask:
+    """A request as a value."""
+
+    sku: str
+
+
+async def nothing() -> None:
+    """Takes nothing."""
+
+
+async def three(first: object, second: object, third: object) -> None:
+    """Takes too much."""
+
+
+async def keyword(message: bmq.Message, *, database: object) -> None:
+    """Needs what nothing gives."""
+
+
+def generator(message: bmq.Message) -> Iterator[None]:
+    """Its body never runs."""
+    yield
+
+
+async def async_generator(message: bmq.Message) -> AsyncIterator[None]:
+    """Its body never runs either."""
+    yield
+
+
+class Handler:
+    """A class in place of an object of it."""
+
+    def __init__(self, message: bmq.Message) -> None: ...
+
+
+class Yielding:
+    """An object whose call is a generator."""
+
+    def __call__(self, message: bmq.Message) -> Iterator[None]:
+        yield
+
+
+async def right(message: bmq.Message) -> None:
+    """As it should be."""
+
+
+async def asked(ask: Ask) -> bytes:
+    """A typed request."""
+    return b""
+
+
+async def answers_text(message: bmq.Message) -> str:
+    """A reply that has to be encoded first."""
+    return ""
+
+
+async def answers_value(message: bmq.Message) -> Ask | None:
+    """A typed reply."""
+    return None
+
+
+WRONG: list[tuple[Any, str]] = [
+    (nothing, "nothing takes no parameter"),
+    (three, "three takes 3 arguments .*first, second, third"),
+    (keyword, "keyword needs the keyword database, .* functools.partial"),
+    (generator, "generator is a generator"),
+    (async_generator, "async_generator is a generator"),
+    (Yielding(), "is a generator"),
+    (functools.partial(generator), "is a generator"),
+    (Handler, "Handler is a class"),
+    (7, "is a function"),
+]
+
+
+def names(value: object) -> str:
+    return getattr(value, "__name__", type(value).__name__) if callable(value) else ""
+
+
+@pytest.mark.parametrize("kind", ["consumer", "batch_consumer", "responder"])
+@pytest.mark.parametrize(("handler", "message"), WRONG, ids=names)
+def test_a_shape_that_cannot_work_is_refused(kind: str, handler: Any, message: str) -> None:
+    app = bmq.App()
+    with pytest.raises(bmq.UsageError, match=message):
+        getattr(app, kind)(URI)(handler)
+    assert app._registered == []
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (asked, "asked takes Ask, and requests are not decoded: .* decodes message.data"),
+        (answers_text, "answers_text returns str, and replies are not encoded"),
+        (answers_value, "answers_value returns Ask, and replies are not encoded"),
+        (three, "three takes 3 arguments"),
+    ],
+    ids=names,
+)
+def test_a_typed_responder_is_refused(function: Any, message: str) -> None:
+    app = bmq.App()
+    with pytest.raises(bmq.UsageError, match=message):
+        app.responder(URI)(function)
+    assert app._registered == []
+
+
+def test_the_same_handler_with_the_same_subscription_is_refused() -> None:
+    app = bmq.App()
+    app.consumer(URI)(right)
+    with pytest.raises(bmq.UsageError, match=r"right is registered for .*/orders already"):
+        app.consumer(URI, subscription="")(right)
+    app.consumer(URI, subscription="x == 1")(right)
+    app.consumer(URI + "2")(right)
+
+
+@pytest.mark.parametrize("register", ["on_startup", "on_shutdown"])
+@pytest.mark.parametrize("function", [right, generator, 7], ids=names)
+def test_a_hook_that_cannot_be_called_is_refused(register: str, function: Any) -> None:
+    with pytest.raises(bmq.UsageError):
+        getattr(bmq.App(), register)(function)
+
+
+async def later(event: object) -> None:
+    """Never awaited."""
+
+
+@pytest.mark.parametrize("make", [lambda: bmq.connect(on_event=later), lambda: bmq.App(on_event=later)])
+def test_an_async_callback_that_nothing_awaits_is_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(bmq.UsageError, match="on_event is called and not awaited"):
+        make()
+
+
+def test_what_can_be_called_is_registered() -> None:
+    class Right:
+        async def __call__(self, message: bmq.Message) -> None: ...
+
+        async def method(self, message: bmq.Message) -> None: ...
+
+    async def with_default(message: bmq.Message, more: int = 1, *rest: object, **named: object) -> None: ...
+
+    async def optional(message: bmq.Message | None = None) -> None: ...
+
+    app = bmq.App()
+    for number, handler in enumerate(
+        [right, Right(), Right().method, with_default, functools.partial(keyword, database=1), print]
+    ):
+        app.consumer(f"{URI}{number}")(handler)
+    assert len(app._registered) == 6
