@@ -125,7 +125,7 @@ class Attempt:
         if ssl is None and address.tls:
             ssl = ssl_module.create_default_context()
         _, channel = await self._connection.loop.create_connection(
-            lambda: Channel(self, self._options.liveness),
+            lambda: Channel(self, self._options.liveness, self._tracer()),
             self.host,
             address.port,
             ssl=ssl,
@@ -133,15 +133,14 @@ class Attempt:
         )
         return channel
 
-    # the channel (see Receiver)
-
-    def tracer(self) -> Tracer | None:
-        """Make what logs all that the channel sends and receives, if that is wanted."""
+    def _tracer(self) -> Tracer | None:
         if self._options.trace is Trace.OFF:
             return None
         from bmq.client._trace import Tracer
 
         return Tracer(str(self.address), payloads=self._options.trace is Trace.PAYLOADS)
+
+    # the channel (see Receiver)
 
     def channel_data(self, channel: Channel, data: bytes) -> None:
         """Bytes arrived."""

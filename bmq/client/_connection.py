@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from bmq._loop import gathers
 from bmq.client._keepalive import limit_unacknowledged, probe, unacknowledged
-from bmq.client.options import Trace
 from bmq.errors import Error, UsageError
 from bmq.protocol.client.core import ClientCore, SessionState
 from bmq.protocol.client.events import Outcome, SessionEvent, Signal
@@ -43,10 +42,6 @@ _LINGER = 1.0
 class Receiver(Protocol):
     """What a channel reports to."""
 
-    def tracer(self) -> Tracer | None:
-        """Make what logs all that a channel sends and receives, if that is wanted."""
-        ...
-
     def channel_data(self, channel: Channel, data: bytes) -> None:
         """Bytes arrived."""
         ...
@@ -70,9 +65,12 @@ class Channel(asyncio.Protocol):
         receiver: gets what arrives.
         liveness: seconds of silence that are tolerated, which the operating system's probes follow; None for
             the system's own times.
+        tracer: logs everything that is sent and received; None for nothing.
     """
 
-    def __init__(self, receiver: Receiver, liveness: float | None = None) -> None:
+    def __init__(
+        self, receiver: Receiver, liveness: float | None = None, tracer: Tracer | None = None
+    ) -> None:
         self._receiver = weakref.ref(receiver)
         self._liveness = liveness
         self._transport: asyncio.Transport | None = None
@@ -83,7 +81,7 @@ class Channel(asyncio.Protocol):
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self._linger: asyncio.TimerHandle | None = None
         self._gathers = False
-        self._tracer = receiver.tracer()
+        self._tracer = tracer
         self.bytes_sent = 0
         self.bytes_received = 0
 
@@ -227,11 +225,6 @@ class Channel(asyncio.Protocol):
 class Owner(Protocol):
     """What a connection reports to."""
 
-    @property
-    def address(self) -> str:
-        """The address that is connected, or is tried next."""
-        ...
-
     def handle(self, event: SessionEvent | Signal) -> None:
         """The core reports something."""
         ...
@@ -262,7 +255,6 @@ class Connection:
         core: the protocol.
         owner: what it reports to.
         busy_poll: for how long the event loop is kept awake after traffic, in seconds.
-        trace: what is logged of all that is sent and received.
 
     Attributes:
         core: the protocol.
@@ -277,7 +269,7 @@ class Connection:
         close_reason: why this side closed the channel, "" if it did not.
     """
 
-    def __init__(self, core: ClientCore, owner: Owner, busy_poll: float, trace: Trace) -> None:
+    def __init__(self, core: ClientCore, owner: Owner, busy_poll: float) -> None:
         self.core = core
         self.loop = asyncio.get_running_loop()
         self.thread = get_ident()
@@ -286,7 +278,6 @@ class Connection:
         self.close_reason = ""
         self._owner = owner
         self._busy_poll = busy_poll
-        self._trace = trace
         self._channel: Channel | None = None
         self.epoch = time.monotonic_ns()
         self.turn = 0.0, 0
@@ -457,14 +448,6 @@ class Connection:
                 logger.critical("internal error, while ending the session", exc_info=True)
 
     # the channel (see Receiver)
-
-    def tracer(self) -> Tracer | None:
-        """Make what logs all that a channel sends and receives, if that is wanted."""
-        if self._trace is Trace.OFF:
-            return None
-        from bmq.client._trace import Tracer
-
-        return Tracer(self._owner.address, payloads=self._trace is Trace.PAYLOADS)
 
     def adopt(self, channel: Channel, greeting: Greeting) -> None:
         """Use a channel that is negotiated from now on.

@@ -131,7 +131,7 @@ class Driver:
         )
         self.events = EventStream(on_event)
         self._reporter = Reporter(self)
-        self.connection = Connection(self.core, self, options.busy_poll, options.trace)
+        self.connection = Connection(self.core, self, options.busy_poll)
         self.loop = self.connection.loop
         self.flow = Flow(self.connection, options)
         self.backlog = Backlog(self.connection, options, self.publish)
