@@ -101,6 +101,8 @@ async def command(
             async with asyncio.TaskGroup() as group:
                 for mover in movers:
                     group.create_task(mover.run())
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None  # one line says why, and the others end with it
         finally:
             if not quiet:
                 moved = sum(mover.moved for mover in movers)
