@@ -75,9 +75,11 @@ class Backlog:
 
     def count(self, messages: int, size: int) -> None:
         """Count messages in the line of a consumer; negative numbers take them off."""
-        self.messages += messages
-        self.bytes += size
-        self._look(messages > 0)
+        held = self.messages = self.messages + messages
+        held_bytes = self.bytes = self.bytes + size
+        # The common case, once for each arrival and each message taken, is decided without a call.
+        if self._slow or self.sheds or held > self._max_messages or held_bytes > self._max_bytes:
+            self._look(messages > 0)
 
     def count_unclaimed(self, messages: int, size: int) -> None:
         """Count messages that no consumer wants; negative numbers take them off."""

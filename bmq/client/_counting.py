@@ -112,7 +112,10 @@ class ReceiveCounts:
     def delivered(self, arrival: Arrival, count: int) -> None:
         """A session's: so many messages that are to be confirmed have arrived together."""
         pending = self.pending
-        pending[arrival] = pending.get(arrival, 0) + count
+        if arrival in pending:
+            pending[arrival] += count
+            return
+        pending[arrival] = count
         if len(pending) > self._unconfirmed:
             self._tidy()
 

@@ -90,6 +90,8 @@ class Flow:
         """Posts have left the window."""
         if self.room.lines:
             self.room.wake()
+        if not self.for_outcomes:
+            return
         for queue, flush in self.for_outcomes.items():
             if not queue.unacked:
                 flush.done()

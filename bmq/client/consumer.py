@@ -553,8 +553,7 @@ class Consumer:
         """Count messages that joined the line, and let those who wait take them."""
         self._counted_bytes += size
         self._backlog.count(count, size)
-        if self._waiting:
-            self._waiting.wake(count)
+        self._waiting.wake(count)
 
     def _take_back(self) -> list[Numbered]:
         """Remove and return the messages that wait unseen."""
@@ -674,8 +673,10 @@ class Consumer:
                     raise
             return
         turn = self._turn
-        while not self.buffered or turn.clock() >= turn.until:
+        while True:
             if self.buffered:
+                if turn.clock() < turn.until:
+                    return
                 await self._give_way()
                 if self.buffered:
                     return  # not when another caller was faster

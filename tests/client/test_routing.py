@@ -104,7 +104,7 @@ def test_the_public_names_of_a_queue_and_a_consumer() -> None:
     receiving = {"receive", "receive_nowait", "receive_many", "batches"}
     assert public(bmq.Consumer) == receiving | {
         *("buffered", "close", "closed", "configure", "expressions", "open", "options", "selector"),
-        *("pause", "paused", "put_back", "resume", "stats"),
+        *("pause", "paused", "put_back", "resume", "stats", "wait"),
     }
     assert public(bmq.Queue) == receiving | {
         *("close", "closed", "configure", "confirm", "encode_table", "flush", "group"),
