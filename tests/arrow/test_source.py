@@ -165,7 +165,7 @@ def test_what_cannot_be_opened_is_said_at_once() -> None:
             reader(broker.uri, URI, properties={"a": pa.float64()})
         with pytest.raises(bmq.UsageError, match="confirm is next, end, never, not 'later'"):
             reader(broker.uri, URI, confirm="later")
-        with pytest.raises(bmq.UsageError, match="1 message or more: max_messages=0"):
+        with pytest.raises(bmq.UsageError, match="max_messages is an integer from 1 to"):
             reader(broker.uri, URI, max_messages=0)
     assert threads() == []
 
