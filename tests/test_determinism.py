@@ -36,7 +36,6 @@ _HARMLESS = {
     "spark/_ledger.py: self._known, which has sets in it": "asked for members only",
     "spark/_options.py: given": "a mapping; a set of the same name is an attribute",
     "spark/_portal.py: asyncio.all_tasks()": "sorted in the next line",
-    "subscriptions/_tags.py: tags": "sorted in the same line",
 }
 
 
