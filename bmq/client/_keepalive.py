@@ -11,7 +11,15 @@ from __future__ import annotations
 import array
 import math
 import socket
-import sys
+from typing import Any
+
+try:
+    import fcntl
+    import termios
+except ImportError:  # a system without them, or without the question
+    _ioctl: Any = None
+else:
+    _ioctl = getattr(termios, "TIOCOUTQ", None) and fcntl.ioctl
 
 __all__ = ["limit_unacknowledged", "probe", "unacknowledged"]
 
@@ -54,14 +62,11 @@ def limit_unacknowledged(raw: socket.socket, liveness: float | None) -> None:
 
 def unacknowledged(raw: socket.socket) -> int:
     """Return how many written bytes the peer's kernel has not acknowledged; 0 if the system does not say."""
-    if sys.platform != "linux":
+    if _ioctl is None:
         return 0
-    import fcntl
-    import termios
-
     count = array.array("i", [0])
     try:
-        fcntl.ioctl(raw.fileno(), termios.TIOCOUTQ, count)
+        _ioctl(raw.fileno(), termios.TIOCOUTQ, count)
     except OSError:
         return 0  # the socket is closed
     return count[0]

@@ -93,7 +93,7 @@ async def main():
         pass
 
 asyncio.run(main())
-print("construct" in sys.modules)
+print("bmq.wire.anatomy" in sys.modules)
 """
 
 
@@ -108,7 +108,7 @@ def test_the_environment_switches_it_on(value: str | None, seen: bool) -> None:
         [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{seen}\n"  # what reads the declarations is imported only then
+    assert done.stdout == f"{seen}\n"  # the reader of whole events is imported only then
     assert ("CONTROL sent to tcp://127.0.0.1:" in done.stderr) is seen
 
 
