@@ -274,6 +274,7 @@ class Driver:
     async def close_queue(self, queue: QueueCore, deadline: float, *, at_once: bool = False) -> None:
         """Close a queue whose posts have been waited for."""
         done: asyncio.Future[None] = self.loop.create_future()
+        known = self.queues.get(queue)
         try:
             self.core.close_queue(queue, done, self.connection.now(), deadline, at_once=at_once)
             self.flow.room.closed(queue)
@@ -281,22 +282,28 @@ class Driver:
             self.connection.transmit_soon()
             await done
         finally:
-            self.forget(queue)
+            if known is not None:
+                self.forget(queue, known)
 
     def add(self, core: QueueCore, queue: Queue) -> None:
         """A queue is being opened."""
         self.queues[core] = queue
         self.flow.room.queues += core.writable
 
-    def forget(self, queue: QueueCore) -> None:
-        """A queue is closed, or was never open."""
-        known = self.queues.pop(queue, None)
-        self.flow.room.closed(queue)
-        if known is not None:
-            self.flow.room.queues -= queue.writable
-            self.confirming.finish()
-            known._counts.ended()
-            self.health.closed(known.uri)
+    def forget(self, core: QueueCore, queue: Queue) -> bool:
+        """A queue is closed, or was never open; return whether the session still had the queue.
+
+        A later opening may have taken the core over, with a :class:`Queue` of its own: that one stays.
+        """
+        if self.queues.get(core) is not queue:
+            return False
+        del self.queues[core]
+        self.flow.room.closed(core)
+        self.flow.room.queues -= core.writable
+        self.confirming.finish()
+        queue._counts.ended()
+        self.health.closed(queue.uri)
+        return True
 
     def set_health(self, healthy: bool) -> None:
         """Take what the host health monitor says."""
@@ -444,8 +451,9 @@ class Driver:
             self.backlog.restored()
         elif isinstance(event, QueueReopenFailed):
             for core, queue in list(self.queues.items()):
-                if queue.uri == event.queue_uri and not core.in_use:  # reading and writing may be two queues
-                    self.forget(core)
+                # Reading and writing may be two queues; another open of the queue may be under way.
+                if queue.uri == event.queue_uri and core.opened and not core.in_use:
+                    self.forget(core, queue)
                     queue._shut(event.error)
         elif isinstance(event, Reconnected):
             self._disconnected, self._lost_at = self.seconds_disconnected, None
@@ -471,8 +479,8 @@ class Driver:
             error.__cause__ = self.core.ended_by
         for queue in self.queues.values():
             queue._shut(error)
-        for core in list(self.queues):
-            self.forget(core)
+        for core, queue in list(self.queues.items()):
+            self.forget(core, queue)
         if self._health_task is not None:
             self._health_task.cancel()
             self._health_task = None

@@ -809,6 +809,7 @@ class Queue:
             seconds = self._driver.options.close_timeout if timeout is None else timeout
             closing = self._close(self._connection.now() + seconds, asyncio.current_task(), at_once)
             self._close_task = self._driver.keep(closing)
+            self._core.leaving = True  # an open of the same queue waits from now on
         await asyncio.shield(self._close_task)
 
     async def _close(self, deadline: float, closer: asyncio.Task[object] | None, at_once: bool) -> None:

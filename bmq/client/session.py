@@ -251,7 +251,8 @@ class Session:
             StateError: the queue is already open in this session for the same side.
             SessionClosed: the session is closed.
 
-        Cancelling it closes the queue again as soon as the broker has opened it.
+        Cancelling it closes the queue again as soon as the broker has opened it. The same queue can be opened
+        again at once: an open waits until an earlier open or close of the queue is over.
         """
         parsed = QueueUri.parse(uri)
         read, write = _checks.boolean("read", read), _checks.boolean("write", write)
@@ -300,9 +301,9 @@ class Session:
         try:
             await opened
         except BaseException as error:
-            driver.forget(queue._core)
+            mine = driver.forget(queue._core, queue)
             queue._shut(None)
-            if isinstance(error, asyncio.CancelledError) and self.state is not SessionState.CLOSED:
+            if mine and isinstance(error, asyncio.CancelledError):
                 now = connection.now()
                 driver.core.abandon_queue(queue._core, now, now + driver.options.close_timeout)
                 connection.transmit_soon()

@@ -51,16 +51,8 @@ async def check_usable(peer: Peer, session: bmq.Session, queue: bmq.Queue) -> No
         for opened in session.queues:
             if opened is not queue:  # it was too late to cancel
                 await opened.close()
-        other = await _open_again(session, OTHER)
+        other = await session.open_queue(OTHER, read=True, default_subscription=True, write=True)
         await other.close()
-
-
-async def _open_again(session: bmq.Session, uri: str) -> bmq.Queue:
-    while True:
-        try:
-            return await session.open_queue(uri, read=True, default_subscription=True, write=True)
-        except bmq.StateError:  # the one that was cancelled is still being closed
-            await asyncio.sleep(0.001)
 
 
 async def _slow_items() -> AsyncIterator[bytes]:
@@ -142,6 +134,67 @@ async def test_cancelled_connecting_leaves_nothing(peer: Peer, held: str, turns:
     if not await cancel_after(turns, connecting.__aenter__()):
         await connecting.__aexit__(None, None, None)
     await eventually(lambda: all(connection.transport is None for connection in peer.connections))
+
+
+async def test_a_cancelled_open_can_be_repeated_at_once_whenever_it_was_cancelled(
+    broker: bmq.broker.Broker,
+) -> None:
+    async with bmq.connect(broker.uri) as session:
+        for turns in range(1, 41):
+            await cancel_after(turns, session.open_queue(URI, read=True, default_subscription=True, write=True))
+            for queue in session.queues:
+                await queue.close()  # it was too late to cancel
+            queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
+            await queue.post(b"1")
+            (await queue.receive()).confirm()
+            await queue.close()
+
+
+@pytest.mark.parametrize("way", ["close begun", "close cancelled", "timed out"])
+@pytest.mark.parametrize("turns", range(0, 8))
+async def test_a_queue_can_be_opened_while_its_earlier_opening_is_undone(
+    broker: bmq.broker.Broker, way: str, turns: int
+) -> None:
+    async with bmq.connect(broker.uri) as session:
+        if way.startswith("close"):
+            queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
+            task = asyncio.ensure_future(queue.close())
+            await asyncio.sleep(0)
+        else:
+            timeout = 0 if way == "timed out" else None
+            task = asyncio.ensure_future(session.open_queue(URI, read=True, timeout=timeout))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if way.endswith("cancelled"):
+            task.cancel()
+        again = await session.open_queue(URI, read=True, write=True)
+        await asyncio.gather(task, return_exceptions=True)
+        assert session.queues == [again]
+        await again.post(b"1")
+
+
+async def test_an_open_made_in_the_turn_in_which_another_times_out_is_its_own(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with bmq.connect(peer.uri) as session:
+        peer.hold = {"OpenQueue"}
+        again: list[asyncio.Task[bmq.Queue]] = []
+        core = session._driver.core
+        tick = core.tick
+
+        def tick_and_open(now: float) -> None:
+            tick(now)
+            if not again and any(queue.state is bmq.QueueState.OVERDUE for queue in session._driver.queues):
+                again.append(asyncio.ensure_future(session.open_queue(URI, write=True)))
+
+        monkeypatch.setattr(core, "tick", tick_and_open)
+        with pytest.raises(bmq.RequestTimeout):
+            await session.open_queue(URI, write=True, timeout=0.01)
+        await eventually(lambda: again)
+        peer.answer("OpenQueue")
+        queue = await again[0]
+        assert session.queues == [queue]
+        await queue.post(b"1")
 
 
 @pytest.mark.parametrize("turns", range(6))

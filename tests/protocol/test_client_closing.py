@@ -10,7 +10,6 @@ from bmq.errors import (
     QueueClosed,
     RequestTimeout,
     SessionClosed,
-    StateError,
 )
 from bmq.protocol.client.queue import QueueCore, QueueState
 from bmq.wire.control import CloseQueue, ConfigureStream
@@ -164,8 +163,6 @@ def test_closing_while_reopening_ends_at_its_deadline() -> None:
     bench.lose()
     bench.connect()
     bench.close(queue, timeout=5)
-    with pytest.raises(StateError, match="busy"):
-        bench.begin_open(URI)
     bench.wait(5)
     assert isinstance(bench.completed["close"][0], RequestTimeout)
     assert bench.answer_all() == ["OpenQueue", "CloseQueue"]
@@ -192,8 +189,6 @@ def test_closing_twice_is_refused_as_is_anything_else_with_a_closing_queue() -> 
             call(queue)
     with pytest.raises(QueueClosed):
         bench.post(queue, 1)
-    with pytest.raises(StateError):
-        bench.begin_open(URI)
     bench.answer_all()
     with pytest.raises(QueueClosed):
         bench.close(queue)
@@ -241,6 +236,9 @@ def _in_state(bench: Bench, state: QueueState) -> QueueCore:
     """Bring a queue into a state."""
     if state is QueueState.WAITING:
         bench.lose()
+        return bench.begin_open(URI, token="opening")
+    if state is QueueState.BEHIND:
+        bench.close(bench.open(URI))
         return bench.begin_open(URI, token="opening")
     opening = (QueueState.OPENING, QueueState.CONFIGURING, QueueState.ABANDONED, QueueState.OVERDUE)
     if state in opening:

@@ -52,6 +52,7 @@ TAKES_POSTS = {
     QueueState.RESTORING,
     QueueState.REOPENED,
 }
+NOT_YET_OPEN = {QueueState.BEHIND, QueueState.WAITING, QueueState.OPENING, QueueState.CONFIGURING}
 
 counts = st.integers(0, 3)
 timeouts = st.sampled_from([30, 1])
@@ -173,6 +174,11 @@ class Walk(RuleBasedStateMachine):
         if pump:
             self.bench.pump()
 
+    @precondition(seldom)
+    @rule(queue=queues)
+    def leave(self, queue: QueueCore) -> None:
+        queue.leaving = True
+
     @rule(queue=queues, timeout=timeouts)
     def close(self, queue: QueueCore, timeout: float) -> None:
         token = self.token("close")
@@ -214,7 +220,7 @@ class Walk(RuleBasedStateMachine):
 
     @rule(queue=queues, number=messages, together=st.booleans())
     def confirm(self, queue: QueueCore, number: int, together: bool) -> None:
-        if queue.state in (QueueState.WAITING, QueueState.OPENING, QueueState.CONFIGURING):
+        if queue.state in NOT_YET_OPEN:
             return  # nobody has it yet
         self.confirmed.add(guid(number))
         key = queue.q_id, queue.sub_id, guid(number)
@@ -514,6 +520,8 @@ class Walk(RuleBasedStateMachine):
         """Return the queue that sends a request."""
         body = request.body
         for queue in reversed(self.all):
+            if queue.state is QueueState.BEHIND:
+                continue
             if isinstance(body, (OpenQueue, CloseQueue)):
                 if queue.handle_parameters() == body.handle_parameters:
                     return queue
@@ -529,7 +537,8 @@ class Walk(RuleBasedStateMachine):
 
     def newest(self, queue: QueueCore) -> QueueCore:
         """Return what a queue is open as now; a closed one when it is not."""
-        alive = [each for each in self.all if each.uri == queue.uri and each.state is not QueueState.CLOSED]
+        gone = QueueState.CLOSED, QueueState.BEHIND
+        alive = [each for each in self.all if each.uri == queue.uri and each.state not in gone]
         return queue if queue in alive or not alive else alive[-1]
 
     def stream_of(self, request: ControlMessage) -> dict[int, str]:

@@ -535,6 +535,8 @@ class ClientCore(Machine):
     ) -> QueueCore:
         """Begin to open a queue; ``Completed(token)`` follows.
 
+        While an earlier opening of the queue is being made or undone, this one waits, until its deadline.
+
         Args:
             uri: the queue's URI.
             flags: READ, WRITE or both.
@@ -654,7 +656,7 @@ class ClientCore(Machine):
         self._events.append(event)
 
     def _queue_moved(self, queue: QueueCore) -> None:
-        self._queues.moved(queue)
+        self._queues.moved(queue, self._now, connected=self.connected)
 
     def _queue_settled(self, queue: QueueCore, now: float) -> None:
         if queue in self._restoring:

@@ -160,15 +160,17 @@ class Siblings:
     Attributes:
         q_id: their number; never used for another URI in the same session.
         members: the queues.
+        behind: the members that wait until earlier members are closed, in this order.
         unclear: the broker may still know a member that is gone here.
     """
 
-    __slots__ = ("_sub_ids", "members", "q_id", "unclear")
+    __slots__ = ("_sub_ids", "behind", "members", "q_id", "unclear")
 
     def __init__(self, q_id: int) -> None:
         self.q_id = q_id
         self._sub_ids: dict[str, int] = {}
         self.members: dict[QueueCore, None] = {}
+        self.behind: dict[QueueCore, None] = {}
         self.unclear = False
 
     def sub_id(self, app_id: str) -> int:
@@ -224,6 +226,7 @@ class QueueState(Enum):
     """The states of a queue."""
 
     CLOSED = "closed"
+    BEHIND = "waits until an earlier opening of the queue is closed"
     WAITING = "to be opened once connected"
     OPENING = "openQueue sent"
     CONFIGURING = "first configureStream sent"
@@ -244,6 +247,8 @@ class QueueInput(Enum):
 
     OPEN = "open, connected"
     OPEN_LATER = "open, not connected"
+    OPEN_BEHIND = "open, an earlier opening of the queue is not closed yet"
+    TAKEN = "an earlier opening of the queue has succeeded"
     ACCEPTED = "success, a stream to configure"
     ACCEPTED_PLAIN = "success, nothing to configure"
     REFUSED = "failure"
@@ -313,7 +318,7 @@ _ANSWERS: dict[RequestKind, tuple[type, ...]] = {
 #: Why a request has failed: the broker's answer, or the error of a request that could not be sent.
 Refusal: TypeAlias = Status | Exception
 # In these states the broker does not have the queue open, or has already been asked to close it.
-_GONE = frozenset({_S.CLOSED, _S.WAITING, _S.LOST, _S.CLOSING})
+_GONE = frozenset({_S.CLOSED, _S.BEHIND, _S.WAITING, _S.LOST, _S.CLOSING})
 # In these states the application can use the queue: it is open, or being reopened.
 _IN_USE = frozenset({_S.OPEN, _S.RECONFIGURING, _S.LOST, _S.REOPENING, _S.RESTORING, _S.REOPENED})
 # In these states nobody waits for the answer to an openQueue, and it may still come.
@@ -349,6 +354,7 @@ class QueueCore(Machine):
         answered_at: when the broker answered a post last, or posts were sent again.
         counts: what became of the other posts.
         anybody: stands for an unknown one of its subscriptions.
+        leaving: whether the application has begun to close it; the close may follow later.
         repeated: how often its subscriptions were repeated because nothing came.
         revived: how many messages came right after that.
     """
@@ -375,6 +381,7 @@ class QueueCore(Machine):
         "counts",
         "deduplication_time",
         "flags",
+        "leaving",
         "owner",
         "q_id",
         "readable",
@@ -422,6 +429,7 @@ class QueueCore(Machine):
         self.deduplication_time = _DEFAULT_DEDUPLICATION
         self.unacked = 0
         self.unacked_bytes = 0
+        self.leaving = False
         self.answered_at = 0.0
         self.counts = PostCounts(shared.posts.counts)
         self.repeated = 0
@@ -484,8 +492,13 @@ class QueueCore(Machine):
         )
 
     def waits_to_be_opened_as(self, flags: QueueFlags) -> bool:
-        """Whether its openQueue is unanswered, waited for by nobody, and for these flags."""
-        return self.state in _UNANSWERED and self._closing is None and self.flags == flags
+        """Whether its openQueue is unanswered, no caller waits for the answer, and the flags are these."""
+        closing = self._closing is not None and not self._closing.done
+        return self.state in _UNANSWERED and not closing and self.flags == flags
+
+    def excludes(self, app_id: str, flags: QueueFlags) -> bool:
+        """Whether a session cannot have this queue and another with this appId and these flags."""
+        return self.sub_app_id == app_id and bool(self.flags & flags)
 
     def handle_parameters(self) -> QueueHandleParameters:
         """What openQueue and closeQueue say of the queue."""
@@ -517,14 +530,29 @@ class QueueCore(Machine):
         suspends: bool,
         healthy: bool,
         connected: bool,
+        behind: bool,
     ) -> None:
-        """Begin to be opened."""
+        """Begin to be opened; ``behind`` others, :meth:`proceed` or :meth:`give_way` follows."""
+        self.leaving = False
+        self._closing = None
         self.owner = self.anybody.owner = owner
         self.wanted = subscriptions
         self._suspends = suspends
         self._service = Service(in_service=healthy or not suspends)
         self._opening = self._watch(operation)
+        if behind:
+            self._siblings.behind[self] = None
+            self.fire(_I.OPEN_BEHIND, now)
+        else:
+            self.fire(_I.OPEN if connected else _I.OPEN_LATER, now)
+
+    def proceed(self, now: float, *, connected: bool) -> None:
+        """Nothing is in the way of its opening any more."""
         self.fire(_I.OPEN if connected else _I.OPEN_LATER, now)
+
+    def give_way(self, error: StateError, now: float) -> None:
+        """An earlier opening of the queue has succeeded, so this one fails."""
+        self.fire(_I.TAKEN, now, None, error)
 
     def abandon(self, now: float, deadline: float) -> None:
         """Nobody wants it any more: close it as soon as that is possible, and report nothing."""
@@ -671,6 +699,8 @@ class QueueCore(Machine):
             return
         if self._opening is operation and self.state is QueueState.WAITING:
             self.fire(_I.TIMEOUT, now)
+        elif self._opening is operation and self.state is QueueState.BEHIND:
+            self.fire(_I.TIMEOUT, now, None, self._timed_out("close an earlier opening of"))
         elif operation in self._waiting:
             self._waiting.remove(operation)
             self._complete(operation, self._timed_out("configure"))
@@ -797,6 +827,10 @@ class QueueCore(Machine):
     def _fail_open(self, now: float, request: Request | None = None, refusal: Refusal | None = None) -> None:
         operation, self._opening = self._opening, None
         self._complete(operation, self._refused(OpenQueueError, "open", refusal, request))
+
+    def _fail_behind(self, now: float, request: Request | None = None, error: Error | None = None) -> None:
+        operation, self._opening = self._opening, None
+        self._complete(operation, error)
 
     def _fail_configuring(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
         operation, self._opening = self._opening, None
@@ -1074,6 +1108,13 @@ class QueueCore(Machine):
     TRANSITIONS: ClassVar = {
         (_S.CLOSED, _I.OPEN): Transition(_send_open, _S.OPENING),
         (_S.CLOSED, _I.OPEN_LATER): Transition(None, _S.WAITING),
+        (_S.CLOSED, _I.OPEN_BEHIND): Transition(None, _S.BEHIND),
+        (_S.BEHIND, _I.OPEN): Transition(_send_open, _S.OPENING),
+        (_S.BEHIND, _I.OPEN_LATER): Transition(None, _S.WAITING),
+        (_S.BEHIND, _I.TAKEN): Transition(_fail_behind, _S.CLOSED),
+        (_S.BEHIND, _I.TIMEOUT): Transition(_fail_behind, _S.CLOSED),
+        (_S.BEHIND, _I.ABANDON): Transition(None, _S.CLOSED),
+        (_S.BEHIND, _I.CHANNEL_DOWN): Transition(None, _S.BEHIND),
         (_S.WAITING, _I.CHANNEL_UP): Transition(_send_open, _S.OPENING),
         (_S.WAITING, _I.CHANNEL_DOWN): Transition(None, _S.WAITING),
         (_S.WAITING, _I.TIMEOUT): Transition(_fail_open, _S.CLOSED),

@@ -28,7 +28,7 @@ class QueueRegistry:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._queues: dict[tuple[str, str, QueueFlags], QueueCore] = {}
+        self._queues: dict[QueueCore, None] = {}
         self._siblings: dict[str, Siblings] = {}
         self._by_q_id: dict[int, Siblings] = {}
         self._next_q_id = 0
@@ -36,7 +36,7 @@ class QueueRegistry:
         self._announce_health = False
 
     def __iter__(self) -> Iterator[QueueCore]:
-        return iter(list(self._queues.values()))
+        return iter(list(self._queues))
 
     def __len__(self) -> int:
         return len(self._queues)
@@ -55,23 +55,28 @@ class QueueRegistry:
     ) -> QueueCore:
         """Begin to open a queue.
 
+        While an earlier opening of the queue is being made or undone, this one waits: a caller whose call was
+        cancelled has no queue to wait for. The earlier opening may still succeed, and this one then fails.
+
         Raises:
-            StateError: it is open already, or an earlier open or close of it is still going on.
+            StateError: the queue is open already.
         """
         app_id = uri.app_id if flags & QueueFlags.READ else ""
         siblings = self._siblings.get(uri.canonical)
-        for other in siblings.members if siblings is not None else ():
-            if other.sub_app_id == app_id and other.flags & flags and not other.waits_to_be_opened_as(flags):
+        others = [other for other in (siblings.members if siblings else ()) if other.excludes(app_id, flags)]
+        for other in others:
+            if _stays_open(other):
                 raise StateError(_is_taken(uri, other, flags))
-        key = (uri.canonical, app_id, flags)
         # There may be an unanswered openQueue that nobody waits for any more: its answer is for this caller.
-        queue = self._queues.get(key)
-        if queue is None:
+        if len(others) == 1 and others[0].waits_to_be_opened_as(flags):
+            queue = others.pop()
+        else:
             if siblings is None:
                 siblings = self._siblings[uri.canonical] = Siblings(self._next_q_id)
                 self._by_q_id[self._next_q_id] = siblings
                 self._next_q_id += 1
-            queue = self._queues[key] = QueueCore(self._shared, siblings, uri, app_id, flags)
+            queue = QueueCore(self._shared, siblings, uri, app_id, flags)
+            self._queues[queue] = None
         queue.open(
             owner,
             subscriptions,
@@ -80,22 +85,39 @@ class QueueRegistry:
             suspends=suspends,
             healthy=self.healthy,
             connected=connected,
+            behind=bool(others),
         )
         return queue
 
-    def moved(self, queue: QueueCore) -> None:
-        """A queue has made a transition: forget it once it is closed."""
+    def moved(self, queue: QueueCore, now: float, *, connected: bool) -> None:
+        """A queue has made a transition: forget it once it is closed, and let others proceed."""
+        siblings = self._siblings[queue.uri.canonical]
+        if queue.state is not QueueState.BEHIND:
+            siblings.behind.pop(queue, None)
         if queue.state is QueueState.CLOSED:
-            siblings = self._siblings[queue.uri.canonical]
             siblings.members.pop(queue, None)
             if not siblings.members and not siblings.unclear:
                 del self._siblings[queue.uri.canonical]
                 del self._by_q_id[siblings.q_id]
-            del self._queues[queue.uri.canonical, queue.sub_app_id, queue.flags]
+            del self._queues[queue]
             self._shared.changed.pop(queue, None)
             self._shared.watched.discard(queue)
             self._shared.routes.remove(queue)
         self._check_health()
+        for waiting in list(siblings.behind):
+            if waiting in siblings.behind:
+                self._look_ahead(waiting, siblings, now, connected=connected)
+
+    def _look_ahead(self, queue: QueueCore, siblings: Siblings, now: float, *, connected: bool) -> None:
+        """Open a queue that waits behind others, or fail it, unless it has to wait longer."""
+        for other in siblings.members:
+            if other is queue:
+                queue.proceed(now, connected=connected)
+                return
+            if other.excludes(queue.sub_app_id, queue.flags):
+                if _stays_open(other):
+                    queue.give_way(StateError(_is_taken(queue.uri, other, queue.flags)), now)
+                return
 
     # the host's health
 
@@ -113,7 +135,7 @@ class QueueRegistry:
 
     def _check_health(self) -> None:
         """Announce that the host is healthy, once the last suspended queue has resumed."""
-        if self._announce_health and not any(queue.reported_suspended for queue in self._queues.values()):
+        if self._announce_health and not any(queue.reported_suspended for queue in self._queues):
             self._announce_health = False
             self._shared.emit(HostHealthRestored())
 
@@ -155,10 +177,13 @@ class QueueRegistry:
         return queue, queue.committed[0] if len(queue.committed) == 1 else queue.anybody
 
 
+def _stays_open(queue: QueueCore) -> bool:
+    """Whether the application has a queue and has not begun to close it."""
+    return queue.in_use and not queue.closing and not queue.leaving
+
+
 def _is_taken(uri: QueueUri, queue: QueueCore, flags: QueueFlags) -> str:
     """Say why a queue cannot be opened once more."""
-    if queue.closing or not queue.in_use:
-        return f"queue {uri} is busy ({queue.state.value}); wait until that is done"
     sides = [name for side, name in _SIDES if queue.flags & flags & side]
     return (
         f"queue {uri} is already open in this session for {' and '.join(sides)}: use that bmq.Queue "
