@@ -7,7 +7,7 @@ import asyncio
 import inspect
 import logging
 import ssl as ssl_module
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Iterable
 from types import TracebackType
 from typing import Any, cast
 
@@ -28,9 +28,11 @@ from bmq.admin.results import (
     MessagePage,
     Purged,
     QueueStatistics,
+    Standing,
     Statistics,
     StoredMessage,
 )
+from bmq.admin.survey import Survey, View, alone
 from bmq.client._address import Address, find_broker
 from bmq.client.connect import check_connecting
 from bmq.client.options import Credentials, CredentialsSource
@@ -61,6 +63,12 @@ _LONGEST_NAME = 1000
 # What a broker answers when it made statistics only just before.
 _TOO_OFTEN = "too often"
 _PAUSE = 0.1
+# Seconds for which a view of a cluster is used: a queue's primary changes when a node fails.
+_FRESH = 1.0
+# Seconds that the nodes other than the first may take to show themselves, and for which one that did not is
+# left alone.
+_OTHERS = 2.0
+_LEFT_ALONE = 5.0
 
 
 class connect:
@@ -69,7 +77,8 @@ class connect:
     ``async with bmq.admin.connect(uri) as admin`` or ``admin = await bmq.admin.connect(uri)``.
 
     Args:
-        broker: as for :class:`bmq.connect`; of several addresses the first that answers is asked.
+        broker: as for :class:`bmq.connect`; of several addresses the first that answers is asked, and
+            questions about a queue go to the queue's primary if one of the addresses is the primary's.
         credentials: as for :class:`bmq.connect`.
         ssl: a context for TLS; ``tcps://`` without one uses the system's defaults.
         server_hostname: the name to verify the broker's certificate against, if not the address's host.
@@ -151,7 +160,10 @@ class Admin:
         self._connection: AdminConnection | None = None
         self._connecting = asyncio.Lock()
         self._closed = False
-        #: The broker that was asked last.
+        self._survey: Survey | None = None
+        self._others: dict[Address, Admin] = {}
+        self._silent: dict[Address, float] = {}
+        #: The address of the broker that this client is connected to.
         self.broker = str(self._addresses[0])
 
     # life
@@ -164,8 +176,12 @@ class Admin:
         """End the connection; idempotent."""
         self._closed = True
         connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()
+        others, self._others = self._others, {}
+        try:
+            if connection is not None:
+                await connection.close()
+        finally:
+            await asyncio.gather(*(other.close() for other in others.values()))
 
     async def __aenter__(self) -> Admin:
         return self
@@ -206,6 +222,7 @@ class Admin:
                 failures.append(error)
             else:
                 self.broker = str(address)
+                self._survey = None
                 if connection.expires is not None:
                     now = asyncio.get_running_loop().time()
                     connection.expires = now + (connection.expires - now) * _RENEW
@@ -290,6 +307,89 @@ class Admin:
             raise ProtocolError(f"{text!r} was answered with {found}", field=kind or "adminCommandResponse")
         return answer[kind]
 
+    # the other nodes
+
+    async def _look(self) -> Survey:
+        """Return this broker's view of its clusters: one command where it has no other nodes."""
+        now = asyncio.get_running_loop().time()
+        if self._survey is not None and now - self._survey.time < _FRESH:
+            return self._survey
+        views: list[View] = []
+        single: list[str] = []
+        for cluster in await self.clusters():
+            if alone(cluster):
+                single.append(cluster.name)
+                continue
+            views.append(
+                View(
+                    cluster.name,
+                    cluster.locality == "remote",
+                    await self.cluster_status(cluster.name),
+                    await self.topology(cluster.name),
+                )
+            )
+        own: set[str] = set()
+        for name in single if views else ():
+            own.update((await self.topology(name)).queues)
+        survey = self._survey = Survey(self.broker, tuple(views), frozenset(own), now)
+        return survey
+
+    async def _look_elsewhere(self, address: Address) -> tuple[Admin, Survey] | None:
+        now = asyncio.get_running_loop().time()
+        if now < self._silent.get(address, now):
+            return None
+        other = self._others.get(address)
+        if other is None:
+            other = self._others[address] = Admin(
+                [address],
+                self._credentials,
+                self._ssl,
+                self._server_hostname,
+                self._timeout,
+                self._process_name,
+            )
+        try:
+            async with asyncio.timeout(min(_OTHERS, self._timeout)):
+                return other, await other._look()
+        except (TimeoutError, ConnectionFailed, AdminError, ProtocolError) as error:
+            logger.info("%s does not answer, and is not asked: %r", address, error)
+            self._silent[address] = asyncio.get_running_loop().time() + _LEFT_ALONE
+            return None
+
+    async def _nodes(self) -> list[tuple[Admin, Survey]]:
+        """Return the brokers of all addresses that answer, this client's first."""
+        mine = await self._look()
+        if len(self._addresses) == 1 or not mine.views:
+            return [(self, mine)]
+        elsewhere = [address for address in self._addresses if str(address) != self.broker]
+        found = await asyncio.gather(*map(self._look_elsewhere, elsewhere))
+        return [(self, mine), *(each for each in found if each is not None)]
+
+    async def _holder(self, uri: str) -> tuple[Admin, Standing]:
+        """Return the primary of a queue and its standing; without it a node, and this broker at the last."""
+        mine = (await self._look()).standing(uri)
+        if mine.is_primary or len(self._addresses) == 1:
+            return self, mine
+        found = [(node, survey.standing(uri)) for node, survey in await self._nodes()]
+        return min(
+            found, key=lambda each: (not each[1].is_primary, each[1].is_proxy, each[1].primary is None)
+        )
+
+    async def _member(self) -> Admin:
+        """Return this broker, or a node of the cluster where this broker is a proxy."""
+        return next((node for node, survey in await self._nodes() if not survey.only_proxy), self)
+
+    async def gap(self) -> str:
+        """Return why answers about *all* queues are incomplete, in words; empty when they are complete.
+
+        They are complete when the primaries of all partitions with queues are among the addresses and answer.
+        """
+        clusters: dict[str, list[tuple[Survey, View]]] = {}
+        for _, survey in await self._nodes():
+            for view in survey.views:
+                clusters.setdefault(view.cluster, []).append((survey, view))
+        return "; ".join(filter(None, map(_gap, clusters.values())))
+
     # clusters
 
     async def clusters(self) -> tuple[Cluster, ...]:
@@ -314,17 +414,29 @@ class Admin:
 
     async def domains(self) -> tuple[DomainSummary, ...]:
         """Return the domains that have had queues, of all clusters, by name."""
+        member = await self._member()
         found = [
             domain
-            for cluster in await self.clusters()
-            for domain in (await self.topology(cluster.name)).domains
+            for cluster in await member.clusters()
+            for domain in (await member.topology(cluster.name)).domains
         ]
         return tuple(sorted(found, key=lambda domain: domain.name))
 
     async def domain(self, name: str) -> DomainInfo:
         """Return a domain's configuration, the use of its quota, and its queues."""
         command = f"DOMAINS DOMAIN {_word(name, 'domain')} INFOS"
-        return parsing.domain_info(await self._ask(command, "domainInfo"))
+        return parsing.domain_info(await self._ask_member(command, "domainInfo"))
+
+    async def _ask_member(self, command: str, kind: str) -> Any:
+        """Ask a broker that stores queues; the error of a proxy says so."""
+        member = await self._member()
+        try:
+            return await member._ask(command, kind)
+        except AdminError as error:
+            survey = await member._look()
+            if not survey.only_proxy:
+                raise
+            raise _incomplete(error, survey.standing("")) from error
 
     async def reconfigure(self, name: str) -> None:
         """Have the broker read a domain's configuration anew."""
@@ -333,13 +445,18 @@ class Admin:
     async def purge_domain(self, name: str) -> tuple[Purged, ...]:
         """Delete all messages of all queues of a domain, and return what there was, by queue.
 
-        Raises:
-            AdminError: a queue was not purged; the others were.
-        """
-        return await self._purge(f"DOMAINS DOMAIN {_word(name, 'domain')} PURGE")
+        Where several addresses of a cluster are given, each queue is purged at its primary.
 
-    async def _purge(self, command: str) -> tuple[Purged, ...]:
-        done, failures = parsing.purged(await self._ask(command, "purgedQueues"))
+        Raises:
+            AdminError: a queue was not purged; of a single broker, the others were.
+        """
+        prefix = f"bmq://{_word(name, 'domain')}/"
+        if len(await self._nodes()) > 1:
+            await self.domain(name)  # raises if there is none
+            purges = [self.queue(uri).purge() for uri in await self.queues() if uri.startswith(prefix)]
+            return tuple([each for purge in purges for each in await purge])
+        command = f"DOMAINS DOMAIN {_word(name, 'domain')} PURGE"
+        done, failures = parsing.purged(await self._ask_member(command, "purgedQueues"))
         if failures:
             raise _refused(command, "; ".join(failures))
         return tuple(done)
@@ -348,10 +465,11 @@ class Admin:
 
     async def queues(self) -> tuple[str, ...]:
         """Return the URIs of all queues, of all clusters, sorted."""
-        found = [
-            uri for cluster in await self.clusters() for uri in (await self.topology(cluster.name)).queues
-        ]
-        return tuple(sorted(set(found)))
+        found: set[str] = set()
+        for node, _ in await self._nodes():
+            for cluster in await node.clusters():
+                found.update((await node.topology(cluster.name)).queues)
+        return tuple(sorted(found))
 
     def queue(self, uri: str) -> QueueAdmin:
         """Return what can be asked about one queue; nothing is sent yet.
@@ -365,12 +483,29 @@ class Admin:
         return QueueAdmin(self, QueueUri.parse(uri))
 
     async def statistics(self) -> Statistics:
-        """Return the broker's statistics, by queue.
+        """Return the statistics by queue: the broker's, or the primaries' where several addresses are given.
 
         A broker makes them anew for each call, but refuses to do so too often; then it is asked again until
         it does. It may count what happens to a new queue only after a minute; :meth:`QueueAdmin.depth` is
         always up to date.
         """
+        nodes = await self._nodes()
+        if len(nodes) == 1:
+            return await self._statistics()
+        made = await asyncio.gather(*(node._statistics() for node, _ in nodes))
+        chosen: dict[str, QueueStatistics] = {}
+        reached = {uri for _, survey in nodes for uri in _primary_of(survey)}
+        for (_, survey), statistics in zip(nodes, made, strict=True):
+            for each in statistics.queues:
+                if each.uri in reached:
+                    if survey.standing(each.uri).is_primary:
+                        chosen[each.uri] = each
+                else:
+                    chosen.setdefault(each.uri, each)
+        queues = sorted(chosen.values(), key=lambda each: each.uri)
+        return Statistics(max(each.time for each in made), tuple(queues))
+
+    async def _statistics(self) -> Statistics:
         try:
             async with asyncio.timeout(self._timeout):
                 while True:
@@ -389,7 +524,8 @@ class Admin:
 class QueueAdmin:
     """The admin commands about one queue. Made by :meth:`Admin.queue`.
 
-    Its methods raise what :class:`Admin` says.
+    The queue's primary answers them where its address is among those of the client, else the broker that the
+    client is connected to; :meth:`standing` tells which. Its methods raise what :class:`Admin` says.
 
     Attributes:
         uri: the queue, without an application.
@@ -404,11 +540,22 @@ class QueueAdmin:
         self.uri = f"bmq://{domain}/{uri.queue}"
         self.app_id = uri.app_id
 
+    async def standing(self) -> Standing:
+        """Return the place in the cluster of the broker that answers questions about this queue."""
+        return (await self._admin._holder(self.uri))[1]  # pyright: ignore[reportPrivateUsage]
+
+    async def _ask(self, command: str, kind: str) -> Any:
+        holder, standing = await self._admin._holder(self.uri)  # pyright: ignore[reportPrivateUsage]
+        try:
+            return await holder._ask(command, kind)  # pyright: ignore[reportPrivateUsage]
+        except AdminError as error:
+            if standing.is_proxy or standing.primary not in (None, standing.node):
+                raise _incomplete(error, standing) from error
+            raise
+
     async def internals(self) -> Internals:
         """Return who has the queue open, their subscriptions, and what is unconfirmed."""
-        return parsing.internals(
-            await self._admin._ask(f"{self._prefix} INTERNALS", "queueInternals")  # pyright: ignore[reportPrivateUsage]
-        )
+        return parsing.internals(await self._ask(f"{self._prefix} INTERNALS", "queueInternals"))
 
     async def depth(self) -> Depth:
         """Return how many messages and bytes the queue holds, by application too."""
@@ -436,9 +583,7 @@ class QueueAdmin:
         count = _checks.integer("count", count, 1, _checks.INT32_MAX)
         app = self._app(app_id)
         command = f"{self._prefix} LIST {app + ' ' if app else ''}{offset} {count}"
-        return parsing.message_page(
-            await self._admin._ask(command, "queueContents")  # pyright: ignore[reportPrivateUsage]
-        )
+        return parsing.message_page(await self._ask(command, "queueContents"))
 
     async def all_messages(
         self, *, page: int = 1000, app_id: str | None = None
@@ -465,7 +610,10 @@ class QueueAdmin:
             app_id: of this application; None for that of the URI, or all of them.
         """
         command = f"{self._prefix} PURGE {self._app(app_id) or _ALL}"
-        return await self._admin._purge(command)  # pyright: ignore[reportPrivateUsage]
+        done, failures = parsing.purged(await self._ask(command, "purgedQueues"))
+        if failures:
+            raise _refused(command, "; ".join(failures))
+        return tuple(done)
 
     def _app(self, app_id: str | None) -> str:
         chosen = self.app_id if app_id is None else _checks.text("app_id", app_id)
@@ -490,3 +638,30 @@ def _refused(command: str, message: str) -> AdminError:
         command=command,
         broker_message=message,
     )
+
+
+def _incomplete(error: AdminError, standing: Standing) -> AdminError:
+    return AdminError(f"{error}; {standing.gap}", command=error.command, broker_message=error.broker_message)
+
+
+def _primary_of(survey: Survey) -> Iterable[str]:
+    known = (uri for view in survey.views for uri in view.topology.partitions)
+    return (uri for uri in known if survey.standing(uri).is_primary)
+
+
+def _gap(seen: list[tuple[Survey, View]]) -> str:
+    """Return why some brokers' answers about all queues of a cluster are incomplete; empty for complete."""
+    nodes = [view for _, view in seen if not view.proxy]
+    if not nodes:
+        return seen[0][0].standing("").gap
+    asked = {view.node for view in nodes}
+    needed = {primary for view in nodes for primary in view.primaries}
+    if needed <= asked:
+        return ""
+    missing = ", ".join(sorted(name for name in needed - asked if name is not None))
+    names = ", ".join(sorted(asked))
+    if not missing:
+        return (
+            f"some queues of cluster {printable(nodes[0].cluster)} have no primary now: figures may be wrong"
+        )
+    return f"{missing} is the primary of some queues and was not asked: this answer covers {names} only"

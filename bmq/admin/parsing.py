@@ -59,7 +59,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _NOTHING: Any = {}
-_NO_NODE = "** NA **"
+# A broker has such words for no node: "** NA **", "** NULL **".
+_NO_NODE = "**"
 _TIME = "%d%b%Y_%H:%M:%S.%f"
 
 # What a broker prints of a subscription. Quotes in a text are not escaped, so it ends where what follows it
@@ -137,12 +138,11 @@ def clusters(content: Any) -> tuple[Cluster, ...]:
 def cluster_status(content: Any) -> ClusterStatus:
     """CLUSTERS CLUSTER <name> STATUS."""
     elector = content.get("electorInfo", _NOTHING)
-    leader = elector.get("leaderNode", _NO_NODE)
     return ClusterStatus(
         name=content.get("name") or content["description"],
         healthy=content["isHealthy"],
         self_node=content.get("selfNodeDescription", ""),
-        leader=None if _NO_NODE in leader else leader,
+        leader=_node(elector.get("leaderNode")),
         elector_state=elector.get("electorState", ""),
         nodes=tuple(
             NodeStatus(
@@ -156,14 +156,19 @@ def cluster_status(content: Any) -> ClusterStatus:
         partitions=tuple(
             PartitionStatus(
                 number,
-                each.get("primaryNode"),
+                _node(each.get("primaryNode")),
                 each["primaryStatus"],
                 each["numQueuesMapped"],
                 each["numActiveQueues"],
             )
             for number, each in enumerate(content.get("partitionsInfo", _NOTHING).get("partitions", ()))
         ),
+        active_node=_node(content.get("activeNodeDescription")),
     )
+
+
+def _node(description: str | None) -> str | None:
+    return None if not description or _NO_NODE in description else description
 
 
 @_strict
@@ -176,6 +181,7 @@ def topology(content: Any) -> ClusterTopology:
     return ClusterTopology(
         tuple(sorted(domains, key=lambda domain: domain.name)),
         tuple(sorted(each["uri"] for each in content.get("queues", ()))),
+        {each["uri"]: int(each.get("partitionId", -1)) for each in content.get("queues", ())},
     )
 
 

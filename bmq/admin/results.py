@@ -30,6 +30,7 @@ __all__ = [
     "Purged",
     "QueueStatistics",
     "ReaderSubscription",
+    "Standing",
     "Statistics",
     "StoredMessage",
     "StoredQueue",
@@ -120,6 +121,7 @@ class ClusterStatus:
         elector_state: the broker's role in the election: LEADER, FOLLOWER, CANDIDATE or DORMANT.
         nodes: its nodes.
         partitions: its partitions.
+        active_node: the node that a proxy forwards to, for people; None without one, and for a member.
     """
 
     name: str
@@ -129,6 +131,7 @@ class ClusterStatus:
     elector_state: str
     nodes: tuple[NodeStatus, ...]
     partitions: tuple[PartitionStatus, ...]
+    active_node: str | None
 
 
 # ---- domains
@@ -156,10 +159,51 @@ class ClusterTopology:
     Attributes:
         domains: its domains, by name.
         queues: the URIs of its queues, sorted.
+        partitions: the number of each queue's partition, by URI; negative where the broker does not know it.
     """
 
     domains: tuple[DomainSummary, ...]
     queues: tuple[str, ...]
+    partitions: Mapping[str, int] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The place of a broker in the cluster of a queue.
+
+    Only the primary of a queue knows all of the queue's clients, subscriptions and unconfirmed messages.
+
+    Attributes:
+        broker: the address of the broker.
+        node: the broker's name in the cluster; empty for a proxy, and for a broker without other nodes.
+        is_primary: whether the broker is the primary of the queue; True for a broker without other nodes.
+        is_proxy: whether the broker is a proxy of the cluster.
+        primary: the name of the primary; None when the broker knows none.
+        active_node: the node that a proxy forwards to; None without one, and for a node.
+    """
+
+    broker: str
+    node: str
+    is_primary: bool
+    is_proxy: bool
+    primary: str | None
+    active_node: str | None
+
+    @property
+    def gap(self) -> str:
+        """Why an answer of the broker about the queue is incomplete; empty for the primary."""
+        if self.is_primary:
+            return ""
+        if self.is_proxy:
+            active = f" (its active node is {self.active_node})" if self.active_node else ""
+            return (
+                f"{self.broker} is a proxy{active}: proxies answer no admin questions about queues; "
+                "ask the nodes of the cluster"
+            )
+        primary = f"{self.primary} is" if self.primary else f"{self.node} knows of none"
+        return (
+            f"{self.node} is not the primary of this queue ({primary}): this answer covers {self.node} only"
+        )
 
 
 @dataclass(frozen=True, slots=True)

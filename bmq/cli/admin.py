@@ -3,14 +3,23 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import typer
 
-from bmq.cli.output import emit, emit_json
+from bmq.cli.output import emit, emit_json, note
+from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
 
 __all__ = ["command"]
+
+# Refusals as brokers print them. In text nothing else tells a refusal from an answer.
+_REFUSALS = re.compile(
+    r"Unable to decode command|Unknown command '|Domain '.*' doesn't exist\s*$|cluster '.*' not found"
+    r"|Queue '.*' was not found on domain|(?s:.*)^Errors encountered:",
+    re.MULTILINE,
+)
 
 
 @verb("admin")
@@ -21,10 +30,14 @@ async def command(
         typer.Argument(metavar="COMMAND...", help="In quotes or not; HELP lists what the broker knows."),
     ],
     json: Annotated[
-        bool, typer.Option("--json", "-j", help="Ask for JSON; a command that fails has exit status 4 then.")
+        bool,
+        typer.Option("--json", "-j", help="Ask for JSON: any command that fails has exit status 4 then."),
     ] = False,
-) -> None:
+) -> int:
     """Send a command in the broker's own language and print what it answers.
+
+    A broker answers for itself alone, a node of a cluster and a proxy too. Without --json a refusal that bmq
+    recognizes, such as an unknown command, has exit status 4.
 
     [bold]Examples[/]
 
@@ -37,4 +50,9 @@ async def command(
         if json:
             emit_json(await admin.query(text))
         else:
-            emit((await admin.command(text)).rstrip("\n"))
+            answer = (await admin.command(text)).rstrip("\n")
+            if _REFUSALS.match(answer):
+                note(f"bmq admin: the broker did not carry out {text!r}: {answer}")
+                return ExitStatus.REFUSED
+            emit(answer)
+    return ExitStatus.OK

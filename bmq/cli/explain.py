@@ -13,6 +13,7 @@ from bmq.admin import QueueAdmin, StoredMessage
 from bmq.admin.explanation import Explanation, Reader
 from bmq.admin.words import age, number, size
 from bmq.cli.check import show_decision
+from bmq.cli.cluster import tell
 from bmq.cli.messages import BadInput, parse_properties
 from bmq.cli.output import emit, emit_json, out, styled, table
 from bmq.cli.status import ExitStatus
@@ -63,7 +64,8 @@ async def command(
 
     Everything is asked of the live broker, and no message is taken. The broker does not tell a message's
     properties this way: give them with --property, and the subscriptions are tried on them in the broker's
-    order.
+    order. In a cluster the queue's primary answers if --broker has its address. Another node's answer covers
+    that node only, and the exit status is 1.
 
     [bold]Examples[/]
 
@@ -74,6 +76,7 @@ async def command(
     message = parse_properties(properties) if properties or empty else None
     async with target.admin() as admin:
         asked = admin.queue(queue)
+        standing = await asked.standing()
         internals = await asked.internals()
         chosen = [app for app in internals.depth.apps if asked.app_id in ("", app.app_id)]
         if asked.app_id and not chosen:
@@ -87,12 +90,15 @@ async def command(
                 hit = await _find(asked, app.app_id, guid.upper())
                 if hit is not None:
                     found[app.app_id] = hit
-    gone = guid is not None and not found
+    status = tell(standing)
+    if guid is not None and not found:
+        status = ExitStatus.FAILED
     explanation = Explanation(internals, domain, message, hint=_HINT)
     if json:
         emit_json(
             {
                 "queue": asdict(internals),
+                "gap": standing.gap,
                 "oldest": asdict(oldest[0]) if oldest else None,
                 "words": [*explanation.head(oldest), *_about(guid, found)],
                 "applications": {
@@ -104,7 +110,7 @@ async def command(
                 },
             }
         )
-        return ExitStatus.FAILED if gone else ExitStatus.OK
+        return status
     console = out()
     for line in (*explanation.head(oldest), *_about(guid, found)):
         console.print(styled(line))
@@ -117,7 +123,7 @@ async def command(
         if decision is not None:
             emit("")
             show_decision(decision)
-    return ExitStatus.FAILED if gone else ExitStatus.OK
+    return status
 
 
 async def _find(queue: QueueAdmin, app_id: str, guid: str) -> _Found | None:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from bmq.admin.words import age, number, size
+from bmq.cli.cluster import tell
 from bmq.cli.output import emit_json, note, out, table
 from bmq.cli.target import BrokerTarget, verb
 
@@ -27,7 +28,7 @@ async def command(
         int, typer.Option("--offset", help="How many to pass over; -20 begins 20 before the end.")
     ] = 0,
     json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object a message.")] = False,
-) -> None:
+) -> int:
     """List the messages that wait in a queue, oldest first, without taking them.
 
     A broker tells their GUIDs, sizes and times this way. Only a consumer sees what is in a message:
@@ -39,14 +40,18 @@ async def command(
     $ bmq peek bmq://bmq.test.mem.fanout/orders?id=foo --offset -5 --count 5
     """
     async with target.admin() as admin:
-        page = await admin.queue(queue).messages(offset, count)
+        asked = admin.queue(queue)
+        standing = await asked.standing()
+        page = await asked.messages(offset, count)
+    status = tell(standing)
+    gap = {"gap": standing.gap} if standing.gap else {}
     now = datetime.now(UTC)
     if json:
         for place, message in enumerate(page.messages, page.offset):
             emit_json(
-                {"place": place, "guid": message.guid, "size": message.size, "arrival": message.arrival}
+                {"place": place, "guid": message.guid, "size": message.size, "arrival": message.arrival} | gap
             )
-        return
+        return status
     rows = [
         (
             number(place),
@@ -60,3 +65,4 @@ async def command(
     if rows:
         out().print(table(["#>", "GUID", "size>", "age>", "arrival (UTC)"], rows))
     note(f"{number(len(rows))} of {number(page.total)} messages")
+    return status

@@ -39,8 +39,10 @@ async def command(
     """
     is_queue = "://" in what
     async with target.admin() as admin:
+        broker = admin.broker
         if is_queue:
             asked = admin.queue(what)
+            broker = (await asked.standing()).broker
             depth = await asked.depth()
             held = {app.app_id: app.messages for app in depth.apps}
             there = held.get(asked.app_id, 0) if asked.app_id else depth.messages
@@ -49,7 +51,7 @@ async def command(
         if not yes:
             if not (sys.stdin.isatty() and sys.stderr.isatty()):
                 raise BadInput("--yes is needed where nobody can be asked")
-            note(f"{what} on {admin.broker} has {number(there)} messages. Delete them? [y/N]", end=" ")
+            note(f"{what} on {broker} has {number(there)} messages. Delete them? [y/N]", end=" ")
             if sys.stdin.readline().strip().lower() not in ("y", "yes"):
                 return ExitStatus.FAILED
         purged = await (admin.queue(what).purge() if is_queue else admin.purge_domain(what))

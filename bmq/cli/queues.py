@@ -7,12 +7,16 @@ from typing import Annotated
 
 import typer
 
-from bmq.admin import Admin, Internals
+from bmq.admin import Admin, Internals, QueueAdmin
 from bmq.admin.words import number, several, size
+from bmq.cli.cluster import tell_gap
 from bmq.cli.output import emit_json, note, out, table
 from bmq.cli.target import BrokerTarget, verb
 
 __all__ = ["command"]
+
+# So many queues that are left out are named.
+_NAMED = 5
 
 
 @verb("queues")
@@ -23,7 +27,7 @@ async def command(
     ] = None,
     apps: Annotated[bool, typer.Option("--apps", "-a", help="One line an application.")] = False,
     json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object a queue.")] = False,
-) -> None:
+) -> int:
     """List queues with what they hold, who has them open, and what is not confirmed.
 
     [bold]Examples[/]
@@ -33,18 +37,31 @@ async def command(
     $ bmq queues --json | jq 'select(.messages > 1000) | .uri'
     """
     async with target.admin() as admin:
-        found = [
-            each for uri in await _uris(admin, domain) if (each := await _internals(admin, uri)) is not None
-        ]
+        gap = await admin.gap()
+        found: list[Internals] = []
+        unknown: list[str] = []
+        for uri in await _uris(admin, domain):
+            asked = admin.queue(uri)
+            internals = await _internals(asked)
+            if internals is not None:
+                found.append(internals)
+            elif (await asked.standing()).gap:
+                unknown.append(uri)
+    status = tell_gap(gap)
+    if unknown:
+        status = tell_gap(
+            f"{several(len(unknown), 'queue')} not shown, only its primary knows: {_some(unknown)}"
+        )
     if json:
         for each in found:
-            emit_json(_object(each))
-        return
+            emit_json(_object(each) | ({"gap": gap} if gap else {}))
+        return status
     rows = [row for each in found for row in _rows(each, by_app=apps)]
     columns = ["queue", *(["application"] if apps else []), "messages>", "bytes>", "writers>", "readers>"]
     if rows:
         out().print(table([*columns, "unconfirmed>"], rows))
     note(several(len(found), "queue"))
+    return status
 
 
 async def _uris(admin: Admin, domain: str | None) -> list[str]:
@@ -54,13 +71,18 @@ async def _uris(admin: Admin, domain: str | None) -> list[str]:
     return [uri for uri in await admin.queues() if uri.startswith(f"bmq://{domain}/")]
 
 
-async def _internals(admin: Admin, uri: str) -> Internals | None:
+async def _internals(queue: QueueAdmin) -> Internals | None:
     import bmq
 
     try:
-        return await admin.queue(uri).internals()
+        return await queue.internals()
     except bmq.AdminError:
-        return None  # it has gone meanwhile
+        return None  # it has gone meanwhile, or this node has not opened it
+
+
+def _some(uris: list[str]) -> str:
+    more = len(uris) - _NAMED
+    return ", ".join(uris[:_NAMED]) + (f" and {number(more)} more" if more > 0 else "")
 
 
 def _unconfirmed(internals: Internals, app_id: str | None = None) -> int:

@@ -11,6 +11,7 @@ import typer
 
 from bmq.admin import QueueStatistics
 from bmq.admin.words import number, size
+from bmq.cli.cluster import tell_gap
 from bmq.cli.output import emit_json, out, table
 from bmq.cli.target import BrokerTarget, verb
 
@@ -61,18 +62,22 @@ async def command(
     $ bmq stat bmq://bmq.test.mem.priority/orders --json | jq .values.queue_confirm_time_max
     """
     async with target.admin() as admin:
+        gap = await admin.gap()
         queues = (await admin.statistics()).queues
         if queue and "://" in queue:
-            wanted = admin.queue(queue).uri
+            asked = admin.queue(queue)
+            wanted = asked.uri
+            gap = (await asked.standing()).gap
             queues = tuple(each for each in queues if each.uri == wanted)
         elif queue:
             await admin.domain(queue)  # says so when there is none
             queues = tuple(each for each in queues if each.domain == queue)
+    status = tell_gap(gap)
     if json:
         for each in queues:
-            emit_json(asdict(each))
-        return 0
+            emit_json(asdict(each) | ({"gap": gap} if gap else {}))
+        return status
     console = out()
     columns = {name: cell for name, cell in _COLUMNS.items() if console.width >= _WIDE.get(name, 0)}
     console.print(table(list(columns), [[cell(each) for cell in columns.values()] for each in queues]))
-    return 0
+    return status

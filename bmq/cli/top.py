@@ -20,10 +20,10 @@ from rich.text import Text
 import bmq
 from bmq.admin import Admin, Internals, QueueStatistics, Statistics
 from bmq.admin.words import number, several, size
+from bmq.cli.cluster import tell_gap
 from bmq.cli.figures import sparkline
 from bmq.cli.messages import BadInput
 from bmq.cli.output import emit_json, out, printable, styled, table
-from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
 
 __all__ = ["command"]
@@ -170,7 +170,7 @@ async def command(
                     lines = sorted(lines, key=_SORTS[sort], reverse=True)[:limit]
                     if json:
                         for line in lines:
-                            emit_json(_object(line))
+                            emit_json(_object(line) | ({"gap": watch.gap} if watch.gap else {}))
                         sys.stdout.flush()
                         view = ""
                     else:
@@ -182,7 +182,7 @@ async def command(
                     sys.stdout.flush()
                 looks += 1
                 if count is not None and looks >= count:
-                    return ExitStatus.OK
+                    return tell_gap(watch.gap)
                 await asyncio.sleep(interval)
 
 
@@ -196,9 +196,12 @@ class _Watch:
         self._at = 0.0
         #: What the broker said last.
         self.statistics: Statistics | None = None
+        #: Why the last answers are incomplete; empty when they are complete.
+        self.gap = ""
 
     async def look(self, admin: Admin) -> list[_Line]:
         """Ask the broker, and return the queues that are wanted."""
+        self.gap = await admin.gap()
         self.statistics = await admin.statistics()
         now = time.monotonic()
         seconds = now - self._at
@@ -244,6 +247,7 @@ def _view(lines: list[_Line], broker: str, watch: _Watch, *, clients: bool) -> R
     names = [name.strip("~ ") for name in _COLUMNS]
     parts: list[RenderableType] = [
         head,
+        *([styled(watch.gap, "bold red")] if watch.gap else []),
         table([names[index] for index in shown], [[row[index] for index in shown] for row in rows]),
     ]
     if clients:

@@ -276,6 +276,7 @@ class Console:
         """One queue: who has it open, and for each application what waits, why, and who would get it."""
         admin = await self._watch.admin()
         asked = admin.queue(_parameter(request, "uri"))
+        gap = (await asked.standing()).gap
         internals = await asked.internals()
         domain = await admin.domain(asked.domain)
         oldest = (await asked.messages(0, 1)).messages
@@ -291,7 +292,7 @@ class Console:
                 "usage": asdict(internals.usage) if internals.usage is not None else None,
                 "ttl": domain.configuration.get("messageTtl"),
                 "attempts": domain.configuration.get("maxDeliveryAttempts"),
-                "words": list(explanation.head(oldest)),
+                "words": [*([gap] if gap else []), *explanation.head(oldest)],
                 "clients": [
                     {
                         "description": client.description,
@@ -347,6 +348,9 @@ class Console:
         properties = _properties(body)
         admin = await self._watch.admin()
         asked = admin.queue(_text(body, "uri"))
+        gap = (await asked.standing()).gap
+        if gap:
+            raise NotNow(f"{gap}, and does not know all subscriptions")
         internals = await asked.internals()
         domain = await admin.domain(asked.domain)
         explanation = Explanation(internals, domain, {name: each.value for name, each in properties.items()})

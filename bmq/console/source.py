@@ -215,7 +215,11 @@ class RemoteBroker:
             NotNow: somebody reads the queue.
         """
         async with await self.admin() as admin:
-            internals = await admin.queue(uri).internals()
+            queue_admin = admin.queue(uri)
+            standing = await queue_admin.standing()
+            if standing.gap:
+                raise NotNow(f"{standing.gap}, and cannot tell whether somebody reads the queue elsewhere")
+            internals = await queue_admin.internals()
         mine = [app for app in internals.apps if app.app_id == (app_id or "__default")]
         if any(app.consumers for app in mine):
             raise NotNow(

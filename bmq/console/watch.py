@@ -56,6 +56,7 @@ class Watch:
 
     Attributes:
         error: why the broker cannot be asked; empty while it can.
+        gap: why the figures are incomplete in a cluster; empty when they are complete.
         broker: the broker that was asked last.
         followers: pages that follow.
         number: looks so far.
@@ -76,6 +77,7 @@ class Watch:
         self.followers = 0
         self.number = 0
         self.error = "not asked yet"
+        self.gap = ""
         self.broker = source.name
 
     # asking
@@ -135,9 +137,11 @@ class Watch:
             self._looked.notify_all()
 
     async def _look(self, admin: Admin) -> None:
+        gap = await admin.gap()
         figures = await self._source.figures(admin)
         now = time.monotonic()
         self.broker = admin.broker
+        self.gap = gap
         elapsed = now - self._at
         seen: dict[str, _Sight] = {}
         for number, queue in enumerate(figures):
@@ -169,6 +173,7 @@ class Watch:
         return {
             "broker": self.broker,
             "error": self.error,
+            "gap": self.gap,
             "time": time.time(),
             "interval": self._interval,
         }

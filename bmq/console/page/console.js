@@ -95,10 +95,11 @@ const query = (values) => new URLSearchParams(values).toString();
 
 // ---- what is known
 
-const known = { queues: new Map(), error: "", link: "connecting", broker: "", readOnly: false, looksInside: true, interval: 1 };
+const known = { queues: new Map(), error: "", gap: "", link: "connecting", broker: "", readOnly: false, looksInside: true, interval: 1 };
 
 function learn(state) {
   known.error = state.error;
+  known.gap = state.gap;
   known.link = "";
   known.broker = state.broker;
   known.readOnly = state.read_only;
@@ -713,8 +714,8 @@ function show() {
   $("#status").className = `status ${trouble ? "down" : "up"}`;
   put($("#broker"), known.broker || "connecting");
   const banner = $("#banner");
-  banner.hidden = !trouble || trouble === "connecting";
-  put(banner, known.link ? `${known.link}; trying again` : known.error ? `No answer from the broker, trying again: ${known.error}` : "");
+  banner.hidden = !(trouble || known.gap) || trouble === "connecting";
+  put(banner, known.link ? `${known.link}; trying again` : known.error ? `No answer from the broker, trying again: ${known.error}` : known.gap);
   const all = [...known.queues.values()].map(({ now }) => now);
   const total = (name) => all.reduce((sum, each) => sum + each[name], 0);
   put($("#totals"), all.length ? `${several(all.length, "queue")} · ${several(total("messages"), "message")} · ${rate(total("posted"))} posted/s · ${rate(total("confirmed"))} confirmed/s` : "");

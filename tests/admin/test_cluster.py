@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The admin client and the nodes of a cluster: the primary of a queue answers questions about the queue."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import pytest
+
+import bmq
+from tests.fakes.broker import Peer
+from tests.fakes.cluster import DOMAIN, ORDERS, OTHER, RecordedCluster
+
+LOOK = ["CLUSTERS LIST", "CLUSTERS CLUSTER planets STATUS", "CLUSTERS CLUSTER planets QUEUEHELPER"]
+
+
+@pytest.fixture
+def cluster() -> Iterator[RecordedCluster]:
+    with RecordedCluster() as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize(
+    ("asked", "node", "is_primary", "is_proxy"),
+    [("node0", "node0", True, False), ("node1", "node1", False, False), ("proxy", "", False, True)],
+)
+async def test_standing_names_node_and_primary(
+    cluster: RecordedCluster, asked: str, node: str, is_primary: bool, is_proxy: bool
+) -> None:
+    async with bmq.admin.connect(cluster.uris(asked)) as admin:
+        standing = await admin.queue(ORDERS).standing()
+    assert (standing.broker, standing.node) == (cluster.uris(asked), node)
+    assert (standing.is_primary, standing.is_proxy) == (is_primary, is_proxy)
+    assert standing.primary == (None if is_proxy else "node0")
+    assert standing.active_node == ("node1" if is_proxy else None)
+    assert bool(standing.gap) is not is_primary
+
+
+@pytest.mark.parametrize("first", ["node0", "node1", "node2", "proxy"])
+async def test_the_primary_answers_whichever_address_is_first(cluster: RecordedCluster, first: str) -> None:
+    others = [name for name in ("node2", "node0", "proxy", "node1") if name != first]
+    async with bmq.admin.connect(cluster.uris(first, *others)) as admin:
+        assert admin.broker == cluster.uris(first)
+        queue = admin.queue(OTHER)
+        assert (await queue.standing()).broker == cluster.uris("node0")
+        assert (await queue.depth()).messages == 3
+        assert (await queue.internals()).mode == "priority"
+        assert (await queue.messages()).total == 3
+        assert await admin.queues() == (ORDERS, OTHER)
+        assert await admin.gap() == ""
+        assert (await admin.domain(DOMAIN)).usage.messages == 9
+        assert [each.name for each in await admin.domains()] == [DOMAIN]
+        figures = {each.uri: each for each in (await admin.statistics()).queues}
+    assert (figures[ORDERS].posted, figures[ORDERS].consumers, figures[ORDERS].producers) == (6, 1, 1)
+    for name in ("node1", "node2", "proxy"):
+        assert not [each for each in cluster[name].asked if " QUEUE " in each]
+
+
+async def test_a_single_address_asks_no_other_node(cluster: RecordedCluster) -> None:
+    async with bmq.admin.connect(cluster.uris("node1")) as admin:
+        assert (await admin.queue(ORDERS).depth()).messages == 6
+        assert "node0 is the primary" in await admin.gap()
+    assert not cluster["node0"].asked
+
+
+async def test_not_found_names_the_primary(cluster: RecordedCluster) -> None:
+    async with bmq.admin.connect(cluster.uris("node2")) as admin:
+        with pytest.raises(
+            bmq.AdminError, match=r"not found.*node2 is not the primary.*\(node0 is\)"
+        ) as error:
+            await admin.queue(OTHER).internals()
+        assert error.value.command.endswith("INTERNALS")
+        assert error.value.broker_message.startswith("Queue 'other'")
+        with pytest.raises(bmq.AdminError, match=r"'none' was not found on domain '[a-z.]+'$"):
+            await admin.queue(f"bmq://{DOMAIN}/none").internals()  # the cluster has none: no more to say
+
+
+async def test_a_proxy_says_what_it_is(cluster: RecordedCluster) -> None:
+    async with bmq.admin.connect(cluster.uris("proxy")) as admin:
+        for question in (
+            admin.queue(ORDERS).internals(),
+            admin.queue(ORDERS).messages(),
+            admin.queue(ORDERS).purge(),
+            admin.domain(DOMAIN),
+            admin.purge_domain(DOMAIN),
+        ):
+            with pytest.raises(bmq.AdminError, match=r"is a proxy \(its active node is node1\)"):
+                await question
+        assert "is a proxy" in await admin.gap()
+
+
+async def test_a_replica_refuses_to_purge(cluster: RecordedCluster) -> None:
+    async with bmq.admin.connect(cluster.uris("node1")) as admin:
+        with pytest.raises(bmq.AdminError, match=r"primary node: .node0, 1.*NOT local"):
+            await admin.queue(OTHER).purge()
+
+
+async def test_a_domain_is_purged_at_the_primaries(cluster: RecordedCluster) -> None:
+    for name in ("orders", "other"):
+        cluster["node0"].answers[f"DOMAINS DOMAIN {DOMAIN} QUEUE {name} PURGE *"] = {
+            "purgedQueues": {
+                "queues": [
+                    {
+                        "queue": {
+                            "queueUri": f"bmq://{DOMAIN}/{name}",
+                            "appId": "",
+                            "numMessagesPurged": 1,
+                            "numBytesPurged": 1,
+                        }
+                    }
+                ]
+            }
+        }
+    async with bmq.admin.connect(cluster.uris("node2", "node0")) as admin:
+        assert [each.uri for each in await admin.purge_domain(DOMAIN)] == [ORDERS, OTHER]
+
+
+@pytest.mark.parametrize("primary", ["** NULL **", "** none **", "", None])
+async def test_a_partition_without_primary_is_said(cluster: RecordedCluster, primary: str | None) -> None:
+    for name in ("node0", "node1", "node2"):
+        for each in cluster[name].answers[LOOK[1]]["clusterStatus"]["partitionsInfo"]["partitions"]:
+            each["primaryNode"] = primary
+    async with bmq.admin.connect(cluster.uris("node0", "node1")) as admin:
+        standing = await admin.queue(ORDERS).standing()
+        assert standing.primary is None
+        assert "knows of none" in standing.gap
+        assert "no primary now" in await admin.gap()
+
+
+async def test_partitions_with_two_primaries(cluster: RecordedCluster) -> None:
+    for name in ("node0", "node1", "node2"):
+        partitions = cluster[name].answers[LOOK[1]]["clusterStatus"]["partitionsInfo"]["partitions"]
+        partitions[1]["primaryNode"] = "[node1, 2]"
+    async with bmq.admin.connect(cluster.uris("node2", "node1", "node0")) as admin:
+        assert (await admin.queue(ORDERS).standing()).node == "node0"
+        assert (await admin.queue(OTHER).standing()).node == "node1"
+        assert await admin.gap() == ""
+    async with bmq.admin.connect(cluster.uris("node0")) as admin:
+        assert (await admin.queue(ORDERS).standing()).gap == ""
+        assert "node1 is the primary of some queues" in await admin.gap()
+
+
+async def test_an_unreachable_primary_leaves_a_node_to_answer(
+    cluster: RecordedCluster, unused_tcp_port: int
+) -> None:
+    uri = f"{cluster.uris('proxy', 'node1')},tcp://127.0.0.1:{unused_tcp_port}"
+    async with bmq.admin.connect(uri) as admin:
+        standing = await admin.queue(ORDERS).standing()
+    assert (standing.node, standing.primary, standing.is_primary) == ("node1", "node0", False)
+
+
+async def test_a_node_that_hangs_delays_and_spoils_nothing(cluster: RecordedCluster) -> None:
+    async with Peer() as hung:
+        hung.hold = {"clientIdentity"}
+        uri = f"{cluster.uris('node1')},{hung.uri},{cluster.uris('node0')}"
+        async with bmq.admin.connect(uri, timeout=0.3) as admin:
+            for _ in range(3):
+                assert (await admin.queue(ORDERS).standing()).node == "node0"
+        assert len(hung.connections) == 1, "a silent node is left alone for a while"
+
+
+async def test_a_broker_without_other_nodes_is_asked_once_more_at_most() -> None:
+    async with bmq.broker.Broker() as broker, bmq.admin.connect(broker.uri) as admin:
+        async with bmq.connect(broker.uri) as session:
+            queue = await session.open_queue("bmq://bmq.test.mem.priority/q", write=True)
+            asked: list[str] = []
+            answer = broker._node.admin
+
+            def listen(command: str, now: float) -> str:
+                asked.append(command.removeprefix("ENCODING JSON_COMPACT "))
+                return answer(command, now)
+
+            broker._node.admin = listen  # type: ignore[method-assign]
+            standing = await admin.queue(queue.uri).standing()
+            await admin.queue(queue.uri).depth()
+        assert standing.is_primary
+        assert standing.gap == "" == await admin.gap()
+        assert asked == ["CLUSTERS LIST", "DOMAINS DOMAIN bmq.test.mem.priority QUEUE q INTERNALS"]
+
+
+async def test_cancelling_a_question_leaves_the_client_usable(cluster: RecordedCluster) -> None:
+    async with bmq.admin.connect(cluster.uris("node2", "proxy", "node0")) as admin:
+        for turns in range(0, 40, 3):
+            question = asyncio.ensure_future(admin.queue(ORDERS).depth())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            question.cancel()
+            await asyncio.wait([question])
+            admin._survey = None
+        assert (await admin.queue(ORDERS).depth()).messages == 6
+
+
+async def test_odd_answers_about_the_cluster_are_protocol_errors(cluster: RecordedCluster) -> None:
+    for odd in ({"clusterList": {"clusters": [{}]}}, {"clusterList": 7}, {"other": {}}):
+        cluster["node1"].answers[LOOK[0]] = json.dumps(odd)
+        async with bmq.admin.connect(cluster.uris("node1")) as admin:
+            with pytest.raises(bmq.ProtocolError):
+                await admin.queue(ORDERS).standing()

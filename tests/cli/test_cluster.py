@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs that ask a broker about itself, against the nodes and the proxy of a cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cli.conftest import Bmq
+from tests.fakes.cluster import DOMAIN, ORDERS, OTHER, RecordedCluster
+
+ALL = ("node1", "node2", "proxy", "node0")
+VERBS = [
+    ["explain", ORDERS],
+    ["explain", OTHER],
+    ["explain", ORDERS, "--json"],
+    ["peek", ORDERS],
+    ["peek", OTHER, "--json"],
+    ["queues"],
+    ["queues", DOMAIN, "--apps"],
+    ["queues", "--json"],
+    ["stat"],
+    ["stat", ORDERS],
+    ["stat", DOMAIN, "--json"],
+    ["top", "--count", "1"],
+    ["top", OTHER, "--count", "1", "--json"],
+]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RecordedCluster]:
+    with RecordedCluster() as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("arguments", VERBS, ids=" ".join)
+def test_no_verb_succeeds_with_the_answer_of_one_node(
+    offline: Bmq, cluster: RecordedCluster, arguments: list[str]
+) -> None:
+    for name in ("node1", "node2", "proxy"):
+        ran = offline(*arguments, "-b", cluster.uris(name))
+        assert ran.status in (1, 4), (name, ran)
+        known = "is a proxy (its active node is node1)" if name == "proxy" else "node0 is"
+        assert known in ran.err, (name, ran)
+        if ran.out and "--json" in arguments:
+            assert all(each["gap"] for each in map(json.loads, ran.lines)), (name, ran)
+
+
+@pytest.mark.parametrize("arguments", VERBS, ids=" ".join)
+def test_every_verb_tells_the_primary_s_answer_when_the_addresses_are_given(
+    offline: Bmq, cluster: RecordedCluster, arguments: list[str]
+) -> None:
+    expected = offline(*arguments, "-b", cluster.uris("node0"))
+    assert expected.status == 0, expected
+    ran = offline(*arguments, "-b", cluster.uris(*ALL))
+    assert ran.status == 0, ran
+    if arguments[0] in ("queues", "stat", "peek"):
+        assert ran.out == expected.out
+    assert ran.err == expected.err
+    if arguments[0] in ("explain", "peek"):
+        assert f"node0 at {cluster.uris('node0')}, the primary of this queue, answers" in ran.err
+
+
+def test_explain_tells_of_readers_on_other_nodes(offline: Bmq, cluster: RecordedCluster) -> None:
+    there = offline("explain", ORDERS, "-b", cluster.uris("node1"))
+    assert there.status == 1
+    assert "this answer covers node1 only" in there.err
+    ran = offline("explain", ORDERS, "-b", cluster.uris("node1", "node0"))
+    assert ran.status == 0
+    assert "Nobody reads" not in ran.out
+    assert "node2" in ran.out
+
+
+def test_queues_names_those_that_a_node_does_not_know(offline: Bmq, cluster: RecordedCluster) -> None:
+    ran = offline("queues", "-b", cluster.uris("node2"))
+    assert ran.status == 1
+    assert f"1 queue not shown, only its primary knows: {OTHER}" in ran.err
+
+
+def test_purge_elsewhere_is_refused(offline: Bmq, cluster: RecordedCluster) -> None:
+    for name in ("node1", "node2", "proxy"):
+        ran = offline("purge", OTHER, "--yes", "-b", cluster.uris(name))
+        assert ran.status == 4, (name, ran)
+
+
+@pytest.mark.parametrize("name", ["node0", "node1", "proxy"])
+def test_a_command_that_no_broker_knows_is_refused(offline: Bmq, cluster: RecordedCluster, name: str) -> None:
+    for arguments in (["admin", "NONSENSE"], ["admin", "--json", "NONSENSE"]):
+        ran = offline(*arguments, "-b", cluster.uris(name))
+        assert ran.status == 4
+        assert ran.out == ""
+        assert "Invalid command word: NONSENSE" in ran.err
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        "Domain 'nope' doesn't exist",
+        "cluster 'nope' not found !",
+        "Queue 'none' was not found on domain 'bmq.test'",
+        "Unknown command '[ storage = [ ] ]'",
+        "Purged 0 message(s)\nErrors encountered: \nNot purging queue [reason: queue is NOT local]",
+    ],
+)
+def test_refusals_in_words_have_status_4(offline: Bmq, cluster: RecordedCluster, refusal: str) -> None:
+    cluster["node0"].answers["REFUSED"] = refusal
+    ran = offline("admin", "REFUSED", "-b", cluster.uris("node0"))
+    assert (ran.status, ran.out) == (4, "")
+    assert refusal in ran.err
+
+
+def test_a_broker_without_other_nodes_says_nothing_of_clusters(run: Bmq, bmq_queue_uri: str) -> None:
+    run("post", bmq_queue_uri, "a")
+    for arguments in (["explain", bmq_queue_uri], ["peek", bmq_queue_uri], ["queues"], ["stat"]):
+        ran = run(*arguments)
+        assert ran.status == 0
+        assert "primary" not in ran.err
