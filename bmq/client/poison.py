@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterable
 from copy import copy
 from enum import Enum
 from fnmatch import fnmatchcase
+from itertools import islice
 from typing import Final, TypeAlias
 
 from bmq import _checks
@@ -315,7 +316,7 @@ class PutAside:
         refused = 0
         try:
             while self._waiting and not self._queue.closed:
-                batch = list(self._waiting.values())[:_AT_ONCE]
+                batch = list(islice(self._waiting.values(), _AT_ONCE))
                 results = await asyncio.gather(*map(self._posted, batch))
                 refused = 0 if any(results) else refused + 1
                 if refused:
