@@ -255,9 +255,10 @@ def items(name: str, value: Iterable[T] | object, what: str = "values") -> list[
     Raises:
         InvalidArgument: the value is no such iterable.
     """
-    if isinstance(value, str | bytes | bytearray | memoryview | Mapping) or not isinstance(value, Iterable):
+    given: Any = value
+    if isinstance(given, str | bytes | bytearray | memoryview | Mapping) or not isinstance(given, Iterable):
         raise InvalidArgument(f"{name} is a list of {what}, not {shown(value)}")
-    return list(cast("Iterable[T]", value))
+    return list(cast("Iterable[T]", given))
 
 
 def texts(name: str, value: object, *, empty: bool = False) -> list[str]:
@@ -276,9 +277,10 @@ def mapping(name: str, value: object, what: str = "values by name") -> Mapping[A
     Raises:
         InvalidArgument: the value is none.
     """
-    if not isinstance(value, Mapping):
+    given: Any = value
+    if not isinstance(given, Mapping):
         raise InvalidArgument(f"{name} is a mapping of {what}, not {shown(value)}")
-    return value
+    return given  # pyright: ignore[reportUnknownVariableType]
 
 
 def exceptions(name: str, value: object) -> None:
@@ -287,7 +289,8 @@ def exceptions(name: str, value: object) -> None:
     Raises:
         InvalidArgument: the value is neither.
     """
-    kinds = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
+    given: Any = value
+    kinds = cast("tuple[object, ...]", given if isinstance(given, tuple) else (given,))
     if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
         raise InvalidArgument(f"{name} is a type of exceptions or a tuple of some, not {shown(value)}")
 
@@ -340,7 +343,7 @@ def _as_number(value: object) -> float | None:
         return result if -(2**1000) < result < 2**1000 else None
     if type(value).__module__ == "numpy" and hasattr(value, "__float__") and not hasattr(value, "__len__"):
         try:
-            return float(value)
+            return float(cast("Any", value))
         except Exception:  # complex numbers, dates
             return None
     return None

@@ -12,7 +12,7 @@ import hashlib
 import re
 import time
 from collections.abc import Mapping
-from typing import Final, TypeGuard, TypeVar
+from typing import Any, Final, TypeGuard, TypeVar
 
 from bmq import _checks
 
@@ -133,7 +133,7 @@ def with_post_time(properties: Mapping[str, T] | None = None, at: float | None =
         at: the time, in seconds since 1970; None for now.
     """
     seconds = time.time() if at is None else _checks.number("at", at, 0.0, _LATEST, unit="seconds since 1970")
-    given = {} if properties is None else _checks.mapping("properties", properties)
+    given: Mapping[str, Any] = {} if properties is None else _checks.mapping("properties", properties)
     return {POSTED: round(seconds * 1000), **given}
 
 

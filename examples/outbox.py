@@ -90,8 +90,10 @@ def check(payload: bytes, properties: Mapping[str, Any]) -> None:
     Raises:
         bmq.UsageError: the message can never be posted.
     """
-    if not isinstance(payload, bytes) or not 1 <= len(payload) <= MOST_BYTES:
+    given: Any = payload  # a caller without a type checker
+    if not isinstance(given, bytes) or not 1 <= len(payload) <= MOST_BYTES:
         raise bmq.UsageError(f"a payload is 1 to {MOST_BYTES:,} bytes")
+    name: Any
     for name, value in properties.items():
         # The column is JSON: what that does not keep as it is, would be another value when it is posted.
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][^\0]{0,126}", name):

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from bmq.client._connection import Connection
@@ -64,7 +64,7 @@ class Backlog:
         self._expected = 0
 
     @contextmanager
-    def moving(self) -> Iterator[None]:
+    def moving(self) -> Generator[None]:
         """Move messages from one place to another: reading does not resume and pause again meanwhile."""
         self._moving += 1
         try:

@@ -11,15 +11,14 @@ from __future__ import annotations
 import array
 import math
 import socket
-from typing import Any
 
 try:
-    import fcntl
-    import termios
-except ImportError:  # a system without them, or without the question
-    _ioctl: Any = None
+    from fcntl import ioctl as _ioctl
+    from termios import TIOCOUTQ as _UNSENT
+except ImportError:  # a system without the modules, or without the question
+    _can_ask = False
 else:
-    _ioctl = getattr(termios, "TIOCOUTQ", None) and fcntl.ioctl
+    _can_ask = True
 
 __all__ = ["limit_unacknowledged", "probe", "unacknowledged"]
 
@@ -62,11 +61,11 @@ def limit_unacknowledged(raw: socket.socket, liveness: float | None) -> None:
 
 def unacknowledged(raw: socket.socket) -> int:
     """Return how many written bytes the peer's kernel has not acknowledged; 0 if the system does not say."""
-    if _ioctl is None:
+    if not _can_ask:
         return 0
     count = array.array("i", [0])
     try:
-        _ioctl(raw.fileno(), termios.TIOCOUTQ, count)
+        _ioctl(raw.fileno(), _UNSENT, count)  # pyright: ignore[reportPossiblyUnboundVariable]
     except OSError:
         return 0  # the socket is closed
     return count[0]

@@ -40,7 +40,7 @@ class Unclaimed:
     def keep(self, messages: list[Numbered]) -> int:
         """Keep messages, the first ones if there is no room for all; return how many were not kept."""
         size = sum([len(push[DATA]) for _, push in messages])
-        kept = messages
+        kept: list[Numbered] = messages
         if not self._backlog.has_room(len(messages), size):
             kept = []
             size = 0

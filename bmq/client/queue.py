@@ -868,7 +868,8 @@ def _slices(slices: Iterable[EncodedPosts]) -> Iterator[EncodedPosts]:
 
 
 def _check_items(items: object) -> None:
-    if isinstance(items, str | bytes | bytearray | memoryview) or not isinstance(items, Iterable):
+    given: Any = items
+    if isinstance(given, str | bytes | bytearray | memoryview) or not isinstance(given, Iterable):
         raise InvalidArgument(
             f"items is an iterable of payloads and bmq.PutMessage, as in [b'...'], not {_checks.shown(items)}"
         )

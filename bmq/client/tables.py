@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import numpy as np
 
@@ -197,10 +197,11 @@ class _RowMaker:
 
 def _names(metadata: Iterable[str] | Mapping[str, str]) -> dict[str, str]:
     """The column of each metadatum."""
-    if isinstance(metadata, Mapping):
+    given: Any = metadata
+    if isinstance(given, Mapping):
         return {
             _checks.text("the name of a metadatum", name): _checks.text("the name of a column", column)
-            for name, column in metadata.items()
+            for name, column in _checks.mapping("metadata", cast("Mapping[str, str]", given)).items()
         }
     return {name: name for name in _checks.texts("metadata", metadata)}
 

@@ -231,7 +231,7 @@ class Portal:
             if lease.idle is not None:
                 lease.idle.cancel()
         working = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        working.sort(key=asyncio.Task.get_name)
+        working.sort(key=lambda task: task.get_name())
         await asyncio.gather(*(session.close(timeout=5) for session in list(self.opened)))
         for task in working:
             task.cancel()

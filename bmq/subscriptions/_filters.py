@@ -296,7 +296,9 @@ class PulsarTags(TagFilter):
         Args:
             properties: as for ``post``; None for a message without any.
         """
-        given = {} if properties is None else _checks.mapping("properties", properties)
+        given: Mapping[str, PropertyInput] = (
+            {} if properties is None else _checks.mapping("properties", properties)
+        )
         mine = {name: given[name] for name in self._keys if name in given}
         return self.matches_tags(pulsar_tags(mine))
 

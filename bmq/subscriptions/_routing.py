@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from bmq import _checks
 from bmq.errors import InvalidArgument, UsageError
@@ -287,7 +287,7 @@ class RoutingTable:
 
 def _route(number: int, entry: RouteInput) -> Route:
     if not isinstance(entry, Route):
-        given: object = entry
+        given: Any = entry
         if not isinstance(given, tuple) or len(entry) not in (2, 3):
             raise InvalidArgument(
                 "a route is a bmq.subscriptions.Route, or a tuple of expression, priority and perhaps name, "

@@ -14,7 +14,7 @@ from contextlib import suppress
 from enum import Enum
 from random import Random
 from types import TracebackType
-from typing import cast
+from typing import Any, cast
 
 from bmq import _checks
 from bmq.client._address import parse_addresses
@@ -202,8 +202,9 @@ def _cutting(side: object, reset: object) -> None:
 
 def _sizes(size: object) -> tuple[int, int]:
     """Return the least and the greatest size of pieces."""
-    if isinstance(size, tuple):
-        bounds = cast("tuple[object, ...]", size)
+    given: Any = size
+    if isinstance(given, tuple):
+        bounds = cast("tuple[object, ...]", given)
         if len(bounds) != 2:
             raise InvalidArgument(f"size is a number of bytes or two bounds, not {_checks.shown(size)}")
         low, high = (_checks.integer("a bound of size", each, 1) for each in bounds)

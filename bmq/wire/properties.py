@@ -172,7 +172,7 @@ def _encode_value(name: str, value: Any) -> tuple[int, bytes]:
     if isinstance(value, bool):
         return PropertyType.BOOL, _TRUE if value else _FALSE
     if isinstance(value, Typed):
-        given: object = value.type
+        given: Any = value.type
         kind = _TYPES.get(given) if isinstance(given, int) else None
         if kind is None:
             raise InvalidProperty(

@@ -895,6 +895,7 @@ class App:
             admin = await self._closing.enter_async_context(ask(self._broker, **how))
         except Error as error:
             logger.info("what waits cannot be checked: %s", error)
+        options: dict[str, Any]
         for uri, options in self._waiting.items():
             queue = await session.open_queue(str(uri), read=True, default_subscription=False)
             if (letters := options.get("dead_letters")) is not None:

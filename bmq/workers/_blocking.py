@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Generator
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 from bmq._log_limit import LogLimit
 from bmq._turn import turn_of
@@ -59,10 +59,9 @@ class Steps(Generic[T]):
 
     def __await__(self) -> Generator[Any, Any, T]:
         steps: Any = self._awaitable.__await__()
-        result: T
         if not hasattr(steps, "throw"):
-            result = yield from steps
-            return result
+            plain: Generator[Any, Any, T] = steps
+            return (yield from plain)
         clock, argument = turn_of(asyncio.get_running_loop()).clock, None
         step = steps.send
         try:
@@ -71,8 +70,7 @@ class Steps(Generic[T]):
                 try:
                     waits_for = step(argument)
                 except StopIteration as end:
-                    result = end.value
-                    return result
+                    return cast("T", end.value)
                 finally:
                     spent = clock() - began
                     if spent >= LONG:

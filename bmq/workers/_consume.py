@@ -647,7 +647,7 @@ class Workers:
         blocking, direct = self._invoke.blocking, self._invoke.direct
         if kept:
             blocking.found(seconds)
-        elif handler is direct:
+        elif direct is not None and handler is direct:
             return lambda message: Steps(direct(message), blocking)
         return handler
 
@@ -1124,7 +1124,7 @@ async def settled(
     Returns:
         False when this was cancelled meanwhile.
     """
-    pending = [task for task in tasks if not task.done()]
+    pending: list[asyncio.Task[None]] = [task for task in tasks if not task.done()]
     timeout = seconds
     undisturbed = True
     while pending:

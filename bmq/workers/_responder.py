@@ -10,7 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from types import UnionType
-from typing import Any, Never, NoReturn, TypeAlias, Union, get_args, get_origin
+from typing import Any, Never, NoReturn, TypeAlias, Union, cast, get_args, get_origin
 
 from bmq._checks import INT64_MAX
 from bmq._log_limit import LogLimit
@@ -226,7 +226,7 @@ def _reply_of(result: object) -> PutMessage:
     if result is None:
         return PutMessage(_DONE)
     if isinstance(result, bytes | bytearray | memoryview):
-        return PutMessage(result)
+        return PutMessage(cast("bytes | bytearray | memoryview", result))
     if inspect.iscoroutine(result):
         result.close()
     raise TypeError(f"a responder returns bytes, a bmq.PutMessage or None, not {type(result).__name__}")

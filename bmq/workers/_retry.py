@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 from bmq import _checks
 from bmq._backoff import backoff
@@ -194,6 +194,7 @@ def check_no_retry(no_retry: object) -> None:
     Raises:
         UsageError: it does not.
     """
+    given: Any = no_retry
     if isinstance(no_retry, tuple):
         good = all(_is_exception(kind) for kind in cast("tuple[object, ...]", no_retry))
     else:
@@ -201,7 +202,7 @@ def check_no_retry(no_retry: object) -> None:
     if not good:
         raise UsageError(
             "no_retry is an exception type, a tuple of them, or a function of an exception, not "
-            f"{_checks.shown(no_retry)}"
+            f"{_checks.shown(given)}"
         )
     if not isinstance(no_retry, type | tuple):
         _checks.function("no_retry", no_retry, 1, plain=True)

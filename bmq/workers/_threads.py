@@ -84,6 +84,7 @@ class Threads:
     def start(self, run: Callable[[], Any]) -> Call:
         """Begin to call a function in a thread that is idle, or in a new one."""
         call = Call(run)
+        jobs: SimpleQueue[tuple[Call, Callable[[], None]] | None]
         if self._idle:
             jobs = self._idle.pop()
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from bmq import _checks
 from bmq.errors import (
@@ -56,9 +56,10 @@ class Credentials:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mechanism", _checks.text("mechanism", self.mechanism, empty=False))
-        if self.data is not None and not isinstance(self.data, bytes | bytearray | memoryview):
+        given: Any = self.data
+        if given is not None and not isinstance(given, bytes | bytearray | memoryview):
             # The value is not repeated: it may be a password.
-            raise InvalidArgument(f"the data of credentials is bytes or None, not {type(self.data).__name__}")
+            raise InvalidArgument(f"the data of credentials is bytes or None, not {type(given).__name__}")
         object.__setattr__(self, "data", _checks.optional(_checks.octets, "data", self.data))
 
     @classmethod

@@ -109,7 +109,7 @@ class Stalls:
             return
         found = self._found(now)
         # A broker that is silent answers nothing either: one trouble is enough.
-        new = [cause for cause in found if cause not in self.causes and "silence" not in self.causes]
+        new: list[StallCause] = [c for c in found if c not in self.causes and "silence" not in self.causes]
         if new and not self._doubted:
             self._doubted = True
             self.deadline = now + min(_NEXT_TURN, self._patience / 10)
@@ -137,7 +137,7 @@ class Stalls:
     # inside
 
     def _begin(self, causes: Sequence[StallCause], now: float) -> None:
-        new = [cause for cause in causes if cause not in self.causes]
+        new: list[StallCause] = [cause for cause in causes if cause not in self.causes]
         for cause in new:
             self.causes[cause] = now
         reasons = dict(self.describe(now)) if new else {}

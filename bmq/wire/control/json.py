@@ -185,7 +185,7 @@ def request_id_in_json(body: bytes) -> int | None:
         document = _parse(body, MessageKind.CONTROL, 0)
     except ProtocolError:
         return None
-    number = document.get("rId") if isinstance(document, dict) else None
+    number = cast("dict[str, object]", document).get("rId") if isinstance(document, dict) else None
     return number if type(number) is int else None
 
 
