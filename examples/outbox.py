@@ -170,8 +170,8 @@ async def relay_some(engine: Engine, name: str, queue: bmq.Queue) -> int:
         if accepted:
             await asyncio.to_thread(note, engine, accepted)
         if errors:
-            number, error = next(iter(errors.items()))
-            logger.error("%d rows cannot be posted and are marked; row %d: %s", len(errors), number, error)
+            number, why = next(iter(errors.items()))
+            logger.error("%d rows cannot be posted and are marked; row %d: %s", len(errors), number, why)
             await asyncio.to_thread(mark, engine, errors)
         if refused:  # the queue is full, say: next time
             logger.warning("%d rows were refused and stay; the first: %s", len(refused), refused[0])
