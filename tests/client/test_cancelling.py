@@ -141,7 +141,8 @@ async def test_a_cancelled_open_can_be_repeated_at_once_whenever_it_was_cancelle
 ) -> None:
     async with bmq.connect(broker.uri) as session:
         for turns in range(1, 41):
-            await cancel_after(turns, session.open_queue(URI, read=True, default_subscription=True, write=True))
+            opening = session.open_queue(URI, read=True, default_subscription=True, write=True)
+            await cancel_after(turns, opening)
             for queue in session.queues:
                 await queue.close()  # it was too late to cancel
             queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
@@ -151,7 +152,7 @@ async def test_a_cancelled_open_can_be_repeated_at_once_whenever_it_was_cancelle
 
 
 @pytest.mark.parametrize("way", ["close begun", "close cancelled", "timed out"])
-@pytest.mark.parametrize("turns", range(0, 8))
+@pytest.mark.parametrize("turns", range(8))
 async def test_a_queue_can_be_opened_while_its_earlier_opening_is_undone(
     broker: bmq.broker.Broker, way: str, turns: int
 ) -> None:
