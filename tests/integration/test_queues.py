@@ -209,6 +209,7 @@ class TestRedelivery:
         await session.close()
         assert await left_in(bmq_connect, bmq_queue_uri) == [b"x"]
 
+    @pytest.mark.statement("1.14")
     async def test_after_the_connection_is_lost(
         self, bmq_proxy: object, bmq_connect: Connect, bmq_queue_uri: str
     ) -> None:

@@ -209,6 +209,7 @@ class TestSubscriptions:
             assert await payloads(waiting, 1) == [b"x"]
 
 
+@pytest.mark.statement("1.22")
 async def test_application_subscriptions_filter_before_storing(
     bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
 ) -> None:

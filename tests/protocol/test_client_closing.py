@@ -22,6 +22,7 @@ OTHER = "bmq://bmq.test.mem.priority/other"
 # closing
 
 
+@pytest.mark.statement("4.13")
 def test_a_reader_is_deconfigured_before_it_is_closed() -> None:
     bench = connected()
     queue = bench.open(URI)

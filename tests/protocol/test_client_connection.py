@@ -43,6 +43,7 @@ from tests.protocol.bench import WRITE, Bench, ScriptedBroker, connected, held
 BASIC = Credentials("BASIC", b"ann:secret")
 
 
+@pytest.mark.statement("4.1")
 def test_a_client_introduces_itself_and_is_connected_when_the_broker_agrees() -> None:
     bench = Bench()
     bench.open_channel()
@@ -89,6 +90,7 @@ def test_refused_credentials_close_the_connection_with_the_brokers_reason() -> N
     assert not error.retryable
 
 
+@pytest.mark.statement("4.1")
 def test_a_refused_negotiation_closes_the_connection_with_the_brokers_reason() -> None:
     bench = Bench()
     bench.open_channel()

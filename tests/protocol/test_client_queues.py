@@ -22,6 +22,7 @@ URI = "bmq://bmq.test.mem.priority/q"
 # opening
 
 
+@pytest.mark.statement("4.2")
 def test_a_reader_is_opened_and_configured() -> None:
     bench = connected()
     queue = bench.begin_open(URI, READ)
@@ -35,6 +36,7 @@ def test_a_reader_is_opened_and_configured() -> None:
     assert queue.state is QueueState.OPEN
 
 
+@pytest.mark.statement("4.2")
 def test_a_writer_needs_no_configuration() -> None:
     bench = connected()
     bench.begin_open(URI, WRITE)
