@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes of a cluster that answer admin commands with what real nodes answered."""
+"""Nodes of a cluster that answer admin commands with the recorded answers of real nodes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class RecordedNode:
 
 
 class RecordedCluster:
-    """node0, which is the primary of everything, node1, node2, and a proxy."""
+    """Three nodes and a proxy; node0 is the primary of all partitions."""
 
     def __init__(self) -> None:
         recorded: dict[str, dict[str, Any]] = json.loads(_ANSWERS.read_text())
