@@ -521,7 +521,8 @@ EXCLUDED: dict[str, str] = {
             *("bmq.admin.MessagePage", "bmq.admin.NodeStatus", "bmq.admin.PartitionStatus"),
             *("bmq.admin.Purged", "bmq.admin.QueueAdmin", "bmq.admin.QueueStatistics"),
             *("bmq.admin.ReaderSubscription", "bmq.admin.Statistics", "bmq.admin.StoredMessage"),
-            *("bmq.admin.StoredQueue", "bmq.admin.Stream", "bmq.admin.Usage", "bmq.admin.Window"),
+            *("bmq.admin.Standing", "bmq.admin.StoredQueue", "bmq.admin.Stream", "bmq.admin.Usage"),
+            "bmq.admin.Window",
             *("bmq.broker.Authentication.check", "bmq.broker.FilteredConsumer", "bmq.broker.PostedMessage"),
             *("bmq.codecs.MsgspecJson", "bmq.codecs.Shape.decode", "bmq.broker.PostedMessage.has"),
             *(
