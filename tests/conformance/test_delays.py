@@ -101,8 +101,8 @@ async def test_in_the_order_of_their_times(bmq_session: bmq.Session, queue: bmq.
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"delay": -1}, "negative"),
-        ({"delay": float("nan")}, "negative"),
+        ({"delay": -1}, "at least 0"),
+        ({"delay": float("nan")}, "at least 0"),
         ({"delay": 1, "not_before": 1}, "one of the two"),
         ({"not_before": datetime(2030, 1, 1)}, "time zone"),
         ({"not_before": time.time() * 1000}, "seconds since 1970"),
