@@ -146,11 +146,7 @@ async def bmq_connect(
     sessions: list[Session] = []
 
     async def open_session(uri: str | None = None, **options: Any) -> Session:
-        with pytest.MonkeyPatch.context() as patch:
-            # Which broker it is has been decided above.
-            patch.delenv(_VARIABLE, raising=False)
-            connecting = connect(uri or default.uri, **options)
-        session = await connecting
+        session = await connect(uri or default.uri, **options)
         sessions.append(session)
         return session
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from bmq import _checks
 from bmq.errors import InvalidArgument
@@ -13,6 +13,9 @@ __all__ = ["Key", "key_bucket"]
 
 #: What must stay in order: text, bytes, or an integer.
 Key: TypeAlias = str | bytes | int
+
+# Writing the digits of an integer takes time that grows with the square of its length.
+_MOST_BITS: Final = 4096
 
 
 def key_bucket(key: Key) -> int:
@@ -37,5 +40,8 @@ def _as_bytes(key: object) -> bytes:
         except UnicodeEncodeError as error:
             raise InvalidArgument(f"the key {_checks.shown(key)} is not legal text: {error}") from None
     if isinstance(key, int) and not isinstance(key, bool):
-        return b"%d" % _checks.integer("key", key, -(2**64), 2**64)
+        number = int(key)
+        if number.bit_length() > _MOST_BITS:
+            raise InvalidArgument(f"a key that is an integer has at most {_MOST_BITS} bits")
+        return b"%d" % number
     raise InvalidArgument(f"a key is text, bytes or an integer, not {_checks.shown(key)}")

@@ -310,7 +310,7 @@ def test_columns_that_cannot_be_used_are_refused_by_name(
     [
         (None, 1, "row 1150: column 'value' is null"),
         (b"", 1, "row 1150: column 'value' has 0 bytes"),
-        (b"x", 2**63, "row 1150: property 'p': 9223372036854775808 does not fit INT64"),
+        (b"x", 2**63, "row 1150: property 'p': 9223372036854775808 .int. does not fit INT64"),
     ],
 )
 def test_a_row_that_cannot_be_posted_is_named(value: bytes | None, p: int, text: str) -> None:

@@ -181,7 +181,7 @@ async def test_a_sweeper_needs_a_session_of_its_own(bmq_session: bmq.Session, bm
     [
         ({"put_aside": "bmq://bmq.test.mem.priority/q"}, "would come back"),
         ({"put_aside": "bmq://bmq.test.mem.priority/other?id=a"}, "not in an application"),
-        ({"hand_back_every": 0}, "above 0"),
+        ({"hand_back_every": 0}, "more than 0"),
     ],
 )
 async def test_what_makes_no_sense_is_refused(wrong: dict[str, Any], says: str) -> None:

@@ -142,7 +142,7 @@ def test_values_of_subclasses_are_what_post_would_send() -> None:
 def test_values_that_no_property_can_have_are_refused(value: object) -> None:
     with pytest.raises(
         InvalidProperty,
-        match=rf"a property's value is bool, int, str, bytes or bmq\.Typed, not {type(value).__name__}",
+        match=rf"a property's value is bool, int, str, bytes or bmq\.Typed, not .*\({type(value).__name__}\)",
     ):
         Expression("x == 1").matches({"x": value})  # type: ignore[dict-item]
 
