@@ -113,7 +113,8 @@ class TestStatements:
     ) -> None:
         numbers = [row["number"] for row in listed]
         assert len(numbers) == len(set(numbers))
-        assert set(generate.marked_tests()) == set(numbers)
+        shown = {row["number"] for row in listed if row["holds"] != "open"}
+        assert set(generate.marked_tests()) == shown
 
     def test_every_statement_has_its_row(self, generate: ModuleType, listed: list[dict[str, str]]) -> None:
         page = generate.statements()
@@ -123,7 +124,7 @@ class TestStatements:
         assert [each for each in shown if each[:1].isdigit()] == [row["number"] for row in listed]
 
     def test_what_differs_says_why(self, listed: list[dict[str, str]]) -> None:
-        assert {row["holds"] for row in listed} == {"yes", "broker", "no"}
+        assert {row["holds"] for row in listed} == {"yes", "broker", "no", "open"}
         assert [row["number"] for row in listed if row["holds"] != "yes" and not row.get("why")] == []
 
 

@@ -185,6 +185,20 @@ def test_extras_are_for_users_and_groups_for_those_who_work_on_it(metadata: emai
     assert "pytest" not in str(metadata.get_all("Requires-Dist"))
 
 
+@pytest.mark.statement("8.7")
+def test_the_libraries_it_is_made_with_are_those_of_its_description() -> None:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project, groups = pyproject["project"], pyproject["dependency-groups"]
+    for library, where in {
+        "orjson": project["dependencies"],
+        "construct": project["dependencies"],
+        "pyspark": project["optional-dependencies"]["spark"],
+        "uvloop": project["optional-dependencies"]["uvloop"],
+        "pytest-asyncio": groups["test"],
+    }.items():
+        assert any(str(each).startswith(library) for each in where), library
+
+
 def test_make_leaves_the_environment_of_another_checkout_alone(tmp_path: Path) -> None:
     for name in ("Makefile", "pyproject.toml"):
         (tmp_path / name).write_text((ROOT / name).read_text(encoding="utf-8"), encoding="utf-8")

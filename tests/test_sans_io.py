@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import bmq.testing
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "sans_io_client.py"
 
 
+@pytest.mark.statement("7.5")
 def test_the_blocking_client_posts_receives_and_confirms() -> None:
     with bmq.testing.BackgroundBroker() as broker:
         done = subprocess.run(

@@ -16,6 +16,7 @@ import bmq
 from bmq.testing import BackgroundBroker
 
 
+@pytest.mark.statement("7.4")
 def test_a_message_goes_out_and_comes_back(queue: bmq.blocking.Queue) -> None:
     ack = queue.post(b"one", properties={"Number": 1}, tags=["new"])
     for message in queue:

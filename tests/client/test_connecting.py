@@ -132,6 +132,7 @@ async def test_whoever_is_no_broker_is_recognised(peer: Peer, greeting: bytes) -
         await bmq.connect(peer.uri)
 
 
+@pytest.mark.statement("4.32")
 async def test_an_answer_out_of_turn_is_named(peer: Peer) -> None:
     peer.greeting = pack_event_header(HEADER_SIZE, EventType.ACK)
     with pytest.raises(bmq.ConnectionFailed, match=r"EventHeader\.type: the handshake is at CONTROL"):

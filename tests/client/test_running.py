@@ -25,6 +25,7 @@ def nothing_frozen() -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.mark.statement("8.6")
 def test_it_returns_what_the_coroutine_returns_and_runs_it_on_uvloop() -> None:
     async def main() -> type[asyncio.AbstractEventLoop]:
         return type(asyncio.get_running_loop())

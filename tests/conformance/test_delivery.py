@@ -307,7 +307,7 @@ class TestRedelivery:
 
 
 class TestFanout:
-    @pytest.mark.statement("4.5")
+    @pytest.mark.statement("4.5", "3.21")
     async def test_two_apps_in_one_session_get_one_push(
         self, client: Connect, bmq_new_queue_uri: NewUri
     ) -> None:

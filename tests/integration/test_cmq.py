@@ -3,10 +3,16 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import pytest
 
 import bmq
 from tests.integration.steps import Connect, NewUri, is_quiet, take
+
+
+class HasUri(Protocol):
+    uri: str
 
 
 def numbers(messages: list[bmq.Message]) -> list[int]:
@@ -49,3 +55,25 @@ async def test_tags_are_those_it_was_published_with(bmq_session: bmq.Session, bm
     assert message.tags == {"apple"}
     assert not hasattr(message.tags, "add")
     assert not hasattr(message.properties, "__setitem__")
+
+
+@pytest.mark.statement("6.13", "6.15")
+async def test_a_queue_retains_what_one_subscriber_at_least_has_not_consumed(
+    bmq_broker: HasUri, bmq_connect: Connect, bmq_new_queue_uri: NewUri
+) -> None:
+    """Of 200 messages A fails on the last 100, and B on 30, of which 20 are among those: 110 stay."""
+    uri = bmq_new_queue_uri("bmq.test.mem.fanout")
+    session = await bmq_connect()
+    writer = await session.open_queue(uri, write=True)
+    (await writer.post_many([b"%d" % n for n in range(200)])).raise_for_failures()
+    failing = {"foo": range(100, 200), "bar": range(90, 120), "baz": range(0)}
+    for app, numbers_left in failing.items():
+        reader = await session.open_queue(f"{uri}?id={app}", read=True)
+        for message in await take(reader, 200):
+            if int(message.data) not in numbers_left:
+                message.confirm()
+        await reader.close()
+    async with bmq.admin.connect(bmq_broker.uri) as admin:
+        depth = await admin.queue(uri).depth()
+    assert depth.messages == 110
+    assert {app.app_id: app.messages for app in depth.apps} == {"foo": 100, "bar": 30, "baz": 0}

@@ -120,6 +120,7 @@ async def test_opening_a_uri_twice(bmq_session: bmq.Session, queue: bmq.Queue) -
         await bmq_session.open_queue(queue.uri, read=True)
 
 
+@pytest.mark.statement("7.3")
 async def test_opening_for_nothing(bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
     with pytest.raises(bmq.UsageError, match="read=True, write=True, or both"):
         await bmq_session.open_queue(bmq_queue_uri)
@@ -181,6 +182,7 @@ async def test_a_closed_session(bmq_connect: Connect, bmq_queue_uri: str) -> Non
     [{"priority": 2**31}, {"max_unconfirmed_messages": -1}, {"max_unconfirmed_bytes": -1}],
     ids=str,
 )
+@pytest.mark.statement("7.3")
 async def test_options_out_of_range(
     bmq_session: bmq.Session, bmq_queue_uri: str, options: dict[str, int]
 ) -> None:

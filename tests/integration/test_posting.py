@@ -253,6 +253,7 @@ async def test_messages_of_different_shapes_mix(queue: bmq.Queue) -> None:
 
 
 @pytest.mark.parametrize("size", [MIB, 16 * MIB])
+@pytest.mark.statement("3.18")
 async def test_large_payloads(queue: bmq.Queue, size: int) -> None:
     payload = Random(size).randbytes(size)
     await queue.post(payload, timeout=60)

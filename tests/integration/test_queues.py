@@ -21,6 +21,7 @@ class TestOpen:
         assert queue.state is bmq.QueueState.OPEN
         await queue.post(b"x")
 
+    @pytest.mark.statement("4.34")
     async def test_for_reading_only(
         self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str
     ) -> None:
@@ -91,6 +92,7 @@ class TestConfigure:
         second.confirm()
         assert await payloads(queue, 3) == [b"2", b"3", b"4"]
 
+    @pytest.mark.statement("4.34")
     async def test_a_higher_limit_lets_more_come(self, bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
         queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True, max_unconfirmed_messages=1)
         for number in range(3):

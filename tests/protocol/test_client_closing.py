@@ -46,6 +46,7 @@ def test_a_writer_is_only_closed() -> None:
     assert bench.answer_all() == ["CloseQueue"]
 
 
+@pytest.mark.statement("4.30")
 def test_only_the_last_of_several_applications_is_the_final_one() -> None:
     bench = connected()
     queues = [bench.open(f"bmq://d/q?id={app}", READ) for app in ("foo", "bar", "baz")]
@@ -109,6 +110,7 @@ def test_a_queue_closed_cleanly_leaves_nothing_behind() -> None:
     assert held(bench.core) < before + 20
 
 
+@pytest.mark.statement("4.35")
 def test_a_session_that_is_over_leaves_nothing_behind() -> None:
     bench = connected()
     before = held(bench.core)

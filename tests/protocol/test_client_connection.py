@@ -178,6 +178,7 @@ WRONG_ANSWERS = {
 
 
 @pytest.mark.parametrize("words", WRONG_ANSWERS)
+@pytest.mark.statement("4.33")
 def test_an_answer_of_another_kind_is_an_error_of_its_request_alone(words: str) -> None:
     bench = connected()
     other = bench.open("bmq://d/other")

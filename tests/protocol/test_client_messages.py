@@ -144,6 +144,7 @@ def test_at_most_once_queues_are_not_confirmed() -> None:
     assert bench.numbers_received == [1, 1]
 
 
+@pytest.mark.statement("4.23")
 def test_messages_for_nobody_are_dropped_and_those_without_a_known_id_find_the_only_reader() -> None:
     bench = connected()
     queue = bench.open(URI, READ)

@@ -116,6 +116,7 @@ EDITS: dict[str, Any] = {
 
 @pytest.mark.parametrize("edit", EDITS)
 @pytest.mark.parametrize("words", [2, 3, 7, 255])
+@pytest.mark.statement("3.17", "8.3")
 def test_a_whole_session_with_answers_of_a_newer_broker(edit: str, words: int) -> None:
     """From credentials and negotiation through a reconnect to the end, with every answer changed."""
 
@@ -222,6 +223,7 @@ def test_an_unknown_status_of_an_ack_is_unknown_and_kept_as_a_number(status: int
     }.items(),
     ids=lambda each: each[0],
 )
+@pytest.mark.statement("3.17")
 def test_only_lost_framing_ends_the_connection(broken: tuple[str, bytes]) -> None:
     bench, _, _ = session()
     bench.send(broken[1])

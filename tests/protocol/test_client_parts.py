@@ -139,6 +139,7 @@ def test_posts_of_several_queues_share_events_in_the_order_of_posting() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2047, 2048, 8191, 8192, 50_000, 3_000_000])
+@pytest.mark.statement("3.18")
 def test_payloads_of_any_size_travel_as_they_are(size: int) -> None:
     outbox = Outbox()
     messages = [outgoing(number, bytes([number]) * max(1, size - number % 4)) for number in range(1, 8)]

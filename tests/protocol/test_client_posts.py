@@ -56,6 +56,7 @@ def test_each_post_gets_the_outcome_the_broker_gave_it() -> None:
         AckStatus.UNKNOWN,
     ],
 )
+@pytest.mark.statement("3.20")
 def test_every_negative_acknowledgement_keeps_its_meaning(status: AckStatus) -> None:
     bench = connected()
     queue = bench.open(URI)
@@ -399,6 +400,7 @@ def test_a_half_sent_turn_is_rebuilt_not_resumed() -> None:
 # posts that wait too long
 
 
+@pytest.mark.statement("4.29")
 def test_a_post_unanswered_for_the_deduplication_time_is_a_timeout() -> None:
     bench = connected()
     queue = bench.begin_open(URI, WRITE)

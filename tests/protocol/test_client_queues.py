@@ -121,6 +121,7 @@ def test_an_old_broker_hears_of_no_application_where_there_is_none() -> None:
     assert body.stream_parameters.sub_id_info is None
 
 
+@pytest.mark.statement("3.21")
 def test_applications_of_one_queue_share_its_id() -> None:
     bench = connected()
     foo = bench.open("bmq://d/q?id=foo", READ)

@@ -38,6 +38,7 @@ def reachable(machine: type[Machine], start: Enum, *, backwards: bool = False) -
 
 
 @every_machine
+@pytest.mark.statement("7.2")
 def test_every_state_can_be_reached_and_left_for_the_end(
     machine: type[Machine], inputs: type[Enum], start: Enum, end: Enum
 ) -> None:

@@ -53,6 +53,7 @@ def sink(frame: DataFrame, broker: BrokerThread, queue: str, **options: str) -> 
 # batches
 
 
+@pytest.mark.statement("8.5")
 def test_a_batch_write_reaches_subscribers(spark: SparkSession, broker: BrokerThread, queue: str) -> None:
     sink(orders(spark, 1000), broker, queue).mode("append").save()
     selected = broker.drain(queue, expect=50, expression='CustomerId == 4 && OrderType == "EXPRESS"')
@@ -149,6 +150,7 @@ def test_a_killed_task_is_repeated_and_adds_nothing(
     assert bodies(broker, queue, 15_000) == list(range(15_000))
 
 
+@pytest.mark.statement("8.5")
 def test_a_batch_read_drains(spark: SparkSession, broker: BrokerThread, queue: str) -> None:
     broker.post(queue, [bmq.PutMessage(f"{n}".encode(), {"n": n}) for n in range(500)])
     reader = spark.read.format("bmq").options(broker=broker.uri, queue=queue, idleTimeoutMs="500")

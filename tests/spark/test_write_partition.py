@@ -55,6 +55,7 @@ def sink(broker: BrokerThread, queue: str, **options: Any) -> Any:
     return write_partition(queue=queue, broker=broker.uri, **options)
 
 
+@pytest.mark.statement("8.4")
 def test_rows_become_messages_with_properties(broker: BrokerThread, queue: str) -> None:
     sink(broker, queue)(iter(ORDERS))
     messages = broker.drain(queue, expect=len(ORDERS))

@@ -130,6 +130,7 @@ def test_a_full_event_of_confirms_stays_below_the_limit() -> None:
         *((n, AckStatus.UNKNOWN) for n in (3, 4, *range(8, 16))),
     ],
 )
+@pytest.mark.statement("3.20")
 def test_statuses_on_the_wire(wire: int, status: AckStatus) -> None:
     assert ACK_STATUS_FROM_WIRE[wire] is status
     if status is not AckStatus.UNKNOWN:

@@ -194,6 +194,7 @@ def describe(member: Member) -> str:
 
 
 @pytest.mark.parametrize("name", declared())
+@pytest.mark.statement("3.22")
 def test_every_member_is_as_the_schema_says(name: str):
     structure: type[Structure] = getattr(control, name)
     expected = [re.sub(r" [~=]", " ", line) for line in declared()[name]]
@@ -221,6 +222,7 @@ def test_the_selections_are_as_the_schema_says():
     ]
 
 
+@pytest.mark.statement("3.22")
 def test_the_enumerators_are_as_the_schema_says():
     assert [(e.name, e.value) for e in ClientType] == [
         ("E_UNKNOWN", 0), ("E_TCPCLIENT", 1), ("E_TCPBROKER", 2), ("E_TCPADMIN", 3),

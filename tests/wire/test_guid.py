@@ -18,6 +18,7 @@ CLIENT_ID = bytes.fromhex("CD8101020304")
 
 
 @given(st.integers(0, 2**56 - 1), st.binary(min_size=6, max_size=6))
+@pytest.mark.statement("3.23")
 def test_layout(tick: int, client_id: bytes) -> None:
     generator = GuidGenerator(client_id)
     for counter in range(3):

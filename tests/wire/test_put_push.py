@@ -329,6 +329,7 @@ def test_headers_that_lie(kind: str, name: str, before: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", FLAWED)
+@pytest.mark.statement("4.23")
 def test_a_push_that_cannot_be_read_is_delivered_between_those_that_can(name: str) -> None:
     options = encode_sub_queue_ids((4,))
     good, bad = partial(push, options=options), WRONG[name][0](push)[: FITTING.get(name)]

@@ -93,6 +93,7 @@ def test_event_headers(name: str) -> None:
 
 
 @each(EventType.PUT)
+@pytest.mark.statement("8.1")
 def test_puts_encode_to_the_same_bytes(event: Recorded) -> None:
     messages = decode_puts(event.data, HEADER_SIZE)
     assert messages
@@ -135,6 +136,7 @@ def test_pushes_encode_to_the_same_bytes(event: Recorded) -> None:
 
 
 @each(EventType.CONFIRM)
+@pytest.mark.statement("8.1")
 def test_confirms_encode_to_the_same_bytes(event: Recorded) -> None:
     messages = decode_confirms(event.data, HEADER_SIZE)
     assert messages

@@ -328,3 +328,30 @@ async def test_a_full_queue_for_dead_letters_is_waited_for(
         for message in found:
             message.confirm()
     assert clock.slept == [1, 2]
+
+
+@pytest.mark.statement("6.14")
+async def test_exponential_decay_tries_as_many_messages_at_once_as_there_is_concurrency(stage: Stage) -> None:
+    waiting: list[float] = []
+    seen: list[bytes] = []
+    both = asyncio.Event()
+
+    class Standstill(FakeClock):
+        async def sleep(self, seconds: float) -> None:
+            waiting.append(seconds)
+            if len(waiting) == 2:
+                both.set()
+            await asyncio.Event().wait()
+
+    async def handle(message: bmq.Message) -> None:
+        seen.append(message.data)
+        raise ValueError("never")
+
+    await post(stage.queue, *numbered(3))
+    retry = bmq.ExponentialDecay(first=1, give_up_after=10)
+    async with consuming(stage.queue, handle, retry=retry, clock=Standstill(), concurrency=2):
+        await both.wait()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        # Both wait for their next attempts, and the newer one waits behind them.
+        assert (seen, waiting) == ([b"0", b"1"], [1, 1])

@@ -45,7 +45,7 @@ async def refuse(message: bmq.Message) -> None:
     raise OSError("not today")
 
 
-@pytest.mark.statement("6.9")
+@pytest.mark.statement("6.9", "6.17")
 async def test_the_hundred_and_first_message_fails_and_what_follows_is_blocked(stage: Stage) -> None:
     """CMQ's first scenario: of 200 messages the 101st fails, and the remaining 99 wait behind it."""
 

@@ -413,3 +413,55 @@ async def test_a_broker_delivers_everything_for_a_broken_expression_so_it_is_ref
     async with queue.subscribe(broken, strict=False) as consumer:
         await scene.post(a={"x": 1}, b={"y": 2}, c={})
         assert await names(consumer, 3) == ["a", "b", "c"]
+
+
+@pytest.mark.statement("2.13")
+async def test_the_printed_example_without_quotes_matches_nothing_and_is_warned_of(scene: Scene) -> None:
+    """`EXPRESS` without quotes is the name of a property."""
+    queue = await scene.reader()
+    with pytest.warns(bmq.ExpressionWarning, match=r'write `"EXPRESS"`'):
+        consumer = await queue.subscribe("CustomerId == 1234 && OrderType == EXPRESS")
+    await scene.post(as_meant={"CustomerId": 1234, "OrderType": "EXPRESS"})
+    await scene.round_trip(queue)
+    assert nothing(consumer)
+    async with queue.subscribe('CustomerId == 1234 && OrderType == "EXPRESS"') as meant:
+        assert await names(meant, 1) == ["as_meant"]
+
+
+@pytest.mark.parametrize(
+    "text", ["shares 1000", "order == limit and limit == 0", 'customer == "x" and shares 1000']
+)
+@pytest.mark.statement("2.14")
+async def test_other_printed_examples_are_no_expressions(scene: Scene, text: str) -> None:
+    queue = await scene.reader()
+    with pytest.raises(bmq.InvalidExpression):
+        await queue.subscribe(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("a && b", ["both"]),
+        ("a || b", ["both", "first"]),
+        ("!a", ["neither"]),
+        ("!a || a && b", ["both", "neither"]),
+    ],
+)
+@pytest.mark.statement("2.15")
+async def test_booleans_are_joined_and_negated(scene: Scene, text: str, wanted: list[str]) -> None:
+    queue = await scene.reader()
+    async with queue.subscribe(text) as consumer:
+        await scene.post(
+            both={"a": True, "b": True}, first={"a": True, "b": False}, neither={"a": False, "b": False}
+        )
+        assert await names(consumer, len(wanted)) == wanted
+        await scene.round_trip(queue)
+        assert nothing(consumer)
+
+
+@pytest.mark.parametrize("text", ["_ask == 1", "1Y == 1"])
+@pytest.mark.statement("2.1")
+async def test_names_that_are_none(scene: Scene, text: str) -> None:
+    queue = await scene.reader()
+    with pytest.raises(bmq.InvalidExpression):
+        await queue.subscribe(text)

@@ -7,6 +7,8 @@ somebody confirms it: ``discard_unmatched=True``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 import bmq
@@ -149,3 +151,53 @@ async def test_what_was_routed_to_the_drain_and_is_wanted_goes_to_the_consumer(s
         assert found[:-1] == [str(n) for n in range(201 - len(found), 200)]
     await queue.close()
     assert await scene.left() == []
+
+
+@pytest.mark.parametrize("share", [100, 10, 1, 0])
+@pytest.mark.statement("5.10", "5.13")
+async def test_a_share_of_the_messages_matches_and_nothing_else_is_sent(scene: Scene, share: int) -> None:
+    queue = await scene.reader()
+    async with queue.subscribe(bmq.TagFilter(any_of=["priority=urgent"])) as consumer:
+        tags = [["priority=urgent"] if n % 100 < share else ["priority=low"] for n in range(200)]
+        items = [bmq.PutMessage(b"%d" % n, tags=each) for n, each in enumerate(tags)]
+        (await scene.producer.post_many(items)).raise_for_failures()
+        wanted = [str(n) for n in range(200) if n % 100 < share]
+        assert await names(consumer, len(wanted)) == wanted
+        await scene.round_trip(queue)
+        assert consumer.receive_nowait() is None
+        # Filtered in the broker: what does not match does not travel.
+        assert queue.stats().received == 2 * share
+
+
+@pytest.mark.statement("5.9")
+async def test_the_values_of_tags_may_hold_any_text(scene: Scene) -> None:
+    for text in ("priority=urgent", "a b", "ä", "1Y", "_ask"):
+        queue = await scene.reader()
+        async with queue.subscribe(bmq.TagFilter(any_of=[text])) as consumer:
+            await scene.producer.post(b"m", tags=[text])
+            assert await names(consumer, 1) == ["m"]
+        await queue.close()
+
+
+@pytest.mark.statement("5.11")
+async def test_single_messages_and_batches_are_filtered_alike(scene: Scene) -> None:
+    queue = await scene.reader()
+    async with queue.subscribe(bmq.TagFilter(any_of=["a"])) as consumer:
+        for tag in ("a", "b", "a"):
+            await scene.producer.post(tag.encode(), tags=[tag])
+        items = [bmq.PutMessage(tag.encode(), tags=[tag]) for tag in ("b", "a", "b")]
+        (await scene.producer.post_many(items)).raise_for_failures()
+        assert await names(consumer, 3) == ["a", "a", "a"]
+        assert consumer.receive_nowait() is None
+
+
+@pytest.mark.statement("6.16")
+async def test_cmq_scenario_4_where_nobody_has_tags_each_application_gets_everything(
+    session: bmq.Session, fresh: Callable[..., str]
+) -> None:
+    uri = fresh("bmq.test.mem.fanout")
+    writer = await session.open_queue(uri, write=True)
+    readers = [await session.open_queue(f"{uri}?id={app}", read=True) for app in ("foo", "bar", "baz")]
+    (await writer.post_many([b"%d" % n for n in range(100)])).raise_for_failures()
+    for reader in readers:
+        assert await names(reader, 100) == [str(n) for n in range(100)]
