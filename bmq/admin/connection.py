@@ -52,6 +52,8 @@ class AdminConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._negotiated: asyncio.Future[None] = self._loop.create_future()
         self._gone: asyncio.Future[None] = self._loop.create_future()
+        # A loop may report no loss to a protocol whose connecting was cancelled: uvloop does not.
+        self._established = False
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[str]] = {}
         self._lines = LogLimit(logger)
@@ -88,6 +90,7 @@ class AdminConnection(asyncio.Protocol):
                     ssl=ssl,
                     server_hostname=(server_hostname or address.host) if ssl is not None else None,
                 )
+                connection._established = True
                 connection._send(connection._handshake.connected(credentials))
                 await connection._negotiated
         except BaseException as error:
@@ -128,7 +131,8 @@ class AdminConnection(asyncio.Protocol):
         self._fail(ConnectionFailed("the admin connection was closed"))
         if self._transport is not None:
             self._transport.abort()
-            await self._gone
+            if self._established:
+                await self._gone
 
     # what the event loop calls
 

@@ -403,21 +403,23 @@ class FaultProxy(Line):
         Raises:
             StateError: it has been started.
             OSError: the address cannot be used.
+
+        Cancelling it closes what has begun to listen; it can be started again.
         """
         if self._port:
             raise StateError("a proxy is started once")
         self._reserved = _reserve(self.host, self._wanted_port)
         self._port = self._reserved.getsockname()[1]
-        await self.accept()
+        try:
+            await self.accept()
+        except BaseException:
+            self._stop_listening()
+            self._port = 0
+            raise
 
     async def close(self) -> None:
         """Cut every connection and listen no more. Idempotent, and never waits for a peer."""
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
-        if self._reserved is not None:
-            self._reserved.close()
-            self._reserved = None
+        self._stop_listening()
         for connection in self.connections[:]:
             connection.cut()
         if self._tasks:
@@ -486,13 +488,26 @@ class FaultProxy(Line):
             self._reserved = _reserve(self.host, self.port)
 
     async def accept(self) -> None:
-        """Take new connections again after :meth:`refuse`."""
+        """Take new connections again after :meth:`refuse`.
+
+        Cancelling it changes nothing, or too late: then new connections are taken.
+        """
         if self._reserved is None:
             return
-        listening, self._reserved = self._reserved, None
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: Endpoint(self._begin), sock=listening, backlog=_BACKLOG
+        # In two steps: a server that is cancelled while it begins to serve must not be lost.
+        server = await asyncio.get_running_loop().create_server(
+            lambda: Endpoint(self._begin), sock=self._reserved, backlog=_BACKLOG, start_serving=False
         )
+        self._server, self._reserved = server, None
+        await server.start_serving()
+
+    def _stop_listening(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        if self._reserved is not None:
+            self._reserved.close()
+            self._reserved = None
 
     async def wait_accepted(self, count: int) -> None:
         """Wait until there have been so many connections; unbounded."""

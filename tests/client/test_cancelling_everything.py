@@ -1,0 +1,532 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every public coroutine, found by inspection, cancelled at every await: the same call works again at once.
+
+Nothing else may be left: no task, and no complaint to the loop (see ``_quiet_loop`` in ``conftest.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import bmq
+from bmq.testing import Fault, FaultProxy, TestApp
+from bmq.workers import LoopClock, Sweeper
+
+DOMAIN = "bmq://bmq.test.mem.priority/"
+URI = DOMAIN + "q"
+MODULES = [
+    "bmq",
+    "bmq.admin",
+    "bmq.arrow",
+    "bmq.broker",
+    "bmq.delays",
+    "bmq.groups",
+    "bmq.testing",
+    "bmq.workers",
+]
+SPECIAL = {"__aenter__", "__aiter__", "__anext__", "__await__"}
+#: The most turns of the loop after which a call is cancelled.
+TURNS = 60
+
+
+def coroutines() -> Iterator[str]:
+    """Name what can be awaited, entered or iterated over, of everything that the modules export."""
+    found = set[str]()
+    for module in map(importlib.import_module, MODULES):
+        for name in module.__all__:
+            thing = getattr(module, name)
+            if not inspect.isclass(thing):
+                if is_awaitable(thing):
+                    found.add(name)
+            elif thing.__module__.startswith("bmq") and thing is not bmq.workers.Clock:
+                for member in dir(thing):
+                    if member in SPECIAL or not member.startswith("_"):
+                        function = inspect.getattr_static(thing, member)
+                        if member in SPECIAL or is_awaitable(function):
+                            found.add(f"{thing.__qualname__}.{member}")
+    yield from sorted(found)
+
+
+def is_awaitable(function: Any) -> bool:
+    function = getattr(function, "__func__", function)
+    returned = str(getattr(function, "__annotations__", {}).get("return", ""))
+    return (
+        inspect.iscoroutinefunction(function)
+        or inspect.isasyncgenfunction(function)
+        or returned.startswith(("AsyncIterator", "AsyncGenerator", "Awaitable", "Future", "PostFuture"))
+    )
+
+
+class World:
+    """What the recipes have: a session with one queue, and more when they ask for it."""
+
+    def __init__(self, broker: bmq.broker.Broker, session: bmq.Session, queue: bmq.Queue) -> None:
+        self.broker = broker
+        self.session = session
+        self.queue = queue
+        self.typed = queue.typed(int)
+        self.admin: bmq.admin.Admin
+        self.spare = bmq.broker.Broker()
+
+    def app(self) -> bmq.App:
+        app = bmq.App(self.broker.uri)
+
+        @app.consumer(DOMAIN + "app")
+        async def handle(message: bmq.Message) -> None:
+            pass
+
+        return app
+
+
+Recipe = Callable[[World], Awaitable[Any]]
+RECIPES: dict[str, Recipe] = {}
+#: The recipes of calls that go on until they are cancelled.
+ENDLESS = set[str]()
+
+
+def recipe(*names: str, endless: bool = False) -> Callable[[Recipe], Recipe]:
+    def add(function: Recipe) -> Recipe:
+        RECIPES.update(dict.fromkeys(names, function))
+        ENDLESS.update(names if endless else ())
+        return function
+
+    return add
+
+
+def simple(name: str, call: Recipe, *, endless: bool = False) -> None:
+    recipe(name, endless=endless)(call)
+
+
+# connections
+
+
+@recipe("connect.__await__")
+async def connect(w: World) -> None:
+    await (await bmq.connect(w.broker.uri)).close()
+
+
+@recipe("connect.__aenter__", "Session.__aenter__", "Session.close")
+async def connect_as_a_context(w: World) -> None:
+    async with bmq.connect(w.broker.uri) as session:
+        await session.open_queue(URI, write=True)
+
+
+@recipe("Admin.__aenter__", "Admin.close")
+async def admin_as_a_context(w: World) -> None:
+    async with bmq.admin.connect(w.broker.uri) as admin:
+        await admin.domains()
+
+
+@recipe("Session.open_queue", "Queue.__aenter__", "Queue.close")
+async def open_queue(w: World) -> None:
+    async with await w.session.open_queue(DOMAIN + "other", read=True, default_subscription=True, write=True):
+        pass
+
+
+@recipe("Session.output")
+async def output(w: World) -> None:
+    await (await w.session.output(DOMAIN + "output")).post(b"1")
+
+
+simple("Session.events", lambda w: anext(aiter(w.session.events())), endless=True)
+
+
+@recipe("HostHealthMonitor.__aiter__", "HostHealth.__aiter__")
+async def host_health(w: World) -> None:
+    class Monitor:
+        async def __aiter__(self) -> AsyncIterator[bmq.HostHealth]:
+            yield bmq.HostHealth.HEALTHY
+            await asyncio.Event().wait()
+
+    async with bmq.connect(w.broker.uri, host_health=Monitor()) as session:
+        await session.open_queue(URI, write=True, suspends_on_bad_host_health=True)
+
+
+# posting
+
+simple("Queue.post", lambda w: w.queue.post(b"1"))
+simple("Queue.post_nowait", lambda w: w.queue.post_nowait(b"1"))
+simple("Queue.post_many", lambda w: w.queue.post_many([b"1", b"2"]))
+simple("Queue.post_table", lambda w: w.queue.post_table(pa.table({"value": [b"1", b"2"]})))
+simple("Queue.flush", lambda w: w.queue.flush())
+simple("TypedQueue.post", lambda w: w.typed.post(1))
+simple("TypedQueue.post_nowait", lambda w: w.typed.post_nowait(1))
+simple("TypedQueue.post_many", lambda w: w.typed.post_many([1, 2]))
+
+
+@recipe("Queue.post_encoded")
+async def post_encoded(w: World) -> None:
+    await w.queue.post_encoded(w.queue.encode_table(pa.table({"value": [b"1", b"2"]})))
+
+
+@recipe("Queue.request")
+async def request(w: World) -> None:
+    with pytest.raises(TimeoutError):
+        await w.queue.request(b"1", timeout=0.005)
+
+
+# receiving
+
+
+def with_a_message(call: Recipe) -> Recipe:
+    async def received(w: World) -> None:
+        w.queue.post_nowait(b"1", properties={"bmq_codec": "application/json"}).add_done_callback(ignore)
+        await call(w)
+
+    return received
+
+
+def ignore(future: asyncio.Future[Any]) -> None:
+    future.cancelled() or future.exception()
+
+
+async def first(items: Any) -> None:
+    iterator = aiter(items)
+    await anext(iterator)
+    with suppress(AttributeError):
+        await iterator.aclose()
+
+
+async def confirm(message: bmq.Message) -> None:
+    async with message:
+        await asyncio.sleep(0)
+
+
+async def confirmed(receiving: Awaitable[Any]) -> None:
+    await confirm(await receiving)
+
+
+simple("Queue.receive", with_a_message(lambda w: w.queue.receive(timeout=1)))
+simple("Queue.receive_many", with_a_message(lambda w: w.queue.receive_many(timeout=1)))
+simple("Queue.__aiter__", with_a_message(lambda w: first(w.queue)))
+simple("Queue.batches", with_a_message(lambda w: first(w.queue.batches())))
+simple("Message.__aenter__", with_a_message(lambda w: confirmed(w.queue.receive(timeout=1))))
+simple("TypedQueue.receive", with_a_message(lambda w: w.typed.receive(timeout=1)))
+simple("TypedQueue.__aiter__", with_a_message(lambda w: first(w.typed)))
+simple("TypedMessage.__aenter__", with_a_message(lambda w: confirmed(w.typed.receive(timeout=1))))
+simple("Queue.configure", lambda w: w.queue.configure(priority=3))
+
+
+@recipe("MessageBatch.__aenter__")
+async def message_batch(w: World) -> None:
+    await w.queue.post(b"1")
+    async for batch in w.queue.batches():
+        async with batch:
+            break
+
+
+def of_consumer(call: Callable[[Any], Awaitable[Any]], typed: bool = False) -> Recipe:
+    async def consume(w: World) -> None:
+        consumer = (w.typed if typed else w.queue).subscribe(priority=1)
+        try:
+            await consumer.open()
+            w.queue.post_nowait(b"1").add_done_callback(ignore)
+            await call(consumer)
+        finally:
+            await consumer.close()
+
+    return consume
+
+
+async def entered(thing: Any) -> None:
+    async with thing:
+        pass
+
+
+async def pause_and_resume(consumer: bmq.Consumer) -> None:
+    await consumer.open()
+    await consumer.pause()
+    await consumer.resume()
+
+
+async def opened(thing: Any) -> None:
+    await thing
+
+
+simple("Consumer.__aenter__", of_consumer(entered))
+simple("Consumer.__await__", of_consumer(opened))
+simple("Consumer.open", of_consumer(lambda c: c.open()))
+simple("Consumer.close", of_consumer(lambda c: c.open()))
+simple("Consumer.pause", of_consumer(pause_and_resume))
+simple("Consumer.resume", of_consumer(pause_and_resume))
+simple("Consumer.receive", of_consumer(lambda c: c.receive(timeout=1)))
+simple("Consumer.receive_many", of_consumer(lambda c: c.receive_many(timeout=1)))
+simple("Consumer.wait", of_consumer(lambda c: c.wait(timeout=1)))
+simple("Consumer.__aiter__", of_consumer(first))
+simple("Consumer.batches", of_consumer(lambda c: first(c.batches())))
+simple("Consumer.configure", of_consumer(lambda c: c.configure("x > 1")))
+simple("TypedConsumer.__aenter__", of_consumer(entered, typed=True))
+simple("TypedConsumer.__await__", of_consumer(opened, typed=True))
+simple("TypedConsumer.open", of_consumer(lambda c: c.open(), typed=True))
+simple("TypedConsumer.close", of_consumer(lambda c: c.open(), typed=True))
+simple("TypedConsumer.receive", of_consumer(lambda c: c.receive(timeout=1), typed=True))
+simple("TypedConsumer.__aiter__", of_consumer(first, typed=True))
+
+
+def of_group(call: Callable[[Any], Awaitable[Any]], endless: bool = False) -> Recipe:
+    async def use(w: World) -> None:
+        queue = await w.session.open_queue(DOMAIN + "group", read=True)
+        try:
+            group = queue.group("k", buckets=2)
+            try:
+                await call(group)
+            finally:
+                await group.close()
+        finally:
+            await queue.close()
+
+    return use
+
+
+simple("Group.__aenter__", of_group(entered))
+simple("Group.__await__", of_group(opened))
+simple("Group.open", of_group(lambda g: g.open()))
+simple("Group.close", of_group(lambda g: g.open()))
+simple("Group.receive", of_group(lambda g: g.receive()), endless=True)
+simple("Group.__aiter__", of_group(first), endless=True)
+simple("Group.__anext__", of_group(first), endless=True)
+
+
+# delays
+
+
+def of_due(call: Callable[[Any], Awaitable[Any]]) -> Recipe:
+    async def use(w: World) -> None:
+        queue = await w.session.open_queue(DOMAIN + "due", read=True, write=True, waiting=DOMAIN + "due")
+        try:
+            due = bmq.delays.DueMessages(queue, tick=0.001)
+            try:
+                await queue.post(b"1")
+                await call(due)
+            finally:
+                await due.close()
+        finally:
+            await queue.close()
+
+    return use
+
+
+simple("DueMessages.__aenter__", of_due(entered))
+simple("DueMessages.open", of_due(lambda d: d.open()))
+simple("DueMessages.close", of_due(lambda d: d.open()))
+simple("DueMessages.batch", of_due(lambda d: d.batch()))
+simple("DueMessages.__aiter__", of_due(first))
+simple("DueMessages.__anext__", of_due(first))
+
+
+@recipe("Mover.run", endless=True)
+async def mover(w: World) -> None:
+    async with await w.session.open_queue(DOMAIN + "q.delayed", read=True) as queue:
+        await bmq.delays.Mover(queue, grace=0).run()
+
+
+simple("check", lambda w: bmq.delays.check(w.admin, URI))
+simple("longest_delay", lambda w: bmq.delays.longest_delay(w.admin, URI))
+simple("watch", lambda w: bmq.delays.watch(w.admin, URI), endless=True)
+
+
+# workers
+
+
+async def handle(message: bmq.Message) -> None:
+    await asyncio.sleep(0)
+
+
+simple("consume", lambda w: bmq.consume(w.queue.subscribe(), handle, grace=0.01), endless=True)
+simple("App.run", lambda w: w.app().run(signals=False), endless=True)
+
+
+@recipe("App.__aenter__", "App.pause", "App.resume", "App.queue")
+async def app(w: World) -> None:
+    async with w.app() as app:
+        await app.pause()
+        await app.resume()
+        await (await app.queue(URI)).post(b"1")
+
+
+@recipe("Sweeper.run", endless=True)
+async def sweeper(w: World) -> None:
+    await Sweeper(DOMAIN + "swept").run(w.session)
+
+
+simple("LoopClock.sleep", lambda w: LoopClock().sleep(0.001))
+
+
+@recipe("DeadLetter.post", "DeadLetter.post_once")
+async def dead_letter(w: World) -> None:
+    target = bmq.DeadLetter(DOMAIN + "dead")
+    await w.queue.post(b"1")
+    message = await w.queue.receive(timeout=1)
+    failure = bmq.workers.Failure(message, ValueError("bad"), 1, None, "handler")
+    await target.post_once(failure, w.queue)
+    await target.post(failure, w.queue, asyncio.sleep)
+
+
+# administration
+
+
+def refused(call: Recipe) -> Recipe:
+    """Make a call that an embedded broker may refuse."""
+
+    async def ask(w: World) -> None:
+        with suppress(bmq.AdminError):
+            await call(w)
+
+    return ask
+
+
+simple("Admin.queues", lambda w: w.admin.queues())
+simple("Admin.domains", lambda w: w.admin.domains())
+simple("Admin.domain", lambda w: w.admin.domain("bmq.test.mem.priority"))
+simple("Admin.clusters", lambda w: w.admin.clusters())
+simple("Admin.command", lambda w: w.admin.command("HELP"))
+simple("Admin.query", lambda w: w.admin.query("HELP"))
+simple("Admin.purge_domain", lambda w: w.admin.purge_domain("bmq.test.mem.priority"))
+simple("Admin.reconfigure", refused(lambda w: w.admin.reconfigure("bmq.test.mem.priority")))
+simple("Admin.statistics", lambda w: w.admin.statistics())
+simple("Admin.topology", refused(lambda w: w.admin.topology("local")))
+simple("Admin.cluster_status", refused(lambda w: w.admin.cluster_status("local")))
+simple("Admin.collect_queues", refused(lambda w: w.admin.collect_queues("local")))
+simple("QueueAdmin.depth", lambda w: w.admin.queue(URI).depth())
+simple("QueueAdmin.internals", lambda w: w.admin.queue(URI).internals())
+simple("QueueAdmin.messages", lambda w: w.admin.queue(URI).messages())
+simple("QueueAdmin.all_messages", lambda w: exhausted(w.admin.queue(URI).all_messages()))
+simple("QueueAdmin.purge", lambda w: w.admin.queue(URI).purge())
+simple("QueueAdmin.statistics", lambda w: w.admin.queue(URI).statistics())
+
+
+async def exhausted(items: Any) -> None:
+    async for _ in items:
+        pass
+
+
+# tables
+
+
+def of_tables(call: Callable[[Any], Awaitable[Any]]) -> Recipe:
+    async def use(w: World) -> None:
+        tables = w.queue.tables(priority=1)
+        try:
+            await tables.open()
+            w.queue.post_nowait(b"1").add_done_callback(ignore)
+            await call(tables)
+        finally:
+            await tables.close()
+
+    return use
+
+
+simple("Tables.__aenter__", of_tables(entered))
+simple("Tables.__await__", of_tables(opened))
+simple("Tables.open", of_tables(lambda t: t.open()))
+simple("Tables.close", of_tables(lambda t: t.open()))
+simple("Tables.receive", of_tables(lambda t: t.receive()))
+simple("Tables.__aiter__", of_tables(first))
+simple("Tables.__anext__", of_tables(first))
+
+
+# brokers and proxies
+
+
+@recipe("Broker.__aenter__", "Broker.drained")
+async def broker_as_a_context(w: World) -> None:
+    async with bmq.broker.Broker() as broker, bmq.connect(broker.uri) as session:
+        await session.open_queue(URI, write=True)
+        await broker.drained(URI)
+
+
+@recipe("Broker.start", "Broker.stop", "Broker.restart")
+async def one_broker_again_and_again(w: World) -> None:
+    await w.spare.stop()
+    await w.spare.start()
+    await w.spare.restart()
+    async with bmq.connect(w.spare.uri) as session:
+        await (await session.open_queue(URI, write=True)).post(b"1")
+
+
+@recipe("TestApp.__aenter__", "TestApp.post", "TestApp.drained")
+async def an_app_under_test(w: World) -> None:
+    async with TestApp(w.app()) as test:
+        await test.post(DOMAIN + "app", b"1")
+        await test.drained(DOMAIN + "app")
+
+
+@recipe("FaultProxy.__aenter__", "FaultProxy.start", "FaultProxy.close", "FaultProxy.wait_accepted")
+async def fault_proxy(w: World) -> None:
+    async with FaultProxy(w.broker.uri) as proxy, bmq.connect(proxy.uri):
+        await proxy.wait_accepted(1)
+
+
+@recipe("FaultProxy.accept", "ProxiedConnection.wait", "Fault.apply", "random_faults", "replay_faults")
+async def faults(w: World) -> None:
+    async with FaultProxy(w.broker.uri) as proxy:
+        async with bmq.connect(proxy.uri):
+            (connection,) = proxy.connections
+            await Fault(0, "stall", 0.001).apply(proxy)
+            await first(bmq.testing.replay_faults(proxy, [Fault(0, "stall", 0.001)]))
+            await first(
+                bmq.testing.random_faults(proxy, 1, 1, kinds=["stall"], pause=(0, 0.001), duration=(0, 0.001))
+            )
+        await connection.wait()
+        proxy.refuse()
+        await proxy.accept()
+
+
+def test_every_public_coroutine_has_a_recipe() -> None:
+    assert sorted(RECIPES) == list(coroutines())
+
+
+#: Names that share a recipe need it once.
+ONCE = list({call: name for name, call in reversed(RECIPES.items())}.values())
+
+
+@pytest.mark.parametrize("name", ONCE[::-1])
+async def test_a_call_cancelled_at_any_await_can_be_made_again_at_once(
+    broker: bmq.broker.Broker, name: str
+) -> None:
+    call = RECIPES[name]
+    async with bmq.connect(broker.uri) as session, bmq.admin.connect(broker.uri) as admin:
+        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
+        world = World(broker, session, queue)
+        world.admin = admin
+        async with asyncio.timeout(8):
+            for turns in range(TURNS):
+                if not await cancelled(call(world), turns):
+                    break
+                await again(call, world, endless=name in ENDLESS)
+            for opened in session.queues:
+                if opened is not queue:
+                    await opened.close()
+            await world.spare.stop()
+            await queue.post(b"last")
+            while (await queue.receive(timeout=1)).data != b"last":
+                pass
+
+
+async def again(call: Recipe, world: World, *, endless: bool) -> None:
+    if endless:
+        assert await cancelled(call(world), TURNS), "it should have gone on"
+    else:
+        async with asyncio.timeout(2):
+            await call(world)
+
+
+async def cancelled(call: Awaitable[Any], turns: int) -> bool:
+    """Cancel a call some turns of the loop after it was started; return whether it was cancelled."""
+    task = asyncio.ensure_future(call)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    try:
+        await task
+    except asyncio.CancelledError:
+        return True
+    return False
