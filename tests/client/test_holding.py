@@ -21,6 +21,7 @@ from bmq.wire.constants import Compression, EventType, PushFlags
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.properties import encode_properties
+from tests.extras import with_tables
 from tests.fakes.broker import Peer, guid
 from tests.waiting import eventually
 from tests.wire.messages import push_message
@@ -432,7 +433,8 @@ async def _many_queues(peer: Peer, session: bmq.Session) -> Callable[[int], None
     return lambda n: take_in(session, push(peer, UNKNOWN, n, size=0))
 
 
-PLACES = [_nobody, _filter, _alternating, _two_departed, _drain, _default, _put_back, _tables, _many_queues]
+PLACES = [_nobody, _filter, _alternating, _two_departed, _drain, _default, _put_back, _many_queues]
+PLACES += with_tables(_tables)
 
 
 @pytest.mark.parametrize("place", PLACES)

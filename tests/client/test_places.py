@@ -14,6 +14,7 @@ import pytest
 
 import bmq
 from bmq.client.message import Message
+from tests.extras import with_tables
 from tests.fakes.broker import Peer
 from tests.waiting import eventually
 
@@ -158,7 +159,8 @@ async def _typed(queue: bmq.Queue) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize(
-    "taker", [_subscribed, _tables, _one_handler, _many_handlers, _one_lane, _many_lanes, _typed]
+    "taker",
+    [_subscribed, _one_handler, _many_handlers, _one_lane, _many_lanes, _typed, *with_tables(_tables)],
 )
 async def test_a_broker_that_ignores_the_limits_cannot_fill_the_memory(peer: Peer, taker: Taker) -> None:
     limit = 500_000

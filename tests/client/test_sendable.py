@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import bmq
+from tests.extras import TABLES
 from tests.fakes.broker import Peer
 
 URI = "bmq://bmq.test.mem.priority/sendable"
@@ -17,12 +18,13 @@ WAYS: dict[str, Any] = {
     "subscribe": lambda _, queue, text: queue.subscribe(text, strict=False),
     "an expression": lambda _, queue, text: queue.subscribe(bmq.Expression(text, strict=False)),
     "discarding": lambda _, queue, text: queue.subscribe(text, discard_unmatched=True),
-    "tables": lambda _, queue, text: queue.tables(bmq.Expression(text, strict=False)),
     "consume": lambda _, queue, text: bmq.consume(queue, print, subscription=text),
     "open_queue": lambda session, _, text: session.open_queue(
         f"{URI}-2", read=True, subscriptions=[bmq.Subscription(bmq.Expression(text, strict=False))]
     ),
 }
+if TABLES:
+    WAYS["tables"] = lambda _, queue, text: queue.tables(bmq.Expression(text, strict=False))
 
 
 @pytest.mark.parametrize("what", TEXTS)

@@ -16,6 +16,7 @@ from bmq.wire.event import HEADER_SIZE, pack_event_header
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.padding import padding
 from bmq.wire.push import encode_push
+from tests.extras import TABLES
 from tests.fakes.broker import Peer, guid
 from tests.waiting import eventually
 
@@ -96,22 +97,23 @@ async def test_a_batch_holds_unreadable_messages(peer: Peer, how: str) -> None:
         await eventually(lambda: len(peer.connection.script.confirms) == len(EXPECTED))
 
 
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("count", [4, 400], ids=["message by message", "as columns"])
-async def test_tables_raise_for_each_unreadable_message(peer: Peer, how: str, count: int) -> None:
-    pytest.importorskip("pyarrow")
-    async with delivered(peer, how, count) as (queue, deliver), queue.tables() as tables:
-        deliver()
-        rows: list[bytes] = []
-        errors: list[str] = []
-        while len(rows) + len(errors) < count:
-            try:
-                rows += (await tables.receive(timeout=5)).column("value").to_pylist()
-            except bmq.ProtocolError as error:
-                errors.append(str(error))
-        assert rows == [b"%d" % n for n in range(0, count, 2)]
-        assert len(errors) == count // 2
-        assert all("cannot be read" in error for error in errors)
+if TABLES:
+
+    @pytest.mark.parametrize("how", HOW)
+    @pytest.mark.parametrize("count", [4, 400], ids=["message by message", "as columns"])
+    async def test_tables_raise_for_each_unreadable_message(peer: Peer, how: str, count: int) -> None:
+        async with delivered(peer, how, count) as (queue, deliver), queue.tables() as tables:
+            deliver()
+            rows: list[bytes] = []
+            errors: list[str] = []
+            while len(rows) + len(errors) < count:
+                try:
+                    rows += (await tables.receive(timeout=5)).column("value").to_pylist()
+                except bmq.ProtocolError as error:
+                    errors.append(str(error))
+            assert rows == [b"%d" % n for n in range(0, count, 2)]
+            assert len(errors) == count // 2
+            assert all("cannot be read" in error for error in errors)
 
 
 @pytest.mark.parametrize("how", HOW)
