@@ -362,17 +362,17 @@ class Admin:
         if len(self._addresses) == 1 or not mine.views:
             return [(self, mine)]
         elsewhere = [address for address in self._addresses if str(address) != self.broker]
-        found = await asyncio.gather(*map(self._look_elsewhere, elsewhere))
-        return [(self, mine), *(each for each in found if each is not None)]
+        others = await asyncio.gather(*map(self._look_elsewhere, elsewhere))
+        return [(self, mine), *(each for each in others if each is not None)]
 
     async def _holder(self, uri: str) -> tuple[Admin, Standing]:
         """Return the primary of a queue and its standing; without it a node, and this broker at the last."""
         mine = (await self._look()).standing(uri)
         if mine.is_primary or len(self._addresses) == 1:
             return self, mine
-        found = [(node, survey.standing(uri)) for node, survey in await self._nodes()]
+        standings = [(node, survey.standing(uri)) for node, survey in await self._nodes()]
         return min(
-            found, key=lambda each: (not each[1].is_primary, each[1].is_proxy, each[1].primary is None)
+            standings, key=lambda each: (not each[1].is_primary, each[1].is_proxy, each[1].primary is None)
         )
 
     async def _member(self) -> Admin:

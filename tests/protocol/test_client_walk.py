@@ -519,9 +519,10 @@ class Walk(RuleBasedStateMachine):
     def whose(self, request: ControlMessage) -> QueueCore:
         """Return the queue that sends a request."""
         body = request.body
-        for queue in reversed(self.all):
-            if queue.state is QueueState.BEHIND:
-                continue
+        # A queue that waited behind another one, and failed, is newer than the one that still sends.
+        alive = [queue for queue in self.all if queue.state not in (QueueState.BEHIND, QueueState.CLOSED)]
+        gone = [queue for queue in self.all if queue.state is QueueState.CLOSED]
+        for queue in (*reversed(alive), *reversed(gone)):
             if isinstance(body, (OpenQueue, CloseQueue)):
                 if queue.handle_parameters() == body.handle_parameters:
                     return queue
