@@ -518,6 +518,10 @@ class Walk(RuleBasedStateMachine):
 
     def whose(self, request: ControlMessage) -> QueueCore:
         """Return the queue that sends a request."""
+        assert request.r_id is not None
+        outstanding = self.bench.core._requests._outstanding.get(request.r_id)
+        if outstanding is not None and isinstance(outstanding.subject, QueueCore):
+            return outstanding.subject
         body = request.body
         # A queue that waited behind another one, and failed, is newer than the one that still sends.
         alive = [queue for queue in self.all if queue.state not in (QueueState.BEHIND, QueueState.CLOSED)]

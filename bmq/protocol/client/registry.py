@@ -160,6 +160,9 @@ class QueueRegistry:
         """End every queue and every operation."""
         for queue in self:
             queue.stop(error, now)
+        # Numbers of queues whose close had no answer: no message comes any more that could be mixed up.
+        self._siblings.clear()
+        self._by_q_id.clear()
 
     def send_changes(self, now: float) -> None:
         """Send the configurations that have gathered."""
