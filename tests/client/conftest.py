@@ -13,7 +13,11 @@ import pytest_asyncio
 import uvloop
 
 import bmq
+from tests.extras import TABLES
 from tests.fakes.broker import Peer
+
+# The file walks over every public coroutine, those of tables too.
+collect_ignore = [] if TABLES else ["test_cancelling_everything.py"]
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
