@@ -36,7 +36,7 @@ export FOREIGN
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo demo-spark test browser lint format types docs dist bench mutants spark-versions check clean
+.PHONY: help setup demo demo-spark test test-programs soak browser lint format types docs dist bench mutants spark-versions check clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,10 +78,24 @@ demo: $(DEMO) ## a minute: records flow, a consumer is slow, the broker crashes;
 demo-spark: $(SPARK_DEMO) ## a few minutes: a Spark pipeline from queue to queue, killed on the way; ARGS=--fast
 	@SPARK_LOCAL_IP=127.0.0.1 PYTHONPATH=. PYSPARK_PYTHON="$(abspath $(RUN))" $(RUN) examples/spark_demo.py $(ARGS)
 
-# In a process of their own, which is replaced when a test hangs or crashes it: that test fails, the others run.
-# ARGS="-n 0" runs them in pytest's own process, where a debugger and prints work.
-test: setup ## all tests; choose with ARGS="-k name"
-	$(RUN) -m pytest -n 1 --max-worker-restart 20 $(ARGS)
+# Tests run in processes of their own, one for each core. pytest-xdist replaces a process that hangs or crashes: the
+# test fails, and the other tests go on. ARGS="-n 0" runs the tests in pytest's own process, where a debugger works.
+PYTEST   := $(RUN) -m pytest -n auto --maxprocesses 8 --max-worker-restart 20
+PROGRAMS := tests/programs tests/spark tests/typing tests/frameworks
+CHOSEN   := $(filter tests/%,$(ARGS))
+LOST     := tests/integration/test_lost_nodes.py
+SOAK     := $(addprefix tests/integration/test_,chaos.py groups_chaos.py delays.py answers_and_retries.py) $(LOST)
+
+test: setup ## the tests of the library, on all cores; choose with ARGS="-k name" or ARGS=tests/client
+	$(PYTEST) --dist worksteal $(if $(CHOSEN),,$(addprefix --ignore=,$(PROGRAMS) $(LOST))) $(ARGS)
+
+test-programs: setup ## the tests of documentation, examples, demos, benchmarks, packages, type checkers and Spark
+	$(PYTEST) --dist loadfile $(if $(CHOSEN),,$(PROGRAMS)) $(ARGS)
+
+# BMQ_CHAOS_SECONDS is how long each run injects faults.
+soak: setup ## minutes of broken connections and killed brokers, on sockets; choose with BMQ_CHAOS_SECONDS
+	BMQ_CHAOS_SECONDS=$${BMQ_CHAOS_SECONDS:-60} $(RUN) -m pytest -n 1 --max-worker-restart 20 \
+	    $(if $(CHOSEN),,$(SOAK)) $(ARGS)
 
 browser: setup ## the console's page in a headless Chromium, which has to be installed
 	@for each in chromium chromium-browser google-chrome-stable google-chrome chrome; do \

@@ -22,7 +22,7 @@ import bmq.spark
 import bmq.subscriptions
 import bmq.taskiq
 from bmq.testing import FaultProxy
-from tests.test_docs import generate as generate
+from tests.programs.test_docs import generate as generate
 
 URI = "bmq://bmq.test.mem.priority/q"
 PARTS = (

@@ -15,7 +15,7 @@ import pytest
 import bmq
 import bmq.arrow
 import bmq.groups
-from tests.test_docs import generate as generate
+from tests.programs.test_docs import generate as generate
 from tests.test_surface import described, offered
 
 PAIRS = {

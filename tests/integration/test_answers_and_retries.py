@@ -17,7 +17,7 @@ from bmq.testing import FaultProxy, fresh_queue_uri
 from tests.integration import chaos
 
 SEED = int(os.environ.get("BMQ_CHAOS_SEED", "11"))
-SECONDS = float(os.environ.get("BMQ_CHAOS_SECONDS", "6"))
+SECONDS = float(os.environ.get("BMQ_CHAOS_SECONDS", "3"))
 DOMAIN = "bmq.test.mem.priority"
 
 

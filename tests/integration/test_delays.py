@@ -20,7 +20,7 @@ from tests.integration import chaos
 from tests.waiting import eventually
 
 SEED = int(os.environ.get("BMQ_CHAOS_SEED", "7"))
-SECONDS = float(os.environ.get("BMQ_CHAOS_SECONDS", "8"))
+SECONDS = float(os.environ.get("BMQ_CHAOS_SECONDS", "4"))
 RATE = 200
 
 

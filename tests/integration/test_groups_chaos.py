@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections import Counter, defaultdict
 
 import pytest
@@ -16,7 +17,7 @@ from tests.waiting import eventually
 
 KEYS = 100
 BUCKETS = 16
-SECONDS = 5.0
+SECONDS = float(os.environ.get("BMQ_CHAOS_SECONDS", "2"))
 
 
 class Member:

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, create_engine, insert, select
 from sqlalchemy.exc import OperationalError
 
 import bmq
-from tests.test_outbox import left, outbox, stored, write
+from tests.programs.test_outbox import left, outbox, stored, write
 
 #: Rows that another program has written past ``record``.
 BAD: dict[str, tuple[bytes, Any]] = {

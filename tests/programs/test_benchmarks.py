@@ -14,7 +14,7 @@ import pytest
 
 from bmq.testing import BackgroundBroker
 
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 
 
 def run(program: str, *arguments: str) -> str:

@@ -22,7 +22,7 @@ from bmq.workers._typed import wanted_by
 from tests.pages import at_broker
 from tests.waiting import eventually
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parent.parent.parent / "docs"
 CODE_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 QUEUE = "bmq://bmq.test.mem.priority/shown"
 #: What the subscriptions that are shown ask for.

@@ -16,9 +16,9 @@ from types import ModuleType
 import pytest
 from rich.console import Console
 
-from tests.test_demo import books, imported
+from tests.programs.test_demo import books, imported
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 SVG = "{http://www.w3.org/2000/svg}"
 
 

@@ -30,7 +30,7 @@ from bmq.protocol.client.queue import QueueCore, Service
 from bmq.protocol.machine import Machine
 from bmq.wire import layout
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
 MACHINES = {
     "Handshake": Handshake.TRANSITIONS,

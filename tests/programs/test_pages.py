@@ -12,7 +12,7 @@ import yaml
 
 from tests import pages
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parent.parent.parent / "docs"
 GUIDES = ["deployment", "from-blazingmq", "from-kafka", "from-rabbitmq", "logging", "security", "tuning"]
 TUTORIAL = sorted((DOCS / "tutorial").glob("*.md"))
 

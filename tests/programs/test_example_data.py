@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-DATA = Path(__file__).parent.parent / "examples" / "data"
+DATA = Path(__file__).parent.parent.parent / "examples" / "data"
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs on pages that are not followed step by step: each runs as it stands, in an empty folder.
 
-One that goes on is ended by SIGTERM. What is printed is compared in tests/test_pages.py, and handlers get
-messages in tests/test_snippets.py.
+One that goes on is ended by SIGTERM. tests/programs/test_pages.py compares what is printed, and handlers get
+messages in tests/programs/test_snippets.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import bmq
 from bmq.testing import BackgroundBroker
 from tests.pages import at_broker
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 PAGES = (
     "README", "docs/admin", "docs/broker", "docs/delays", "docs/events", "docs/failure", "docs/groups",
     "docs/observability", "docs/opentelemetry", "docs/performance", "docs/prometheus", "docs/quickstart",

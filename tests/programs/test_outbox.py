@@ -16,7 +16,7 @@ from sqlalchemy import Engine, create_engine, func, select
 
 import bmq
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 EXAMPLE = EXAMPLES / "outbox.py"
 NewUri = Callable[..., str]
 

@@ -11,7 +11,7 @@ import pytest
 
 import bmq.testing
 
-EXAMPLE = Path(__file__).parent.parent / "examples" / "sans_io_client.py"
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "sans_io_client.py"
 
 
 @pytest.mark.statement("7.5")

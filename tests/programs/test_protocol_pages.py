@@ -20,7 +20,7 @@ from bmq.wire.layout import LAYOUTS
 from bmq.wire.properties import Typed, encode_properties
 from tests.transcripts import RECORDINGS, Recorded, recorded
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parent.parent.parent / "docs"
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from rich.console import Console
 from bmq.client.stats import QueueStats
 from bmq.testing import BackgroundBroker
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 
 
 def imported(name: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> Any:
