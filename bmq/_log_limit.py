@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Hashable
 from typing import Final
+
+from bmq import _world
 
 __all__ = ["LogLimit"]
 
@@ -28,7 +29,7 @@ class LogLimit:
     __slots__ = ("_clock", "_every", "_kinds", "_logger")
 
     def __init__(
-        self, logger: logging.Logger, every: float = 60.0, clock: Callable[[], float] = time.monotonic
+        self, logger: logging.Logger, every: float = 60.0, clock: Callable[[], float] = _world.monotonic
     ) -> None:
         self._logger = logger
         self._every = every

@@ -6,11 +6,12 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final
+
+from bmq import _world
 
 __all__ = ["exit_on_sigterm", "on_interrupts", "on_signals"]
 
@@ -44,7 +45,9 @@ def on_signals(
 
 
 @contextmanager
-def on_interrupts(stop: Callable[[], object], clock: Callable[[], float] = time.monotonic) -> Generator[None]:
+def on_interrupts(
+    stop: Callable[[], object], clock: Callable[[], float] = _world.monotonic
+) -> Generator[None]:
     """Call ``stop`` in the running event loop for each SIGINT, those that come together counted as one.
 
     asyncio's own handler raises KeyboardInterrupt at the second SIGINT, wherever the event loop is then: in

@@ -22,11 +22,11 @@ early in the next turn, so a turn has two shares at most.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Final
 from weakref import WeakKeyDictionary
 
+from bmq import _world
 from bmq._waiting import WaitingLine
 
 __all__ = ["SHARE", "Turn", "turn_of"]
@@ -54,9 +54,10 @@ class Turn:
 
     __slots__ = ("_free", "_waiting", "clock", "until")
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.clock = clock
-        self.until = clock()
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
+        # The function itself: it is called for every message.
+        self.clock = _world.current().monotonic if clock is None else clock
+        self.until = self.clock()
         # Whether the loop has begun another turn since the share began, and no task was given the next one.
         self._free = True
         self._waiting = WaitingLine()

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-import time
 from collections.abc import Mapping
 from typing import Any, Final, TypeGuard, TypeVar
 
-from bmq import _checks
+from bmq import _checks, _world
 
 __all__ = [
     "ATTEMPTS",
@@ -132,7 +131,9 @@ def with_post_time(properties: Mapping[str, T] | None = None, at: float | None =
         properties: the other properties.
         at: the time, in seconds since 1970; None for now.
     """
-    seconds = time.time() if at is None else _checks.number("at", at, 0.0, _LATEST, unit="seconds since 1970")
+    seconds = (
+        _world.time() if at is None else _checks.number("at", at, 0.0, _LATEST, unit="seconds since 1970")
+    )
     given: Mapping[str, Any] = {} if properties is None else _checks.mapping("properties", properties)
     return {POSTED: round(seconds * 1000), **given}
 

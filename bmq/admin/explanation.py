@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
+from bmq import _world
 from bmq.admin.results import (
     AppDepth,
     AppState,
@@ -115,7 +116,7 @@ class Explanation:
             ttl = self._domain.configuration.get("messageTtl")
             ends = ""
             if isinstance(ttl, int) and ttl > 0:
-                left = (came + timedelta(seconds=ttl) - datetime.now(UTC)).total_seconds()
+                left = (came + timedelta(seconds=ttl) - _world.now()).total_seconds()
                 ends = f", and expires in {left:.0f} s" if left > 0 else ", and expires now"
             yield f"The oldest came {age(came)} ago{ends} (GUID {oldest[0].guid})."
         usage = internals.usage

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
+
+from bmq import _world
 
 __all__ = ["age", "number", "several", "size"]
 
@@ -30,7 +32,7 @@ def size(value: float) -> str:
 
 def age(moment: datetime, now: datetime | None = None) -> str:
     """Return how long ago something was, for people."""
-    seconds = max(0.0, ((now or datetime.now(UTC)) - moment).total_seconds())
+    seconds = max(0.0, ((now or _world.now()) - moment).total_seconds())
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
             return f"{seconds / length:.1f} {unit}"

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
+from bmq import _world
 from bmq.broker._admin_cluster import (
     CLUSTER,
     CLUSTER_COMMANDS,
@@ -263,7 +264,7 @@ class _Commands:
                 f"ask for them in parts, such as LIST {start} {most}"
             )
         messages = (m for m in queue.store if app is None or m.pending & app.bit)
-        present = datetime.now(UTC)
+        present = _world.now()
         return {
             "queueContents": {
                 "messages": [
@@ -332,7 +333,7 @@ class _Commands:
                 }
             domains.setdefault(queue.domain.config.name, {})[queue.uri] = entry
         stats = {
-            "_timestamp": datetime.now(UTC).strftime("%d%b%Y_%H:%M:%S.%f").upper(),
+            "_timestamp": _world.now().strftime("%d%b%Y_%H:%M:%S.%f").upper(),
             "domainQueues": {"domains": domains},
             "clients": {"connected": len(self._node.clients)},
         }

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
-from bmq import _checks
+from bmq import _checks, _world
 
 __all__ = ["Clock", "ManualClock"]
 
@@ -29,7 +28,7 @@ class ManualClock:
     """
 
     def __init__(self, start: float | None = None) -> None:
-        self._now = time.monotonic() if start is None else _checks.seconds("start", start)
+        self._now = _world.monotonic() if start is None else _checks.seconds("start", start)
         self._listeners: list[Callable[[], None]] = []
 
     def __call__(self) -> float:

@@ -8,7 +8,6 @@ import logging
 import os
 import socket
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ from ssl import SSLContext
 from types import TracebackType
 from typing import Any, cast
 
-from bmq import _checks
+from bmq import _checks, _world
 from bmq._log_limit import LogLimit
 from bmq.broker._bounds import Bounds
 from bmq.broker._builtin import builtin_domains
@@ -142,7 +141,7 @@ class Broker:
         self._refusals = LogLimit(_log)
         self._settings = BrokerSettings(
             process_name="bmq broker",
-            pid=os.getpid(),
+            pid=_world.pid(),
             heartbeat_interval_ms=_checks.integer(
                 "heartbeat_interval_ms", heartbeat_interval_ms, 1, _checks.INT32_MAX
             ),
@@ -154,7 +153,7 @@ class Broker:
             authentication=auth if isinstance(auth, Authentication) else Authentication(users=auth),
             admit=self._admit,
         )
-        self.clock: Clock = time.monotonic if clock is None else clock
+        self.clock: Clock = _world.current().monotonic if clock is None else clock
         self.host = host
         self._wanted_port = port
         self._ssl = ssl
@@ -180,7 +179,7 @@ class Broker:
         self._crowded = False
         self._port = port
         self._sessions = 0
-        self._guids = GuidGenerator(client_id_from(socket.gethostname(), time.time_ns(), os.getpid(), 0))
+        self._guids = GuidGenerator(client_id_from(_world.hostname(), _world.time_ns(), _world.pid(), 0))
         self._dirty: list[BrokerConnection] = []
         self._postponed: deque[Callable[[], None]] = deque()
         # What is done later, by the broker's clock: actions, and the deadlines of sessions.

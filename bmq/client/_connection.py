@@ -6,12 +6,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import time
 import weakref
 from asyncio import get_running_loop
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from bmq import _world
 from bmq._loop import gathers
 from bmq.client._keepalive import limit_unacknowledged, probe, unacknowledged
 from bmq.errors import Error, UsageError
@@ -279,7 +279,8 @@ class Connection:
         self._owner = owner
         self._busy_poll = busy_poll
         self._channel: Channel | None = None
-        self.epoch = time.monotonic_ns()
+        self.monotonic_ns = _world.current().monotonic_ns
+        self.epoch = self.monotonic_ns()
         self.turn = 0.0, 0
         self.alone = False
         self._sent_before = 0
@@ -307,7 +308,7 @@ class Connection:
         """
         if self.scheduled:
             return self.turn
-        return self.loop.time(), time.monotonic_ns() - self.epoch
+        return self.loop.time(), self.monotonic_ns() - self.epoch
 
     def check_loop(self) -> None:
         """Raise unless this is the event loop the session belongs to.
@@ -423,13 +424,13 @@ class Connection:
     def _stay_awake(self) -> None:
         """Keep the event loop from sleeping for a while: it never sleeps while it has a callback to run."""
         # Not the loop's own time: uvloop's has whole milliseconds, and stands still while callbacks run.
-        self._awake_until = time.monotonic() + self._busy_poll
+        self._awake_until = _world.monotonic() + self._busy_poll
         if not self._awake:
             self._awake = True
             self.loop.call_soon(self._poll)
 
     def _poll(self) -> None:
-        self._awake = self._channel is not None and time.monotonic() < self._awake_until
+        self._awake = self._channel is not None and _world.monotonic() < self._awake_until
         if self._awake:
             self.loop.call_soon(self._poll)
 

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from datetime import datetime
 
-from bmq import _checks
+from bmq import _checks, _world
 from bmq.conventions import DESTINATION, DUE
 from bmq.errors import UsageError
 from bmq.wire.constants import PropertyType
@@ -35,7 +34,7 @@ def delayed(
     Raises:
         UsageError: the time is given twice, is none, or too far away.
     """
-    now = time.time()
+    now = _world.time()
     if delay is not None and not_before is not None:
         raise UsageError("a message is due after a delay, or not before a time: give one of the two")
     if delay is not None:

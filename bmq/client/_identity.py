@@ -3,11 +3,7 @@
 
 from __future__ import annotations
 
-import itertools
-import os
-import socket
-import time
-
+from bmq import _world
 from bmq._version import __version__
 from bmq.wire.control import ClientIdentity, ClientLanguage, ClientType, GuidInfo
 from bmq.wire.guid import GuidGenerator, client_id_from
@@ -15,21 +11,20 @@ from bmq.wire.guid import GuidGenerator, client_id_from
 __all__ = ["introduce"]
 
 _FEATURES = "PROTOCOL_ENCODING:JSON;MPS:MESSAGE_PROPERTIES_EX"
-_session_ids = itertools.count(1)
 
 
 def introduce(process_name: str) -> tuple[ClientIdentity, GuidGenerator]:
     """Return the identity of a new session, and what makes its GUIDs: the two belong together."""
-    session_id = next(_session_ids)
-    wall = time.time_ns()
-    host = socket.gethostname()
-    guids = GuidGenerator(client_id_from(host, wall, os.getpid(), session_id))
+    session_id = next(_world.current().session_ids)
+    wall = _world.time_ns()
+    host = _world.hostname()
+    guids = GuidGenerator(client_id_from(host, wall, _world.pid(), session_id))
     identity = ClientIdentity(
         protocol_version=1,
         sdk_version=_version_number(__version__),
         client_type=ClientType.E_TCPCLIENT,
         process_name=process_name,
-        pid=os.getpid(),
+        pid=_world.pid(),
         session_id=session_id,
         host_name=host,
         features=_FEATURES,

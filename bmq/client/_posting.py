@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice, repeat
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from bmq import _checks
@@ -216,7 +215,7 @@ class Poster:
         """Post one message; see :meth:`bmq.Queue.post_nowait`."""
         connection = self._connection
         self._driver.check_open()
-        tick = connection.turn[1] if connection.scheduled else monotonic_ns() - connection.epoch
+        tick = connection.turn[1] if connection.scheduled else connection.monotonic_ns() - connection.epoch
         data = payload if type(payload) is bytes else as_bytes(payload)
         message = self._prepare(data, properties, guid, tick, compression)
         if connection.alone:

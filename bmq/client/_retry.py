@@ -5,15 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
-from random import SystemRandom
 
-from bmq import _checks
+from bmq import _checks, _world
 from bmq._backoff import backoff
 
 __all__ = ["exponential_backoff"]
-
-# Not the shared generator, which programs seed: processes with the same seed would come back in step.
-_random = SystemRandom()
 
 
 def exponential_backoff(
@@ -39,6 +35,6 @@ def exponential_backoff(
 
 
 def _delays(first: float, base: float, factor: float, cap: float) -> Iterator[float]:
-    yield _random.uniform(0, first)
+    yield _world.rng().uniform(0, first)
     for attempt in count(1):
-        yield _random.uniform(0, backoff(attempt, base, cap, factor))
+        yield _world.rng().uniform(0, backoff(attempt, base, cap, factor))

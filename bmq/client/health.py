@@ -6,9 +6,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Protocol, TypedDict
 
+from bmq import _world
 from bmq.protocol.client.events import (
     Connected,
     ConnectionLost,
@@ -89,7 +90,7 @@ class HealthWatch:
     def __init__(self) -> None:
         self._troubles: dict[str, Trouble] = {}
         self._level = 0
-        self._since = datetime.now(UTC)
+        self._since = _world.now()
         self._begin("connection", "not connected yet")
 
     def report(self, ages: Ages, stalls: Mapping[str, str]) -> Health:
@@ -148,7 +149,7 @@ class HealthWatch:
 
     def _begin(self, key: str, what: str, serious: bool = True) -> None:
         before = self._troubles.get(key)
-        self._troubles[key] = Trouble(what, before.since if before else datetime.now(UTC), serious)
+        self._troubles[key] = Trouble(what, before.since if before else _world.now(), serious)
         self._look()
 
     def _end(self, key: str) -> None:
@@ -162,7 +163,7 @@ class HealthWatch:
     def _look(self) -> None:
         level = max((1 + trouble.serious for trouble in self._troubles.values()), default=0)
         if level != self._level:
-            self._level, self._since = level, datetime.now(UTC)
+            self._level, self._since = level, _world.now()
 
 
 class HostHealthMonitor(Protocol):

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
-import time
 from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
+from bmq import _world
 from bmq._log_limit import LogLimit
 from bmq.client._deadline import within
 from bmq.conventions import CANCEL, DEADLINE, ERROR, REPLY_TO, REQUEST, REQUESTER
@@ -46,7 +45,7 @@ class Requests:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._id = secrets.token_hex(8)
+        self._id = _world.token_hex(8)
         self._waiting: dict[str, asyncio.Future[Message]] = {}
         self._inboxes: dict[str, asyncio.Task[None]] = {}
         self._readers: list[asyncio.Task[None]] = []
@@ -60,12 +59,12 @@ class Requests:
         reply_to: str | None,
     ) -> Message:
         """Post a request and wait for its reply; see :meth:`bmq.Queue.request`."""
-        until = time.time() + timeout
+        until = _world.time() + timeout
         if (outer := deadline.get()) is not None and outer < until:
-            until, timeout = outer, outer - time.time()
+            until, timeout = outer, outer - _world.time()
             if timeout <= 0:
                 raise TimedOut("whoever asked for this does not wait any more: the deadline has passed")
-        guid = secrets.token_hex(16).upper()
+        guid = _world.token_hex(16).upper()
         reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._waiting[guid] = reply
         posted = False

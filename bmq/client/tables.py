@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import importlib
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping
 from types import TracebackType
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import numpy as np
 
-from bmq import _checks
+from bmq import _checks, _world
 from bmq.client._columns import ColumnConsumer, Receipt, Taken
 from bmq.client._definition import checked_options
 from bmq.errors import ProtocolError, UsageError
@@ -190,7 +189,7 @@ class _RowMaker:
         if name == "redelivered":
             return to_arrow((columns.flags & PushFlags.OUT_OF_ORDER) != 0)
         counts = [count for count, _ in taken.arrivals]
-        clock = time.time() - now
+        clock = _world.time() - now
         times = [int((clock + arrived) * 1e6) for _, (arrived, _) in taken.arrivals]
         return to_arrow(np.repeat(np.array(times, np.int64), counts)).cast(_METADATA[name])
 

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Generic, TypeVar
-from uuid import uuid4
 
-from bmq import _checks
+from bmq import _checks, _world
 from bmq.errors import InvalidArgument
 from bmq.wire.properties import Properties, PropertyInput, PropertyValue
 
@@ -53,7 +52,7 @@ class CloudEvent(Generic[T]):
     data: T
     type: str
     source: str
-    id: str = field(default_factory=lambda: str(uuid4()))
+    id: str = field(default_factory=lambda: str(_world.uuid4()))
     subject: str | None = None
     time: datetime | None = None
     dataschema: str | None = None

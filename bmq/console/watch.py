@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import Any
 import orjson
 
 import bmq
+from bmq import _world
 from bmq.admin import Admin
 from bmq.console.source import Figures, Source
 
@@ -139,7 +139,7 @@ class Watch:
     async def _look(self, admin: Admin) -> None:
         gap = await admin.gap()
         figures = await self._source.figures(admin)
-        now = time.monotonic()
+        now = _world.monotonic()
         self.broker = admin.broker
         self.gap = gap
         elapsed = now - self._at
@@ -174,7 +174,7 @@ class Watch:
             "broker": self.broker,
             "error": self.error,
             "gap": self.gap,
-            "time": time.time(),
+            "time": _world.time(),
             "interval": self._interval,
         }
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import UTC, datetime
 
-from bmq import _checks
+from bmq import _checks, _world
 from bmq.admin.client import Admin
 from bmq.errors import AdminError, Error
 
@@ -90,7 +89,7 @@ async def check(admin: Admin, uri: str, *, longest: float | None = None) -> list
     except AdminError:
         return problems  # nobody has had the queue open yet
     if page.messages and isinstance(ttl, int) and ttl > 0:
-        age = (datetime.now(UTC) - page.messages[0].arrival).total_seconds()
+        age = (_world.now() - page.messages[0].arrival).total_seconds()
         if age >= _NEARLY * ttl:
             problems.append(
                 f"the oldest message has waited for {age:.0f} s, and is deleted after {ttl} s (messageTtl of "

@@ -6,12 +6,10 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-import random
-import time
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 
-from bmq import _checks
+from bmq import _checks, _world
 from bmq._turn import turn_of
 from bmq.client.consumer import Consumer
 from bmq.client.message import Message
@@ -97,7 +95,7 @@ class DueMessages:
         tick: float = 0.5,
         max_held: int = 10_000,
         max_held_bytes: int = 64 * 1024 * 1024,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = _world.time,
     ) -> None:
         _checks.choice("queue", queue, Queue)
         lookahead, tick, max_held, max_held_bytes = check_due(lookahead, tick, max_held, max_held_bytes)
@@ -281,7 +279,7 @@ class DueMessages:
         """
         half = self._span / 2
         periods = now // half + 1
-        self._move_at = periods * half + random.random() * half / 4
+        self._move_at = periods * half + _world.rng().random() * half / 4
         return (periods + 1) * half
 
     async def _configure(self, horizon: float) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from bmq import _checks
+from bmq import _checks, _world
 from bmq._backoff import backoff
 from bmq._log_limit import LogLimit
 from bmq._turn import turn_of
@@ -117,7 +116,7 @@ class Mover:
         tick: float = 0.5,
         max_held: int = 10_000,
         max_held_bytes: int = 64 * 1024 * 1024,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = _world.time,
     ) -> None:
         _checks.choice("queue", queue, Queue)
         if admin is not None:

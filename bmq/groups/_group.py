@@ -6,16 +6,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import secrets
-import socket
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 from weakref import WeakKeyDictionary
 
-from bmq import _checks, events
+from bmq import _checks, _world, events
 from bmq._log_limit import LogLimit
 from bmq._turn import turn_of
 from bmq.client.message import Message
@@ -157,7 +154,7 @@ class Group:
         self.queue = queue
         self.key = key
         self.buckets = buckets
-        self.member = member or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.member = member or f"{_world.hostname()}-{_world.pid()}-{_world.token_hex(4)}"
         self.weight = weight
         self._load = load
         self._drop = drop
@@ -201,7 +198,7 @@ class Group:
 
     def _subscribe(self, selector: Selector, keyless: bool, max_bytes: int) -> None:
         """Make the consumers; nothing is sent."""
-        queue, key, tie = self.queue, self.key, secrets.token_bytes(8)
+        queue, key, tie = self.queue, self.key, _world.token_bytes(8)
 
         def lane(expression: str | Expression, bucket: int | None, priority: int, kind: str = "") -> None:
             consumer = queue.subscribe(

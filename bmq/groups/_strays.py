@@ -16,10 +16,10 @@ change hands).
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from bmq import _world
 from bmq.errors import Error
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class StrayLane:
 
     async def run(self) -> None:
         """Take strays until the consumer is closed."""
-        clock = time.monotonic
+        clock = _world.current().monotonic
         until = clock() + _SHARE
         while True:
             try:

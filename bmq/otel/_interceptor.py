@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -26,7 +25,7 @@ from opentelemetry.trace import (
     TracerProvider,
 )
 
-from bmq import _checks
+from bmq import _checks, _world
 from bmq._version import __version__
 from bmq.client.interceptors import Interceptor
 from bmq.errors import InvalidArgument
@@ -198,11 +197,11 @@ class OpenTelemetry(Interceptor):
             # A message with all the properties it may have goes without.
             if id(post) not in own and len(post.properties) + len(added) <= MAX_PROPERTIES:
                 post.properties.update(added)
-        return _Posting(span, time.perf_counter())
+        return _Posting(span, _world.monotonic())
 
     def on_ack(self, context: _Posting, outcome: PostOutcome) -> None:
         """End the span."""
-        span, seconds = context.span, time.perf_counter() - context.began
+        span, seconds = context.span, _world.monotonic() - context.began
         _, attributes = _describe("post", outcome.queue.uri, outcome.queue.session.address)
         errors = [failure.error for failure in outcome.failures]
         reason = _reason(errors[0]) if errors else None
@@ -224,7 +223,7 @@ class OpenTelemetry(Interceptor):
         """Make a span, and the context in which the messages are looked at."""
         name, attributes = _describe("receive", consumer.queue.uri, consumer.queue.session.address)
         age = messages[0].age
-        arrived = time.time_ns() - int(age * 1e9)
+        arrived = _world.time_ns() - int(age * 1e9)
         current = contexts.get_current()
         before = _before(current)
         if len(messages) == 1:
@@ -264,7 +263,7 @@ class OpenTelemetry(Interceptor):
         if span.is_recording() and len(delivery.links) == 1:
             span.set_attribute(names.MESSAGE_ID, message.guid)
         span.end()
-        self._durations.record(max(0.0, (time.time_ns() - delivery.arrived) / 1e9), attributes)
+        self._durations.record(max(0.0, (_world.time_ns() - delivery.arrived) / 1e9), attributes)
         current = contexts.get_current()
         if current is delivery.context:
             contexts.attach(_before(current))
@@ -286,7 +285,7 @@ class OpenTelemetry(Interceptor):
         if span.is_recording():
             _tell(span, consumer, messages)
         token = contexts.attach(trace.set_span_in_context(span, context))
-        began = time.perf_counter()
+        began = _world.monotonic()
         reason: str | None = None
         try:
             yield
@@ -299,7 +298,7 @@ class OpenTelemetry(Interceptor):
         finally:
             contexts.detach(token)
             span.end()
-            self._processing.record(time.perf_counter() - began, _failed(attributes, reason))
+            self._processing.record(_world.monotonic() - began, _failed(attributes, reason))
 
     # where messages come from
 

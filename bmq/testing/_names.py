@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from bmq import _checks
+from bmq import _checks, _world
 from bmq.broker import AppSubscription, DomainConfig, Mode
 from bmq.broker._builtin import builtin_domains
 from bmq.errors import UsageError
@@ -35,7 +34,7 @@ def fresh_queue_uri(domain: str, hint: str = "queue") -> str:
     QueueUri.parse(f"bmq://{domain}/queue")
     hint = _checks.text("hint", hint)
     name = re.sub(r"[^A-Za-z0-9_]+", "-", hint).strip("-")[:40]
-    return f"bmq://{domain}/{name or 'queue'}-{secrets.token_hex(6)}"
+    return f"bmq://{domain}/{name or 'queue'}-{_world.token_hex(6)}"
 
 
 def domain_like(mode: str, number: int, settings: Mapping[str, Any]) -> DomainConfig:

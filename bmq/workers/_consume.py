@@ -7,14 +7,13 @@ import asyncio
 import inspect
 import logging
 import os
-import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from enum import Enum
 from operator import attrgetter
 from typing import Any, TypeAlias
 
-from bmq import _checks
+from bmq import _checks, _world
 from bmq._log_limit import LogLimit
 from bmq._pace import Pace, checked_rate
 from bmq._signals import on_signals
@@ -945,7 +944,7 @@ def _age(message: Message, spent: float) -> float:
         posted = post_time(message.properties)
     except ProtocolError:
         return 0.0
-    return 0.0 if posted is None else max(0.0, time.time() - posted - spent)
+    return 0.0 if posted is None else max(0.0, _world.time() - posted - spent)
 
 
 class _LaneWorkers(Workers):

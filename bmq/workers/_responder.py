@@ -6,12 +6,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from types import UnionType
 from typing import Any, Never, NoReturn, TypeAlias, Union, cast, get_args, get_origin
 
+from bmq import _world
 from bmq._checks import INT64_MAX
 from bmq._log_limit import LogLimit
 from bmq.client.dead_letters import described, error_text
@@ -98,7 +98,7 @@ class Responder:
         until = integer_of(message, DEADLINE, 0, INT64_MAX)
         if self._cancelled.pop(guid, self) is None:
             return
-        seconds = min(until / 1000 - time.time(), _LONGEST) if until is not None else None
+        seconds = min(until / 1000 - _world.time(), _LONGEST) if until is not None else None
         if seconds is not None and seconds <= 0:
             logger.info(
                 "request %s of %s came after its deadline", guid, message.queue_uri, extra=_about(message)
@@ -130,7 +130,7 @@ class Responder:
     async def _respond(self, message: Message, seconds: float | None) -> PutMessage | None:
         """Call the function, and return the reply; None when nobody waits any more."""
         if seconds is not None:
-            deadline.set(time.time() + seconds)
+            deadline.set(_world.time() + seconds)
         limit = asyncio.timeout(seconds)
         task = asyncio.current_task()
         assert task is not None

@@ -17,10 +17,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
+
+from bmq import _world
 
 __all__ = ["Call", "Threads"]
 
@@ -35,12 +36,13 @@ class Call:
         result: the return value of the function.
     """
 
-    __slots__ = ("_context", "_loop", "_run", "began", "ended", "error", "result")
+    __slots__ = ("_context", "_loop", "_now", "_run", "began", "ended", "error", "result")
 
     def __init__(self, run: Callable[[], Any]) -> None:
         self._run = run
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
+        self._now = _world.current().monotonic
         self.began: float | None = None
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self.error: BaseException | None = None
@@ -48,7 +50,7 @@ class Call:
 
     def run(self, after: Callable[[], None]) -> None:
         """Call the function, in a thread; then ``after``, in the event loop."""
-        self.began = time.monotonic()
+        self.began = self._now()
         try:
             self.result = self._context.run(self._run)
         except BaseException as error:
@@ -65,7 +67,7 @@ class Call:
 
     def left(self, seconds: float) -> float:
         """Return how many of these seconds are left of the call; all of them before it has begun."""
-        return seconds if self.began is None else self.began + seconds - time.monotonic()
+        return seconds if self.began is None else self.began + seconds - self._now()
 
 
 class Threads:

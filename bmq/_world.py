@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time, randomness and identity: the one place in which the library asks for them.
+
+A program runs in the real world: the clocks of the machine, random numbers of the operating system, the
+process's own number. A simulated program runs in a world of its own, whose clocks and random numbers come
+from a seed. Every simulated process has a world, so the clocks of two processes may differ.
+
+The world is a context variable. Tasks and callbacks inherit the context, so code finds its world without
+being handed one, and other threads stay in the real world. A lookup costs as much as reading a clock; code
+that reads a clock for every message takes the clock's function from :func:`current` once.
+
+Random numbers of the real world are those of :class:`random.SystemRandom`: tokens stay unpredictable, and
+processes that seed the shared generator alike do not wait in step.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time as _time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from random import Random, SystemRandom
+from typing import Final
+from uuid import UUID
+
+__all__ = [
+    "REAL",
+    "World",
+    "current",
+    "hostname",
+    "monotonic",
+    "monotonic_ns",
+    "now",
+    "pid",
+    "rng",
+    "time",
+    "time_ns",
+    "token_bytes",
+    "token_hex",
+    "uuid4",
+    "world",
+]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class World:
+    """Where the time, the randomness and the identity of a process come from.
+
+    Attributes:
+        monotonic: returns seconds of a clock that does not go backwards.
+        monotonic_ns: returns the same in nanoseconds.
+        time: returns seconds since 1970; may jump.
+        time_ns: returns the same in nanoseconds.
+        random: random numbers.
+        hostname: returns the name of the host.
+        pid: returns the number of the process.
+        session_ids: the numbers of the process's sessions.
+    """
+
+    monotonic: Callable[[], float]
+    monotonic_ns: Callable[[], int]
+    time: Callable[[], float]
+    time_ns: Callable[[], int]
+    random: Random
+    hostname: Callable[[], str]
+    pid: Callable[[], int]
+    session_ids: Iterator[int]
+
+
+REAL: Final = World(
+    _time.monotonic,
+    _time.monotonic_ns,
+    _time.time,
+    _time.time_ns,
+    SystemRandom(),
+    socket.gethostname,
+    os.getpid,
+    count(1),
+)
+
+#: The world of the running code.
+world: Final[ContextVar[World]] = ContextVar("bmq_world", default=REAL)
+#: Returns the world of the running code.
+current: Final[Callable[[], World]] = world.get
+
+
+def monotonic() -> float:
+    """Return seconds of a clock that does not go backwards."""
+    return current().monotonic()
+
+
+def monotonic_ns() -> int:
+    """Return nanoseconds of a clock that does not go backwards."""
+    return current().monotonic_ns()
+
+
+def time() -> float:
+    """Return seconds since 1970."""
+    return current().time()
+
+
+def time_ns() -> int:
+    """Return nanoseconds since 1970."""
+    return current().time_ns()
+
+
+def now() -> datetime:
+    """Return the date and time, in UTC."""
+    return _EPOCH + timedelta(microseconds=current().time_ns() // 1000)
+
+
+def rng() -> Random:
+    """Return the source of random numbers."""
+    return current().random
+
+
+def token_bytes(size: int) -> bytes:
+    """Return random bytes, unpredictable in the real world."""
+    return current().random.randbytes(size)
+
+
+def token_hex(size: int) -> str:
+    """Return so many random bytes in hexadecimal, unpredictable in the real world."""
+    return token_bytes(size).hex()
+
+
+def uuid4() -> UUID:
+    """Return a random UUID."""
+    return UUID(bytes=token_bytes(16), version=4)
+
+
+def hostname() -> str:
+    """Return the name of the host."""
+    return current().hostname()
+
+
+def pid() -> int:
+    """Return the number of the process."""
+    return current().pid()
