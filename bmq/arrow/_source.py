@@ -19,6 +19,7 @@ from bmq.client.connect import connect
 from bmq.client.tables import Tables, TablesOptions
 from bmq.errors import SessionClosed, StateError, TimedOut, UsageError
 from bmq.protocol.client.core import SessionState
+from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
     from bmq.client.options import CredentialsSource, SessionOptions
@@ -106,7 +107,9 @@ class Source:
         server_hostname: as for :class:`bmq.connect`.
         session: the options of the session.
         options: what rows are, and how many come together, see :class:`TablesOptions`. With ``confirm`` other
-            than ``next``, ``max_unconfirmed_messages`` and ``max_unconfirmed_bytes`` are as large as needed.
+            than ``next``, ``max_unconfirmed_messages`` and ``max_unconfirmed_bytes`` are as large as needed,
+            and messages that cannot be read are confirmed with the rows, not before. ``dead_letters`` is the
+            URI of a queue.
 
     Raises:
         ConnectionFailed, AuthenticationError, NegotiationError: the broker cannot be reached, or refused.
@@ -148,14 +151,15 @@ class Source:
         self._reader: RecordBatchReader = None
         self._thread = _Thread()
         self._session: Session | None = None
+        self._tables: Tables | None = None
         try:
-            self._tables = self._thread.run(
+            tables = self._tables = self._thread.run(
                 self._open(uri, queue, subscription, credentials, ssl, server_hostname, session, options)
             )
         except BaseException:
             self.close()
             raise
-        self.schema = self._tables.schema
+        self.schema = tables.schema
 
     async def _open(
         self,
@@ -172,7 +176,16 @@ class Source:
             uri, credentials=credentials, ssl=ssl, server_hostname=server_hostname, options=options
         )
         queue = await session.open_queue(queue_uri, read=True, default_subscription=False)
-        return await Tables(queue, subscription, **tables)
+        letters = tables.get("dead_letters")
+        if letters is not None:
+            uri = _checks.text("dead_letters", letters)
+            if QueueUri.parse(uri).canonical == QueueUri.parse(queue.uri).canonical:
+                raise UsageError(f"dead letters of {queue.uri} would come back to it; name another queue")
+            tables = {**tables, "dead_letters": await session.open_queue(uri, write=True)}
+        made = Tables(queue, subscription, **tables)
+        if self._confirm is not Confirm.NEXT and letters is None:
+            made._confirm_late()  # pyright: ignore[reportPrivateUsage]
+        return await made
 
     # reading
 
@@ -211,9 +224,12 @@ class Source:
 
     async def _receive(self) -> RecordBatch | None:
         assert self._session is not None
+        assert self._tables is not None
         while True:
             try:
-                return await self._tables.receive(self._idle, max_rows=self._left)
+                return await self._tables._receive(  # pyright: ignore[reportPrivateUsage]
+                    self._idle, self._left, idle=True
+                )
             except TimedOut:
                 # While there is no connection the queue is not silent: it cannot be heard.
                 if self._session.state is SessionState.STARTED:
@@ -239,6 +255,7 @@ class Source:
     async def _confirm_all(self) -> int:
         if self._session is None or self._session.state is SessionState.CLOSED:
             raise SessionClosed("the session is over: what was read is delivered again")
+        assert self._tables is not None
         return self._tables.confirm()
 
     # the end
@@ -252,9 +269,14 @@ class Source:
         self._reader = None
         try:
             if self._session is not None:
-                self._thread.run(self._session.close(timeout=_PATIENCE))
+                self._thread.run(self._end(self._session))
         finally:
             self._thread.end()
+
+    async def _end(self, session: Session) -> None:
+        if self._tables is not None:
+            await self._tables._put_aside()  # pyright: ignore[reportPrivateUsage]
+        await session.close(timeout=_PATIENCE)
 
     def __enter__(self) -> Source:
         return self

@@ -442,6 +442,8 @@ class Queue:
     def tables(self, selector: Selector = None, **options: Unpack[TablesOptions]) -> Tables:
         """Receive as tables: batches of rows, as :meth:`bmq.Queue.tables`. Needs the extra ``bmq[arrow]``.
 
+        ``dead_letters`` is a queue of :mod:`bmq.blocking`, of the same session.
+
         Raises:
             UsageError: the queue was not opened for reading, an option is not legal, or no property can be
                 read as such a column.
@@ -449,7 +451,10 @@ class Queue:
         """
         from bmq.blocking._tables import Tables
 
-        return Tables(self, self._portal.call(self._queue.tables, selector, **options))
+        given: dict[str, Any] = dict(options)
+        if isinstance(letters := given.get("dead_letters"), Queue):
+            given["dead_letters"] = letters._queue
+        return Tables(self, self._portal.call(self._queue.tables, selector, **given))
 
     def group(
         self,

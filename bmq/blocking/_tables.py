@@ -64,7 +64,8 @@ class Tables:
         Raises:
             TimedOut: nothing arrived in time.
             QueueClosed: this, the queue or the session was closed.
-            ProtocolError: the next message is malformed; receiving again goes on behind it.
+            ProtocolError: with ``on_invalid="fail"``: the next message is malformed; receiving again goes on
+                behind it.
 
         Interrupting it loses nothing.
         """

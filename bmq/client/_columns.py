@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -46,6 +46,18 @@ class Receipt(NamedTuple):
     def part(self, start: int, stop: int) -> Receipt:
         """Return that of some rows."""
         return Receipt(self.guids[start:stop], _part(self.arrivals, start, stop), self.messages[start:stop])
+
+    def where(self, wanted: Array) -> Receipt:
+        """Return that of the rows for which ``wanted``, a truth value each, is true."""
+        arrivals: list[tuple[int, Arrival]] = []
+        first = 0
+        for count, arrival in self.arrivals:
+            some = int(np.count_nonzero(wanted[first : first + count]))
+            if some:
+                arrivals.append((some, arrival))
+            first += count
+        messages = [each for each, is_wanted in zip(self.messages, wanted, strict=False) if is_wanted]
+        return Receipt(self.guids[wanted], arrivals, messages)
 
 
 class Taken(NamedTuple):
@@ -266,6 +278,20 @@ class ColumnConsumer(Consumer):
                 arrivals.append((1, message._arrival))
         columns = PushColumns.of([message._push for message in batch])
         return Taken(columns, arrivals, batch if self._message_by_message else [])
+
+    def messages_of(self, taken: Taken, rows: Sequence[int]) -> list[Message]:
+        """Return some messages that were taken; the rows count up."""
+        if taken.messages:
+            return [taken.messages[row] for row in rows]
+        messages: list[Message] = []
+        arrivals = iter(taken.arrivals)
+        end, arrival = next(arrivals)
+        for row, push in zip(rows, taken.columns.select(np.array(rows, np.int64)).pushes(), strict=True):
+            while row >= end:
+                count, arrival = next(arrivals)
+                end += count
+            messages.append(Message(self, push, arrival))
+        return messages
 
     def confirm_taken(self, receipt: Receipt) -> None:
         """Confirm messages that were taken.

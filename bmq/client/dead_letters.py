@@ -8,18 +8,21 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from bmq._backoff import backoff
 from bmq._checks import INT32_MAX
+from bmq.client._open_queue import OpenQueue
 from bmq.client.message import Message
-from bmq.client.queue import Queue
 from bmq.conventions import ATTEMPTS, DEATHS, DUE, ERROR, ORIGIN, derived_guid, is_guid
 from bmq.errors import PostError, ProtocolError, UsageError
 from bmq.wire.constants import MAX_PROPERTIES, PropertyType
 from bmq.wire.printable import printable
 from bmq.wire.properties import PropertyInput, Typed, encode_properties
 from bmq.wire.uri import QueueUri
+
+if TYPE_CHECKING:
+    from bmq.client.queue import Queue
 
 __all__ = [
     "DeadLetter",
@@ -88,7 +91,7 @@ class DeadLetter:
     queue: Queue | str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.queue, Queue):
+        if not isinstance(self.queue, OpenQueue):
             QueueUri.parse(self.queue)
 
     @property

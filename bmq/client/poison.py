@@ -32,14 +32,14 @@ from copy import copy
 from enum import Enum
 from fnmatch import fnmatchcase
 from itertools import islice
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from bmq import _checks
 from bmq._backoff import backoff
 from bmq._log_limit import LogLimit
+from bmq.client._open_queue import OpenQueue
 from bmq.client.dead_letters import DeadLetter, Failure, described
 from bmq.client.message import Message
-from bmq.client.queue import Queue
 from bmq.conventions import is_guid
 from bmq.errors import (
     Error,
@@ -49,9 +49,13 @@ from bmq.errors import (
     InvalidURI,
     ProtocolError,
     Undecodable,
+    UsageError,
 )
 from bmq.wire.printable import printable
 from bmq.wire.uri import QueueUri
+
+if TYPE_CHECKING:
+    from bmq.client.queue import Queue
 
 __all__ = [
     "Allow",
@@ -59,6 +63,7 @@ __all__ = [
     "Poison",
     "PoisonKind",
     "PutAside",
+    "check_dead_letters",
     "guid_of",
     "integer_of",
     "poison_of",
@@ -247,6 +252,29 @@ class Allowed:
 
 
 # ---- what becomes of them
+
+
+def check_dead_letters(queue: Queue | str, own: Queue) -> Queue:
+    """Return a queue if the dead letters of another queue can be posted to it.
+
+    Args:
+        queue: the queue for dead letters; a URI is refused with a remedy.
+        own: the queue that the messages come from.
+
+    Raises:
+        UsageError: it is no open queue, is not open for writing, or is the queue that the messages come from.
+    """
+    if isinstance(queue, str):
+        raise UsageError(
+            f"open the queue for dead letters first: await session.open_queue({queue[:_LONGEST_URI]!r}, "
+            "write=True)"
+        )
+    _checks.instance("dead_letters", queue, OpenQueue, "an open bmq.Queue")
+    if QueueUri.parse(queue.uri).canonical == QueueUri.parse(own.uri).canonical:
+        raise UsageError(f"dead letters of {own.uri} would come back to it; name another queue for them")
+    if not queue.writable:
+        raise UsageError(f"queue {queue.uri} is not open for writing: open_queue(..., write=True)")
+    return queue
 
 
 class PutAside:

@@ -17,6 +17,7 @@ from bmq.client._counting import Arrival, ReceiveCounts, size_of
 from bmq.client._deadline import within
 from bmq.client._definition import Definition, Places, changed_options
 from bmq.client._handlers import Handlers
+from bmq.client._open_queue import OpenQueue
 from bmq.client._posting import (
     NO_TAGS,
     ObservedPoster,
@@ -65,7 +66,7 @@ _LONGEST_REQUEST = 1e11
 _FOR_THE_ANSWER = 1.0
 
 
-class Queue:
+class Queue(OpenQueue):
     """An open queue. Made by :meth:`bmq.Session.open_queue`.
 
     Iterating over it receives everything, through its default subscription, which begins then.

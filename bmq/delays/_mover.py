@@ -17,7 +17,16 @@ from bmq._turn import turn_of
 from bmq.admin.client import Admin
 from bmq.client.dead_letters import described
 from bmq.client.message import Ack, Message, PutMessage
-from bmq.client.poison import Allow, Allowed, Poison, PoisonKind, PutAside, queue_of, unreadable
+from bmq.client.poison import (
+    Allow,
+    Allowed,
+    Poison,
+    PoisonKind,
+    PutAside,
+    check_dead_letters,
+    queue_of,
+    unreadable,
+)
 from bmq.client.queue import Queue
 from bmq.conventions import DESTINATION, DUE, WAITING_SUFFIX, derived_guid
 from bmq.delays._check import watch
@@ -31,7 +40,6 @@ from bmq.errors import (
     PostError,
     QueueClosed,
     SessionClosed,
-    UsageError,
 )
 from bmq.wire.uri import QueueUri
 
@@ -127,8 +135,7 @@ class Mover:
         self._own = own.canonical
         self._allowed = Allowed(allow, own)
         if dead_letters is not None:
-            _checks.choice("dead_letters", dead_letters, Queue)
-            check_dead_letters(dead_letters, own)
+            dead_letters = check_dead_letters(dead_letters, queue)
         self._aside = PutAside("the mover", dead_letters, logger)
         self._log = LogLimit(logger)
         self._admin = admin
@@ -466,18 +473,6 @@ class Mover:
             if output.idle and output.queue is None:
                 return
             self._outputs[uri] = output
-
-
-def check_dead_letters(queue: Queue, own: QueueUri) -> None:
-    """Check that dead letters can be posted to a queue, and do not come back to where they come from.
-
-    Raises:
-        UsageError: they cannot, or would.
-    """
-    if QueueUri.parse(queue.uri).canonical == own.canonical:
-        raise UsageError(f"dead letters of {own} would come back to it; name another queue for them")
-    if not queue.writable:
-        raise UsageError(f"queue {queue.uri} is not open for writing: open_queue(..., write=True)")
 
 
 async def _closed(queue: Queue) -> None:

@@ -108,6 +108,7 @@ class SourceReceiver:
                         max_rows=_ROWS,
                         max_unconfirmed_messages=settings.max_unconfirmed,
                         max_unconfirmed_bytes=_MAX_UNCONFIRMED_BYTES,
+                        on_invalid="fail",
                     )
                     self._tables.append((await tables, queue, name or None))
 

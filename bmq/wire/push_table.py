@@ -52,6 +52,8 @@ _WORTH_IT = 16
 _KINDS = 64
 # Compressed messages may become a thousand times as large: so many bytes of them at once.
 _MOST_INFLATED = 256 * 1024 * 1024
+# DEFLATE makes no more bytes than these of one.
+_RATIO = 1032
 
 #: Makes a value of a property's value and type; None where that cannot be.
 _Convert = Callable[[Any, PropertyType], Any]
@@ -167,8 +169,9 @@ class TableDecoder:
             if size > _MOST_INFLATED:
                 return singles, errors, row
             self._read_single(columns, row, singles, errors)
-            if singles and singles[-1].row == row:
-                size += len(singles[-1].payload)
+            # A malformed message may have been inflated up to the limit before that showed.
+            wire = int(columns.stops[row] - columns.starts[row])
+            size += len(singles[-1].payload) if row not in errors else min(self._limit, wire * _RATIO)
         return singles, errors, columns.count
 
     def _read_single(

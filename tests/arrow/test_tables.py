@@ -207,24 +207,6 @@ async def test_interceptors_see_every_message(broker: bmq.broker.Broker, queue: 
     assert seen == {"received": VALUES, "confirmed": VALUES}
 
 
-async def test_a_message_that_cannot_be_read_is_named_and_left_out(broker: bmq.broker.Broker) -> None:
-    async with bmq.connect(broker.uri, max_message_size=1000) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
-        payloads = [b"first", b"z" * 5000, b"third"]
-        await queue.post_many([bmq.PutMessage(p, compression=bmq.Compression.ZLIB) for p in payloads])
-        tables = await queue.tables(metadata=["guid"])
-        await eventually(lambda: tables.buffered == 3)
-        assert (await tables.receive()).to_pydict()["value"] == [b"first"]
-        with pytest.raises(
-            bmq.ProtocolError, match=f"message [0-9A-F]{{32}} of {URI} cannot be read"
-        ) as info:
-            await tables.receive()
-        assert "decompresses to more than the limit of 1000 bytes" in str(info.value)
-        assert (await tables.receive()).to_pydict()["value"] == [b"third"]
-        assert tables.confirm() == 2
-    await eventually(lambda: len(broker.queues[URI]) == 1, 30)
-
-
 async def test_a_lost_connection_loses_nothing(broker: bmq.broker.Broker, queue: bmq.Queue) -> None:
     await queue.close()
     async with FaultProxy(broker.uri) as proxy, bmq.connect(proxy.uri) as session:

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables: an unreadable message is put aside, confirmed, a row or an error, and stops no other row."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+import bmq
+from tests.poison.poisons import POISONS, flood, post_raw
+from tests.waiting import eventually
+
+pa = pytest.importorskip("pyarrow")
+
+NewUri = Callable[..., str]
+GOOD = b"good"
+# Without columns for properties nobody reads these, and the payload is whole.
+UNREADABLE = ["no zlib", "zlib cut off", "properties that cannot be decoded", "a property twice"]
+BAD = POISONS["no zlib"]
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+def values(batch: Any) -> list[bytes]:
+    return batch.column("value").to_pylist()
+
+
+@pytest.fixture
+async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
+    return await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
+
+
+async def until_good(tables: bmq.arrow.Tables) -> list[bytes]:
+    """Receive and confirm rows up to the good one."""
+    rows: list[bytes] = []
+    while not rows or rows[-1] != GOOD:
+        rows += values(await tables.receive(timeout=10))
+        tables.confirm()
+    return rows
+
+
+@pytest.mark.parametrize("name", POISONS)
+async def test_ten_times_what_may_be_unconfirmed_of_each_poison(
+    bmq_broker: Any, queue: bmq.Queue, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    async with queue.tables(max_rows=20, max_unconfirmed_messages=20) as tables:
+        await flood(queue, [POISONS[name]] * 200)
+        await queue.post(GOOD)
+        rows = await until_good(tables)
+        assert len(rows) == (1 if name in UNREADABLE else 201)
+        assert queue.stats().unconfirmed == 0
+    await eventually(lambda: len(bmq_broker.queues[queue.uri]) == 0)
+    assert len(lines(caplog)) == (name in UNREADABLE)
+
+
+async def test_good_rows_around_unreadable_messages_stay_in_order(queue: bmq.Queue) -> None:
+    tables = await queue.tables(properties={"n": pa.int64()}, metadata=["guid"])
+    wanted: list[int] = []
+    for n in range(300):
+        if n % 3:
+            wanted.append(n)
+            await queue.post(b"x", properties={"n": n})
+        else:
+            post_raw(queue, POISONS[UNREADABLE[n % 4]])
+    found: list[int] = []
+    while len(found) < len(wanted):
+        batch = await tables.receive(timeout=10, max_rows=7)
+        assert batch.num_rows <= 7
+        found += batch.column("n").to_pylist()
+    assert found == wanted
+    assert tables.confirm() == len(wanted)
+
+
+async def test_unreadable_messages_become_dead_letters(
+    bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, bmq_broker: Any, queue: bmq.Queue
+) -> None:
+    letters = await bmq_session.open_queue(bmq_new_queue_uri(), read=True, write=True)
+    async with queue.tables(dead_letters=letters) as tables:
+        await flood(queue, [POISONS[name] for name in UNREADABLE])
+        await queue.post(GOOD)
+        assert await until_good(tables) == [GOOD]
+    found = [await letters.receive(timeout=10) for _ in UNREADABLE]
+    assert {each.data for each in found} == {POISONS[name].data for name in UNREADABLE}
+    assert all(each.properties["deadletter.queue"] == queue.uri for each in found)
+    await eventually(lambda: len(bmq_broker.queues[queue.uri]) == 0)
+
+
+async def test_an_unreadable_message_is_a_row_with_its_bytes_and_its_error(
+    bmq_broker: Any, queue: bmq.Queue
+) -> None:
+    tables = await queue.tables(
+        properties={"n": pa.int64()}, on_invalid="row", metadata={"guid": "id", "error": "wrong"}
+    )
+    assert tables.schema.names == ["value", "n", "id", "wrong"]
+    await queue.post(GOOD, properties={"n": 1})
+    await flood(queue, [POISONS[name] for name in UNREADABLE])
+    await queue.post(GOOD, properties={"n": 2})
+    await eventually(lambda: tables.buffered == 6)
+    batch = await tables.receive()
+    assert values(batch) == [GOOD, *(POISONS[name].data for name in UNREADABLE), GOOD]
+    assert batch.column("n").to_pylist() == [1, None, None, None, None, 2]
+    errors = batch.column("wrong").to_pylist()
+    assert [each is None for each in errors] == [True, False, False, False, False, True]
+    assert all("ProtocolError" in each and len(each) < 400 for each in errors[1:-1])
+    assert tables.unconfirmed == 6
+    assert tables.confirm(3) == 3
+    await eventually(lambda: len(bmq_broker.queues[queue.uri]) == 3)
+    assert tables.confirm() == 3
+    await eventually(lambda: len(bmq_broker.queues[queue.uri]) == 0)
+
+
+async def test_without_a_name_the_column_is_called_error(queue: bmq.Queue) -> None:
+    assert queue.tables(on_invalid="row").schema.names == ["value", "properties", "error"]
+    assert queue.tables(on_invalid="row").schema.field("error").type == pa.string()
+
+
+async def test_an_unreadable_message_is_an_error_that_names_it_and_is_left_out(bmq_broker: Any) -> None:
+    async with bmq.connect(bmq_broker.uri, max_message_size=1000) as session:
+        queue = await session.open_queue("bmq://bmq.test.mem.priority/failing", read=True, write=True)
+        payloads = [b"first", b"z" * 5000, b"third", b"z" * 5000, b"z" * 5000, b"last"]
+        await queue.post_many([bmq.PutMessage(p, compression=bmq.Compression.ZLIB) for p in payloads])
+        tables = await queue.tables(on_invalid="fail", metadata=["guid"])
+        await eventually(lambda: tables.buffered == 6)
+        for wanted in (b"first", None, b"third", None, None, b"last"):
+            if wanted is None:
+                with pytest.raises(bmq.ProtocolError, match="stays unconfirmed") as caught:
+                    await tables.receive()
+                assert "decompresses to more than the limit of 1000 bytes" in str(caught.value)
+                assert queue.uri in str(caught.value)
+            else:
+                assert values(await tables.receive()) == [wanted]
+        assert tables.buffered == 0
+        assert tables.confirm() == 3
+    await eventually(lambda: len(bmq_broker.queues[queue.uri]) == 3)
+
+
+async def test_a_wait_has_an_end_though_messages_arrive_that_are_no_rows(queue: bmq.Queue) -> None:
+    tables = await queue.tables(max_rows=10, max_unconfirmed_messages=1000)
+    await flood(queue, [BAD] * 95)
+    await eventually(lambda: tables.buffered == 95)
+    with pytest.raises(bmq.TimedOut, match="that can be read"):
+        await tables.receive(timeout=0)
+    assert tables.buffered == 0
+    await flood(queue, [BAD] * 95)
+    await queue.post(GOOD)
+    await eventually(lambda: tables.buffered == 96)
+    assert values(await tables.receive(timeout=0)) == [GOOD]
+
+
+async def test_a_loop_ends_when_all_that_is_left_is_unreadable(queue: bmq.Queue) -> None:
+    tables = await queue.tables()
+    await queue.post(GOOD)
+    found: list[bytes] = []
+    async for batch in tables:
+        found += values(batch)
+        await flood(queue, [BAD] * 5)
+        await eventually(lambda: tables.buffered == 5)
+        asyncio.get_running_loop().call_soon(lambda: asyncio.ensure_future(tables.close()))
+    assert found == [GOOD]
+
+
+async def test_interceptors_see_unreadable_messages_confirmed(bmq_broker: Any) -> None:
+    seen: list[bytes] = []
+
+    class Watch(bmq.Interceptor):
+        def on_confirm(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
+            seen.extend(message.raw for message in messages)
+
+    async with bmq.connect(bmq_broker.uri, interceptors=[Watch()]) as session:
+        queue = await session.open_queue("bmq://bmq.test.mem.priority/watched", read=True, write=True)
+        async with queue.tables() as tables:
+            await flood(queue, [BAD] * 3)
+            await queue.post(GOOD)
+            assert await until_good(tables) == [GOOD]
+    assert seen == [BAD.data] * 3 + [GOOD]
+
+
+def test_inflating_what_is_too_large_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bmq.wire import push_table
+    from bmq.wire.push_columns import PushColumns
+
+    limit = 100_000
+    monkeypatch.setattr(push_table, "_MOST_INFLATED", 4 * limit)
+    bomb = zlib.compress(bytes(1_000_000), 9)
+    pushes = [(1, (1,), bytes(16), 0, 0, 1, bomb)] * 20
+    decoded = push_table.TableDecoder(None, limit=limit).decode(PushColumns.of(pushes))
+    assert decoded.rows == len(decoded.errors) == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"on_invalid": "drop"}, "on_invalid"),
+        ({"on_invalid": None}, "on_invalid"),
+        ({"metadata": ["error"]}, "needs on_invalid"),
+        ({"on_invalid": "row", "properties": {"error": "string"}}, "several columns are called error"),
+        ({"dead_letters": "bmq://bmq.test.mem.priority/other"}, "open the queue for dead letters first"),
+        ({"dead_letters": 7}, "dead_letters"),
+    ],
+)
+async def test_illegal_choices_are_refused(queue: bmq.Queue, options: Any, text: str) -> None:
+    with pytest.raises(bmq.UsageError, match=text):
+        queue.tables(**options)
+
+
+async def test_queues_that_cannot_take_dead_letters_are_refused(
+    bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, queue: bmq.Queue
+) -> None:
+    reader = await bmq_session.open_queue(bmq_new_queue_uri(), read=True)
+    with pytest.raises(bmq.UsageError, match="not open for writing"):
+        queue.tables(dead_letters=reader)
+    with pytest.raises(bmq.UsageError, match="would come back"):
+        queue.tables(dead_letters=queue)
+    writer = await bmq_session.open_queue(bmq_new_queue_uri(), write=True)
+    with pytest.raises(bmq.UsageError, match="goes with"):
+        queue.tables(dead_letters=writer, on_invalid="row")
+
+
+# threads
+
+
+async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
+    return await asyncio.to_thread(function, *arguments)
+
+
+@pytest.mark.parametrize(("confirm", "left"), [("next", 0), ("end", 0), ("never", 402)])
+async def test_a_source_reads_on_and_confirms_nothing_before_its_rows(
+    bmq_broker: Any, queue: bmq.Queue, caplog: pytest.LogCaptureFixture, confirm: str, left: int
+) -> None:
+    await queue.post(GOOD)
+    await flood(queue, [BAD] * 400)
+    await queue.post(GOOD)
+
+    def read() -> list[bytes]:
+        with bmq.arrow.Source(
+            bmq_broker.uri, queue.uri, max_messages=2, max_rows=20, confirm=confirm
+        ) as source:
+            return [value for batch in source.reader for value in values(batch)]
+
+    assert await in_thread(read) == [GOOD, GOOD]
+    await eventually(lambda: len(bmq_broker.queues[queue.uri]) == left)
+    assert len(lines(caplog)) == 1
+
+
+async def test_a_source_confirms_what_it_left_out_with_its_rows(bmq_broker: Any, queue: bmq.Queue) -> None:
+    await flood(queue, [BAD] * 3)
+    await queue.post(GOOD)
+
+    def read() -> int:
+        with bmq.arrow.Source(bmq_broker.uri, queue.uri, max_messages=1) as source:
+            source.reader.read_all()
+            return source.confirm()
+
+    assert await in_thread(read) == 1
+    await eventually(lambda: len(bmq_broker.queues[queue.uri]) == 0)
+
+
+@pytest.mark.parametrize("confirm", ["next", "never"])
+async def test_a_source_opens_the_queue_for_dead_letters(
+    bmq_broker: Any,
+    bmq_session: bmq.Session,
+    bmq_new_queue_uri: NewUri,
+    queue: bmq.Queue,
+    confirm: str,
+) -> None:
+    letters = await bmq_session.open_queue(bmq_new_queue_uri(), read=True)
+    await flood(queue, [BAD] * 3)
+    await queue.post(GOOD)
+
+    def read() -> list[bytes]:
+        with bmq.arrow.Source(
+            bmq_broker.uri, queue.uri, max_messages=1, confirm=confirm, dead_letters=letters.uri
+        ) as source:
+            return [value for batch in source.reader for value in values(batch)]
+
+    assert await in_thread(read) == [GOOD]
+    assert [(await letters.receive(timeout=10)).data for _ in range(3)] == [BAD.data] * 3
+
+
+async def test_tables_of_threads_take_a_queue_of_threads(
+    bmq_broker: Any, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, queue: bmq.Queue
+) -> None:
+    letters = await bmq_session.open_queue(bmq_new_queue_uri(), read=True)
+    await flood(queue, [BAD] * 3)
+    await queue.post(GOOD)
+
+    def read() -> list[bytes]:
+        with bmq.blocking.connect(bmq_broker.uri) as session:
+            source = session.open_queue(queue.uri, read=True)
+            aside = session.open_queue(letters.uri, write=True)
+            with source.tables(dead_letters=aside) as tables:
+                rows = values(tables.receive(timeout=10))
+                tables.confirm()
+                return rows
+
+    assert await in_thread(read) == [GOOD]
+    assert [(await letters.receive(timeout=10)).data for _ in range(3)] == [BAD.data] * 3
