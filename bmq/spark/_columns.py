@@ -50,6 +50,8 @@ class Columns:
             become one each.
         queue: the column with each row's target queue; "" when all go to one.
         id: the column with each row's id, for ``guidMode=id``; "" for none.
+        guid: the column with the GUID of the message that each row was read from, for ``guidMode=source``; ""
+            for none.
         key: the column with each row's key for consumer groups; "" for none.
         not_before: the column that says when each row's message is due; "" for none.
     """
@@ -58,12 +60,13 @@ class Columns:
     properties: tuple[str, ...] = ()
     queue: str = ""
     id: str = ""
+    guid: str = ""
     key: str = ""
     not_before: str = ""
 
     def named(self) -> list[str]:
         """Every column that is used."""
-        single = (self.queue, self.id, self.key, self.not_before)
+        single = (self.queue, self.id, self.guid, self.key, self.not_before)
         return [name for name in (self.value, *self.properties, *single) if name]
 
 
@@ -90,6 +93,11 @@ def check_columns(schema: StructType, columns: Columns) -> dict[str, Any]:
     if columns.id and there[columns.id].typeName() not in PROPERTY_TYPES:
         raise UsageError(
             f"column {columns.id!r} is of type {there[columns.id].simpleString()}; an id is {SCALARS}"
+        )
+    if columns.guid and there[columns.guid].typeName() not in _TEXT:
+        raise UsageError(
+            f"column {columns.guid!r} is of type {there[columns.guid].simpleString()}; the GUID of a message "
+            "is a string of 32 hexadecimal digits: drop the column, or choose another guidMode"
         )
     if columns.key and there[columns.key].typeName() not in KEYS:
         raise UsageError(

@@ -12,24 +12,27 @@ from __future__ import annotations
 import hashlib
 import marshal
 import secrets
+from collections.abc import Callable, Sequence
 from enum import StrEnum
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
 
 from bmq.errors import UsageError
 
-__all__ = ["ContentGuids", "GuidMaker", "GuidMode", "IdGuids", "RandomGuids", "guid_maker"]
+__all__ = ["ContentGuids", "GuidMaker", "GuidMode", "IdGuids", "RandomGuids", "SourceGuids", "guid_maker"]
 
 _SIZE = 16
 
 
 class GuidMode(StrEnum):
-    """Where message GUIDs come from: what a row says, a column, or chance."""
+    """The origin of message GUIDs: a row's content, an id, the message a row was read from, or chance."""
 
     CONTENT = "content"
     ID = "id"
     RANDOM = "random"
+    SOURCE = "source"
 
 
 Guids = np.ndarray[Any, Any]
@@ -51,20 +54,24 @@ class GuidMaker(Protocol):
         ...
 
 
-def guid_maker(mode: GuidMode, queue: str, scope: tuple[str, ...]) -> GuidMaker:
-    """Return what makes the GUIDs of one partition and one queue.
+def guid_maker(mode: GuidMode, queue: str, job: str, partition: int, write_name: str) -> GuidMaker:
+    """Return the maker of the GUIDs of one partition and one queue.
 
     Args:
-        mode: where they come from.
+        mode: where GUIDs come from.
         queue: the target queue's URI.
-        scope: what tells this write from others that may post equal rows: the job, the batch, the partition,
-            the write's name.
+        job: the job, or query and batch.
+        partition: the partition's number.
+        write_name: the name that tells this write from others of the same job.
     """
     if mode is GuidMode.ID:
         return IdGuids(queue)
     if mode is GuidMode.RANDOM:
         return RandomGuids()
-    return ContentGuids((queue, *scope))
+    scope = (queue, job, str(partition), write_name)
+    if mode is GuidMode.SOURCE:
+        return SourceGuids((queue, write_name), scope)
+    return ContentGuids(scope)
 
 
 class ContentGuids:
@@ -80,15 +87,45 @@ class ContentGuids:
 
     def of_contents(self, contents: list[bytes]) -> Guids:
         """See :meth:`GuidMaker.of_contents`."""
-        # Of the hashes at hand this takes the least time. The key tells equal rows of two writes apart.
-        digests = b"".join([hashlib.sha256(row).digest() for row in contents])
-        guids = np.frombuffer(digests, np.uint8).reshape(len(contents), -1)[:, :_SIZE] ^ self._key
-        ranks = self._seen.ranks(guids.view(np.uint64)[:, 1])
-        for row, rank in enumerate(ranks or ()):
-            if rank:
-                again = hashlib.blake2b(rank.to_bytes(8, "big"), digest_size=_SIZE, key=guids[row].tobytes())
-                guids[row] = np.frombuffer(again.digest(), np.uint8)
-        return _versioned(guids)
+        return _ranked(contents, self._key, self._seen)
+
+
+class SourceGuids:
+    """GUIDs from the messages that rows were read from, and what the rows contain.
+
+    Neither the job nor the partition is part of them: a batch that is repeated with other partitions makes
+    the same GUIDs. A row that was read from no message has a GUID as :class:`ContentGuids` makes it.
+    """
+
+    def __init__(self, name: tuple[str, ...], scope: tuple[str, ...]) -> None:
+        self._key = np.frombuffer(_key("source", *name), np.uint8)[:_SIZE]
+        # A prefix for rows of no message. Other prefixes are the 32 digits of a GUID.
+        self._own = b"content" + _key("content", *scope)
+        self._seen = Occurrences()
+
+    def of_ids(self, ids: list[Any]) -> list[bytes | None] | None:
+        """See :meth:`GuidMaker.of_ids`."""
+        return None
+
+    def of_contents(self, contents: list[bytes]) -> Guids:
+        """See :meth:`GuidMaker.of_contents`."""
+        raise UsageError("guidMode=source needs a column of GUIDs")
+
+    def of_messages(self, sources: Sequence[str | None]) -> Callable[[list[bytes]], Guids]:
+        """Return what makes the GUIDs of the next rows, slice by slice.
+
+        Args:
+            sources: the GUID of the message that each row was read from; None for none.
+        """
+        left = iter(sources)
+
+        def of_contents(contents: list[bytes]) -> Guids:
+            own = self._own
+            next_rows = zip(islice(left, len(contents)), contents, strict=True)
+            named = [own + row if guid is None else guid.upper().encode() + row for guid, row in next_rows]
+            return _ranked(named, self._key, self._seen)
+
+        return of_contents
 
 
 class IdGuids:
@@ -172,6 +209,19 @@ class Occurrences:
             fresh = np.concatenate((levels.pop(), fresh))
             fresh.sort()  # in place: by far the largest there is here
         levels.append(fresh)
+
+
+def _ranked(contents: list[bytes], key: Guids, seen: Occurrences) -> Guids:
+    """Return GUIDs from contents; equal contents have different ones, by how many came before."""
+    # Of the hashes at hand this takes the least time. The key tells equal rows of two writes apart.
+    digests = b"".join([hashlib.sha256(row).digest() for row in contents])
+    guids = np.frombuffer(digests, np.uint8).reshape(len(contents), -1)[:, :_SIZE] ^ key
+    ranks = seen.ranks(guids.view(np.uint64)[:, 1])
+    for row, rank in enumerate(ranks or ()):
+        if rank:
+            again = hashlib.blake2b(rank.to_bytes(8, "big"), digest_size=_SIZE, key=guids[row].tobytes())
+            guids[row] = np.frombuffer(again.digest(), np.uint8)
+    return _versioned(guids)
 
 
 def _key(*scope: str) -> bytes:

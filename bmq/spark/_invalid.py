@@ -17,7 +17,7 @@ import numpy as np
 from bmq.errors import UsageError
 from bmq.spark._arrow import RecordBatch, pa, pc
 from bmq.spark._columns import Columns, check_queue
-from bmq.spark._keys import due_column
+from bmq.spark._keys import due_column, source_guids
 from bmq.wire.constants import MAX_APPLICATION_DATA, MAX_PROPERTIES, MAX_PROPERTY_VALUE, PropertyType
 from bmq.wire.properties import Typed
 from bmq.wire.table import TableEncoder
@@ -52,6 +52,7 @@ class InvalidRow:
         properties: its properties, of whatever type.
         queue: the queue it was for, or what the column says instead.
         id: its id; None for none.
+        guid: the GUID of the message it was read from, if that is one; None for none.
     """
 
     position: int
@@ -60,6 +61,7 @@ class InvalidRow:
     properties: dict[str, Any] = field(default_factory=dict[str, Any])
     queue: str = ""
     id: Any = None
+    guid: str | None = None
 
 
 def reason_of(error: BaseException) -> str:
@@ -122,7 +124,16 @@ def invalid_row(
         properties,
         "" if target is None else str(target),
         values.get(columns.id) if columns.id else None,
+        _guid_or_none(values.get(columns.guid)),
     )
+
+
+def _guid_or_none(value: Any) -> str | None:
+    try:
+        (guid,) = source_guids(pa.array([value]))
+    except (UsageError, pa.ArrowInvalid, UnicodeEncodeError):
+        return None
+    return guid
 
 
 class Sieve:
@@ -171,6 +182,8 @@ class Sieve:
             masks.append(self._bad_queues(_column(batch, columns.queue)))
         if columns.id:
             masks.append(_column(batch, columns.id).is_null())
+        if columns.guid:
+            masks.append(_no_guids(_column(batch, columns.guid)))
         if columns.not_before:
             masks.append(_no_times(_column(batch, columns.not_before)))
         suspects: set[int] = set()
@@ -224,6 +237,8 @@ class Sieve:
             check_queue(uri)
         if columns.id and _column(row, columns.id).null_count:
             raise UsageError(f"{this_row(0)}: column {columns.id!r} is null, and every row needs its id")
+        if columns.guid:
+            source_guids(_column(row, columns.guid), this_row)
         if columns.not_before:
             due_column(_column(row, columns.not_before), this_row)
         encoder = TableEncoder(row.schema, columns.value, columns.properties, name_row=this_row)
@@ -258,6 +273,15 @@ def _no_times(times: Any) -> Any:
         due_column(times)
     except UsageError:
         return times.is_valid()
+    return None
+
+
+def _no_guids(guids: Any) -> Any:
+    """Which GUIDs may be none; None if all of them are GUIDs."""
+    try:
+        source_guids(guids)
+    except UsageError:
+        return guids.is_valid()
     return None
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns that become properties of other names: the bucket of a key, and when a message is due."""
+"""Columns with a meaning of their own: the key, the time when a message is due, the source's GUID."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from bmq.errors import UsageError
 from bmq.spark._arrow import pa
 from bmq.wire.keys import key_bucket
 
-__all__ = ["bucket_column", "due_column"]
+__all__ = ["bucket_column", "due_column", "source_guids"]
 
 _POLYNOMIAL = 0x82F63B78
 # Longer keys than this are cheaper one by one, in C.
@@ -28,6 +29,7 @@ _TEXTS = (
     pa.types.is_large_binary,
     pa.types.is_binary_view,
 )
+_GUID = re.compile("[0-9A-Fa-f]{32}")
 _NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_null)
 
 
@@ -116,3 +118,23 @@ def due_column(times: Any, name_row: Callable[[int], str] = "row {}".format) -> 
             )
         due = np.ceil(seconds * 1000).astype(np.int64)
     return pa.array(due, pa.int64(), mask=np.asarray(times.is_null()))
+
+
+def source_guids(guids: Any, name_row: Callable[[int], str] = "row {}".format) -> list[str | None]:
+    """Return the GUID of the message that each row was read from; None where there is none.
+
+    Args:
+        guids: an Arrow array of text.
+        name_row: how errors name a row, from its place in the array.
+
+    Raises:
+        UsageError: a value is not 32 hexadecimal digits.
+    """
+    values: list[Any] = guids.to_pylist()
+    for row, value in enumerate(values):
+        if value is not None and not (isinstance(value, str) and _GUID.fullmatch(value)):
+            raise UsageError(
+                f"{name_row(row)}: {value!r:.60} is not the GUID of a message, which has 32 hexadecimal "
+                "digits: name the column of GUIDs in guidColumn, or choose another guidMode"
+            )
+    return values

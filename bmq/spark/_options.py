@@ -15,6 +15,7 @@ from bmq.spark._guids import GuidMode
 from bmq.spark._invalid import OnInvalidRow
 from bmq.spark._portal import ConnectionSettings
 from bmq.spark._posting import SinkSettings
+from bmq.spark._rows import SOURCE_COLUMNS
 from bmq.spark._security import Security
 from bmq.subscriptions import Expression
 from bmq.wire.constants import Compression
@@ -108,14 +109,14 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def parse_guid_mode(text: str | None, *, has_id: bool) -> GuidMode:
+def parse_guid_mode(text: str | None, *, has_id: bool, has_guid: bool) -> GuidMode:
     """Return the mode that is named, or the default when none is.
 
     Raises:
         UsageError: there is no such mode.
     """
     if text is None:
-        return GuidMode.ID if has_id else GuidMode.CONTENT
+        return GuidMode.ID if has_id else GuidMode.SOURCE if has_guid else GuidMode.CONTENT
     try:
         return GuidMode(text.lower())
     except ValueError:
@@ -200,6 +201,12 @@ WRITE_OPTIONS = (
     Option("queueColumn", str, "queue", "the column with each row's target queue"),
     Option("idColumn", str, "id", "the column with each row's id"),
     Option(
+        "guidColumn",
+        str,
+        "guid",
+        "the column with the GUID of the message that each row was read from, for `guidMode=source`",
+    ),
+    Option(
         "keyColumn",
         str,
         "",
@@ -217,7 +224,8 @@ WRITE_OPTIONS = (
         "guidMode",
         str,
         None,
-        "`content`, `id` or `random`; default `id` with an id column, else `content`",
+        "`content`, `source`, `id` or `random`; default `id` with an id column, else `source` with a column "
+        "of GUIDs, else `content`",
     ),
     Option("jobId", str, "", "names the job in GUIDs, so that a job that is run again adds nothing"),
     Option("writeName", str, "", "tells writes in the same `foreachBatch` apart"),
@@ -405,21 +413,27 @@ def sink_settings(options: Options, names: Sequence[str]) -> SinkSettings:
         name: str = options[option]
         return name if name in names or option in options.given else ""
 
-    queue_column = optional("queueColumn")
+    queue_column, guid_column, id_column = map(optional, ("queueColumn", "guidColumn", "idColumn"))
+    guid_mode = parse_guid_mode(options["guidMode"], has_id=bool(id_column), has_guid=bool(guid_column))
     columns = Columns(
         value=options["valueColumn"],
         properties=properties,
         queue="" if options["queue"] else queue_column,
-        id=optional("idColumn"),
+        id=id_column,
+        guid=guid_column if guid_mode is GuidMode.SOURCE else "",
         key=options["keyColumn"],
         not_before=options["notBeforeColumn"],
     )
-    unknown = [name for name in names if name not in {*columns.named(), queue_column}]
+    known = {*columns.named(), queue_column, guid_column}
+    if set(SOURCE_COLUMNS) <= set(names):  # a queue is copied with all columns of a source
+        known.update(SOURCE_COLUMNS)
+    unknown = [name for name in names if name not in known]
     if unknown:
         raise UsageError(
             f"column {', '.join(map(repr, unknown))} is of no use to a queue; there are: "
             f"{options['valueColumn']!r} (the payload), 'properties' (a map or struct), "
-            f"{options['queueColumn']!r} (the target) and {options['idColumn']!r} (see guidMode). Name "
+            f"{options['queueColumn']!r} (the target), {options['idColumn']!r} and {options['guidColumn']!r} "
+            "(see guidMode). Name "
             "columns that are to be properties in the option propertyColumns (or in keyColumn, or "
             "notBeforeColumn), and drop the others"
         )
@@ -429,7 +443,7 @@ def sink_settings(options: Options, names: Sequence[str]) -> SinkSettings:
         ),
         queue=options["queue"],
         columns=columns,
-        guid_mode=parse_guid_mode(options["guidMode"], has_id=bool(columns.id)),
+        guid_mode=guid_mode,
         job_id=options["jobId"],
         write_name=options["writeName"],
         rate=options["rate"],

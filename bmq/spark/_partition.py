@@ -15,6 +15,7 @@ from bmq.errors import InvalidArgument, UsageError
 from bmq.spark._arrow import RecordBatch
 from bmq.spark._batches import RowColumns
 from bmq.spark._columns import Columns, check_columns
+from bmq.spark._guids import GuidMode
 from bmq.spark._invalid import InvalidRow, OnInvalidRow
 from bmq.spark._options import parse_compression, parse_guid_mode, parse_on_invalid_row
 from bmq.spark._portal import ConnectionSettings
@@ -133,6 +134,7 @@ def write_partition(
     properties: Sequence[str] = (),
     queue_column: str = "",
     id_column: str = "",
+    guid_column: str = "",
     key_column: str = "",
     not_before_column: str = "",
     guid_mode: str | None = None,
@@ -181,14 +183,25 @@ def write_partition(
     * The broker drops a message whose GUID it has seen within the deduplication window of the queue's domain
       (five minutes unless configured otherwise). A task that is repeated within it adds nothing, as long as
       it makes the same GUIDs; a repetition after it posts its rows again.
+    * ``source`` makes a GUID of the message that a row was read from (the column ``guid`` of a queue), the
+      target queue, the write name, the row's value and properties, and how many equal rows of the same
+      message came before in the partition. Neither job, batch nor partition is part of the GUID: a batch or a
+      job that is repeated with other partitions, by another query or from a new checkpoint makes the same
+      GUIDs. Equal rows made from one message (``explode``) that a shuffle moves to different partitions are
+      one message: give those rows a number (``posexplode``) in the value or in a property. A row whose
+      ``guid`` is null has a GUID as ``content`` makes it.
     * ``content`` makes a GUID of the job (in a stream: query and batch), the partition, the target queue, the
       write name, the row's value and properties, and how many equal rows of the partition came before. A
       repeated task finds the same rows in its partition, though perhaps in another order, and so makes the
-      same GUIDs. Rows that come out differently when they are computed again (``rand()``,
-      ``current_timestamp()``, ``uuid()``, a UDF that is not deterministic) get new GUIDs and are posted
-      again: give those an id.
-    * Two writes in one ``foreachBatch`` share query and batch. Rows that are equal in both, in the same
-      partition and for the same queue, would be posted once: give each write a name of its own.
+      same GUIDs. The partition is part of the GUID because equal rows in different partitions are different
+      messages: without it all but one would be lost. So a batch or a job that is repeated with other
+      partitions (another ``numPartitions``, another ``repartition``) posts rows again: use ``source`` or
+      ``id`` there, or let the batch end before the change.
+    * Rows that come out differently when they are computed again (``rand()``, ``current_timestamp()``,
+      ``uuid()``, a UDF that is not deterministic) get new GUIDs with ``content`` and ``source``, and are
+      posted again: give those an id.
+    * Two writes in one ``foreachBatch`` share query and batch. Rows that are equal in both, for the same
+      queue, and of the same partition or message, would be posted once: give each write a name of its own.
     * ``id`` makes a GUID of the target queue and an id column alone. Two rows with the same id are one
       message, in whatever job they are: the second is dropped while the window lasts.
     * ``random`` makes new GUIDs every time. A repeated task posts its rows again.
@@ -203,13 +216,15 @@ def write_partition(
             property.
         queue_column: the column with each row's target queue, instead of ``queue``.
         id_column: the column with each row's id.
+        guid_column: the column with the GUID of the message that each row was read from.
         key_column: the column with each row's key: messages of one key go to one member of a consumer group,
             see :meth:`bmq.Queue.group`. It becomes the property ``bmq_bucket``; null is no key.
         not_before_column: the column that says when each row's message is due: a timestamp, or seconds since
             1970. Such a message is posted to the waiting queue of its target, ``bmq://DOMAIN/NAME.delayed``;
             one with null to the target. A delay from now would differ when a task is repeated, and so would
             the GUID: compute the time in the DataFrame.
-        guid_mode: ``content``, ``id`` or ``random``; by default ``id`` with an id column, else ``content``.
+        guid_mode: ``content``, ``source``, ``id`` or ``random``; by default ``id`` with an id column, else
+            ``source`` with a column of GUIDs, else ``content``.
         job_id: names the job in GUIDs, so that a job that is run again adds nothing. Without it every call of
             write_partition, and every action it is used in, is a job of its own.
         write_name: tells writes in the same ``foreachBatch`` apart.
@@ -253,6 +268,7 @@ def write_partition(
         "value": value,
         "queue_column": queue_column,
         "id_column": id_column,
+        "guid_column": guid_column,
         "key_column": key_column,
         "not_before_column": not_before_column,
         "job_id": job_id,
@@ -275,11 +291,17 @@ def write_partition(
         raise InvalidArgument("password is a str that has UTF-8 and no NUL") from None
     if broker is not None:
         parse_addresses(broker)
+    mode = parse_guid_mode(
+        _checks.optional(_checks.text, "guid_mode", guid_mode),
+        has_id=bool(id_column),
+        has_guid=bool(guid_column),
+    )
     columns = Columns(
         value=value,
         properties=named,
         queue="" if queue else queue_column,
         id=id_column,
+        guid=guid_column if mode is GuidMode.SOURCE else "",
         key=key_column,
         not_before=not_before_column,
     )
@@ -304,9 +326,7 @@ def write_partition(
         ),
         queue=queue,
         columns=columns,
-        guid_mode=parse_guid_mode(
-            _checks.optional(_checks.text, "guid_mode", guid_mode), has_id=bool(id_column)
-        ),
+        guid_mode=mode,
         job_id=job_id,
         write_name=write_name,
         rate=None if rate is None else checked_rate(rate),

@@ -28,9 +28,9 @@ from bmq.errors import AckStatus, Error, PostError, RequestTimeout, UsageError
 from bmq.spark._arrow import RecordBatch, pa
 from bmq.spark._batches import spread_maps, without_views
 from bmq.spark._columns import Columns, check_queue
-from bmq.spark._guids import GuidMaker, GuidMode, guid_maker
+from bmq.spark._guids import GuidMaker, GuidMode, SourceGuids, guid_maker
 from bmq.spark._invalid import InvalidRow, OnInvalidRow, Sieve, this_row
-from bmq.spark._keys import bucket_column, due_column
+from bmq.spark._keys import bucket_column, due_column, source_guids
 from bmq.spark._letters import LETTER_PROPERTIES, LETTER_VALUE, Letter, letter_of, letter_tables
 from bmq.spark._portal import ConnectionSettings, Lease, Portal, portal
 from bmq.spark._summary import PartitionReport
@@ -47,6 +47,8 @@ SLICE_ROWS = 1000
 SLICE_BYTES = 1024 * 1024
 _SLICES_IN_FLIGHT = 8
 _LONGEST_PAUSE = 30.0
+# The write's name in the GUIDs of dead letters; no name that a user gives has a NUL.
+_LETTERS = "dead letters\0"
 
 # After these the same post will never succeed.
 _FINAL = frozenset({AckStatus.INVALID_ARGUMENT, AckStatus.NOT_SUPPORTED})
@@ -101,6 +103,11 @@ class SinkSettings:
             check_queue(self.dead_letter_queue)
         if self.guid_mode is GuidMode.ID and not self.columns.id:
             raise UsageError("guidMode=id needs an id column")
+        if self.guid_mode is GuidMode.SOURCE and not self.columns.guid:
+            raise UsageError(
+                "guidMode=source needs the column of GUIDs of a queue that was read: select guid too, or "
+                "name the column in guidColumn"
+            )
 
 
 def name_row(position: int) -> str:
@@ -109,7 +116,7 @@ def name_row(position: int) -> str:
 
 
 class Scope(NamedTuple):
-    """What identifies a task in GUIDs made of content, and in reports.
+    """A task's identity in GUIDs made of content, and in reports.
 
     Attributes:
         job: the job, or query and batch.
@@ -297,6 +304,9 @@ class _Partition:
                 positions = [positions[at] for at in keep]
                 guid = _Taker(np.frombuffer(b"".join(each for each in made if each is not None), "V16"))
         columns = settings.columns
+        if isinstance(maker, SourceGuids):
+            column = batch.column(batch.schema.get_field_index(columns.guid))
+            guid = maker.of_messages(source_guids(column, lambda at: name_row(positions[at])))
         added = [name for name in (BUCKET, DUE, DESTINATION) if name in batch.schema.names]
         added = [name for name in added if name not in columns.properties]
         self._submit(uri, batch, columns.value, (*columns.properties, *added), guid, positions)
@@ -358,8 +368,9 @@ class _Partition:
             return
         maker = self._letter_makers.get(mode)
         if maker is None:
-            what = (self._scope.job, str(self._scope.partition), self._settings.write_name, "dead letters")
-            maker = self._letter_makers[mode] = guid_maker(mode, uri, what)
+            maker = self._letter_makers[mode] = self._maker_of(
+                mode, uri, _LETTERS + self._settings.write_name
+            )
             self._queues[uri] = self._portal.run(self._lease.writer(uri))
         guid: Any = maker.of_contents
         if mode is GuidMode.ID:
@@ -368,6 +379,8 @@ class _Partition:
             self._report.repeated += made.count(None)
             letters = [letter for letter, each in zip(letters, made, strict=True) if each is not None]
             guid = _Taker(np.frombuffer(b"".join(filter(None, made)), "V16"))
+        elif isinstance(maker, SourceGuids):
+            guid = maker.of_messages([each.row.guid for each in letters])
         for batch, positions in letter_tables(letters, name_row):
             self._submit(uri, batch, LETTER_VALUE, LETTER_PROPERTIES, guid, positions, letters=True)
 
@@ -389,9 +402,10 @@ class _Partition:
 
     def _maker(self, uri: str, row: int) -> GuidMaker:
         self._check(uri, row)
-        settings, scope = self._settings, self._scope
-        what = (scope.job, str(scope.partition), settings.write_name)
-        return guid_maker(settings.guid_mode, uri, what)
+        return self._maker_of(self._settings.guid_mode, uri, self._settings.write_name)
+
+    def _maker_of(self, mode: GuidMode, uri: str, write_name: str) -> GuidMaker:
+        return guid_maker(mode, uri, self._scope.job, self._scope.partition, write_name)
 
     @staticmethod
     def _check(uri: str, row: int) -> None:

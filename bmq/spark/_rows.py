@@ -15,11 +15,11 @@ from bmq.spark._receiving import GUID, RECEIVED_AT, REDELIVERED, VALUE, Arrived
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["RowMaker", "source_ddl"]
+__all__ = ["SOURCE_COLUMNS", "RowMaker", "source_ddl"]
 
 
 #: The columns of a source.
-_COLUMNS = ("value", "properties", "guid", "queue", "subscription", "redelivered", "receivedAt")
+SOURCE_COLUMNS = ("value", "properties", "guid", "queue", "subscription", "redelivered", "receivedAt")
 
 
 def source_ddl(properties: str = "") -> str:
@@ -50,10 +50,11 @@ class RowMaker:
     """
 
     def __init__(self, schema: StructType) -> None:
-        unknown = [name for name in schema.fieldNames() if name not in _COLUMNS]
+        unknown = [name for name in schema.fieldNames() if name not in SOURCE_COLUMNS]
         if unknown:
             raise UsageError(
-                f"no column {', '.join(map(repr, unknown))} in a queue; there are: {', '.join(_COLUMNS)}"
+                f"no column {', '.join(map(repr, unknown))} in a queue; there are: "
+                f"{', '.join(SOURCE_COLUMNS)}"
             )
         self.arrow_schema = _arrow_schema(schema)
         self.properties: dict[str, Any] | None = {}

@@ -28,7 +28,7 @@ def test_the_guarantees_stand_in_the_same_words() -> None:
     docstring = inspect.getdoc(write_partition) or ""
     bullets = docstring.split("\n* ")[1:]
     bullets[-1] = bullets[-1].split("\n\n")[0]
-    assert len(bullets) == 5
+    assert len(bullets) == 7
     for bullet in bullets:
         assert words(bullet) in words(section("Repeated tasks"))
 

@@ -402,7 +402,7 @@ def test_the_session_is_still_good_after_a_failure(broker: BrokerThread, queue: 
         ({"queue": "", "queue_column": ""}, "name a queue"),
         ({"queue": "bmq://bmq.test.mem.fanout/q?id=foo"}, "names an appId"),
         ({"queue": "http://x/y"}, "bmq://"),
-        ({"guid_mode": "position"}, "guidMode is content, id, random, not 'position'"),
+        ({"guid_mode": "position"}, "guidMode is content, id, random, source, not 'position'"),
         ({"guid_mode": "id"}, "needs an id column"),
         ({"compression": "brotli"}, "compression is none, zlib, not 'brotli'"),
     ],

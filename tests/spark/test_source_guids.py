@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that were read from a queue: a repeated batch makes the same GUIDs, however it is partitioned."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import Row, SparkSession
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+import bmq
+from bmq.spark import BmqDataSource, write_partition
+from bmq.spark._arrow import pa
+from bmq.spark._options import WRITE_OPTIONS, Options, sink_settings
+from bmq.spark._posting import Scope, post_partition
+from tests.spark.brokers import BrokerThread
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+    pytest.mark.timeout(400),
+]
+
+
+IDLE = {"idleTimeoutMs": "300"} if find_spec("pyspark.sql.streaming.datasource") else {}
+
+
+def guid(number: int) -> str:
+    return f"{number:032X}"
+
+
+ROWS = [Row(guid=guid(n), value=f"row {n % 10}", n=n) for n in range(100)]
+
+
+def post(
+    broker: BrokerThread, queue: str, rows: Sequence[Row], partitions: int, job: str = "job", **options: Any
+) -> list[Any]:
+    """Post rows as one batch, in so many partitions."""
+    write = write_partition(queue=queue, broker=broker.uri, guid_column="guid", properties=["n"], **options)
+    return [write.post(iter(rows[number::partitions]), Scope(job, number)) for number in range(partitions)]
+
+
+@pytest.mark.parametrize("job", ["job", "another job"])
+def test_a_batch_repeated_with_other_partitions_adds_nothing(
+    broker: BrokerThread, queue: str, job: str
+) -> None:
+    post(broker, queue, ROWS[:60], 2)
+    again = list(ROWS)
+    random.Random(1).shuffle(again)
+    post(broker, queue, again, 3, job)
+    assert sorted(m.properties["n"] for m in broker.drain(queue, expect=100)) == list(range(100))
+
+
+def test_the_partition_counts_for_rows_of_no_message(broker: BrokerThread, queue: str) -> None:
+    rows = [Row(guid=None if n % 2 else guid(n), value="tick", n=0) for n in range(20)]
+    for _ in range(2):
+        post(broker, queue, rows, 4)
+    assert len(broker.drain(queue, expect=20)) == 20
+
+
+def test_rows_made_of_one_message_are_all_posted(broker: BrokerThread, queue: str) -> None:
+    lines = [Row(guid=guid(n), value=line, n=n) for n in range(5) for line in ("apple", "apple", "pear")]
+    for partitions in (1, 1):
+        post(broker, queue, lines, partitions)
+    found = [(m.properties["n"], m.data) for m in broker.drain(queue, expect=15)]
+    assert sorted(found) == sorted((row.n, row.value.encode()) for row in lines)
+
+
+def test_the_same_message_goes_to_several_queues_and_back(broker: BrokerThread, queue: str) -> None:
+    """A copy of a copy is a message of its own in each queue, and never has the first one's GUID."""
+    there, row = f"{queue}-there", [Row(guid=guid(1), value="x", n=1)]
+    seen: set[str] = set()
+    for _ in range(3):
+        for target in (there, queue):
+            post(broker, target, row, 1)
+            (message,) = broker.drain(target, expect=1)
+            assert message.guid not in seen
+            seen.add(message.guid)
+            row = [Row(guid=message.guid, value="x", n=1)]
+
+
+def test_named_writes_of_one_message_are_several(broker: BrokerThread, queue: str) -> None:
+    for name in ("first", "second", "first"):
+        post(broker, queue, ROWS[:3], 1, write_name=name)
+    assert len(broker.drain(queue, expect=6)) == 6
+
+
+def test_letter_case_of_a_guid_does_not_matter(broker: BrokerThread, queue: str) -> None:
+    for digits in ("ABCDEF0123456789" * 2, "abcdef0123456789" * 2):
+        post(broker, queue, [Row(guid=digits, value="x", n=1)], 1)
+    assert len(broker.drain(queue, expect=1)) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "x", "0" * 31, "0" * 33, "g" * 32, "3f2504e0-4f89-41d3-9a0c-0305e82c3301", 7, b"0" * 32]
+)
+def test_what_is_no_guid_is_named(broker: BrokerThread, queue: str, wrong: Any) -> None:
+    rows = [Row(guid=guid(1), value="x", n=1), Row(guid=wrong, value="x", n=1)]
+    kinds = {type(row.guid) for row in rows}
+    rows = rows if kinds == {str} else rows[1:]
+    with pytest.raises(bmq.UsageError, match=rf"row {len(rows) - 1} of the partition: .* is not the GUID"):
+        post(broker, queue, rows, 1)
+
+
+def test_dead_letters_are_the_same_with_other_partitions(broker: BrokerThread, queue: str) -> None:
+    dead = f"{queue}-dead"
+    rows = [Row(guid=guid(n) if n != 5 else "none", value="" if n % 2 else "x", n=n) for n in range(12)]
+    for partitions in (2, 2, 4):
+        some = rows if partitions == 2 else [row for row in rows if row.n != 5]
+        post(broker, queue, some, partitions, on_invalid_row="deadLetters", dead_letter_queue=dead)
+    assert sorted(m.properties["n"] for m in broker.drain(dead, expect=6)) == [1, 3, 5, 7, 9, 11]
+    assert sorted(m.properties["n"] for m in broker.drain(queue, expect=6)) == [0, 2, 4, 6, 8, 10]
+
+
+def test_an_arrow_table_has_them_too(broker: BrokerThread, queue: str) -> None:
+    """A batch as Spark hands it over, in slices, and from a restart with its rows elsewhere."""
+    given = {"queue": queue, "broker": broker.uri, "propertycolumns": "n"}
+    settings = sink_settings(Options(given, WRITE_OPTIONS), ["guid", "value", "n"])
+    for start in (0, 37):
+        order = [*range(start, 100), *range(start)]
+        table = pa.RecordBatch.from_pylist([ROWS[at].asDict() for at in order])
+        post_partition(iter([(0, table)]), settings, Scope("job", start))
+    assert sorted(m.properties["n"] for m in broker.drain(queue, expect=100)) == list(range(100))
+
+
+def struct(**columns: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+SOURCE: dict[str, DataType] = {
+    "value": StringType(),
+    "properties": MapType(StringType(), StringType()),
+    "guid": StringType(),
+    "queue": StringType(),
+    "subscription": StringType(),
+    "redelivered": BooleanType(),
+    "receivedAt": TimestampType(),
+}
+
+
+def settings_of(columns: dict[str, DataType], **options: str) -> Any:
+    source = BmqDataSource({"queue": "bmq://bmq.test.mem.priority/q", **options})
+    writer: Any = source.writer(struct(**columns), overwrite=False)
+    return writer._partition.settings
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "mode"),
+    [
+        (["value"], {}, "content"),
+        (["value", "guid"], {}, "source"),
+        (["value", "guid", "id"], {}, "id"),
+        (["value", "guid"], {"guidmode": "content"}, "content"),
+        (["value", "guid"], {"guidmode": "random"}, "random"),
+        (["value", "origin"], {"guidcolumn": "origin"}, "source"),
+        (list(SOURCE), {}, "source"),
+    ],
+)
+def test_a_column_of_guids_is_used_by_default(columns: list[str], options: dict[str, str], mode: str) -> None:
+    settings = settings_of({name: SOURCE.get(name, StringType()) for name in columns}, **options)
+    assert settings.guid_mode == mode
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "text"),
+    [
+        ({"value": StringType()}, {"guidmode": "source"}, "guidMode=source needs the column of GUIDs"),
+        ({"value": StringType(), "guid": LongType()}, {}, "column 'guid' is of type bigint; the GUID of"),
+        ({"value": StringType()}, {"guidcolumn": "origin"}, "no column 'origin'"),
+        ({"value": StringType(), "subscription": StringType()}, {}, "column 'subscription' is of no use"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(
+    columns: dict[str, DataType], options: dict[str, str], text: str
+) -> None:
+    with pytest.raises(bmq.UsageError, match=text):
+        settings_of(columns, **options)
+
+
+def test_a_half_done_batch_may_go_on_with_other_partitions(
+    spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    """From queue to queue: one partition of two is posted, then the query goes on with three."""
+    source, checkpoint = f"{queue}-in", str(tmp_path / "checkpoint")
+    broker.post(source, [bmq.PutMessage(b"tick", properties={"n": n}) for n in range(300)])
+    sign = tmp_path / "out of order"
+    sign.touch()
+    path = str(sign)
+
+    def failing(batches: Iterator[Any]) -> Iterator[Any]:
+        context = TaskContext.get()
+        assert context is not None
+        if context.partitionId() == 1 and Path(path).exists():
+            raise RuntimeError("half way, on purpose")
+        yield from batches
+
+    def go(partitions: int) -> None:
+        options = {"broker": broker.uri, "queue": source, "checkpointLocation": checkpoint, **IDLE}
+        options |= {"propertiesSchema": "n BIGINT", "numPartitions": str(partitions)}
+        frame = spark.readStream.format("bmq").options(**options).load()
+        frame = frame.select("guid", "value", "properties")
+        frame = frame.mapInArrow(failing, frame.schema)
+        writer = frame.writeStream.format("bmq").options(broker=broker.uri, queue=queue)
+        writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+        writer.start().awaitTermination(120)
+
+    with pytest.raises(Exception, match="half way, on purpose"):
+        go(2)
+    half = [m.properties["n"] for m in broker.drain(queue)]
+    assert len(half) == 150
+    sign.unlink()
+    go(3)
+    rest = [m.properties["n"] for m in broker.drain(queue, expect=150)]
+    assert sorted(half + rest) == list(range(300))
