@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every test shares: how hypothesis searches, and that programs can be interrupted."""
+"""What every test shares: how hypothesis searches, that modules are compiled once, and that programs can be interrupted."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 
 from hypothesis import HealthCheck, Phase, settings
 
@@ -17,6 +18,12 @@ settings.register_profile("thorough", max_examples=5000, **_COMMON)
 # For tests/mutants.py: a failure is enough, nobody reads its smallest example.
 settings.register_profile("mutants", derandomize=True, phases=[Phase.explicit, Phase.generate], **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+# Compiling the library takes every program that the tests start a third of a second. Planted bugs differ by less than
+# the file times that tell Python what to compile again.
+if os.environ.get("HYPOTHESIS_PROFILE") != "mutants":
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
 
 # What a shell runs in the background ignores SIGINT, and so would every program that the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
