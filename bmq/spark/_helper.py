@@ -29,7 +29,7 @@ logger = logging.getLogger("bmq.spark")
 
 _REPORT = (
     "partition INT, attempt INT, rows BIGINT, acknowledged BIGINT, repeated BIGINT, dropped BIGINT, "
-    "dead_letters BIGINT, retried BIGINT, bytes BIGINT, seconds DOUBLE, reconnects BIGINT"
+    "dead_letters BIGINT, retried BIGINT, waited DOUBLE, bytes BIGINT, seconds DOUBLE, reconnects BIGINT"
 )
 _POLL = 0.25
 _LOG_EVERY = 10.0

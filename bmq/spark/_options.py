@@ -239,9 +239,20 @@ WRITE_OPTIONS = (
         "`drop` leaves it out, `deadLetters` posts it to `deadLetterQueue`",
     ),
     Option("deadLetterQueue", str, "", "the queue for these, a URI"),
-    Option("maxRetries", _whole, 5, "how often a negatively acknowledged message is posted again"),
+    Option(
+        "maxRetries",
+        _whole,
+        5,
+        "how often a negatively acknowledged message is posted again; a full queue does not count",
+    ),
     Option("retryIntervalMs", _seconds, 0.2, "before the first of these, doubled each time"),
-    Option("ackTimeoutMs", _seconds, 300.0, "without an outcome, after which the task fails"),
+    Option(
+        "ackTimeoutMs",
+        _seconds,
+        300.0,
+        "without an outcome, or in front of a [full queue](#failures) that accepts no row, after which the "
+        "task fails",
+    ),
     Option("sessionIdleMs", _seconds, 30.0, "after which a worker's session that no task uses is closed"),
 )
 

@@ -232,11 +232,13 @@ def write_partition(
             (int is INT32, short and byte are SHORT). Without it every integer is INT64.
         summary: an accumulator from :func:`bmq.spark.summary_accumulator` that gathers what became of it.
         compression: ``none`` or ``zlib``.
-        max_retries: how often a negatively acknowledged message is posted again before the task fails.
+        max_retries: how often a negatively acknowledged message is posted again before the task fails; a full
+            queue does not count.
         retry_interval: seconds before the first such retry, doubled each time.
         connect_timeout: seconds until a broker that cannot be reached is an error.
         reconnect_timeout: seconds until a lost connection that cannot be restored is an error.
-        ack_timeout: seconds without an outcome after which the task fails.
+        ack_timeout: seconds without an outcome, or in front of a full queue that accepts no row, after which
+            the task fails.
         idle_timeout: seconds after which the session of a worker is closed when no partition uses it.
         rate: how many rows a second a partition posts at most; None for as many as go.
         on_invalid_row: what becomes of a row that cannot be posted: ``fail`` fails the task, ``drop`` leaves

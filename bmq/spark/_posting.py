@@ -8,17 +8,19 @@ Only a few slices are between the two, so memory stays flat however large the pa
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from bmq._backoff import backoff
+from bmq._log_limit import LogLimit
 from bmq._pace import Pace
 from bmq.client._address import find_broker
 from bmq.client.message import FailedPost, PostReport
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["SLICE_BYTES", "SLICE_ROWS", "Scope", "SinkSettings", "name_row", "post_partition"]
 
 logger = logging.getLogger("bmq.spark")
+_limit = LogLimit(logger)
 
 #: Python rows are gathered up to this number, and about this many bytes.
 SLICE_ROWS = 1000
@@ -52,6 +55,10 @@ _LETTERS = "dead letters\0"
 
 # After these the same post will never succeed.
 _FINAL = frozenset({AckStatus.INVALID_ARGUMENT, AckStatus.NOT_SUPPORTED})
+# These say that the queue has no room now: waiting helps.
+_FULL = frozenset({AckStatus.LIMIT_MESSAGES, AckStatus.LIMIT_BYTES})
+# Seconds between two attempts to find room: after the first refusal, and while nothing is accepted.
+_FIRST_LOOK, _LONGEST_LOOK = 0.05, 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +75,10 @@ class SinkSettings:
         rate: how many rows a second a partition posts at most; None for as many as go.
         on_invalid_row: what becomes of a row that cannot be posted.
         dead_letter_queue: where it goes, if it becomes a dead letter.
-        max_retries: how often a negatively acknowledged message is posted again.
+        max_retries: how often a negatively acknowledged message is posted again; a full queue does not count.
         retry_interval: seconds before the first such retry, doubled each time.
-        ack_timeout: seconds without any outcome for a slice of rows after which the task fails.
+        ack_timeout: seconds without any outcome after which the task fails, and seconds that rows wait for
+            room in a full queue that accepts none.
     """
 
     connection: ConnectionSettings = field(default_factory=ConnectionSettings)
@@ -176,6 +184,10 @@ class _Partition:
         self._flight: deque[Future[None]] = deque()
         self._told = False
         self._turn = asyncio.Lock()
+        # By queue: held by the slice that waits until there is room. Those behind it come after it.
+        self._rooms: dict[str, asyncio.Lock] = {}
+        # When the last outcome came, and the last acknowledgement.
+        self._heard = self._moved = 0.0
         self._lease: Lease
 
     def run(self, batches: _Rows) -> None:
@@ -387,18 +399,24 @@ class _Partition:
     def _land(self) -> None:
         """Wait for the oldest slice."""
         future = self._flight.popleft()
-        try:
-            future.result(self._settings.ack_timeout)
-        except TimeoutError as error:
-            if isinstance(error, Error):
-                raise
+        began = time.monotonic()
+        while True:
+            patience = max(began, self._heard) + self._settings.ack_timeout - time.monotonic()
+            try:
+                future.result(max(0.0, patience))
+                return
+            except TimeoutError as error:
+                if isinstance(error, Error):
+                    raise
+                if patience > 0:
+                    continue  # outcomes of other rows may have come meanwhile
             future.cancel()
             broker = find_broker(self._settings.connection.broker)
             raise RequestTimeout(
                 f"partition {self._scope.partition}: no outcome for rows posted "
                 f"{self._settings.ack_timeout:g} s ago; broker {broker}, "
                 f"{self._report.acknowledged} rows acknowledged before"
-            ) from None
+            )
 
     def _maker(self, uri: str, row: int) -> GuidMaker:
         self._check(uri, row)
@@ -419,31 +437,111 @@ class _Partition:
     async def _post(self, uri: str, posts: EncodedPosts, positions: Sequence[int], *, letters: bool) -> None:
         """Post until every message is acknowledged, or one has been refused too often."""
         queue = await self._lease.writer(uri)
-        settings = self._settings
-        for attempt in range(settings.max_retries + 1):
-            outcome = await self._post_in_turn(queue, posts)
-            if letters:
-                self._report.dead_letters += outcome.acknowledged
+        room = self._rooms.setdefault(uri, asyncio.Lock())
+        async with room:
+            pass  # slices before this one have found room
+        left = list(range(len(posts)))
+        for attempt in itertools.count():
+            failures = await self._try(queue, posts, left, letters=letters)
+            if failures and all(each.error.status in _FULL for each in failures):
+                since = time.monotonic()
+                async with room:
+                    left = [each.index for each in failures]
+                    left, failures = await self._fill(queue, posts, left, positions, since, letters=letters)
             else:
-                self._report.acknowledged += outcome.acknowledged
-            if not outcome.failures:
+                left = [each.index for each in failures]
+            if not left:
                 return
-            failures = sorted(outcome.failures, key=lambda each: each.index)
             self._raise_if_final(failures, positions, attempt)
-            delay = backoff(attempt + 1, settings.retry_interval, _LONGEST_PAUSE)
+            delay = backoff(attempt + 1, self._settings.retry_interval, _LONGEST_PAUSE)
             logger.warning(
                 "%d messages to %s were not accepted (%s), posting them again in %g s",
-                len(failures),
+                len(left),
                 queue.uri,
                 failures[0].error.status.name,
                 delay,
             )
             await asyncio.sleep(delay)
-            self._report.retried += len(failures)
-            posts = posts.select([each.index for each in failures])
-            positions = [positions[each.index] for each in failures]
+            self._report.retried += len(left)
             if queue.closed:
                 queue = await self._lease.writer(queue.uri)
+
+    async def _try(
+        self, queue: Queue, posts: EncodedPosts, rows: list[int], *, letters: bool
+    ) -> list[FailedPost]:
+        """Post some rows of a slice once; return those that were refused, by their place in the slice."""
+        some = posts if len(rows) == len(posts) else posts.select(rows)
+        outcome = await self._post_in_turn(queue, some)
+        self._heard = time.monotonic()
+        if outcome.acknowledged:
+            self._moved = self._heard
+        if letters:
+            self._report.dead_letters += outcome.acknowledged
+        else:
+            self._report.acknowledged += outcome.acknowledged
+        failures = sorted(outcome.failures, key=lambda each: each.index)
+        return [replace(each, index=rows[each.index]) for each in failures]
+
+    async def _fill(
+        self,
+        queue: Queue,
+        posts: EncodedPosts,
+        left: list[int],
+        positions: Sequence[int],
+        since: float,
+        *,
+        letters: bool,
+    ) -> tuple[list[int], list[FailedPost]]:
+        """Post rows into a full queue as it empties: one, and twice as many after each that was accepted.
+
+        Returns:
+            The rows that are left, and why; both empty if all were accepted. Something else than a full queue
+            ends the waiting, too.
+
+        Raises:
+            PostError: no row was accepted for as long as ``ack_timeout`` says.
+        """
+        width, pause = 1, _FIRST_LOOK
+        began = time.monotonic()
+        failures: list[FailedPost] = []
+        try:
+            while left:
+                patience = max(self._moved, since) + self._settings.ack_timeout - time.monotonic()
+                if patience <= 0:
+                    raise self._too_long(queue, len(left), positions[left[0]], failures)
+                if pause:
+                    _limit.warning(
+                        queue.uri,
+                        "%s is full: rows wait until there is room, for %g s at most",
+                        queue.uri,
+                        self._settings.ack_timeout,
+                    )
+                    await asyncio.sleep(min(pause, patience))
+                if queue.closed:
+                    queue = await self._lease.writer(queue.uri)
+                tried, left = left[:width], left[width:]
+                failures = await self._try(queue, posts, tried, letters=letters)
+                left = [*(each.index for each in failures), *left]
+                if any(each.error.status not in _FULL for each in failures):
+                    break
+                accepted = len(tried) - len(failures)
+                width = max(1, accepted if failures else 2 * width)
+                pause = 0.0 if not failures else _FIRST_LOOK if accepted else min(2 * pause, _LONGEST_LOOK)
+        finally:
+            self._report.waited += time.monotonic() - began
+        return left, failures
+
+    def _too_long(self, queue: Queue, count: int, row: int, failures: list[FailedPost]) -> PostError:
+        error = failures[0].error
+        return PostError(
+            f"row {row} of partition {self._scope.partition} was not accepted by {error.queue_uri}: "
+            f"{error.status.name}: the queue has been full for {self._settings.ack_timeout:g} s, and {count} "
+            "rows wait for room: let its consumers catch up, raise its limit, or have the task wait longer "
+            "(ackTimeoutMs)",
+            status=error.status,
+            guid=error.guid,
+            queue_uri=error.queue_uri,
+        )
 
     async def _post_in_turn(self, queue: Queue, posts: EncodedPosts) -> PostReport:
         """Post, without mixing with other slices: messages keep the order of the rows."""
@@ -470,7 +568,7 @@ class _Partition:
             final = failures[0]  # the session gave up: retrying cannot help
         if final is None and attempt < settings.max_retries:
             return
-        failed = final or failures[0]
+        failed = final or next((each for each in failures if each.error.status not in _FULL), failures[0])
         error = failed.error
         tries = f" after {attempt} retries" if attempt else ""
         raise PostError(

@@ -21,7 +21,8 @@ class PartitionReport:
         repeated: rows not posted because their id came before in the partition.
         dropped: rows that cannot be posted and were dropped.
         dead_letters: rows that cannot be posted, and whose dead letters the broker acknowledged.
-        retried: posts repeated after a negative acknowledgement.
+        retried: posts repeated after a negative acknowledgement, but for those of a full queue.
+        waited: seconds in which rows waited for room in a full queue.
         bytes: payload bytes posted.
         seconds: from the first row to the last acknowledgement.
         reconnects: how often the connection was restored meanwhile.
@@ -35,6 +36,7 @@ class PartitionReport:
     dropped: int = 0
     dead_letters: int = 0
     retried: int = 0
+    waited: float = 0.0
     bytes: int = 0
     seconds: float = 0.0
     reconnects: int = 0
@@ -96,6 +98,11 @@ class Summary:
         return sum(each.retried for each in self.reports)
 
     @property
+    def waited(self) -> float:
+        """Seconds in which rows waited for room in a full queue, of all partitions."""
+        return sum(each.waited for each in self.reports)
+
+    @property
     def bytes(self) -> int:
         """Payload bytes posted."""
         return sum(each.bytes for each in self.reports)
@@ -135,6 +142,8 @@ def _counts(of: PartitionReport | Summary) -> str:
         parts.append(f"{of.dead_letters:,} invalid and put into dead letters")
     if of.retried:
         parts.append(f"{of.retried:,} retried")
+    if of.waited:
+        parts.append(f"{of.waited:.1f} s of waiting for room")
     if of.reconnects:
         parts.append(f"{of.reconnects} reconnects")
     return ", ".join(parts)

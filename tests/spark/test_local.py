@@ -90,7 +90,7 @@ def test_a_broker_that_is_away_fails_the_job_by_name(spark: SparkSession, queue:
 
 def test_a_refused_row_fails_the_job_by_name(spark: SparkSession, broker: BrokerThread) -> None:
     uri = "bmq://bmq.test.small.priority/spark"
-    writer = sink(orders(spark, 40, parts=1), broker, uri, maxRetries="1", retryIntervalMs="10")
+    writer = sink(orders(spark, 40, parts=1), broker, uri, ackTimeoutMs="200")
     with pytest.raises(Exception, match=r"row 11 of partition 0 was not accepted by .*LIMIT_MESSAGES"):
         writer.mode("append").save()
 

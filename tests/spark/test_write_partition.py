@@ -7,7 +7,9 @@ import asyncio
 import itertools
 import random
 import time
+import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
@@ -35,7 +37,8 @@ from pyspark.sql.types import (
 import bmq
 from bmq.spark import _portal as portals
 from bmq.spark import write_partition
-from bmq.spark._posting import Scope
+from bmq.spark._arrow import pa
+from bmq.spark._posting import Scope, post_partition
 from tests.fakes.broker import Peer
 from tests.spark.brokers import DOMAIN, BrokerThread
 from tests.waiting import eventually
@@ -312,11 +315,12 @@ def test_a_broker_that_is_away_is_named_within_the_deadline() -> None:
     assert time.monotonic() - started < 5
 
 
-def test_a_refused_row_is_retried_and_then_named(broker: BrokerThread) -> None:
+def test_a_queue_that_stays_full_fails_the_task_and_names_the_row(broker: BrokerThread) -> None:
     uri = "bmq://bmq.test.small.priority/full"
-    write = write_partition(queue=uri, broker=broker.uri, max_retries=2, retry_interval=0.01)
+    write = write_partition(queue=uri, broker=broker.uri, ack_timeout=0.2)
     with pytest.raises(
-        bmq.PostError, match=r"row 11 of partition 5 .*after 2 retries: LIMIT_MESSAGES"
+        bmq.PostError,
+        match=r"row 11 of partition 5 .*: LIMIT_MESSAGES: the queue has been full for 0\.2 s, and 9 rows",
     ) as info:
         write.post((Row(value=f"{n}") for n in range(20)), Scope("job", 5))
     assert info.value.status is bmq.AckStatus.LIMIT_MESSAGES
@@ -336,7 +340,7 @@ async def test_rows_that_are_posted_again_keep_their_order() -> None:
         puts, script.puts = script.puts, []
         # The broker takes every other row, and says so in an order of its own.
         peer.connection.send(script.ack(puts[::2], bmq.AckStatus.SUCCESS))
-        peer.connection.send(script.ack(puts[:0:-2], bmq.AckStatus.LIMIT_MESSAGES))
+        peer.connection.send(script.ack(puts[:0:-2], bmq.AckStatus.STORAGE_FAILURE))
         peer.answer("PUT")
         report = await writing
         await asyncio.to_thread(portals.shutdown)
@@ -344,13 +348,82 @@ async def test_rows_that_are_posted_again_keep_their_order() -> None:
     assert peer.posted == list(range(1, 50, 2))
 
 
-def test_a_queue_that_empties_in_time_takes_the_rest(broker: BrokerThread) -> None:
-    uri = "bmq://bmq.test.small.priority/emptied"
-    write = write_partition(queue=uri, broker=broker.uri, max_retries=50, retry_interval=0.01)
-    consumer = broker.start_draining(uri, 60)
-    report = write.post((Row(value=f"{n}") for n in range(60)), Scope("job"))
-    assert sorted(int(data) for data in consumer()) == list(range(60))
-    assert report.acknowledged == 60
+async def test_a_row_that_is_refused_again_and_again_is_named() -> None:
+    async with Peer() as peer:
+        peer.hold.add("PUT")
+        write = write_partition(
+            queue=f"bmq://{DOMAIN}/q", broker=peer.uri, max_retries=2, retry_interval=0.01
+        )
+        row = Row(value="x")
+        writing = asyncio.create_task(asyncio.to_thread(write.post, iter([row]), Scope("job", 5)))
+        for count in (1, 2, 3):
+            await eventually(lambda: peer.connections and peer.connection.script.puts, 30)
+            script = peer.connection.script
+            puts, script.puts = script.puts, []
+            assert len(puts) == 1, count
+            peer.connection.send(script.ack(puts, bmq.AckStatus.STORAGE_FAILURE))
+        with pytest.raises(bmq.PostError, match=r"row 0 of partition 5 .*after 2 retries: STORAGE_FAILURE"):
+            await writing
+        await asyncio.to_thread(portals.shutdown)
+
+
+def test_a_full_queue_is_waited_for_and_keeps_the_order_of_rows(
+    broker: BrokerThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Twenty times the limit, and slices behind slices: no retry is counted, and no row overtakes another."""
+    uri = f"bmq://bmq.test.small.priority/emptied-{uuid.uuid4().hex}"
+    write = write_partition(queue=uri, broker=broker.uri, max_retries=0, ack_timeout=60)
+    consumer = broker.start_draining(uri, 200)
+    with caplog.at_level("WARNING", "bmq.spark"):
+        report = write.post((Row(value=f"{n}") for n in range(200)), Scope("job"))
+    assert [int(data) for data in consumer()] == list(range(200))
+    assert (report.acknowledged, report.retried) == (200, 0)
+    assert report.waited > 0
+    assert f"{report.waited:.1f} s of waiting for room" in str(report)
+    told = [line.getMessage() for line in caplog.records if "is full" in line.getMessage()]
+    assert told == [f"{uri} is full: rows wait until there is room, for 60 s at most"]
+
+
+def test_two_partitions_wait_for_the_same_room(broker: BrokerThread) -> None:
+    uri = f"bmq://bmq.test.small.priority/shared-{uuid.uuid4().hex}"
+    write = write_partition(queue=uri, broker=broker.uri, ack_timeout=60)
+    consumer = broker.start_draining(uri, 200)
+
+    def post(partition: int) -> Any:
+        return write.post((Row(value=f"{partition} {n}") for n in range(100)), Scope("job", partition))
+
+    with ThreadPoolExecutor() as pool:
+        reports = list(pool.map(post, range(2)))
+    assert sorted(consumer()) == sorted(b"%d %d" % (p, n) for p in range(2) for n in range(100))
+    assert [report.acknowledged for report in reports] == [100, 100]
+
+
+async def test_waiting_ends_when_a_row_is_refused_for_another_reason() -> None:
+    """Full first, then the storage fails, then all is well: only the failure counts as a retry."""
+    slice_ = pa.RecordBatch.from_pydict({"value": ["a", "b", "c", "d", "e"]})
+    async with Peer() as peer:
+        peer.hold.add("PUT")
+        options = {"queue": f"bmq://{DOMAIN}/q", "retry_interval": 0.01, "max_retries": 1}
+        settings = write_partition(broker=peer.uri, **options).settings
+        writing = asyncio.create_task(
+            asyncio.to_thread(post_partition, iter([(0, slice_)]), settings, Scope("job"))
+        )
+        for status, expected in (
+            (bmq.AckStatus.LIMIT_BYTES, 5),
+            (bmq.AckStatus.LIMIT_MESSAGES, 1),
+            (bmq.AckStatus.STORAGE_FAILURE, 1),
+            (bmq.AckStatus.SUCCESS, 5),
+        ):
+            await eventually(
+                lambda count=expected: peer.connections and len(peer.connection.script.puts) >= count, 30
+            )
+            script = peer.connection.script
+            puts, script.puts = script.puts, []
+            assert len(puts) == expected, status
+            peer.connection.send(script.ack(puts, status))
+        report = await writing
+        await asyncio.to_thread(portals.shutdown)
+    assert (report.acknowledged, report.retried) == (5, 5)
 
 
 def test_a_lost_connection_is_restored_and_nothing_lost_or_doubled(broker: BrokerThread, queue: str) -> None:
