@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For tests of services: a pytest plugin and a fault-injecting proxy.
+"""For tests of services: a pytest plugin, a fault-injecting proxy, and histories with a checker.
 
 pytest loads the plugin, :mod:`bmq.testing.plugin`, by itself where bmq is installed.
 """
@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bmq.testing._app import TestApp
     from bmq.testing._background import BackgroundBroker
+    from bmq.testing._checker import BrokenPromise, Problem, Verdict
+    from bmq.testing._checking import check, examine
     from bmq.testing._faults import FAULTS, Fault, FaultKind, plan_faults, random_faults, replay_faults
+    from bmq.testing._history import History, Recorder
     from bmq.testing._names import fresh_queue_uri
     from bmq.testing._pipe import Direction
     from bmq.testing._proxy import FaultProxy, ProxiedConnection, Side
@@ -20,13 +23,20 @@ if TYPE_CHECKING:
 __all__ = [
     "FAULTS",
     "BackgroundBroker",
+    "BrokenPromise",
     "Direction",
     "Fault",
     "FaultKind",
     "FaultProxy",
+    "History",
+    "Problem",
     "ProxiedConnection",
+    "Recorder",
     "Side",
     "TestApp",
+    "Verdict",
+    "check",
+    "examine",
     "fresh_queue_uri",
     "plan_faults",
     "random_faults",
@@ -36,11 +46,18 @@ __all__ = [
 # Loaded when asked for: the plugin is imported by every run of pytest, whatever it tests.
 _MODULES = {
     "BackgroundBroker": "_background",
+    "BrokenPromise": "_checker",
     "Direction": "_pipe",
     "FaultProxy": "_proxy",
+    "History": "_history",
+    "Problem": "_checker",
     "ProxiedConnection": "_proxy",
+    "Recorder": "_history",
     "Side": "_proxy",
     "TestApp": "_app",
+    "Verdict": "_checker",
+    "check": "_checking",
+    "examine": "_checking",
     "fresh_queue_uri": "_names",
 }
 

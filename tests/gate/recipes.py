@@ -268,7 +268,9 @@ MAKERS: dict[type, Made] = {
     bmq.subscriptions.PulsarTags: lambda _: bmq.subscriptions.PulsarTags(any_of=["x"], keys=["tag0"]),
     bmq.testing.Fault: lambda _: bmq.testing.Fault(0.0, "split", 0.001, amount=1),
     bmq.testing.FaultProxy: World.proxy,
+    bmq.testing.History: lambda _: bmq.testing.History(),
     bmq.testing.ProxiedConnection: World.proxied,
+    bmq.testing.Recorder: lambda _: bmq.testing.History().process("odd"),
     bmq.testing.TestApp: World.test_app,
     bmq.workers.Sweeper: lambda world: bmq.workers.Sweeper(world.uri),
 }
@@ -433,6 +435,14 @@ ARGUMENTS: dict[str, dict[str, Made]] = {
     "bmq.testing.ProxiedConnection.throttle": {"bytes_per_second": lambda _: 1000},
     "bmq.testing.ProxiedConnection.when": {"action": lambda _: ignore, "events": lambda _: 1000},
     "bmq.testing.ProxiedConnection.cut_after": {"events": lambda _: 1000},
+    "bmq.testing.History.fault": {"kind": lambda _: "cut"},
+    "bmq.testing.History.record": {
+        "op": lambda _: "charge",
+        "process": lambda _: "desk",
+        "type": lambda _: "ok",
+    },
+    "bmq.testing.check": {"history": lambda _: bmq.testing.History()},
+    "bmq.testing.examine": {"history": lambda _: bmq.testing.History()},
     "bmq.testing.TestApp.of": {"part": lambda _: bmq.App()},
     "bmq.testing.TestApp.drained": {"timeout": lambda _: 0.0},
     "bmq.testing.replay_faults": {"faults": lambda _: []},
@@ -538,7 +548,8 @@ EXCLUDED: dict[str, str] = {
             *("bmq.subscriptions.Doubt", "bmq.subscriptions.Evaluation"),
             *("bmq.subscriptions.EvaluationFailure", "bmq.subscriptions.Filter"),
             *("bmq.subscriptions.Finding", "bmq.subscriptions.Operand", "bmq.subscriptions.Step"),
-            *("bmq.testing.ProxiedConnection", "bmq.workers.Failure", "bmq.workers.SubscriberStatus"),
+            *("bmq.testing.ProxiedConnection", "bmq.testing.Problem", "bmq.testing.Recorder"),
+            *("bmq.testing.Verdict", "bmq.workers.Failure", "bmq.workers.SubscriberStatus"),
             *("bmq.workers.SweeperStats", "bmq.Typed"),
         ],
         _MADE,
@@ -548,6 +559,7 @@ EXCLUDED: dict[str, str] = {
             *("bmq.AdminError", "bmq.CloseQueueError", "bmq.ConfigureQueueError", "bmq.InvalidExpression"),
             *("bmq.OpenQueueError", "bmq.PostError", "bmq.ProtocolError", "bmq.RequestError"),
             *("bmq.ResponderError", "bmq.Undecodable", "bmq.broker.InvalidDomain"),
+            "bmq.testing.BrokenPromise",
         ],
         _RAISED,
     ),
@@ -559,6 +571,9 @@ EXCLUDED: dict[str, str] = {
             *("bmq.otel.OpenTelemetry.around_handle", "bmq.otel.OpenTelemetry.on_ack"),
             *("bmq.otel.OpenTelemetry.on_confirm", "bmq.otel.OpenTelemetry.on_post"),
             *("bmq.otel.OpenTelemetry.on_receive", "bmq.otel.TextCodec.*"),
+            *("bmq.testing.Recorder.around_handle", "bmq.testing.Recorder.on_ack"),
+            *("bmq.testing.Recorder.on_confirm", "bmq.testing.Recorder.on_event"),
+            *("bmq.testing.Recorder.on_post", "bmq.testing.Recorder.on_receive"),
             *("bmq.Backoff.delay", "bmq.ExponentialDecay.delay", "bmq.NoRetry.delay"),
             *("bmq.console.Embedded.contents", "bmq.console.RemoteBroker.contents"),
             *("bmq.console.Embedded.figures", "bmq.console.RemoteBroker.figures"),
@@ -585,4 +600,4 @@ EXCLUDED: dict[str, str] = {
 }
 
 #: Parameters that are not walked, and why.
-EXCLUDED_PARAMETERS: dict[str, str] = {}
+EXCLUDED_PARAMETERS: dict[str, str] = {"bmq.testing.History(path)": "a file of every legal name is made"}

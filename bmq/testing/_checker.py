@@ -1,0 +1,909 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The check of a history: what was promised, compared with what happened.
+
+The checker reads the events once, in their order, and keeps for each message what the rules still need. A
+message whose story has ended (acknowledged, and confirmed by every application) keeps all details while it is
+among the last ``_RECENT`` such messages, for a late duplicate. After that, its place in the order of posting
+and the applications that have received it are left of it. So time is linear in the number of events, and
+memory is a tuple per message and the details of the messages under way.
+
+Alternatives that were rejected: counting while the program runs (the counts cannot be judged again after a
+failure, and each kind of test had its own); a search for a linear order of all operations, as for registers
+(a queue's rules need no search); forgetting ended messages altogether (then a late duplicate looks like a
+message that no process has posted).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bmq import _checks
+from bmq.conventions import derived_guid
+from bmq.errors import UsageError
+
+__all__ = ["DEFAULT_RULES", "RULES", "BrokenPromise", "Checker", "Problem", "Verdict"]
+
+#: The rules, and the promise that each checks.
+RULES: Final[Mapping[str, str]] = {
+    "lost": "an acknowledged message reaches every application",
+    "unfinished": "a received message is confirmed in the end",
+    "outcome": "a post has one outcome",
+    "content": "a received message was posted, with this payload, and was not refused",
+    "order": "a consumer receives the messages of one producer in the order of posting",
+    "key-order": "a process receives and handles the messages of one key in the order of posting",
+    "one-owner": "no two processes have messages of one key at the same time",
+    "one-at-a-time": "no two handlers of a process have messages of one key at the same time",
+    "early": "a delayed message does not arrive before it is due",
+    "late": "a message arrives within a time",
+    "confirm": "a message is confirmed after its handler has succeeded",
+    "dead-letters": "a message whose handler has failed for good is put aside before it is confirmed",
+    "again": "a session does not receive again what it has confirmed while its connection lived",
+    "replies": "a request has one reply",
+    "once": "an effect happens once",
+    "statistics": "the statistics of sessions equal the history",
+}
+#: Rules that not every queue promises to keep.
+_CHOSEN: Final = frozenset({"key-order", "one-owner", "one-at-a-time", "late"})
+DEFAULT_RULES: Final = tuple(rule for rule in RULES if rule not in _CHOSEN)
+
+_RECENT: Final = 10_000
+_PROBLEMS_KEPT: Final = 20
+
+_NONE, _ACKED, _REFUSED, _UNKNOWN = range(4)
+# Instead of the applications that have received it, of a message that none of them has to receive.
+_NOT_EXPECTED: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A rule that a history breaks, at one message.
+
+    Attributes:
+        rule: the rule's name.
+        text: what happened, for people.
+        message: the message's GUID; None if the problem is about no single message.
+        queue: the URI of the queue, or None.
+        processes: the names of the processes that took part.
+        lines: the events, as ``FILE:LINE``, or as ``LINE`` for a history in memory.
+    """
+
+    rule: str
+    text: str
+    message: str | None
+    queue: str | None
+    processes: tuple[str, ...]
+    lines: tuple[str, ...]
+
+    def __str__(self) -> str:
+        where = f" [{', '.join(self.processes)}; lines {', '.join(self.lines)}]" if self.lines else ""
+        return f"{self.rule}: {self.text}{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a check has found.
+
+    Attributes:
+        problems: the broken rules, 20 of each at most.
+        broken: how many problems there are of each rule.
+        events: how many events were read.
+        processes: how many processes took part; one that was started again counts again.
+        posted: posts that were accepted by their queue.
+        acknowledged: posts that the broker has accepted.
+        refused: posts that the broker has not accepted, by status; those with an unknown outcome too.
+        delivered: deliveries to processes.
+        duplicates: deliveries of a message that its application had before, by what became of the earlier
+            one: "confirmed here" (by this process, over the connection it came by), "in hand" (by this
+            process, and it was not confirmed in time), "other process".
+        confirmed: confirmations.
+        handled: attempts of handlers, by how they ended.
+        torn: the lines that were no JSON, such as the last one of a killed process.
+    """
+
+    problems: tuple[Problem, ...]
+    broken: Mapping[str, int]
+    events: int
+    processes: int
+    posted: int
+    acknowledged: int
+    refused: Mapping[str, int]
+    delivered: int
+    duplicates: Mapping[str, int]
+    confirmed: int
+    handled: Mapping[str, int]
+    torn: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the history keeps every rule."""
+        return not self.broken
+
+    def raise_for_problems(self) -> None:
+        """Raise :class:`BrokenPromise` unless the history keeps every rule."""
+        if self.broken:
+            raise BrokenPromise(self)
+
+    def __str__(self) -> str:
+        found = ", ".join(f"{count} of {rule}" for rule, count in self.broken.items()) or "none"
+        lines = [
+            f"{self.events:,} events of {self.processes} processes: {self.posted:,} posted, "
+            f"{self.acknowledged:,} acknowledged, {self.delivered:,} delivered "
+            f"({sum(self.duplicates.values()):,} again), {self.confirmed:,} confirmed; problems: {found}"
+        ]
+        return "\n".join([*lines, *(f"  {problem}" for problem in self.problems)])
+
+
+class BrokenPromise(AssertionError):
+    """A history breaks a rule.
+
+    Attributes:
+        verdict: all that the check has found.
+    """
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(str(verdict))
+        self.verdict = verdict
+
+
+class _Process:
+    """One life of a process."""
+
+    __slots__ = (
+        "acknowledged",
+        "confirmed",
+        "delivered",
+        "handling",
+        "holds",
+        "name",
+        "number",
+        "posted",
+        "refused",
+        "unanswered",
+    )
+
+    def __init__(self, name: str, number: int) -> None:
+        self.name, self.number = name, number
+        self.posted = self.acknowledged = self.refused = self.delivered = self.confirmed = 0
+        #: Posts without an outcome, by GUID: how many, where the last one is, and to which queue.
+        self.unanswered: dict[str, tuple[int, str, _Queue]] = {}
+        #: By application and GUID, messages with a key that it has received and not confirmed: the key.
+        self.holds: dict[tuple[str, str], tuple[str, str]] = {}
+        #: By application and key: the message that a handler has, and where that began.
+        self.handling: dict[tuple[str, str], tuple[str, str]] = {}
+
+
+class _Queue:
+    """A queue, and the applications that read it.
+
+    Attributes:
+        uri: without ``?id=``.
+        apps: the bit of each application, by its URI.
+        every: the bits of all of them.
+        judged: whether its problems count.
+        unread: whether no process is meant to read it.
+    """
+
+    __slots__ = ("apps", "every", "judged", "unread", "uri")
+
+    def __init__(self, uri: str, judged: bool) -> None:
+        self.uri, self.judged = uri, judged
+        self.apps: dict[str, int] = {}
+        self.every = 0
+        self.unread = False
+
+    def bit(self, uri: str) -> int:
+        bit = self.apps.get(uri)
+        if bit is None:
+            bit = self.apps[uri] = 1 << len(self.apps)
+            self.every |= bit
+        return bit
+
+    def names(self, bits: int) -> list[str]:
+        return [uri for uri, bit in self.apps.items() if bit & bits]
+
+
+class _Copy:
+    """The last delivery of a message to one process of one application.
+
+    Attributes:
+        connection: over which one it came.
+        where: the event.
+        first: whether the application had not received the message before.
+        confirmed: True if it was confirmed while the connection lived, False if later; None if not.
+        handled: how the last attempt of a handler stands: invoke, ok, fail, unknown; None if there is none.
+        handled_at: the event.
+        attempt: its number.
+    """
+
+    __slots__ = ("attempt", "confirmed", "connection", "first", "handled", "handled_at", "where")
+
+    def __init__(self, connection: object, where: str, first: bool) -> None:
+        self.connection, self.where, self.first = connection, where, first
+        self.confirmed: bool | None = None
+        self.handled: str | None = None
+        self.handled_at = ""
+        self.attempt = 0
+
+
+class _Message:
+    """A message whose story is not over, or is not over for long.
+
+    Attributes:
+        place: its place in the order of posting.
+        process: the process that has posted it; None if that is not known.
+        status: of its posts together.
+        since: the time from which it can be late.
+        target: the GUID under which it is passed on when it is due.
+        moved: whether it is one that was passed on.
+        request: the GUID of the request that it answers.
+        replied: whether a reply to it was acknowledged.
+        copies: by application and number of the process; the last one delivered is the last one.
+        delivered, confirmed: the bits of applications.
+        pending: whether it counts as such.
+    """
+
+    __slots__ = (
+        "acked_at",
+        "confirmed",
+        "copies",
+        "crc",
+        "delivered",
+        "due",
+        "guid",
+        "key",
+        "moved",
+        "pending",
+        "place",
+        "posted_at",
+        "process",
+        "queue",
+        "replied",
+        "request",
+        "since",
+        "status",
+        "target",
+    )
+
+    def __init__(self, guid: str, queue: _Queue, process: _Process | None, place: int, where: str) -> None:
+        self.guid, self.queue, self.process, self.place, self.posted_at = guid, queue, process, place, where
+        self.acked_at = ""
+        self.status = _NONE
+        self.since = 0.0
+        self.due: float | None = None
+        self.crc: int | None = None
+        self.key: str | None = None
+        self.target: str | None = None
+        self.request: str | None = None
+        self.moved = self.replied = self.pending = False
+        self.copies: dict[str, dict[int, _Copy]] = {}
+        self.delivered = self.confirmed = 0
+
+
+#: What is left of a message that ended long ago: its place, who has received it, its queue and its process.
+_Ended = tuple[int, int, _Queue, "_Process | None"]
+
+
+class Checker:
+    """Reads a history event by event, and returns a verdict at the end.
+
+    Args:
+        rules: this and all that follows as for :func:`bmq.testing.check`.
+        without: names.
+        queues: URIs.
+        within: seconds.
+        clock_error: seconds.
+
+    Attributes:
+        pending: messages that have no outcome, or are acknowledged and not confirmed by an application.
+
+    Raises:
+        UsageError: an argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        *,
+        rules: Iterable[str] | None = None,
+        without: Iterable[str] = (),
+        queues: Iterable[str] | None = None,
+        within: float | None = None,
+        clock_error: float = 0.0,
+    ) -> None:
+        chosen = list(DEFAULT_RULES) if rules is None else _rules("rules", rules)
+        self._within = _checks.timeout(within, "within")
+        if self._within is not None:
+            chosen.append("late")
+        elif "late" in chosen:
+            raise UsageError("the rule late needs a time: within=SECONDS")
+        left_out = _rules("without", without)
+        self._rules = frozenset(rule for rule in chosen if rule not in left_out)
+        self._clock_error = _checks.seconds("clock_error", clock_error)
+        self._judged = None if queues is None else frozenset(_checks.texts("queues", queues))
+        self._queues: dict[str, _Queue] = {}
+        self._processes: dict[str, _Process] = {}
+        self._lives: list[_Process] = []
+        self._open: dict[str, _Message] = {}
+        self._recent: OrderedDict[str, _Message] = OrderedDict()
+        self._ended: dict[str, _Ended] = {}
+        # The first reply to a request, by its GUID; where an effect has happened, by its name.
+        self._replies: dict[str, str] = {}
+        self._effects: dict[str, str] = {}
+        # By what arrives in order: over which connection, the latest place, and which message that was.
+        self._latest: dict[tuple[Any, ...], tuple[object, int, str, str]] = {}
+        # By application and key: the processes that hold messages, how many, and since when.
+        self._owners: dict[tuple[str, str], dict[int, tuple[int, str]]] = {}
+        self._healed = 0.0
+        self._problems: dict[str, list[Problem]] = {}
+        self._broken: Counter[str] = Counter()
+        self._events = self._posted = self._acknowledged = self._delivered = self._confirmed = 0
+        self._refused: Counter[str] = Counter()
+        self._duplicates: Counter[str] = Counter()
+        self._handled: Counter[str] = Counter()
+        self.pending = 0
+
+    def read(self, source: str, line: int, event: Mapping[str, Any]) -> None:
+        """Read the next event.
+
+        Args:
+            source: the name of the history.
+            line: the number of its line.
+            event: the event.
+
+        Raises:
+            UsageError: a field is missing.
+        """
+        self._events += 1
+        read = _READERS.get((event["op"], event["type"]))
+        if read is None:
+            return
+        name = event["process"]
+        process = self._processes.get(name)
+        if process is None:
+            process = self._begin(name)
+        try:
+            read(self, process, f"{source}:{line}" if source else f"{line}", event)
+        except (KeyError, TypeError) as error:
+            where = f"line {line} of {source or 'the history'}"
+            raise UsageError(f"{where}: {event['op']} has no proper field: {error}") from error
+
+    # processes
+
+    def _begin(self, name: str) -> _Process:
+        process = self._processes[name] = _Process(name, len(self._lives))
+        self._lives.append(process)
+        return process
+
+    def _started(self, process: _Process, where: str, event: Mapping[str, Any]) -> None:
+        if process.posted or process.delivered or process.unanswered:
+            self._killed(process, where, event)  # without a record of it
+
+    def _killed(self, process: _Process, where: str, event: Mapping[str, Any]) -> None:
+        for guid in process.unanswered:
+            message = self._known(guid)
+            if message is not None:
+                self._settle_post(message, _UNKNOWN, where)
+        process.unanswered.clear()
+        process.handling.clear()
+        self._disconnected(process, where, event)
+        self._begin(process.name)
+
+    def _disconnected(self, process: _Process, where: str, event: Mapping[str, Any]) -> None:
+        for application in process.holds.values():
+            self._release(process, application)
+        process.holds.clear()
+
+    # posts
+
+    def _post(self, process: _Process, where: str, event: Mapping[str, Any]) -> None:
+        guid, queue = event["message"], self._queue(event["queue"])
+        count = process.unanswered[guid][0] if guid in process.unanswered else 0
+        process.unanswered[guid] = count + 1, where, queue
+        process.posted += 1
+        self._posted += 1
+        if "letter" in event:
+            self._letter(process, where, event)
+        if "request" in event:
+            self._reply(process, where, event)
+        message = self._known(guid)
+        if message is not None:
+            if message.status == _REFUSED:
+                message.status = _NONE  # posted again
+            self._weigh(message)
+            return
+        if guid in self._ended:
+            return
+        message = self._open[guid] = _Message(guid, queue, process, self._events, where)
+        message.crc, message.key, message.request = event.get("crc"), event.get("key"), event.get("request")
+        destination, due = event.get("destination"), event.get("due")
+        if destination is not None and due is not None:
+            # The mover posts it under a GUID that follows from this one.
+            message.target = derived_guid(guid, destination, "due", str(due))
+            if self._known(message.target) is None and message.target not in self._ended:
+                target = _Message(message.target, self._queue(destination), process, self._events, where)
+                target.crc, target.key = message.crc, message.key
+                target.due, target.moved = due / 1000, True
+                self._open[message.target] = target
+                self._weigh(target)
+        self._weigh(message)
+
+    def _letter(self, process: _Process, where: str, event: Mapping[str, Any]) -> None:
+        guid, uri = event["letter"], event["letter_queue"]
+        origin = self._known(guid)
+        if origin is None:
+            if guid not in self._ended:
+                text = f"{event['message']} is a dead letter of {guid}, which no process has posted"
+                self._problem("dead-letters", text, event["message"], None, [process], [where])
+            return
+        if uri not in origin.copies:
+            text = f"{event['message']} is a dead letter of {guid}, which no process of {uri} has received"
+            self._problem("dead-letters", text, guid, origin.queue, [process], [origin.posted_at, where])
+            return
+        copy = origin.copies[uri].get(process.number)
+        if copy is not None and copy.handled == "ok":
+            text = f"{guid} of {uri} was put aside though its handler had succeeded"
+            self._problem("dead-letters", text, guid, origin.queue, [process], [copy.handled_at, where])
+
+    def _reply(self, process: _Process, where: str, event: Mapping[str, Any]) -> None:
+        guid, request = event["message"], event["request"]
+        asked = self._known(request)
+        if asked is None and request not in self._ended:
+            text = f"{guid} is a reply to {request}, which no process has posted"
+            self._problem("replies", text, request, None, [process], [where])
+        elif self._replies.setdefault(request, guid) != guid:
+            text = f"{request} has two replies, {self._replies[request]} and {guid}"
+            lines = [where] if asked is None else [asked.posted_at, where]
+            self._problem("replies", text, request, asked.queue if asked else None, [process], lines)
+
+    def _outcome(self, process: _Process, where: str, event: Mapping[str, Any]) -> None:
+        guid, queue = event["message"], self._queue(event["queue"])
+        message = self._known(guid)
+        waiting = process.unanswered.pop(guid, None)
+        if waiting is None:
+            lines = [where] if message is None else [message.posted_at, message.acked_at, where]
+            text = f"a post of {guid} to {queue.uri} has a second outcome, or was never made"
+            self._problem("outcome", text, guid, queue, [process], lines)
+            return
+        if waiting[0] > 1:
+            process.unanswered[guid] = waiting[0] - 1, waiting[1], queue
+        kind = event["type"]
+        if "error" in event:  # the queue has not accepted it
+            process.posted -= 1
+            self._posted -= 1
+            if message is not None and message.status == _NONE and guid not in process.unanswered:
+                self._drop(message)
+                if message.target is not None and (target := self._known(message.target)) is not None:
+                    self._drop(target)
+            return
+        if kind == "ok":
+            process.acknowledged += 1
+            self._acknowledged += 1
+            status = _ACKED
+        else:
+            process.refused += 1
+            self._refused[event["status"]] += 1
+            status = _REFUSED if kind == "fail" else _UNKNOWN
+        if message is not None:
+            if status == _ACKED:
+                message.since = max(message.since, event["at"])
+                if message.request is not None and (asked := self._known(message.request)) is not None:
+                    asked.replied = True
+            self._settle_post(message, status, where)
+
+    def _settle_post(self, message: _Message, status: int, where: str) -> None:
+        if message.status != _ACKED:
+            message.status, message.acked_at = status, where
+        if message.target is not None and (target := self._known(message.target)) is not None:
+            if target.status != _ACKED:
+                target.status, target.acked_at = message.status, where
+                target.since = max(message.since, target.due or 0.0)
+            if message.status == _REFUSED and not target.copies:
+                self._drop(target)
+            else:
+                self._weigh(target)
+        self._weigh(message)
+
+    # deliveries
+
+    def _deliver(self, process: _Process, where: str, event: Mapping[str, Any]) -> None:
+        guid, uri, at = event["message"], event["queue"], event["at"]
+        connection = event.get("connection")
+        queue = self._queue(uri)
+        bit = queue.bit(uri)
+        process.delivered += 1
+        self._delivered += 1
+        message = self._known(guid)
+        if message is None:
+            message = self._delivered_late(guid, queue, process, where)
+        self._compare(message, process, where, event)
+        copies = message.copies.setdefault(uri, {})
+        first = not message.delivered & bit
+        copy = _Copy(connection, where, first)
+        if not first:
+            self._again(message, copies, copy, process, uri)
+        elif not event.get("redelivered") and message.process is not None and not message.moved:
+            ordered = (uri, process.number, event.get("consumer"), message.process.number)
+            self._in_order("order", ordered, connection, message, process, where)
+            if message.key is not None:
+                keyed = (uri, process.number, message.process.number, message.key)
+                self._in_order("key-order", keyed, connection, message, process, where)
+        if first and message.status == _ACKED and self._within is not None:
+            limit = max(message.since, self._healed) + self._within
+            if at > limit:
+                text = f"{guid} reached {uri} {at - limit:.3f} s later than promised"
+                self._problem("late", text, guid, queue, [process], [message.acked_at, where])
+        earlier = copies.pop(process.number, None)
+        if earlier is not None and earlier.handled == "invoke":
+            # A worker that is still busy with it takes the new one for the old one.
+            copy.handled, copy.handled_at, copy.attempt = "invoke", earlier.handled_at, earlier.attempt
+        copies[process.number] = copy
+        message.delivered |= bit
+        message.confirmed &= ~bit
+        if message.key is not None and "one-owner" in self._rules:
+            self._hold(message, process, uri, where)
+        self._weigh(message)
+
+    def _delivered_late(self, guid: str, queue: _Queue, process: _Process, where: str) -> _Message:
+        """A message that is not among the recent ones is delivered."""
+        ended = self._ended.pop(guid, None)
+        if ended is None:
+            text = f"{guid} of {queue.uri} was delivered, and no process has posted it"
+            self._problem("content", text, guid, queue, [process], [where])
+            message = _Message(guid, queue, None, self._events, where)
+            message.status = _UNKNOWN
+        else:
+            place, delivered, queue, poster = ended
+            message = _Message(guid, queue, poster, place, where)
+            message.status = _UNKNOWN if delivered == _NOT_EXPECTED else _ACKED
+            message.delivered = message.confirmed = max(0, delivered)
+        self._open[guid] = message
+        return message
+
+    def _compare(self, message: _Message, process: _Process, where: str, event: Mapping[str, Any]) -> None:
+        """Compare what arrives with what was posted."""
+        guid, queue = message.guid, message.queue
+        lines = [message.posted_at, where]
+        damaged = event.get("damaged") or event.get("crc", message.crc) != message.crc
+        if damaged and message.process is not None and message.crc is not None:
+            text = f"{guid} of {queue.uri} was delivered with another payload than it was posted with"
+            self._problem("content", text, guid, queue, [message.process, process], lines)
+        if message.status == _REFUSED:
+            text = f"{guid} of {queue.uri} was delivered though its post was refused"
+            self._problem("content", text, guid, queue, [process], [message.acked_at, where])
+        if message.due is not None and event["at"] + self._clock_error < message.due:
+            text = f"{guid} reached {event['queue']} {message.due - event['at']:.3f} s before it was due"
+            self._problem("early", text, guid, queue, [process], lines)
+
+    def _again(
+        self, message: _Message, copies: dict[int, _Copy], copy: _Copy, process: _Process, uri: str
+    ) -> None:
+        """A message is delivered to an application that had it before."""
+        number, earlier = next(reversed(copies.items()), (-1, copy))
+        if number != process.number:
+            self._duplicates["other process"] += 1
+        elif not earlier.confirmed:
+            self._duplicates["in hand"] += 1
+        else:
+            self._duplicates["confirmed here"] += 1
+            if str(earlier.connection).partition(".")[0] == str(copy.connection).partition(".")[0]:
+                text = f"{message.guid} came again to {uri} after it had confirmed it"
+                lines = [earlier.where, copy.where]
+                self._problem("again", text, message.guid, message.queue, [process], lines)
+
+    def _in_order(
+        self,
+        rule: str,
+        ordered: tuple[Any, ...],
+        connection: object,
+        message: _Message,
+        process: _Process,
+        where: str,
+    ) -> None:
+        """Compare a message with the latest one of a sequence, which ends with its connection."""
+        if rule not in self._rules:
+            return
+        ordered = (rule, *ordered)
+        latest = self._latest.get(ordered)
+        if latest is not None and latest[0] == connection and message.place < latest[1]:
+            assert message.process is not None
+            of = f" of key {message.key}" if rule == "key-order" else ""
+            text = f"{message.guid}{of} came to {ordered[1]} after {latest[2]}, which was posted later"
+            lines = [message.posted_at, latest[3], where]
+            self._problem(rule, text, message.guid, message.queue, [message.process, process], lines)
+            return
+        self._latest[ordered] = connection, message.place, message.guid, where
+
+    def _hold(self, message: _Message, process: _Process, uri: str, where: str) -> None:
+        """A process has a message of a key in hand."""
+        assert message.key is not None
+        application = uri, message.key
+        held = uri, message.guid
+        for number in list(message.copies[uri]):  # another process has lost it
+            other = self._lives[number]
+            if held in other.holds:
+                del other.holds[held]
+                self._release(other, application)
+        owners = self._owners.setdefault(application, {})
+        for number, (_, since) in owners.items():
+            if number != process.number:
+                other = self._lives[number]
+                text = f"{message.guid} came to {process.name} while {other.name} had others of its key"
+                lines = [since, where]
+                self._problem("one-owner", text, message.guid, message.queue, [other, process], lines)
+        count, since = owners.get(process.number, (0, where))
+        owners[process.number] = count + 1, since
+        process.holds[held] = application
+
+    def _release(self, process: _Process, application: tuple[str, str]) -> None:
+        owners = self._owners[application]
+        count, since = owners[process.number]
+        owners[process.number] = count - 1, since
+        if count == 1:
+            del owners[process.number]
+            if not owners:
+                del self._owners[application]
+
+    # confirmations and handlers
+
+    def _confirm(self, process: _Process, where: str, event: Mapping[str, Any]) -> None:
+        guid, uri = event["message"], event["queue"]
+        process.confirmed += 1
+        self._confirmed += 1
+        message = self._known(guid)
+        copy = None if message is None else message.copies.get(uri, {}).get(process.number)
+        if message is None or copy is None:
+            if guid not in self._ended:
+                text = f"{process.name} confirmed {guid} of {uri}, which it has not received"
+                self._problem("confirm", text, guid, self._queue(uri), [process], [where])
+            return
+        lines = [copy.where, copy.handled_at, where]
+        if copy.handled == "invoke" and copy.confirmed is None:
+            text = f"{guid} of {uri} was confirmed while its handler was at work"
+            self._problem("confirm", text, guid, message.queue, [process], lines)
+        elif copy.handled == "unknown":
+            text = f"{guid} of {uri} was confirmed though its handler was cancelled"
+            self._problem("confirm", text, guid, message.queue, [process], lines)
+        elif copy.handled == "fail" and not self._put_aside(message, uri, copy):
+            text = f"{guid} of {uri} was confirmed after its handler had failed, and was not put aside before"
+            self._problem("dead-letters", text, guid, message.queue, [process], lines)
+        copy.confirmed = not event.get("stale")
+        message.confirmed |= message.queue.bit(uri)
+        held = process.holds.pop((uri, guid), None)
+        if held is not None:
+            self._release(process, held)
+        self._weigh(message)
+
+    def _put_aside(self, message: _Message, uri: str, copy: _Copy) -> bool:
+        """Whether another message goes on where the handler has failed."""
+        if message.replied:
+            return True
+        for words in (("dead letter",), ("attempt", str(copy.attempt))):
+            guid = derived_guid(message.guid, uri, *words)
+            successor = self._known(guid)
+            if guid in self._ended or (successor is not None and successor.status == _ACKED):
+                return True
+        return False
+
+    def _handle(self, process: _Process, where: str, event: Mapping[str, Any]) -> None:
+        guid, uri = event["message"], event["queue"]
+        message = self._known(guid)
+        copy = None if message is None else message.copies.get(uri, {}).get(process.number)
+        if message is None or copy is None:
+            return
+        if copy.confirmed is not None and copy.handled is None:
+            text = f"{guid} of {uri} was confirmed before it was handled"
+            self._problem("confirm", text, guid, message.queue, [process], [copy.where, where])
+        copy.handled, copy.handled_at, copy.attempt = "invoke", where, event.get("attempt", 1)
+        if message.key is None:
+            return
+        application = uri, message.key
+        busy = process.handling.get(application)
+        if busy is not None and busy[0] != guid:
+            text = (
+                f"{guid} of key {message.key} was handled while {busy[0]} was in the hands of another handler"
+            )
+            self._problem("one-at-a-time", text, guid, message.queue, [process], [busy[1], where])
+        process.handling[application] = guid, where
+        if copy.first and copy.attempt == 1 and message.process is not None and not message.moved:
+            ordered = (uri, process.number, message.process.number, message.key, "handled")
+            self._in_order("key-order", ordered, copy.connection, message, process, where)
+
+    def _handler_ended(self, process: _Process, where: str, event: Mapping[str, Any]) -> None:
+        guid, uri = event["message"], event["queue"]
+        self._handled[event["type"]] += 1
+        message = self._known(guid)
+        copy = None if message is None else message.copies.get(uri, {}).get(process.number)
+        if message is None or copy is None:
+            return
+        copy.handled, copy.handled_at = event["type"], where
+        if message.key is not None:
+            busy = process.handling.get((uri, message.key))
+            if busy is not None and busy[0] == guid:
+                del process.handling[uri, message.key]
+
+    # the rest
+
+    def _effect(self, process: _Process, where: str, event: Mapping[str, Any]) -> None:
+        name = event["name"]
+        earlier = self._effects.setdefault(name, where)
+        if earlier != where:
+            text = f"the effect {name!r} has happened twice"
+            self._problem("once", text, None, None, [process], [earlier, where])
+
+    def _statistics(self, process: _Process, where: str, event: Mapping[str, Any]) -> None:
+        equal = {
+            "posted": process.posted,
+            "acknowledged": process.acknowledged,
+            "refused": process.refused,
+        }
+        for name, count in equal.items():
+            if event[name] != count:
+                text = (
+                    f"{process.name} has {event[name]:,} {name} by its statistics, {count:,} by its history"
+                )
+                self._problem("statistics", text, None, None, [process], [where])
+        # Sessions count deliveries that never reach the program, and confirmations that it does not make.
+        least = {"received": process.delivered, "confirmed": process.confirmed}
+        for name, count in least.items():
+            if event[name] < count:
+                text = (
+                    f"{process.name} has {event[name]:,} {name} by its statistics, {count:,} by its history"
+                )
+                self._problem("statistics", text, None, None, [process], [where])
+
+    def _faults_end(self, process: _Process, where: str, event: Mapping[str, Any]) -> None:
+        self._healed = event["at"]
+
+    def _applications(self, process: _Process, where: str, event: Mapping[str, Any]) -> None:
+        queue = self._queue(event["queue"])
+        for app_id in event["app_ids"]:
+            queue.bit(f"{queue.uri}?id={app_id}" if app_id else queue.uri)
+        queue.unread = not event["app_ids"]
+
+    # messages
+
+    def _queue(self, uri: str) -> _Queue:
+        queue = self._queues.get(uri)
+        if queue is None:
+            plain = uri.partition("?")[0]
+            queue = self._queues.get(plain)
+            if queue is None:
+                queue = _Queue(plain, self._judged is None or plain in self._judged)
+            self._queues[uri] = self._queues[plain] = queue
+        return queue
+
+    def _known(self, guid: str) -> _Message | None:
+        return self._open.get(guid) or self._recent.get(guid)
+
+    def _expected(self, message: _Message) -> bool:
+        """Whether its applications have to receive it."""
+        return message.target is None and message.request is None and not message.queue.unread
+
+    def _weigh(self, message: _Message) -> None:
+        """Count a message that is under way, and put one aside whose story is over."""
+        every, status = message.queue.every, message.status
+        pending = self._expected(message) and (
+            status == _NONE or (status == _ACKED and (message.confirmed != every or not every))
+        )
+        if pending != message.pending:
+            self.pending += pending - message.pending
+            message.pending = pending
+        over = not pending and status != _NONE and message.delivered == message.confirmed
+        if over and message.guid in self._open:
+            del self._open[message.guid]
+            self._recent[message.guid] = message
+            if len(self._recent) > _RECENT:
+                guid, oldest = self._recent.popitem(last=False)
+                expected = oldest.status == _ACKED and self._expected(oldest)
+                delivered = oldest.delivered if expected else _NOT_EXPECTED
+                self._ended[guid] = oldest.place, delivered, oldest.queue, oldest.process
+        elif not over and message.guid in self._recent:
+            del self._recent[message.guid]
+            self._open[message.guid] = message
+
+    def _drop(self, message: _Message) -> None:
+        self.pending -= message.pending
+        self._open.pop(message.guid, None)
+        self._recent.pop(message.guid, None)
+
+    # the end
+
+    def _problem(
+        self,
+        rule: str,
+        text: str,
+        message: str | None,
+        queue: _Queue | None,
+        processes: list[_Process],
+        lines: list[str],
+    ) -> None:
+        if rule in self._rules and (queue is None or queue.judged):
+            self._broken[rule] += 1
+            kept = self._problems.setdefault(rule, [])
+            if len(kept) < _PROBLEMS_KEPT:
+                names = tuple(dict.fromkeys(process.name for process in processes))
+                uri = None if queue is None else queue.uri
+                known = tuple(dict.fromkeys(line for line in lines if line))
+                kept.append(Problem(rule, text, message, uri, names, known))
+
+    def verdict(self, torn: Iterable[str] = ()) -> Verdict:
+        """Judge what is missing at the end, and return what was found. No event may follow.
+
+        Args:
+            torn: lines that could not be read.
+        """
+        for process in self._lives:
+            for guid, (_, where, queue) in process.unanswered.items():
+                text = f"a post of {guid} to {queue.uri} has no outcome"
+                self._problem("outcome", text, guid, queue, [process], [where])
+        for guid, (_, delivered, queue, poster) in self._ended.items():
+            if delivered not in (queue.every, _NOT_EXPECTED):
+                self._lost(guid, queue, queue.every & ~delivered, poster, [])
+        for message in (*self._recent.values(), *self._open.values()):
+            self._judge(message)
+        return Verdict(
+            problems=tuple(problem for rule in RULES for problem in self._problems.get(rule, ())),
+            broken={rule: self._broken[rule] for rule in RULES if self._broken[rule]},
+            events=self._events,
+            processes=sum(bool(each.posted or each.delivered) for each in self._lives),
+            posted=self._posted,
+            acknowledged=self._acknowledged,
+            refused=dict(self._refused),
+            delivered=self._delivered,
+            duplicates=dict(self._duplicates),
+            confirmed=self._confirmed,
+            handled=dict(self._handled),
+            torn=tuple(torn),
+        )
+
+    def _judge(self, message: _Message) -> None:
+        if message.status != _ACKED or not self._expected(message):
+            return
+        guid, queue = message.guid, message.queue
+        lines = [message.posted_at, message.acked_at]
+        missing = queue.every & ~message.delivered
+        if missing or not queue.every:
+            self._lost(guid, queue, missing, message.process, lines)
+        for uri in queue.names(message.delivered & ~message.confirmed):
+            copies = message.copies.get(uri, {})
+            processes = [self._lives[number] for number in copies]
+            text = f"{guid} reached {uri} and was never confirmed"
+            where = [copy.where for copy in copies.values()]
+            self._problem("unfinished", text, guid, queue, processes, [*lines, *where])
+
+    def _lost(
+        self, guid: str, queue: _Queue, missing: int, poster: _Process | None, lines: list[str]
+    ) -> None:
+        whom = ", ".join(queue.names(missing)) or "any process: no process reads this queue"
+        text = f"{guid} of {queue.uri} was acknowledged and never reached {whom}"
+        self._problem("lost", text, guid, queue, [poster] if poster else [], lines)
+
+
+def _rules(name: str, given: Iterable[str]) -> list[str]:
+    rules = _checks.texts(name, given)
+    for rule in rules:
+        _checks.one_of(f"a rule in {name}", rule, RULES)
+    return rules
+
+
+_READERS: Final = {
+    ("process", "invoke"): Checker._started,
+    ("process", "unknown"): Checker._killed,
+    ("connection", "fail"): Checker._disconnected,
+    ("post", "invoke"): Checker._post,
+    ("post", "ok"): Checker._outcome,
+    ("post", "fail"): Checker._outcome,
+    ("post", "unknown"): Checker._outcome,
+    ("deliver", "ok"): Checker._deliver,
+    ("confirm", "ok"): Checker._confirm,
+    ("handle", "invoke"): Checker._handle,
+    ("handle", "ok"): Checker._handler_ended,
+    ("handle", "fail"): Checker._handler_ended,
+    ("handle", "unknown"): Checker._handler_ended,
+    ("effect", "ok"): Checker._effect,
+    ("statistics", "ok"): Checker._statistics,
+    ("fault", "ok"): Checker._faults_end,
+    ("applications", "ok"): Checker._applications,
+}

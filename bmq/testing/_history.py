@@ -1,0 +1,492 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Histories: the operations of several processes as JSON lines, for a check afterwards.
+
+A history is written while a program runs and judged when the program has ended. Writing is therefore kept
+simple: one line an event, appended with one ``write`` for each call of a hook, without a lock and without a
+buffer. A killed process loses at most the line it was writing. A reader skips a torn line, and a history that
+continues a file with a torn last line begins a new line first.
+
+Each event has a process, an operation and a type. The types are Jepsen's: ``invoke`` begins an operation,
+``ok`` and ``fail`` end the operation with a known outcome, ``unknown`` ends it without one. A message is
+identified by its GUID, which is the same for the producer and for every consumer.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import orjson
+
+from bmq import _checks, _world
+from bmq.client.consumer import Consumer
+from bmq.client.interceptors import Handling, Interceptor, Post, PostOutcome
+from bmq.client.message import Message
+from bmq.client.queue import Queue
+from bmq.client.session import Session
+from bmq.conventions import BUCKET, DESTINATION, DUE, ORIGIN, REPLY_TO, REQUEST
+from bmq.errors import AckStatus, ProtocolError, UsageError
+from bmq.events import ConnectionLost, SessionEvent
+from bmq.groups import GroupEvent, Lost
+from bmq.testing._checker import Checker
+from bmq.wire.crc import crc32c
+from bmq.wire.properties import Typed
+
+__all__ = ["EventType", "History", "Recorder", "parsed"]
+
+#: How an event relates to its operation.
+EventType: TypeAlias = Literal["invoke", "ok", "fail", "unknown"]
+_TYPES: Final[frozenset[str]] = frozenset(get_args(EventType))
+
+#: Statuses after which the broker may have stored the message all the same.
+_OPEN: Final = frozenset({AckStatus.UNKNOWN, AckStatus.TIMEOUT, AckStatus.CANCELED, AckStatus.NOT_CONNECTED})
+#: Properties of posts that the checker reads, and the fields that hold them.
+_FIELDS: Final = (
+    (DUE, "due"),
+    (DESTINATION, "destination"),
+    (ORIGIN, "origin"),
+    (REPLY_TO, "reply_to"),
+    (REQUEST, "request"),
+    ("deadletter.guid", "letter"),
+    ("deadletter.queue", "letter_queue"),
+)
+
+
+class History:
+    """The events of one or more processes, in memory or in a file.
+
+    ::
+
+        history = bmq.testing.History("orders.jsonl", key="CustomerId")
+        shop = history.process("shop")
+        session = await bmq.connect(uri, interceptors=[shop], on_event=shop.on_event)
+        ...
+        bmq.testing.check(history)
+
+    Several operating system processes may append to one file, each with a ``History`` of its own; or each
+    writes its own file, and the check reads all of them.
+
+    Args:
+        path: the file to append to; None keeps the lines in memory.
+        key: the property whose value is a message's key, for the rules about keys; None for ``bmq_bucket``,
+            which ``post(..., key=...)`` sets.
+        clock: seconds since 1970.
+
+    Attributes:
+        path: the file; None if the lines are in memory.
+
+    Raises:
+        OSError: the file cannot be opened.
+        UsageError: an argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        key: str | None = None,
+        clock: Callable[[], float] = _world.time,
+    ) -> None:
+        _checks.function("clock", clock, 0, plain=True)
+        self._key = BUCKET if key is None else _checks.text("key", key, empty=False)
+        self._clock = clock
+        self._lines: list[bytes] = []
+        self._file: int | None = None
+        # Of pending(): the check so far, and how many lines, or bytes of the file, it has read.
+        self._follower = Checker(rules=[])
+        self._read = 0
+        # Processes that run.
+        self._running: dict[str, Recorder] = {}
+        self.path: Path | None = None
+        if path is not None:
+            _checks.instance("path", path, (str, os.PathLike), "a path")
+            self.path = Path(_checks.text("path", os.fspath(path), empty=False))
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+            torn = _is_torn(self.path)
+            self._file = os.open(self.path, flags, 0o644)
+            if torn:
+                os.write(self._file, b"\n")
+
+    def process(self, name: str) -> Recorder:
+        """Return a recorder for a process that starts now.
+
+        A process is what can fail on its own: usually a program with one session. A process that starts again
+        after it was killed has the same name and a new recorder.
+
+        Args:
+            name: the name of the process in the history.
+
+        Raises:
+            UsageError: this history has a process of that name that was neither closed nor killed.
+        """
+        name = _checks.text("name", name, empty=False)
+        if name in self._running:
+            raise UsageError(
+                f"the process {name!r} is running: call close() of its recorder, or killed({name!r}), first"
+            )
+        recorder = self._running[name] = Recorder(self, name)
+        return recorder
+
+    def killed(self, name: str) -> None:
+        """Record that a process was killed: the outcomes of its operations under way stay unknown.
+
+        The code that kills the process calls this; the process itself cannot. Its recorder records nothing
+        more.
+
+        Args:
+            name: the name of the process.
+        """
+        self.record(_checks.text("name", name, empty=False), "process", "unknown")
+        recorder = self._running.pop(name, None)
+        if recorder is not None:
+            recorder._dead = True
+
+    def fault(self, kind: str, **attributes: Any) -> None:
+        """Record that a fault begins.
+
+        Args:
+            kind: what kind of fault.
+            attributes: more about it, as JSON values.
+        """
+        self.record("faults", "fault", "invoke", kind=_checks.text("kind", kind), **attributes)
+
+    def applications(self, uri: str, app_ids: Iterable[str] = ("",)) -> None:
+        """Record which applications read a queue.
+
+        Without this, they are those that have received a message of it.
+
+        Args:
+            uri: the queue's URI, without ``?id=``.
+            app_ids: the appIds of a fanout queue; ``[""]`` for other queues, ``[]`` for a queue that no
+                process reads.
+        """
+        app_ids = _checks.texts("app_ids", app_ids, empty=True)
+        self.record("history", "applications", "ok", queue=_checks.text("uri", uri), app_ids=app_ids)
+
+    def healed(self) -> None:
+        """Record that no fault is left. The check measures from here how long messages take to arrive."""
+        self.record("faults", "fault", "ok")
+
+    def record(self, process: str, op: str, type: EventType, **fields: Any) -> None:
+        """Append one event, for programs that hooks do not see.
+
+        Args:
+            process: the name of the process.
+            op: the operation.
+            type: how the event relates to the operation.
+            fields: more about it, as JSON values; see the page *Histories* of the documentation.
+
+        Raises:
+            UsageError: there is no such type, or a field is no JSON value.
+        """
+        _checks.text("process", process, empty=False)
+        _checks.text("op", op, empty=False)
+        _checks.one_of("type", type, _TYPES)
+        try:
+            self._append([self._line(process, op, type, fields)])
+        except TypeError as error:
+            raise UsageError(f"a field of {op} is no JSON value: {error}") from None
+
+    def tail(self, count: int = 20) -> list[str]:
+        """Return the last lines.
+
+        Args:
+            count: how many lines at most.
+        """
+        count = _checks.integer("count", count)
+        lines = self._lines if self.path is None else self.path.read_bytes().splitlines()
+        return [line.decode("utf-8", "replace") for line in lines[max(0, len(lines) - count) :]]
+
+    def pending(self) -> int:
+        """Return how many messages are under way, for a test that waits for the end.
+
+        These are the posts without an outcome, and the acknowledged messages that an application has not
+        confirmed. Only what was recorded since the last call is read.
+        """
+        torn: list[str] = []
+        for name, line, event in self._newer(torn):
+            self._follower.read(name, line, event)
+        return self._follower.pending
+
+    def _newer(self, torn: list[str]) -> Iterator[tuple[str, int, dict[str, Any]]]:
+        """The events that :meth:`pending` has not read."""
+        if self.path is None:
+            lines = self._lines[self._read :]
+            self._read += len(lines)
+        else:
+            with self.path.open("rb") as file:
+                file.seek(self._read)
+                data = file.read()
+            whole = data[: data.rfind(b"\n") + 1]  # another process may be writing the rest
+            self._read += len(whole)
+            lines = whole.splitlines()
+        return parsed("", lines, torn)
+
+    def close(self) -> None:
+        """Close the file; later events are lost. Calling it again does nothing."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def __enter__(self) -> History:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _line(self, process: str, op: str, type: str, fields: Mapping[str, Any]) -> bytes:
+        event = {"at": self._clock(), "process": process, "op": op, "type": type, **fields}
+        return orjson.dumps(event, default=str)  # a property of a wrong type is recorded as its text
+
+    def _append(self, lines: list[bytes]) -> None:
+        if self.path is None:
+            self._lines += lines
+        elif self._file is not None:
+            os.write(self._file, b"".join([line + b"\n" for line in lines]))
+
+    def _note_key(self, fields: dict[str, Any], properties: Mapping[str, Any]) -> None:
+        value = properties.get(self._key)
+        if value is not None:
+            fields["key"] = str(value.value if isinstance(value, Typed) else value)
+
+
+class Recorder(Interceptor):
+    """Records the operations of one process, made by :meth:`History.process`.
+
+    It is an interceptor for the sessions of the process: posts with their outcomes, deliveries, confirmations
+    and the attempts of handlers are recorded. ``on_event`` records lost connections and buckets of groups.
+
+    Attributes:
+        name: the name of the process.
+    """
+
+    def __init__(self, history: History, name: str) -> None:
+        self._history = history
+        self._sessions: dict[Session, int] = {}
+        self._consumers: dict[Consumer, int] = {}
+        self._dead = False
+        self.name = name
+        self._record("process", "invoke")
+
+    def close(self) -> None:
+        """Record that the process has ended in good order: every post has its outcome.
+
+        Calling it again does nothing.
+        """
+        if not self._dead:
+            self._record("process", "ok")
+            self._dead = True
+            del self._history._running[self.name]
+
+    def on_event(self, event: SessionEvent | GroupEvent) -> None:
+        """Record a session's or a group's event; for ``on_event=`` of both.
+
+        Args:
+            event: the event.
+        """
+        if isinstance(event, GroupEvent):
+            ended = isinstance(event, Lost)
+            fields = {"bucket": event.bucket, "event": type(event).__name__}
+            self._record("assign", "fail" if ended else "ok", **fields)
+        elif isinstance(event, ConnectionLost):
+            self._record("connection", "fail")
+
+    @contextmanager
+    def effect(self, name: str) -> Iterator[None]:
+        """Record what a handler does to the world, which shall happen once.
+
+        The check's rule ``once`` reports effects of the same name that ended well twice. ::
+
+            with shop.effect(f"charge order {number}"):
+                await charge(number)
+
+        Args:
+            name: the name of the effect, equal for every attempt of the same work.
+        """
+        name = _checks.text("name", name, empty=False)
+        self._record("effect", "invoke", name=name)
+        try:
+            yield
+        except BaseException as error:
+            self._record("effect", "fail" if isinstance(error, Exception) else "unknown", name=name)
+            raise
+        self._record("effect", "ok", name=name)
+
+    def statistics(self, *sessions: Session) -> None:
+        """Record what sessions say that they have done, for a comparison with the history.
+
+        Call it when all posts have their outcomes, and the sessions are all that this recorder has seen.
+
+        Args:
+            sessions: the sessions.
+        """
+        found = [_checks.choice("a session", each, Session).stats() for each in sessions]
+        self._record(
+            "statistics",
+            "ok",
+            posted=sum(each.posted for each in found),
+            acknowledged=sum(each.acknowledged for each in found),
+            refused=sum(sum(each.refused.values()) for each in found),
+            received=sum(each.received for each in found),
+            confirmed=sum(each.confirmed for each in found),
+        )
+
+    def _record(self, op: str, type: EventType, **fields: Any) -> None:
+        self._append([self._history._line(self.name, op, type, fields)])
+
+    def _append(self, lines: list[bytes]) -> None:
+        if not self._dead:
+            self._history._append(lines)
+
+    # the hooks
+
+    def on_post(self, queue: Queue, posts: Sequence[Post]) -> list[str]:
+        """Record that messages are posted."""
+        history, uri = self._history, queue.uri
+        lines: list[bytes] = []
+        guids: list[str] = []
+        for post in posts:
+            fields: dict[str, Any] = {"queue": uri, "message": post.guid, "crc": crc32c(post.data)}
+            properties = post.properties
+            if properties:
+                history._note_key(fields, properties)
+                for name, field in _FIELDS:
+                    if name in properties:
+                        value = properties[name]
+                        fields[field] = value.value if isinstance(value, Typed) else value
+            guids.append(post.guid)
+            lines.append(history._line(self.name, "post", "invoke", fields))
+        self._append(lines)
+        return guids
+
+    def on_ack(self, context: list[str], outcome: PostOutcome) -> None:
+        """Record the outcomes of posts."""
+        history = self._history
+        failures = {each.index: each.error.status for each in outcome.failures}
+        lines: list[bytes] = []
+        for index, guid in enumerate(context):
+            fields: dict[str, Any] = {"queue": outcome.queue.uri, "message": guid}
+            kind = "ok"
+            if index >= outcome.posted:
+                kind, fields["error"] = "fail", type(outcome.error).__name__
+            elif index in failures:
+                status = failures[index]
+                kind, fields["status"] = "unknown" if status in _OPEN else "fail", status.name
+            lines.append(history._line(self.name, "post", kind, fields))
+        self._append(lines)
+
+    def on_receive(self, consumer: Consumer, messages: Sequence[Message]) -> None:
+        """Record that the process receives messages."""
+        history, uri = self._history, consumer.queue.uri
+        session = self._sessions.setdefault(consumer.queue.session, len(self._sessions))
+        number = self._consumers.setdefault(consumer, len(self._consumers))
+        lines: list[bytes] = []
+        for message in messages:
+            _, connection = message._arrival[:2]  # pyright: ignore[reportPrivateUsage]
+            fields: dict[str, Any] = {
+                "queue": uri,
+                "message": message.guid,
+                "consumer": number,
+                "connection": f"{session}.{connection}",
+            }
+            if message.redelivered:
+                fields["redelivered"] = True
+            try:
+                fields["crc"] = crc32c(message.data)
+                history._note_key(fields, message.properties)
+            except ProtocolError:
+                fields["damaged"] = True
+            lines.append(history._line(self.name, "deliver", "ok", fields))
+        self._append(lines)
+
+    def on_confirm(self, consumer: Consumer, messages: Sequence[Message]) -> None:
+        """Record that the process confirms messages."""
+        history, uri = self._history, consumer.queue.uri
+        lines: list[bytes] = []
+        for message in messages:
+            fields: dict[str, Any] = {"queue": uri, "message": message.guid}
+            if message.stale:
+                fields["stale"] = True
+            lines.append(history._line(self.name, "confirm", "ok", fields))
+        self._append(lines)
+
+    def around_handle(self, handling: Handling) -> AbstractContextManager[None]:
+        """Record the beginning and the end of an attempt of a handler."""
+        return self._around(handling)
+
+    @contextmanager
+    def _around(self, handling: Handling) -> Iterator[None]:
+        self._handled(handling, "invoke")
+        try:
+            yield
+        except BaseException as error:
+            self._handled(handling, "fail" if isinstance(error, Exception) else "unknown", error)
+            raise
+        self._handled(handling, "ok")
+
+    def _handled(self, handling: Handling, kind: EventType, error: BaseException | None = None) -> None:
+        history = self._history
+        lines: list[bytes] = []
+        for message in handling.messages:
+            fields: dict[str, Any] = {
+                "queue": message.queue_uri,
+                "message": message.guid,
+                "attempt": handling.attempt,
+                "handler": handling.handler,
+            }
+            if error is not None:
+                fields["error"] = type(error).__name__
+            lines.append(history._line(self.name, "handle", kind, fields))
+        self._append(lines)
+
+
+def parsed(name: str, lines: Iterable[bytes], torn: list[str]) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """Yield the events of lines, with the name of their source and the number of the line.
+
+    Args:
+        name: of the source.
+        lines: the lines.
+        torn: receives the places of lines that are no JSON.
+
+    Raises:
+        UsageError: a line is no event.
+    """
+    name = sys.intern(name)
+    for number, line in enumerate(lines, 1):
+        try:
+            event = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            if line.strip():
+                torn.append(f"{name}:{number}")
+            continue
+        if not isinstance(event, dict) or not _is_event(event):
+            raise UsageError(
+                f"line {number} of {name or 'the history'} is no event; an event has at, process, op and type"
+            )
+        yield name, number, event
+
+
+def _is_event(event: dict[str, Any]) -> bool:
+    at = event.get("at")
+    return (
+        isinstance(at, float | int)
+        and isinstance(event.get("process"), str)
+        and isinstance(event.get("op"), str)
+        and event.get("type") in _TYPES
+    )
+
+
+def _is_torn(path: Path) -> bool:
+    """Whether a file ends in the middle of a line."""
+    try:
+        with path.open("rb") as file:
+            if file.seek(0, os.SEEK_END) == 0:
+                return False
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) != b"\n"
+    except FileNotFoundError:
+        return False

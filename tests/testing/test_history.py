@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a history records of a running program, and what is left of it after a kill."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bmq
+from bmq.broker import Broker
+from bmq.testing import FaultProxy, History, check, examine
+from tests.waiting import eventually
+
+Connect = Callable[..., Awaitable[bmq.Session]]
+
+
+def events(history: History, **wanted: str) -> list[dict[str, Any]]:
+    """The events that have these fields."""
+    found = [json.loads(line) for line in history.tail(100_000)]
+    return [event for event in found if all(event.get(name) == value for name, value in wanted.items())]
+
+
+async def test_two_lines_record_posts_deliveries_and_confirmations(
+    bmq_connect: Connect, bmq_queue_uri: str, tmp_path: Path
+) -> None:
+    history = History(tmp_path / "orders.jsonl", key="CustomerId")
+    shop, desk = history.process("shop"), history.process("desk")
+    producer = await bmq_connect(interceptors=[shop], on_event=shop.on_event)
+    consumer = await bmq_connect(interceptors=[desk], on_event=desk.on_event)
+    queue = await producer.open_queue(bmq_queue_uri, write=True)
+    orders = await consumer.open_queue(bmq_queue_uri, read=True)
+    ack = await queue.post(b"one coffee", properties={"CustomerId": 7})
+    await queue.post_many([b"two", b"three"])
+    assert history.pending() == 3
+    for _ in range(3):
+        async with await orders.receive(timeout=10):
+            pass
+    assert history.pending() == 0
+    shop.statistics(producer)
+    desk.statistics(consumer)
+    shop.close()
+    verdict = check(history)
+    assert (verdict.posted, verdict.acknowledged, verdict.delivered, verdict.confirmed) == (3, 3, 3, 3)
+    assert check(tmp_path / "orders.jsonl") == verdict
+    first = events(history, message=ack.guid)
+    assert {(event["process"], event["op"], event["type"]) for event in first} == {
+        ("shop", "post", "invoke"),
+        ("shop", "post", "ok"),
+        ("desk", "deliver", "ok"),
+        ("desk", "confirm", "ok"),
+    }
+    assert [event.get("key") for event in first if event["type"] == "invoke"] == ["7"]
+
+
+async def test_outcomes_are_ok_fail_or_unknown(
+    bmq_broker: Broker, bmq_connect: Connect, bmq_queue_uri: str
+) -> None:
+    history = History()
+    shop = history.process("shop")
+    session = await bmq_connect(interceptors=[shop])
+    queue = await session.open_queue(bmq_queue_uri, write=True)
+    for status in (bmq.AckStatus.LIMIT_MESSAGES, bmq.AckStatus.UNKNOWN):
+        bmq_broker.faults.nack(status, count=1)
+        with pytest.raises(bmq.PostError):
+            await queue.post(b"x")
+    with pytest.raises(bmq.UsageError):
+        await queue.post(b"")
+    outcomes = [event for event in events(history, op="post") if event["type"] != "invoke"]
+    assert [event["type"] for event in outcomes][:2] == ["fail", "unknown"]
+    assert [event.get("status") for event in outcomes][:2] == ["LIMIT_MESSAGES", "UNKNOWN"]
+    shop.statistics(session)
+    verdict = check(history)
+    assert verdict.refused == {"LIMIT_MESSAGES": 1, "UNKNOWN": 1}
+    assert verdict.posted == 2
+
+
+async def test_a_lost_connection_begins_a_new_order(
+    bmq_proxy: FaultProxy, bmq_connect: Connect, bmq_queue_uri: str
+) -> None:
+    history = History()
+    both = history.process("both")
+    session = await bmq_connect(interceptors=[both], on_event=both.on_event)
+    queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
+    await queue.post(b"1")
+    first = await queue.receive(timeout=10)
+    bmq_proxy.cut()
+    again = await queue.receive(timeout=10)
+    again.confirm()
+    first.confirm()
+    assert [event["connection"] for event in events(history, op="deliver")] == ["0.0", "0.1"]
+    assert [event.get("stale") for event in events(history, op="confirm")] == [None, True]
+    assert len(events(history, op="connection", type="fail")) == 1
+    assert check(history).duplicates == {"in hand": 1}
+
+
+async def test_handlers_retries_and_dead_letters_are_followed(
+    bmq_broker: Broker, bmq_connect: Connect, bmq_new_queue_uri: Callable[..., str]
+) -> None:
+    history = History()
+    shop, desk = history.process("shop"), history.process("desk")
+    work, dead = bmq_new_queue_uri(), bmq_new_queue_uri()
+    history.applications(dead, [])
+    app = bmq.App(bmq_broker.uri, interceptors=[desk], on_event=desk.on_event)
+
+    @app.consumer(work, retry=bmq.Backoff(0.01, retries=2, durable=True, then=bmq.DeadLetter(dead)))
+    async def handle(message: bmq.Message) -> None:
+        if message.data == b"never" or "bmq_attempts" not in message.properties:
+            raise OSError("not now")
+
+    session = await bmq_connect(interceptors=[shop])
+    queue = await session.open_queue(work, write=True)
+    async with app:
+        await queue.post_many([b"never", b"later", b"later"])
+        await eventually(lambda: not history.pending(), 20)
+    verdict = check(history, within=30)
+    assert verdict.handled == {"fail": 5, "ok": 2}
+    assert len([event for event in events(history, op="post", type="invoke") if "letter" in event]) == 1
+
+
+async def test_a_reply_is_matched_with_its_request(
+    bmq_broker: Broker, bmq_connect: Connect, bmq_queue_uri: str
+) -> None:
+    history = History()
+    desk = history.process("desk")
+    app = bmq.App(bmq_broker.uri, interceptors=[desk])
+
+    @app.responder(bmq_queue_uri)
+    async def answer(message: bmq.Message) -> bytes:
+        if message.data == b"no":
+            raise ValueError("no")
+        return message.data
+
+    session = await bmq_connect(interceptors=[history.process("shop")])
+    queue = await session.open_queue(bmq_queue_uri, write=True)
+    async with app:
+        assert (await queue.request(b"yes", timeout=10)).data == b"yes"
+        with pytest.raises(bmq.ResponderError):
+            await queue.request(b"no", timeout=10)
+        await eventually(lambda: not history.pending(), 10)
+    check(history)
+    assert len([event for event in events(history, op="post", type="invoke") if "request" in event]) == 2
+
+
+async def test_the_buckets_of_a_group_are_recorded(bmq_connect: Connect, bmq_queue_uri: str) -> None:
+    history = History(key="k")
+    member = history.process("member")
+    session = await bmq_connect(interceptors=[member], on_event=member.on_event)
+    queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
+    async with queue.group("k", buckets=4, on_event=member.on_event) as group:
+        await queue.post(b"x", properties={"k": 6})
+        async for message in group:
+            message.confirm()
+            break
+    kinds = [(event["type"], event["event"], event["bucket"]) for event in events(history, op="assign")]
+    assert kinds == [("ok", "Gained", 2), ("fail", "Lost", 2)]
+    check(history, rules=["key-order", "one-owner", "lost", "unfinished"])
+
+
+def test_effects_are_recorded_with_their_end() -> None:
+    history = History()
+    desk = history.process("desk")
+    with desk.effect("charge 1"):
+        pass
+    with pytest.raises(ConnectionError), desk.effect("charge 2"):
+        raise ConnectionError
+    with pytest.raises(asyncio.CancelledError), desk.effect("charge 3"):
+        raise asyncio.CancelledError
+    kinds = [(event["name"][-1], event["type"]) for event in events(history, op="effect")]
+    assert kinds == [
+        ("1", "invoke"),
+        ("1", "ok"),
+        ("2", "invoke"),
+        ("2", "fail"),
+        ("3", "invoke"),
+        ("3", "unknown"),
+    ]
+    assert check(history).ok
+
+
+def test_a_killed_process_records_nothing_more() -> None:
+    history = History()
+    desk = history.process("desk")
+    with pytest.raises(bmq.UsageError, match="the process 'desk' is running"):
+        history.process("desk")
+    history.killed("desk")
+    with desk.effect("charge 1"):
+        pass
+    desk.close()
+    assert not events(history, op="effect")
+    history.process("desk").close()
+    history.process("desk").close()
+    assert [event["type"] for event in events(history, op="process")] == [
+        "invoke",
+        "unknown",
+        "invoke",
+        "ok",
+        "invoke",
+        "ok",
+    ]
+
+
+_KILLED = """
+import os, signal, sys
+from bmq.testing import History
+desk = History(sys.argv[1]).process("desk")
+with desk.effect("charge 1"):
+    pass
+with desk.effect("charge 2"):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_program_leaves_every_event_behind(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    done = subprocess.run([sys.executable, "-c", _KILLED, str(path)], check=False)
+    assert done.returncode < 0
+    kinds = [(event["op"], event["type"]) for event in map(json.loads, path.read_text().splitlines())]
+    assert kinds == [("process", "invoke"), ("effect", "invoke"), ("effect", "ok"), ("effect", "invoke")]
+
+
+def test_a_torn_line_is_skipped_and_continued_on_a_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    with History(path) as history, history.process("desk").effect("charge 1"):
+        pass
+    with path.open("ab") as file:
+        file.write(b'{"at":1,"process":"de')
+    with History(path) as history, history.process("desk").effect("charge 1"):
+        pass
+    verdict = examine(path)
+    assert verdict.torn == ("history.jsonl:4",)
+    assert verdict.broken == {"once": 1}
+    assert verdict.problems[0].lines == ("history.jsonl:3", "history.jsonl:7")
+
+
+def test_histories_of_several_processes_are_merged_by_time(tmp_path: Path) -> None:
+    names = ("shop", "desk")
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += 1
+        return now
+
+    shop, desk = (History(tmp_path / name, clock=clock) for name in names)
+    where = {"queue": "bmq://d/q", "message": "1"}
+    shop.record("shop", "post", "invoke", **where)
+    shop.record("shop", "post", "ok", **where)
+    desk.record("desk", "deliver", "ok", connection="0.0", **where)
+    shop.record("shop", "post", "invoke", queue="bmq://d/q", message="2")
+    desk.record("desk", "confirm", "ok", **where)
+    verdict = examine([tmp_path / name for name in reversed(names)])
+    assert verdict.broken == {"outcome": 1}
+    assert verdict.problems[0].lines == ("shop:3",)
+
+
+async def test_a_batch_is_written_at_once(
+    bmq_connect: Connect, bmq_queue_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = History(tmp_path / "history.jsonl")
+    both = history.process("both")
+    session = await bmq_connect(interceptors=[both])
+    queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
+    writes = 0
+    write = os.write
+
+    def counting(file: int, data: bytes) -> int:
+        nonlocal writes
+        writes += file == history._file
+        return write(file, data)
+
+    monkeypatch.setattr(os, "write", counting)
+    await queue.post_many(b"%d" % number for number in range(1000))
+    received = 0
+    while received < 1000:
+        batch = await queue.receive_many(1000, timeout=10)
+        received += len(batch)
+        batch.confirm()
+    verdict = check(history)
+    assert verdict.events == 4001
+    assert writes < 100
+
+
+def test_a_closed_history_records_nothing(tmp_path: Path) -> None:
+    history = History(tmp_path / "history.jsonl")
+    history.close()
+    history.close()
+    history.fault("cut", seconds=1.5)
+    assert history.tail() == []
+
+
+def test_a_field_that_is_no_json_is_refused() -> None:
+    with pytest.raises(bmq.UsageError, match="a field of charge is no JSON value"):
+        History().record("desk", "charge", "ok", amounts={1: 2})
+    with pytest.raises(bmq.UsageError, match="info"):
+        History().record("desk", "charge", "info")  # type: ignore[arg-type]
