@@ -54,6 +54,8 @@ _WORDS_MASK = PUT_HEADER.fields["messageWords"].mask
 _MIN_HEADER = 32
 _PROPERTIES = int(PutFlags.MESSAGE_PROPERTIES)
 _NONE = int(Compression.NONE)
+# Where the header of the properties area, with which the data begins, has the area's length.
+_AREA_WORDS = slice(1, 4)
 
 #: A message as a broker takes it, a bare tuple because it is cheap to make: flags, correlation id, GUID,
 #: schema id, compression, CRC32-C, size of the data without its padding, data with its padding. When decoded
@@ -187,6 +189,8 @@ def decode_put_runs(
     body: int,
     runs: list[PutRun],
     inflate: Callable[[int, bytes], bytes | None] | None = None,
+    *,
+    checks_area: bool = False,
 ) -> None:
     """Append the messages of a PUT event to ``runs``: consecutive ones with the same qId in one run.
 
@@ -198,10 +202,11 @@ def decode_put_runs(
         runs: where the messages go. When the event is malformed, those before the mistake are there.
         inflate: called with qId and data of each message that is compressed together with its properties;
             returns the data decompressed, or None to leave it as it is. Data is with its padding.
+        checks_area: whether properties that claim more bytes than the event has are malformed.
 
     Raises:
         ProtocolError: a length does not fit the event, the padding is wrong, there is no application data,
-            or a schema id comes without properties.
+            the properties claim more bytes than the event has, or a schema id comes without properties.
     """
     queue: int | None = None
     puts: list[Put] = []
@@ -239,6 +244,15 @@ def decode_put_runs(
             raise wrong_data(pad, "Put", offset, stop)
         flags = first >> _FLAGS_SHIFT
         cat = compression
+        if checks_area and flags & _PROPERTIES and (schema_id or not cat):
+            # Real brokers compare with the length of the event, not of the message.
+            area = int.from_bytes(data[_AREA_WORDS], "big") * 4
+            if area > end:
+                raise ProtocolError(
+                    f"claims {area} bytes, and the whole event has {end}",
+                    field="MessagePropertiesHeader.areaWords",
+                    offset=start + 1,
+                )
         if schema_id:
             if not flags & _PROPERTIES:
                 raise ProtocolError(

@@ -410,6 +410,25 @@ def test_a_malformed_message_loses_the_rest_of_its_event() -> None:
     assert len(peer.acks) == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "accepted"), [(0, True), (2, True), (14, True), (15, False), (0xFFFF, False), (0xFFFFFF, False)]
+)
+@pytest.mark.parametrize("schema_id", [0, 3])
+def test_properties_that_claim_more_than_the_event_are_malformed(
+    words: int, accepted: bool, schema_id: int
+) -> None:
+    """Measured: a claim up to the length of the whole event is acknowledged, a greater one is not answered."""
+    _core, peer = serving()
+    data = b"\x1b" + words.to_bytes(3, "big") + bytes(7)
+    put = encode_put(0, b"a" * 16, data, flags=3, schema_id=schema_id)
+    assert 8 + len(put) == 14 * 4
+    peer.send(pack_event_header(8 + len(put), EventType.PUT) + put)
+    assert [ack.guid for ack in peer.acks] == [b"a" * 16] * accepted
+    assert not peer.session.closed
+    peer.put(b"next")
+    assert len(peer.acks) == 1
+
+
 @pytest.mark.parametrize("change", ["zero data", "only padding", "compression", "schema", "words"])
 def test_what_makes_a_message_malformed(change: str) -> None:
     _core, peer = serving()

@@ -495,7 +495,7 @@ class BrokerSession(Machine):
         inflate = partial(from_old_client, lambda q_id, data: client.inflate(q_id, data, now))
         for event in events:
             try:
-                decode_put_runs(event.data, event.body, runs, inflate)
+                decode_put_runs(event.data, event.body, runs, inflate, checks_area=True)
             except ProtocolError as error:
                 # A real broker stops here too, without an answer, and keeps the connection.
                 self._complain(f"{error}; the rest of the event is ignored")
