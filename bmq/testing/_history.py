@@ -30,7 +30,7 @@ from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.conventions import BUCKET, DESTINATION, DUE, ORIGIN, REPLY_TO, REQUEST
 from bmq.errors import AckStatus, ProtocolError, UsageError
-from bmq.events import ConnectionLost, SessionEvent
+from bmq.events import Connected, ConnectionLost, SessionEvent, StateRestored
 from bmq.groups import GroupEvent, Lost
 from bmq.testing._checker import Checker
 from bmq.wire.crc import crc32c
@@ -191,6 +191,16 @@ class History:
         except TypeError as error:
             raise UsageError(f"a field of {op} is no JSON value: {error}") from None
 
+    def events(self, **fields: Any) -> Iterator[dict[str, Any]]:
+        """Yield the events so far that have these fields, for assertions of your own.
+
+        Args:
+            fields: the values that the fields must have: ``op="deliver"``, for example.
+        """
+        for _, _, event in parsed("", self._so_far(), []):
+            if all(event.get(name) == value for name, value in fields.items()):
+                yield event
+
     def tail(self, count: int = 20) -> list[str]:
         """Return the last lines.
 
@@ -198,8 +208,11 @@ class History:
             count: how many lines at most.
         """
         count = _checks.integer("count", count)
-        lines = self._lines if self.path is None else self.path.read_bytes().splitlines()
+        lines = self._so_far()
         return [line.decode("utf-8", "replace") for line in lines[max(0, len(lines) - count) :]]
+
+    def _so_far(self) -> list[bytes]:
+        return self._lines if self.path is None else self.path.read_bytes().splitlines()
 
     def pending(self) -> int:
         """Return how many messages are under way, for a test that waits for the end.
@@ -292,8 +305,14 @@ class Recorder(Interceptor):
             ended = isinstance(event, Lost)
             fields = {"bucket": event.bucket, "event": type(event).__name__}
             self._record("assign", "fail" if ended else "ok", **fields)
-        elif isinstance(event, ConnectionLost):
-            self._record("connection", "fail")
+        else:
+            name = type(event).__name__
+            if isinstance(event, ConnectionLost):
+                self._record("connection", "fail", event=name)
+            elif isinstance(event, Connected | StateRestored):
+                self._record("connection", "ok", event=name)
+            else:
+                self._record("session", "ok", event=name)
 
     @contextmanager
     def effect(self, name: str) -> Iterator[None]:

@@ -12,22 +12,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
+import statistics
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 import bmq
-from bmq import events
 from bmq.broker import Broker
 from bmq.protocol.client.redelivery import UncertainConfirms
-from bmq.testing import Fault, FaultProxy, fresh_queue_uri, plan_faults
-from tests.integration.accounts import SUCCESS, Accounts, Key, Moment, Result, key_of, payload
+from bmq.testing import Fault, FaultProxy, History, Recorder, fresh_queue_uri, plan_faults
 
-#: Which application receives which streams.
-APPS = {"orders": "orders", "ledger": "ledger", "news/foo": "news", "news/bar": "news"}
+#: The applications of the fanout queue.
+APP_IDS = ("foo", "bar")
 #: No step takes longer than this, on a slow machine under load.
 DEADLINE = 40.0
 #: Posts a second: 20 tasks that wait for each acknowledgement, one that does not wait, one post_many.
@@ -35,8 +33,15 @@ RATE_ORDERS = RATE_LEDGER = RATE_NEWS = 500
 WORKERS = 20
 TICK = 0.02
 
-_LIFE = (events.Connected, events.ConnectionLost, events.StateRestored)
-_MISHAPS = (events.QueueReopenFailed, events.Disconnected)
+#: Faults after which the client notices at once that it has no connection.
+CUTS = frozenset({"cut", "reset", "cut client"})
+#: The bytes of a payload.
+SIZE = 128
+
+
+def payload(stream: str, number: int) -> bytes:
+    """Return the message of a stream with a number, counted from 0."""
+    return f"{stream}:{number}:".encode().ljust(SIZE, b".")
 
 
 @dataclass(frozen=True)
@@ -71,24 +76,21 @@ def plan(seed: int, seconds: float, *, restarts: bool, pause: tuple[float, float
     return steps
 
 
-async def inject(
-    steps: list[Step], proxy: FaultProxy, broker: Broker | None, accounts: Accounts | None = None
-) -> list[Moment]:
-    """Do it all, one after the other; returns what began when. Afterwards the network is in good order."""
-    done: list[Moment] = []
+async def inject(steps: list[Step], proxy: FaultProxy, broker: Broker | None, history: History) -> int:
+    """Inject the faults one after the other, and record them; return their number.
+
+    Afterwards the network is in good order.
+    """
     try:
         for step in steps:
             await asyncio.sleep(step.after)
-            what = step.kind if isinstance(step, Fault) else "restart"
-            done.append(Moment(time.monotonic(), what))
+            history.fault(step.kind if isinstance(step, Fault) else "restart")
             if isinstance(step, Fault):
                 await step.apply(proxy)
             else:
                 assert broker is not None
                 await broker.stop(graceful=False)
                 await asyncio.sleep(step.down)
-                if accounts is not None:
-                    accounts.restarted()
                 await broker.start()
     finally:
         proxy.heal()
@@ -96,13 +98,77 @@ async def inject(
         for connection in proxy.connections[:]:
             if not connection._is_whole:
                 connection.cut()  # as the operating system would, at last
-    return done
+        history.healed()
+    return len(steps)
 
 
-def count_faults(faults: list[Moment]) -> str:
-    """Say what there was."""
-    counts = Counter(fault.what for fault in faults)
-    return f"{len(faults)}: " + ", ".join(f"{count} {what}" for what, count in counts.most_common())
+def count_faults(history: History) -> str:
+    """Return the number of faults of each kind, for people."""
+    counts = Counter(fault["kind"] for fault in history.events(op="fault", type="invoke"))
+    return f"{counts.total()}: " + ", ".join(f"{count} {what}" for what, count in counts.most_common())
+
+
+async def everything_arrives(history: History, seconds: float = DEADLINE) -> None:
+    """Wait until no message is under way, for so many seconds at most; a check tells which are missing."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while history.pending():  # noqa: ASYNC110 - several processes may write to it
+                await asyncio.sleep(0.02)
+
+
+@dataclass
+class Recoveries:
+    """The seconds from a cut until a session was restored.
+
+    Attributes:
+        times: those that no other fault disturbed.
+        disturbed: those during which the next fault came.
+    """
+
+    times: list[float] = field(default_factory=list[float])
+    disturbed: list[float] = field(default_factory=list[float])
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.times)
+
+    def __str__(self) -> str:
+        if not self.times:
+            return f"none undisturbed, {len(self.disturbed)} disturbed by the next fault"
+        return (
+            f"median {self.median * 1000:.0f} ms, longest {max(self.times) * 1000:.0f} ms, of "
+            f"{len(self.times)} undisturbed; {len(self.disturbed)} disturbed by the next fault"
+        )
+
+
+def connections(history: History) -> dict[str, list[tuple[float, str]]]:
+    """Return when each process lost and restored its connection, with the names of the events."""
+    found: dict[str, list[tuple[float, str]]] = {}
+    for event in history.events(op="connection"):
+        found.setdefault(event["process"], []).append((event["at"], event["event"]))
+    return found
+
+
+def recoveries(faults: History, clients: History) -> Recoveries:
+    """Find for each cut when each session that was in good order was restored."""
+    found = Recoveries()
+    steps = [(fault["at"], fault["kind"]) for fault in faults.events(op="fault", type="invoke")]
+    for moments in connections(clients).values():
+        for index, (began, kind) in enumerate(steps):
+            if kind not in CUTS:
+                continue
+            following = steps[index + 1][0] if index + 1 < len(steps) else float("inf")
+            before = [what for at, what in moments if at < began]
+            if before and before[-1] not in ("Connected", "StateRestored"):
+                continue  # it had not got over the fault before
+            after = [(at, what) for at, what in moments if at >= began]
+            if not after or after[0][1] != "ConnectionLost" or after[0][0] > following:
+                continue  # it had lost its connection without noticing: cut on the other side
+            restored = next((at for at, what in after if what == "StateRestored"), None)
+            if restored is not None:
+                times = found.disturbed if restored > following else found.times
+                times.append(restored - began)
+    return found
 
 
 def new_uris(hint: str) -> dict[str, str]:
@@ -132,48 +198,32 @@ def counted_drops() -> Iterator[list[int]]:
         UncertainConfirms.take = original  # type: ignore[method-assign]
 
 
-class _Client:
-    """A session whose life is recorded."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.moments: list[Moment] = []
-        self.mishaps: list[events.SessionEvent] = []
-        #: The number of the present connection.
-        self.connection = 0
-
-    def note(self, event: events.SessionEvent) -> None:
-        if isinstance(event, events.ConnectionLost):
-            self.connection += 1
-        if isinstance(event, _LIFE):
-            self.moments.append(Moment(time.monotonic(), type(event).__name__))
-        elif isinstance(event, _MISHAPS):
-            self.mishaps.append(event)
-
-
 class Load:
     """Producers and consumers on this client.
 
     ::
 
-        async with Load(uri, new_uris("chaos")) as load:
+        async with Load(uri, new_uris("chaos"), history) as load:
             ...                           # faults
-            result = await load.finish()
+            await load.finish()
+        check(history)
 
     One task that fails fails the run: nothing that happens to the network is an error here.
 
     Args:
         broker: where to connect to.
         uris: the queues, by name.
+        history: records everything.
         options: for the sessions.
     """
 
-    def __init__(self, broker: str, uris: dict[str, str], **options: Any) -> None:
-        self.accounts = Accounts(APPS)
+    def __init__(self, broker: str, uris: dict[str, str], history: History, **options: Any) -> None:
+        history.applications(uris["news"], APP_IDS)
+        self._history = history
         self._broker = broker
         self._options = options
         self._uris = uris
-        self._clients: list[_Client] = []
+        self._recorders: dict[bmq.Session, Recorder] = {}
         self._producing = True
         self._producers: list[asyncio.Task[None]] = []
         self._written: list[bmq.Queue] = []
@@ -197,9 +247,15 @@ class Load:
         await self._stack.__aexit__(*error)
 
     async def _open_session(self, stack: contextlib.AsyncExitStack, name: str) -> bmq.Session:
-        client = _Client(name)
-        self._clients.append(client)
-        session = await bmq.connect(self._broker, process_name=name, on_event=client.note, **self._options)
+        recorder = self._history.process(name)
+        session = await bmq.connect(
+            self._broker,
+            process_name=name,
+            interceptors=[recorder],
+            on_event=recorder.on_event,
+            **self._options,
+        )
+        self._recorders[session] = recorder
 
         async def close() -> None:
             async with asyncio.timeout(DEADLINE):
@@ -209,28 +265,26 @@ class Load:
         stack.push_async_callback(close)
         return session
 
-    async def finish(self) -> Result:
-        """Stop posting, wait for every outcome and every message, and close the accounts."""
-        arrived = asyncio.Event()
-        self.accounts.on_complete = arrived.set
+    async def finish(self) -> None:
+        """Stop posting, and wait for every outcome and every message."""
         self._producing = False
         async with asyncio.timeout(DEADLINE):
             await asyncio.gather(*self._producers)
             for queue in self._written:
                 await queue.flush()
-        with contextlib.suppress(TimeoutError):  # then something is lost, as the result says
-            async with asyncio.timeout(DEADLINE):
-                while not self.accounts.complete:
-                    await arrived.wait()
-                    arrived.clear()
+        await everything_arrives(self._history)
         for consumer in self._consumers:
             consumer.cancel()
-        result = self.accounts.result()
-        result.dropped = self._dropped[0]
-        result.sessions = {client.name: client.moments for client in self._clients}
-        mishaps = [event for client in self._clients for event in client.mishaps]
+        for session, recorder in self._recorders.items():
+            recorder.statistics(session)
+        waits = sum(session.stats().buffer_full_errors for session in self._recorders)
+        self._history.record("load", "counts", "ok", dropped=self._dropped[0], buffer_full=waits)
+        mishaps = [
+            event
+            for event in self._history.events(op="session")
+            if event["event"] in ("QueueReopenFailed", "Disconnected")
+        ]
         assert not mishaps, mishaps
-        return result
 
     # producers
 
@@ -246,15 +300,9 @@ class Load:
     async def _post(self, queue: bmq.Queue, stream: str) -> None:
         number = 0
         while self._producing:
-            key = (stream, number)
-            self.accounts.posting(key)
             async with asyncio.timeout(DEADLINE):
-                try:
-                    await queue.post(payload(key))
-                except bmq.PostError as error:
-                    self.accounts.outcome(key, error.status.name)
-                else:
-                    self.accounts.outcome(key, SUCCESS)
+                with contextlib.suppress(bmq.PostError):  # the history has it
+                    await queue.post(payload(stream, number))
             number += 1
             await asyncio.sleep(WORKERS / RATE_ORDERS)
 
@@ -262,60 +310,45 @@ class Load:
         number = 0
         while self._producing:
             for _ in range(round(RATE_LEDGER * TICK)):
-                key = ("ledger", number)
-                self.accounts.posting(key)
                 try:
-                    future = queue.post_nowait(payload(key))
+                    future = queue.post_nowait(payload("ledger", number))
                 except bmq.BufferFull:
-                    self.accounts.refused(key)
                     break
-                future.add_done_callback(lambda future, key=key: self._ledger_outcome(future, key))
+                future.add_done_callback(asyncio.Future.exception)
                 number += 1
             await asyncio.sleep(TICK)
 
-    def _ledger_outcome(self, future: asyncio.Future[bmq.Ack], key: Key) -> None:
-        error = future.exception()
-        if error is None:
-            self.accounts.outcome(key, SUCCESS)
-        else:
-            assert isinstance(error, bmq.PostError)
-            self.accounts.outcome(key, error.status.name)
-
     async def _post_many(self, queue: bmq.Queue) -> None:
         """A call after the other takes messages; all of them wait for outcomes."""
-        calls: list[asyncio.Task[None]] = []
+        calls: list[asyncio.Task[int]] = []
         number = 0
         while self._producing:
-            keys: list[Key] = []
-            taken = asyncio.Event()
-            call = self._tasks.create_task(self._post_some(queue, keys, number, taken))
-            calls.append(call)
-            await taken.wait()
-            number += len(keys)
+            taken: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            calls.append(self._tasks.create_task(self._post_some(queue, number, taken)))
+            number += await taken
         await asyncio.gather(*calls)
 
-    async def _post_some(self, queue: bmq.Queue, keys: list[Key], first: int, taken: asyncio.Event) -> None:
+    async def _post_some(self, queue: bmq.Queue, first: int, taken: asyncio.Future[int]) -> int:
+        count = 0
+
         async def paced() -> AsyncIterator[bytes]:
-            while self._producing and len(keys) < RATE_NEWS:
+            nonlocal count
+            while self._producing and count < RATE_NEWS:
                 for _ in range(round(RATE_NEWS * TICK)):
-                    keys.append(("news", first + len(keys)))
-                    self.accounts.posting(keys[-1])
-                    yield payload(keys[-1])
+                    count += 1
+                    yield payload("news", first + count - 1)
                 await asyncio.sleep(TICK)
-            taken.set()
+            taken.set_result(count)
 
         async with asyncio.timeout(DEADLINE):
             report = await queue.post_many(paced())
-        assert report.posted == len(keys) == report.acknowledged + len(report.failures)
-        failed = {failure.index: failure.error.status.name for failure in report.failures}
-        assert len(failed) == len(report.failures), "a post has failed twice"
-        for index, key in enumerate(keys):
-            self.accounts.outcome(key, failed.get(index, SUCCESS))
+        assert report.posted == count == report.acknowledged + len(report.failures)
+        assert len({failure.index for failure in report.failures}) == len(report.failures)
+        return count
 
     # consumers
 
     async def _consume(self, first: bmq.Session, second: bmq.Session) -> None:
-        one, two = self._clients[1:]
         uris = self._uris
         orders = await first.open_queue(uris["orders"], read=True)
         more_orders = await second.open_queue(uris["orders"], read=True)
@@ -325,39 +358,27 @@ class Load:
         self._consumers = [
             self._tasks.create_task(consumer)
             for consumer in (
-                self._each("orders", one, orders),
-                self._batches("orders", two, more_orders),
-                self._handler("ledger", one, ledger),
-                self._each("news/foo", one, foo),
-                self._batches("news/bar", two, bar),
+                self._each(orders),
+                self._batches(more_orders),
+                self._handler(ledger),
+                self._each(foo),
+                self._batches(bar),
             )
         ]
 
-    def _took(self, app: str, client: _Client, message: bmq.Message) -> Key:
-        key = key_of(message.data)
-        self.accounts.delivered(app, client.name, client.connection, key, redelivered=message.redelivered)
-        return key
-
-    async def _each(self, app: str, client: _Client, queue: bmq.Queue) -> None:
+    async def _each(self, queue: bmq.Queue) -> None:
         """Confirm at once."""
         async for message in queue:
-            key = self._took(app, client, message)
             message.confirm()
-            self.accounts.confirmed(app, client.connection, key)
 
-    async def _handler(self, app: str, client: _Client, queue: bmq.Queue) -> None:
+    async def _handler(self, queue: bmq.Queue) -> None:
         """Confirm by leaving a block, in a later turn of the loop."""
         async for message in queue:
             async with message:
-                key = self._took(app, client, message)
                 await asyncio.sleep(0)
-            self.accounts.confirmed(app, client.connection, key)
 
-    async def _batches(self, app: str, client: _Client, queue: bmq.Queue) -> None:
+    async def _batches(self, queue: bmq.Queue) -> None:
         """Hold messages in hand for a while."""
         async for batch in queue.batches(100):
-            keys = [self._took(app, client, message) for message in batch]
             await asyncio.sleep(0.002)
             batch.confirm()
-            for key in keys:
-                self.accounts.confirmed(app, client.connection, key)

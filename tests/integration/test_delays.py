@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections import Counter
 from contextlib import AsyncExitStack
 
 import pytest
@@ -15,9 +14,8 @@ import bmq
 from bmq.broker import Broker
 from bmq.conventions import waiting_queue
 from bmq.delays import Mover
-from bmq.testing import FaultProxy, fresh_queue_uri
+from bmq.testing import FaultProxy, History, check, fresh_queue_uri
 from tests.integration import chaos
-from tests.waiting import eventually
 
 SEED = int(os.environ.get("BMQ_CHAOS_SEED", "7"))
 SECONDS = float(os.environ.get("BMQ_CHAOS_SECONDS", "4"))
@@ -30,9 +28,8 @@ async def test_nothing_is_lost_or_early_or_twice(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("BMQ_BROKER_URI", raising=False)  # it would lead sessions past the proxy
     broker = None if named else Broker(heartbeat_interval_ms=500, max_missed_heartbeats=3)
     uri = fresh_queue_uri("bmq.test.mem.priority", "delayed-chaos")
-    arrived: dict[bytes, list[float]] = {}
-    posted: dict[bytes, float] = {}
-    window = {"max_unacked_messages": 50_000}
+    history = History()
+    shop, desk = history.process("shop"), history.process("desk")
     if broker is not None:
         await broker.start()
     target = named or (broker.uri if broker else "")
@@ -41,15 +38,12 @@ async def test_nothing_is_lost_or_early_or_twice(monkeypatch: pytest.MonkeyPatch
         number = 0
         async with asyncio.TaskGroup() as group:
             while time.time() < until:
-                data = b"%d" % number
-                posted[data] = time.time() + number % 20 / 10
-                group.create_task(queue.post(data, not_before=posted[data]))
+                group.create_task(queue.post(b"%d" % number, not_before=time.time() + number % 20 / 10))
                 number += 1
                 await asyncio.sleep(1 / RATE)
 
     async def consume(queue: bmq.Queue) -> None:
         async for message in queue:
-            arrived.setdefault(message.data, []).append(time.time())
             message.confirm()
 
     async def move(where: str, seconds: float | None) -> None:
@@ -66,22 +60,23 @@ async def test_nothing_is_lost_or_early_or_twice(monkeypatch: pytest.MonkeyPatch
                     await asyncio.wait([task])
 
     try:
-        async with asyncio.timeout(2 * SECONDS + chaos.DEADLINE), AsyncExitStack() as stack:
+        async with asyncio.timeout(2 * SECONDS + 2 * chaos.DEADLINE), AsyncExitStack() as stack:
             proxy = await stack.enter_async_context(FaultProxy(target, seed=SEED))
-            session = await stack.enter_async_context(bmq.connect(proxy.uri, **window))
-            producer = await session.open_queue(uri, write=True)
-            reader = await (await stack.enter_async_context(bmq.connect(proxy.uri))).open_queue(
-                uri, read=True
+            session = await stack.enter_async_context(
+                bmq.connect(proxy.uri, interceptors=[shop], max_unacked_messages=50_000)
             )
+            producer = await session.open_queue(uri, write=True)
+            consumer = await stack.enter_async_context(bmq.connect(proxy.uri, interceptors=[desk]))
+            reader = await consumer.open_queue(uri, read=True)
             tasks = [
                 asyncio.create_task(each)
                 for each in (consume(reader), move(proxy.uri, None), move(target, 1.0))
             ]
             steps = chaos.plan(SEED, SECONDS, restarts=broker is not None)
             producing = asyncio.create_task(produce(producer, time.time() + SECONDS))
-            faults = await chaos.inject(steps, proxy, broker)
+            faults = await chaos.inject(steps, proxy, broker, history)
             await producing
-            await eventually(lambda: len(arrived) == len(posted) or any(task.done() for task in tasks), 60)
+            await chaos.everything_arrives(history)
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
@@ -90,12 +85,10 @@ async def test_nothing_is_lost_or_early_or_twice(monkeypatch: pytest.MonkeyPatch
         if broker is not None:
             await broker.stop()
     assert not any(failures), failures
-    assert len(faults) > 3
-    assert arrived.keys() == posted.keys()
-    early = [data for data, times in arrived.items() if times[0] < posted[data]]
-    assert not early
-    twice = Counter(len(times) for times in arrived.values())
-    assert twice == {1: len(posted)}
+    assert faults > 3
+    verdict = check(history)
+    assert verdict.delivered == verdict.posted > RATE
+    assert not verdict.duplicates
 
 
 async def test_what_a_changing_cluster_refuses_is_passed_on_soon(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,12 +19,6 @@ from bmq.testing import FaultProxy, History, check, examine
 from tests.waiting import eventually
 
 Connect = Callable[..., Awaitable[bmq.Session]]
-
-
-def events(history: History, **wanted: str) -> list[dict[str, Any]]:
-    """The events that have these fields."""
-    found = [json.loads(line) for line in history.tail(100_000)]
-    return [event for event in found if all(event.get(name) == value for name, value in wanted.items())]
 
 
 async def test_two_lines_record_posts_deliveries_and_confirmations(
@@ -50,7 +43,7 @@ async def test_two_lines_record_posts_deliveries_and_confirmations(
     verdict = check(history)
     assert (verdict.posted, verdict.acknowledged, verdict.delivered, verdict.confirmed) == (3, 3, 3, 3)
     assert check(tmp_path / "orders.jsonl") == verdict
-    first = events(history, message=ack.guid)
+    first = list(history.events(message=ack.guid))
     assert {(event["process"], event["op"], event["type"]) for event in first} == {
         ("shop", "post", "invoke"),
         ("shop", "post", "ok"),
@@ -73,7 +66,7 @@ async def test_outcomes_are_ok_fail_or_unknown(
             await queue.post(b"x")
     with pytest.raises(bmq.UsageError):
         await queue.post(b"")
-    outcomes = [event for event in events(history, op="post") if event["type"] != "invoke"]
+    outcomes = [event for event in history.events(op="post") if event["type"] != "invoke"]
     assert [event["type"] for event in outcomes][:2] == ["fail", "unknown"]
     assert [event.get("status") for event in outcomes][:2] == ["LIMIT_MESSAGES", "UNKNOWN"]
     shop.statistics(session)
@@ -95,9 +88,9 @@ async def test_a_lost_connection_begins_a_new_order(
     again = await queue.receive(timeout=10)
     again.confirm()
     first.confirm()
-    assert [event["connection"] for event in events(history, op="deliver")] == ["0.0", "0.1"]
-    assert [event.get("stale") for event in events(history, op="confirm")] == [None, True]
-    assert len(events(history, op="connection", type="fail")) == 1
+    assert [event["connection"] for event in history.events(op="deliver")] == ["0.0", "0.1"]
+    assert [event.get("stale") for event in history.events(op="confirm")] == [None, True]
+    assert len(list(history.events(op="connection", type="fail"))) == 1
     assert check(history).duplicates == {"in hand": 1}
 
 
@@ -122,7 +115,7 @@ async def test_handlers_retries_and_dead_letters_are_followed(
         await eventually(lambda: not history.pending(), 20)
     verdict = check(history, within=30)
     assert verdict.handled == {"fail": 5, "ok": 2}
-    assert len([event for event in events(history, op="post", type="invoke") if "letter" in event]) == 1
+    assert len([event for event in history.events(op="post", type="invoke") if "letter" in event]) == 1
 
 
 async def test_a_reply_is_matched_with_its_request(
@@ -146,7 +139,7 @@ async def test_a_reply_is_matched_with_its_request(
             await queue.request(b"no", timeout=10)
         await eventually(lambda: not history.pending(), 10)
     check(history)
-    assert len([event for event in events(history, op="post", type="invoke") if "request" in event]) == 2
+    assert len([event for event in history.events(op="post", type="invoke") if "request" in event]) == 2
 
 
 async def test_the_buckets_of_a_group_are_recorded(bmq_connect: Connect, bmq_queue_uri: str) -> None:
@@ -159,7 +152,7 @@ async def test_the_buckets_of_a_group_are_recorded(bmq_connect: Connect, bmq_que
         async for message in group:
             message.confirm()
             break
-    kinds = [(event["type"], event["event"], event["bucket"]) for event in events(history, op="assign")]
+    kinds = [(event["type"], event["event"], event["bucket"]) for event in history.events(op="assign")]
     assert kinds == [("ok", "Gained", 2), ("fail", "Lost", 2)]
     check(history, rules=["key-order", "one-owner", "lost", "unfinished"])
 
@@ -173,7 +166,7 @@ def test_effects_are_recorded_with_their_end() -> None:
         raise ConnectionError
     with pytest.raises(asyncio.CancelledError), desk.effect("charge 3"):
         raise asyncio.CancelledError
-    kinds = [(event["name"][-1], event["type"]) for event in events(history, op="effect")]
+    kinds = [(event["name"][-1], event["type"]) for event in history.events(op="effect")]
     assert kinds == [
         ("1", "invoke"),
         ("1", "ok"),
@@ -194,10 +187,10 @@ def test_a_killed_process_records_nothing_more() -> None:
     with desk.effect("charge 1"):
         pass
     desk.close()
-    assert not events(history, op="effect")
+    assert not list(history.events(op="effect"))
     history.process("desk").close()
     history.process("desk").close()
-    assert [event["type"] for event in events(history, op="process")] == [
+    assert [event["type"] for event in history.events(op="process")] == [
         "invoke",
         "unknown",
         "invoke",
