@@ -35,11 +35,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from cluster import PROXY, Cluster, EmbeddedNode, RealCluster
+from recorded import OFFICIAL_LEAVES_OUT, OfficialClient
 
 import bmq
-from bmq import events
-from bmq.testing import fresh_queue_uri
-from tests.integration.accounts import SUCCESS, Accounts, Key, Moment, Result, key_of, payload
+from bmq.testing import History, Verdict, examine, fresh_queue_uri
+from tests.integration.chaos import connections, everything_arrives, payload
 
 #: The queues, by what they are.
 DOMAINS = {
@@ -65,34 +65,17 @@ def apps() -> dict[str, str]:
     return found
 
 
-class Books(Accounts):
-    """Accounts that note when posts were acknowledged, too."""
-
-    def __init__(self) -> None:
-        super().__init__(apps())
-        self.acknowledged_at: dict[str, list[float]] = {name: [] for name in DOMAINS}
-
-    def outcome(self, key: Key, status: str) -> None:
-        """A post has its outcome."""
-        super().outcome(key, status)
-        if status == SUCCESS:
-            self.acknowledged_at[key[0]].append(time.monotonic())
-
-
-# ---- one client, in a process of its own: says "ready", is told to stop, prints its books
+# ---- one client, in a process of its own: says "ready", is told to stop, leaves a history
 
 
 class Ours:
     """This project's client: one session posts, one consumes."""
 
-    def __init__(self, broker: str, uris: dict[str, str]) -> None:
-        self.broker, self.uris = broker, uris
-        self.books = Books()
-        self.moments: dict[str, list[Moment]] = {}
-        self.mishaps: list[str] = []
+    def __init__(self, broker: str, uris: dict[str, str], history: History) -> None:
+        self.broker, self.uris, self.history = broker, uris, history
         self.posting = True
 
-    async def run(self) -> dict[str, Any]:
+    async def run(self) -> None:
         """Post and consume until told to stop; then wait for what is under way."""
         loop = asyncio.get_running_loop()
         async with self.session("producer") as producer, self.session("consumer") as consumer:
@@ -102,34 +85,29 @@ class Ours:
                 queue = await consumer.open_queue(
                     self.uris[name] + (f"?id={app_id}" if app_id else ""), read=True
                 )
-                consumers.append(asyncio.create_task(self.consume(app, queue)))
+                consumers.append(asyncio.create_task(self.consume(queue)))
             written = {name: await producer.open_queue(uri, write=True) for name, uri in self.uris.items()}
             posting = [asyncio.create_task(self.post(name, queue)) for name, queue in written.items()]
             print("ready", flush=True)
             await loop.run_in_executor(None, sys.stdin.readline)
             self.posting = False
             await asyncio.gather(*posting)
-            with contextlib.suppress(TimeoutError):  # what has no outcome is in the books
+            with contextlib.suppress(TimeoutError):  # the history shows posts without an outcome
                 async with asyncio.timeout(DEADLINE):
                     for queue in written.values():
                         await queue.flush()
-            await self.arrival()
+            await everything_arrives(self.history, DEADLINE)
             for task in consumers:
                 task.cancel()
-            return books_as_json(self.books, self.moments, self.mishaps)
 
     def session(self, name: str) -> bmq.client.connect.connect:
-        moments = self.moments[name] = []
-
-        def note(event: events.SessionEvent) -> None:
-            if isinstance(event, events.Connected | events.ConnectionLost | events.StateRestored):
-                moments.append(Moment(time.monotonic(), type(event).__name__))
-            elif isinstance(event, events.QueueReopenFailed) or (
-                isinstance(event, events.Disconnected) and event.reason
-            ):
-                self.mishaps.append(f"{name}: {event}")
-
-        return bmq.connect(self.broker, process_name=f"failover {name}", on_event=note)
+        recorder = self.history.process(name)
+        return bmq.connect(
+            self.broker,
+            process_name=f"failover {name}",
+            interceptors=[recorder],
+            on_event=recorder.on_event,
+        )
 
     async def post(self, name: str, queue: bmq.Queue) -> None:
         """Post without waiting for outcomes."""
@@ -138,58 +116,28 @@ class Ours:
             await asyncio.sleep(due - time.monotonic())
             if not self.posting:
                 return
-            key = (name, number)
-            self.books.posting(key)
-            try:
-                post = queue.post_nowait(payload(key))
-            except bmq.BufferFull:
-                self.books.refused(key)
-                continue
-            post.add_done_callback(lambda post, key=key: self.outcome(post, key))
-            number += 1
+            with contextlib.suppress(bmq.BufferFull):
+                post = queue.post_nowait(payload(name, number))
+                post.add_done_callback(asyncio.Future.exception)
+                number += 1
 
-    def outcome(self, post: Any, key: Key) -> None:
-        error = post.exception()
-        if error is None:
-            self.books.outcome(key, SUCCESS)
-        else:
-            self.books.outcome(
-                key, error.status.name if isinstance(error, bmq.PostError) else type(error).__name__
-            )
-
-    async def consume(self, app: str, queue: bmq.Queue) -> None:
+    async def consume(self, queue: bmq.Queue) -> None:
         """Confirm what comes."""
         async for message in queue:
-            take(self.books, app, key_of(message.data), self.moments["consumer"], message.redelivered)
             message.confirm()
-
-    async def arrival(self) -> None:
-        """Wait until everything acknowledged has arrived, or until the deadline."""
-        arrived = asyncio.Event()
-        self.books.on_complete = arrived.set
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(DEADLINE):
-                while not self.books.complete:
-                    await arrived.wait()
-                    arrived.clear()
 
 
 class Official:
     """The official client: it calls back from threads of its own."""
 
-    def __init__(self, broker: str, uris: dict[str, str]) -> None:
-        import blazingmq
-
-        self.blazingmq = blazingmq
+    def __init__(self, broker: str, uris: dict[str, str], history: History) -> None:
         self.broker, self.uris = broker, uris
-        self.books = Books()
-        self.moments: dict[str, list[Moment]] = {}
+        self.client = OfficialClient(broker, history, DEADLINE)
         self.posting = True
-        self.sessions: list[Any] = []
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> None:
         """Post and consume until told to stop; then wait for what is under way."""
-        producer, consumer = self.session("producer"), self.session("consumer")
+        producer, consumer = self.client.session("producer"), self.client.session("consumer")
         for app, name in apps().items():
             consumer.open_queue(self.consumed(app, name), read=True, timeout=DEADLINE)
         for uri in self.uris.values():
@@ -202,41 +150,12 @@ class Official:
         self.posting = False
         for thread in threads:
             thread.join()
-        changed = threading.Event()
-        self.books.on_complete = changed.set
-        limit = time.monotonic() + DEADLINE
-        while time.monotonic() < limit:
-            result = self.books.result()
-            if not result.without_outcome and not result.lost:
-                break
-            changed.wait(0.1)
-            changed.clear()
+        self.client.wait(DEADLINE)
         # Not stopped: that could wait for a broker that it has lost. The process ends, and they with it.
-        return books_as_json(self.books, self.moments, [])
 
     def consumed(self, app: str, name: str) -> str:
         app_id = app.partition("/")[2]
         return self.uris[name] + (f"?id={app_id}" if app_id else "")
-
-    def session(self, name: str) -> Any:
-        moments = self.moments[name] = []
-        names = {self.consumed(app, queue): app for app, queue in apps().items()}
-
-        def on_event(event: Any) -> None:
-            what = type(event).__name__
-            if what in ("Connected", "ConnectionLost", "StateRestored"):
-                moments.append(Moment(time.monotonic(), what))
-
-        def on_message(message: Any, handle: Any) -> None:
-            # It does not say which messages are delivered again: their order is not judged.
-            take(self.books, names[message.queue_uri], key_of(message.data), moments, redelivered=True)
-            handle.confirm()
-
-        session = self.blazingmq.Session(
-            on_event, on_message=on_message, broker=self.broker, timeout=DEADLINE, num_processing_threads=1
-        )
-        self.sessions.append(session)
-        return session
 
     def post(self, session: Any, name: str) -> None:
         """Post without waiting for outcomes."""
@@ -245,18 +164,7 @@ class Official:
             time.sleep(max(0.0, due - time.monotonic()))
             if not self.posting:
                 return
-            key = (name, number)
-            self.books.posting(key)
-            try:
-                session.post(
-                    self.uris[name],
-                    payload(key),
-                    on_ack=lambda ack, key=key: self.books.outcome(key, ack.status.name),
-                )
-            except self.blazingmq.Error:
-                self.books.refused(key)
-                continue
-            number += 1
+            number += self.client.post(session, self.uris[name], payload(name, number))
 
 
 def beats() -> Iterator[float]:
@@ -267,29 +175,18 @@ def beats() -> Iterator[float]:
         yield due
 
 
-def take(books: Books, app: str, key: Key, moments: list[Moment], redelivered: bool) -> None:
-    """Enter a delivery that is confirmed at once."""
-    connection = sum(moment.what == "ConnectionLost" for moment in moments)
-    books.delivered(app, "consumer", connection, key, redelivered=redelivered)
-    books.confirmed(app, connection, key)
-
-
-def books_as_json(books: Books, moments: dict[str, list[Moment]], mishaps: list[str]) -> dict[str, Any]:
-    """Close the books."""
-    result = books.result()
-    result.sessions = moments
-    return {"result": result.as_json(), "acknowledged_at": books.acknowledged_at, "mishaps": mishaps}
-
-
 def worker(arguments: dict[str, Any]) -> None:
     """Be one of the clients."""
     broker, uris = arguments["broker"], arguments["uris"]
-    if arguments["client"] == "official":
-        official = Official(broker, uris)
-        print(json.dumps(official.run()), flush=True)
-        os._exit(0)  # the sessions are alive
-    run = asyncio.run if arguments["loop"] == "asyncio" else bmq.run
-    print(json.dumps(run(Ours(broker, uris).run())), flush=True)
+    with History(arguments["history"]) as history:
+        for name, uri in uris.items():
+            if name.startswith("fanout"):
+                history.applications(uri, APP_IDS)
+        if arguments["client"] == "official":
+            Official(broker, uris, history).run()
+            os._exit(0)  # the sessions are alive
+        run = asyncio.run if arguments["loop"] == "asyncio" else bmq.run
+        run(Ours(broker, uris, history).run())
 
 
 # ---- what is killed
@@ -323,37 +220,61 @@ CASES = {
 
 @dataclass
 class Lap:
-    """One kill, and what one client made of it through one way."""
+    """One kill, and what one client made of it through one way.
 
-    killed_at: float
-    result: Result
-    acknowledged_at: dict[str, list[float]]
+    Attributes:
+        verdict: what the check has found.
+        pauses: the longest time without an acknowledgement from the kill on, in seconds, by queue.
+        recoveries: the seconds that sessions took from losing their connection to being restored.
+        mishaps: sessions and queues that were lost for good.
+    """
+
+    verdict: Verdict
+    pauses: dict[str, float]
+    recoveries: list[float]
     mishaps: list[str]
 
-    def pauses(self) -> dict[str, float]:
-        """The longest time without an acknowledgement, by queue, from the kill on."""
-        found = {}
-        for name, times in self.acknowledged_at.items():
-            before = max((at for at in times if at <= self.killed_at), default=self.killed_at)
-            after = [at for at in sorted(times) if at > self.killed_at]
-            moments = [before, *after, *([] if after else [float("inf")])]
-            found[name] = max(b - a for a, b in itertools.pairwise(moments))
-        return found
+    def broken(self, rule: str) -> int:
+        return self.verdict.broken.get(rule, 0)
 
-    def recoveries(self) -> list[float]:
-        """How long sessions took from losing their connection to having everything as before."""
-        found = []
-        for moments in self.result.sessions.values():
-            lost: float | None = None
-            for moment in moments:
-                if moment.what == "ConnectionLost" and lost is None:
-                    lost = moment.at
-                elif moment.what == "StateRestored" and lost is not None:
-                    found.append(moment.at - lost)
-                    lost = None
-            if lost is not None:
-                found.append(float("inf"))
-        return found
+
+def lap_of(history: History, ours: bool, killed_at: float, uris: dict[str, str]) -> Lap:
+    """Check a history, and find what it says of a kill."""
+    mishaps = [
+        f"{event['process']}: {event['event']}, {event['reason']}"
+        for event in history.events(op="session")
+        if event["event"] in ("QueueReopenFailed", "Disconnected") and "reason" in event
+    ]
+    acknowledged: dict[str, list[float]] = {uri: [] for uri in uris.values()}
+    for event in history.events(op="post", type="ok"):
+        acknowledged[event["queue"]].append(event["at"])
+    pauses = {name: pause(acknowledged[uri], killed_at) for name, uri in uris.items()}
+    verdict = examine(history, without=() if ours else OFFICIAL_LEAVES_OUT)
+    return Lap(verdict, pauses, recoveries(history), mishaps)
+
+
+def pause(times: list[float], killed_at: float) -> float:
+    """Return the longest time without an acknowledgement from the kill on."""
+    before = max((at for at in times if at <= killed_at), default=killed_at)
+    after = [at for at in sorted(times) if at > killed_at]
+    moments = [before, *after, *([] if after else [float("inf")])]
+    return max(b - a for a, b in itertools.pairwise(moments))
+
+
+def recoveries(history: History) -> list[float]:
+    """Return how long sessions took from losing their connection to having everything as before."""
+    found = []
+    for moments in connections(history).values():
+        lost: float | None = None
+        for at, what in moments:
+            if what == "ConnectionLost" and lost is None:
+                lost = at
+            elif what == "StateRestored" and lost is not None:
+                found.append(at - lost)
+                lost = None
+        if lost is not None:
+            found.append(float("inf"))
+    return found
 
 
 @dataclass
@@ -374,37 +295,36 @@ class Column:
     def all(self) -> list[Lap]:
         return [lap for laps in self.laps.values() for lap in laps]
 
-    def total(self, number: Callable[[Result], int]) -> int:
-        return sum(number(lap.result) for lap in self.all)
+    def total(self, number: Callable[[Verdict], int]) -> int:
+        return sum(number(lap.verdict) for lap in self.all)
+
+    def broken(self, rule: str) -> int:
+        return sum(lap.broken(rule) for lap in self.all)
 
     @property
     def well(self) -> bool:
         """Whether nothing is missing, but for what two of three nodes take along when they end at once."""
         both = CASES["both"].name
-        lost = any(lap.result.lost for name, laps in self.laps.items() if both not in name for lap in laps)
-        return not lost and not any(
-            lap.result.without_outcome or lap.result.more_than_one_outcome or lap.mishaps for lap in self.all
-        )
+        lost = any(lap.broken("lost") for name, laps in self.laps.items() if both not in name for lap in laps)
+        return not lost and not any(lap.broken("outcome") or lap.mishaps for lap in self.all)
 
     def books(self) -> dict[str, str]:
         other: Counter[str] = Counter()
         kinds: Counter[str] = Counter()
         for lap in self.all:
-            other.update({status: n for status, n in lap.result.outcomes.items() if status != SUCCESS})
-            kinds.update(lap.result.duplicates)
+            other.update(lap.verdict.refused)
+            kinds.update(lap.verdict.duplicates)
         duplicates = sum(kinds.values())
         return {
-            "posted": f"{self.total(lambda r: r.posts):,}",
-            "acknowledged": f"{self.total(lambda r: r.acknowledged):,}",
+            "posted": f"{self.total(lambda verdict: verdict.posted):,}",
+            "acknowledged": f"{self.total(lambda verdict: verdict.acknowledged):,}",
             "other outcomes": ", ".join(f"{n} {status}" for status, n in other.items()) or "0",
-            "not taken, buffers full": f"{self.total(lambda r: r.refused):,}",
-            "without outcome": f"{self.total(lambda r: r.without_outcome):,}",
-            "with two outcomes": f"{self.total(lambda r: r.more_than_one_outcome):,}",
-            "acknowledged and lost": f"{self.total(lambda r: len(r.lost)):,}",
-            "received": f"{self.total(lambda r: r.deliveries):,}",
+            "without an outcome, or with two": f"{self.broken('outcome'):,}",
+            "acknowledged and lost": f"{self.broken('lost'):,}",
+            "received": f"{self.total(lambda verdict: verdict.delivered):,}",
             "of these duplicates": f"{duplicates:,}" + (f" ({_counts(kinds)})" if duplicates else ""),
-            "out of order": f"{self.total(lambda r: len(r.disorder)):,}" if self.client == "ours" else "-",
-            "connections lost": f"{sum(len(lap.recoveries()) for lap in self.all):,}",
+            "out of order": f"{self.broken('order'):,}" if self.client == "ours" else "-",
+            "connections lost": f"{sum(len(lap.recoveries) for lap in self.all):,}",
         }
 
 
@@ -434,7 +354,7 @@ def tables(columns: list[Column]) -> str:
                 pauses = [
                     pause
                     for lap in column.laps[case]
-                    for name, pause in lap.pauses().items()
+                    for name, pause in lap.pauses.items()
                     if name.endswith(kind)
                 ]
                 cells.append(_seconds(pauses))
@@ -442,7 +362,7 @@ def tables(columns: list[Column]) -> str:
     parts += ["Seconds without an acknowledgement, median / longest:", _table(["killed", *head], rows)]
     rows = []
     for case in columns[0].laps:
-        cells = [_seconds([r for lap in column.laps[case] for r in lap.recoveries()]) for column in columns]
+        cells = [_seconds([r for lap in column.laps[case] for r in lap.recoveries]) for column in columns]
         rows.append([case, *cells])
     parts += [
         "Seconds from a lost connection to state restored, median / longest:",
@@ -468,13 +388,21 @@ async def lap(
     victims = list(dict.fromkeys(case.victims(primary, first, second)))
     async with contextlib.AsyncExitStack() as stack:
         processes = []
-        for column in columns:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        uris = [
+            {name: fresh_queue_uri(domain, f"failover-{column.client}") for name, domain in DOMAINS.items()}
+            for column in columns
+        ]
+        paths = [folder / f"{number}.jsonl" for number in range(len(columns))]
+        for column, names, path in zip(columns, uris, paths, strict=True):
             addresses = cluster.ways[column.way]
             if column.way == "nodes":
                 addresses = addresses[connected:] + addresses[:connected]
             if column.client == "official":
                 addresses = addresses[:1]
-            processes.append(await start(stack, column.client, ",".join(addresses), options.loop))
+            arguments = {"client": column.client, "broker": ",".join(addresses), "uris": names}
+            arguments |= {"loop": options.loop, "history": str(path)}
+            processes.append(await start(stack, arguments))
         for process in processes:
             assert process.stdout is not None
             async with asyncio.timeout(DEADLINE):
@@ -482,34 +410,31 @@ async def lap(
             if said != b"ready\n":
                 raise SystemExit(f"a client did not start:\n{await complaints(process)}")
         await asyncio.sleep(options.traffic)
-        killed_at = time.monotonic()
+        killed_at = time.time()
         await asyncio.gather(*(cluster.kill(victim, number) for victim in victims))
-        ended = time.monotonic() - killed_at
+        ended = time.time() - killed_at
         await asyncio.sleep(options.down)
         for victim in victims:
             await cluster.revive(victim)
         await cluster.healthy()
-        up_at = time.monotonic()
+        up_at = time.time()
         await asyncio.sleep(options.traffic)
         async with asyncio.timeout(4 * DEADLINE):
             said = await asyncio.gather(*(process.communicate(b"stop\n") for process in processes))
-    laps = []
-    for column, process, (out, complaint) in zip(columns, processes, said, strict=True):
-        if process.returncode:
-            raise SystemExit(f"{column.name} failed:\n{complaint.decode()[-4000:]}")
-        books = json.loads(out.splitlines()[-1])
-        result = Result.from_json(books["result"])
-        laps.append(Lap(killed_at, result, books["acknowledged_at"], books["mishaps"]))
+        laps = []
+        for column, process, names, path, (_, complaint) in zip(
+            columns, processes, uris, paths, said, strict=True
+        ):
+            if process.returncode:
+                raise SystemExit(f"{column.name} failed:\n{complaint.decode()[-4000:]}")
+            with History(path) as history:
+                laps.append(lap_of(history, column.client == "ours", killed_at, names))
     what = f"killed node {' and '.join(map(str, victims))}, primary {primary}, connected to {connected}"
     return laps, f"{what}; ended after {ended:.1f} s, all up after {up_at - killed_at:.1f} s"
 
 
-async def start(
-    stack: contextlib.AsyncExitStack, client: str, broker: str, loop: str
-) -> asyncio.subprocess.Process:
+async def start(stack: contextlib.AsyncExitStack, arguments: dict[str, Any]) -> asyncio.subprocess.Process:
     """Start one client in a process."""
-    uris = {name: fresh_queue_uri(domain, f"failover-{client}") for name, domain in DOMAINS.items()}
-    arguments = {"client": client, "broker": broker, "uris": uris, "loop": loop}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         __file__,
@@ -566,17 +491,18 @@ async def failover(
 
 def tell(column: Column, done: Lap) -> None:
     """Say how one client came through one kill."""
-    result = done.result
-    recovered = _seconds(done.recoveries())
+    verdict = done.verdict
+    recovered = _seconds(done.recoveries)
+    refused = verdict.posted - verdict.acknowledged
     print(
-        f"  {column.name}: {result.posts:,} posts, {result.posts - result.acknowledged:,} not acknowledged, "
-        f"{len(result.lost)} lost, {sum(result.duplicates.values())} duplicates; pause "
-        f"{max(done.pauses().values()):.2f} s; restored {recovered}",
+        f"  {column.name}: {verdict.posted:,} posts, {refused:,} not acknowledged, "
+        f"{done.broken('lost')} lost, {sum(verdict.duplicates.values())} duplicates; pause "
+        f"{max(done.pauses.values()):.2f} s; restored {recovered}",
         *done.mishaps,
         flush=True,
     )
-    if result.lost or result.disorder:
-        print(f"    lost {result.lost[:5]}, out of order {result.disorder[:5]}", flush=True)
+    if not verdict.ok:
+        print(verdict, flush=True)
 
 
 def main() -> None:

@@ -18,63 +18,52 @@ import os
 import secrets
 import statistics
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import harness
+from recorded import OFFICIAL_LEAVES_OUT, OfficialClient
 
-from bmq.testing import FaultProxy
+from bmq.testing import FaultProxy, History, Verdict, examine
 from tests.integration import chaos
-from tests.integration.accounts import (
-    SUCCESS,
-    Accounts,
-    Key,
-    Moment,
-    Recoveries,
-    Result,
-    key_of,
-    payload,
-    recoveries,
-)
+from tests.integration.chaos import Recoveries, payload, recoveries
 
 #: Seconds between faults: often long enough for the official client to recover from one.
 PAUSE = (0.5, 3.0)
 
-# ---- one client, in a process of its own: says "ready", is told to stop, prints its result
+# ---- one client, in a process of its own: says "ready", is told to stop, leaves a history
 
 
-async def ours(broker: str, uris: dict[str, str]) -> Result:
+async def ours(broker: str, uris: dict[str, str], history: History) -> None:
     """This project's client."""
     loop = asyncio.get_running_loop()
-    async with chaos.Load(broker, uris) as load:
+    async with chaos.Load(broker, uris, history) as load:
         print("ready", flush=True)
         await loop.run_in_executor(None, sys.stdin.readline)
-        return await load.finish()
+        await load.finish()
 
 
 class Official:
     """The official client: it calls back from threads of its own."""
 
-    def __init__(self, broker: str, uris: dict[str, str]) -> None:
-        import blazingmq
-
-        self.blazingmq = blazingmq
-        self.accounts = Accounts(chaos.APPS)
+    def __init__(self, broker: str, uris: dict[str, str], history: History) -> None:
+        self.client = OfficialClient(broker, history, chaos.DEADLINE)
+        self.history = history
         self.uris = uris
-        self.broker = broker
-        self.moments: dict[str, list[Moment]] = {}
         self.stopping = threading.Event()
 
-    def run(self) -> Result:
-        sessions = [self.session(name) for name in ("producer", "first consumer", "second consumer")]
-        producer, first, second = sessions
+    def run(self) -> None:
         uris = self.uris
+        self.history.applications(uris["news"], chaos.APP_IDS)
+        sessions = [self.client.session(name) for name in ("producer", "first consumer", "second consumer")]
+        producer, first, second = sessions
         for session, uri in (
             (first, uris["orders"]),
             (second, uris["orders"]),
@@ -94,71 +83,19 @@ class Official:
             thread.start()
         print("ready", flush=True)
         sys.stdin.readline()
-        complete = threading.Event()
         self.stopping.set()
         for thread in threads:
             thread.join()
-        limit = time.monotonic() + chaos.DEADLINE
-        self.accounts.on_complete = complete.set
-        while time.monotonic() < limit:
-            result = self.accounts.result()
-            if not result.without_outcome and not result.lost:
-                break
-            complete.wait(0.1)
-            complete.clear()
-        result = self.accounts.result()
-        result.sessions = self.moments
+        self.client.wait(chaos.DEADLINE)
         for session in sessions:
             session.stop()
-        return result
-
-    def session(self, name: str) -> Any:
-        moments = self.moments[name] = []
-        names = {uri: app for app, uri in self.apps()}
-
-        def on_event(event: Any) -> None:
-            what = type(event).__name__
-            if what in ("Connected", "ConnectionLost", "StateRestored"):
-                moments.append(Moment(time.monotonic(), what))
-
-        def on_message(message: Any, handle: Any) -> None:
-            # The official client does not say which messages came out of order: their order is not judged.
-            key, app = key_of(message.data), names[message.queue_uri]
-            self.accounts.delivered(app, name, len(moments), key, redelivered=True)
-            handle.confirm()
-            self.accounts.confirmed(app, len(moments), key)
-
-        return self.blazingmq.Session(
-            on_event,
-            on_message=on_message,
-            broker=self.broker,
-            timeout=chaos.DEADLINE,
-            num_processing_threads=1,
-        )
-
-    def apps(self) -> Iterator[tuple[str, str]]:
-        for app in chaos.APPS:
-            queue, _, app_id = app.partition("/")
-            yield app, self.uris[queue] + (f"?id={app_id}" if app_id else "")
-
-    def give(self, session: Any, queue: str, key: Key, then: Callable[[], None] = lambda: None) -> bool:
-        def on_ack(ack: Any) -> None:
-            self.accounts.outcome(key, ack.status.name)
-            then()
-
-        self.accounts.posting(key)
-        try:
-            session.post(self.uris[queue], payload(key), on_ack=on_ack)
-        except self.blazingmq.Error:
-            self.accounts.refused(key)
-            return False
-        return True
+        self.history.record("load", "counts", "ok", dropped=0, buffer_full=self.client.buffer_full)
 
     def post_and_wait(self, session: Any, stream: str) -> None:
         number = 0
         while not self.stopping.is_set():
             acked = threading.Event()
-            if self.give(session, "orders", (stream, number), acked.set):
+            if self.client.post(session, self.uris["orders"], payload(stream, number), acked.set):
                 acked.wait(chaos.DEADLINE)
                 number += 1
             time.sleep(chaos.WORKERS / chaos.RATE_ORDERS)
@@ -167,7 +104,7 @@ class Official:
         number = 0
         while not self.stopping.is_set():
             for _ in range(round(chaos.RATE_LEDGER * chaos.TICK)):
-                if not self.give(session, queue, (queue, number)):
+                if not self.client.post(session, self.uris[queue], payload(queue, number)):
                     break
                 number += 1
             time.sleep(chaos.TICK)
@@ -176,44 +113,51 @@ class Official:
 def worker(arguments: dict[str, Any]) -> None:
     """Be one of the clients."""
     broker, uris = arguments["broker"], arguments["uris"]
-    if arguments["client"] == "official":
-        result = Official(broker, uris).run()
-    else:
-        import bmq
+    with History(arguments["history"]) as history:
+        if arguments["client"] == "official":
+            Official(broker, uris, history).run()
+        else:
+            import bmq
 
-        result = bmq.run(ours(broker, uris))
-    print(json.dumps(result.as_json()), flush=True)
+            bmq.run(ours(broker, uris, history))
 
 
 # ---- the faults, and the table
 
 
 async def lap(
-    broker: str, clients: list[str], seed: int, seconds: float
-) -> tuple[list[Moment], list[Result]]:
-    """Put the clients through one schedule of faults."""
+    broker: str, clients: list[str], seed: int, seconds: float, folder: Path
+) -> tuple[History, list[History]]:
+    """Put the clients through one schedule of faults; return its history, and those of the clients."""
+    schedule = History()
+    paths = [folder / f"{client}-{seed}.jsonl" for client in clients]
     async with FaultProxy(broker, seed=seed) as proxy, contextlib.AsyncExitStack() as stack:
-        processes = [await start(stack, client, proxy.uri, seed) for client in clients]
+        processes = [
+            await start(stack, client, proxy.uri, seed, path)
+            for client, path in zip(clients, paths, strict=True)
+        ]
         for process in processes:
             assert process.stdout is not None
             async with asyncio.timeout(chaos.DEADLINE):
                 said = await process.stdout.readline()
             if said != b"ready\n":
                 raise SystemExit("a client did not start")
-        faults = await chaos.inject(chaos.plan(seed, seconds, restarts=False, pause=PAUSE), proxy, None)
+        steps = chaos.plan(seed, seconds, restarts=False, pause=PAUSE)
+        await chaos.inject(steps, proxy, None, schedule)
         async with asyncio.timeout(3 * chaos.DEADLINE):
             said = await asyncio.gather(*(process.communicate(b"stop\n") for process in processes))
         for client, process, (_, complaints) in zip(clients, processes, said, strict=True):
             if process.returncode:
                 raise SystemExit(f"{client} failed with seed {seed}:\n{complaints.decode()[-4000:]}")
-        return faults, [Result.from_json(json.loads(out.splitlines()[-1])) for out, _ in said]
+        return schedule, [History(path) for path in paths]
 
 
 async def start(
-    stack: contextlib.AsyncExitStack, client: str, broker: str, seed: int
+    stack: contextlib.AsyncExitStack, client: str, broker: str, seed: int, history: Path
 ) -> asyncio.subprocess.Process:
     """Start one client in a process."""
-    arguments = {"client": client, "broker": broker, "uris": chaos.new_uris(f"soak-{client}-{seed}")}
+    uris = chaos.new_uris(f"soak-{client}-{seed}")
+    arguments = {"client": client, "broker": broker, "uris": uris, "history": str(history)}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         __file__,
@@ -241,43 +185,45 @@ class Column:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.results: list[Result] = []
+        self.judged = name == "bmq"
+        self.verdicts: list[Verdict] = []
         self.recoveries = Recoveries()
+        self.dropped = self.restored = 0
 
-    def add(self, faults: list[Moment], result: Result) -> None:
-        self.results.append(result)
-        found = recoveries(faults, result.sessions.values())
+    def add(self, schedule: History, history: History) -> None:
+        self.verdicts.append(examine(history, without=() if self.judged else OFFICIAL_LEAVES_OUT))
+        found = recoveries(schedule, history)
         self.recoveries.times += found.times
         self.recoveries.disturbed += found.disturbed
+        self.restored += len(list(history.events(op="connection", event="StateRestored")))
+        self.dropped += sum(event["dropped"] for event in history.events(op="counts"))
+        history.close()
 
-    def total(self, number: Callable[[Result], int]) -> int:
-        return sum(map(number, self.results))
+    def total(self, number: Callable[[Verdict], int]) -> int:
+        return sum(map(number, self.verdicts))
 
-    @property
-    def lost(self) -> int:
-        return self.total(lambda r: len(r.lost))
+    def broken(self, rule: str) -> int:
+        return self.total(lambda verdict: verdict.broken.get(rule, 0))
 
     def cells(self) -> dict[str, str]:
         nacks: Counter[str] = Counter()
-        for result in self.results:
-            nacks.update({status: n for status, n in result.outcomes.items() if status != SUCCESS})
-        deliveries = self.total(lambda r: r.deliveries)
-        duplicates = self.total(lambda r: sum(r.duplicates.values()))
+        for verdict in self.verdicts:
+            nacks.update(verdict.refused)
+        deliveries = self.total(lambda verdict: verdict.delivered)
+        duplicates = self.total(lambda verdict: sum(verdict.duplicates.values()))
         times = sorted(self.recoveries.times)
         both = sorted(times + self.recoveries.disturbed)
-        judged, dropped = self.name == "bmq", self.total(lambda r: r.dropped or 0)
         return {
-            "posted": f"{self.total(lambda r: r.posts):,}",
-            "acknowledged": f"{self.total(lambda r: r.acknowledged):,}",
+            "posted": f"{self.total(lambda verdict: verdict.posted):,}",
+            "acknowledged": f"{self.total(lambda verdict: verdict.acknowledged):,}",
             "other outcomes": ", ".join(f"{n} {status}" for status, n in nacks.items()) or "0",
-            "without outcome": f"{self.total(lambda r: r.without_outcome):,}",
-            "with two outcomes": f"{self.total(lambda r: r.more_than_one_outcome):,}",
-            "acknowledged and lost": f"{self.lost:,}",
+            "without an outcome, or with two": f"{self.broken('outcome'):,}",
+            "acknowledged and lost": f"{self.broken('lost'):,}",
             "handed to applications": f"{deliveries:,}",
             "of these duplicates": f"{duplicates:,} ({duplicates / max(deliveries, 1):.2%})",
-            "recognised and dropped": f"{dropped:,}" if judged else "-",
-            "out of order": f"{self.total(lambda r: len(r.disorder)):,}" if judged else "-",
-            "times state restored": f"{self.total(_restored):,}",
+            "recognised and dropped": f"{self.dropped:,}" if self.judged else "-",
+            "out of order": f"{self.broken('order'):,}" if self.judged else "-",
+            "times state restored": f"{self.restored:,}",
             "cut to restored, median": f"{self.recoveries.median:.3f} s" if times else "-",
             "cut to restored, 90 %": f"{times[int(len(times) * 0.9)]:.3f} s" if times else "-",
             "cut to restored, longest": f"{times[-1]:.3f} s" if times else "-",
@@ -288,10 +234,6 @@ class Column:
         }
 
 
-def _restored(result: Result) -> int:
-    return sum(moment.what == "StateRestored" for moments in result.sessions.values() for moment in moments)
-
-
 def table(columns: list[Column]) -> str:
     """The columns side by side, as Markdown."""
     cells = [column.cells() for column in columns]
@@ -300,27 +242,31 @@ def table(columns: list[Column]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-async def soak(broker: str, clients: list[str], seed: int, seconds: float, lap_seconds: float) -> bool:
-    """Run the laps; returns whether this client came through without loss."""
+async def soak(
+    broker: str, clients: list[str], seed: int, seconds: float, lap_seconds: float, folder: Path
+) -> bool:
+    """Run the laps; returns whether this client came through without a broken promise."""
     columns = {
         client: Column({"ours": "bmq", "official": "blazingmq (official)"}[client]) for client in clients
     }
-    faults: list[Moment] = []
+    faults: Counter[str] = Counter()
     left, number = seconds, 0
     while left > 0:
-        done, results = await lap(broker, clients, seed + number, min(lap_seconds, left))
-        faults += done
-        for column, result in zip(columns.values(), results, strict=True):
-            column.add(done, result)
-        lost = ", ".join(f"{column.name} lost {column.lost}" for column in columns.values())
-        print(f"lap {number + 1}, seed {seed + number}: {len(done)} faults; so far {lost}", flush=True)
+        lap_folder = folder / f"lap-{number + 1}"
+        lap_folder.mkdir(parents=True)
+        schedule, histories = await lap(broker, clients, seed + number, min(lap_seconds, left), lap_folder)
+        kinds = Counter(fault["kind"] for fault in schedule.events(op="fault", type="invoke"))
+        faults += kinds
+        for column, history in zip(columns.values(), histories, strict=True):
+            column.add(schedule, history)
+            if not column.verdicts[-1].ok:
+                print(f"{column.name}, {history.path}: {column.verdicts[-1]}", flush=True)
+        lost = ", ".join(f"{column.name} lost {column.broken('lost')}" for column in columns.values())
+        print(f"lap {number + 1}, seed {seed + number}: {kinds.total()} faults; so far {lost}", flush=True)
         left, number = left - lap_seconds, number + 1
-    print(f"\n{chaos.count_faults(faults)}\n\n{table(list(columns.values()))}")
+    print(f"\n{chaos.shown_faults(faults)}\n\n{table(list(columns.values()))}")
     mine = columns.get("ours")
-    return mine is None or not any(
-        result.lost or result.without_outcome or result.more_than_one_outcome or result.disorder
-        for result in mine.results
-    )
+    return mine is None or all(verdict.ok for verdict in mine.verdicts)
 
 
 def main() -> None:
@@ -332,6 +278,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000), help="of the first lap")
     parser.add_argument("--broker", help="its address (BMQ_BROKER_URI; else an embedded one is started)")
     parser.add_argument("--only", choices=["ours", "official"], help="one client alone")
+    parser.add_argument("--keep", help="a folder for the histories, which are deleted otherwise")
     parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -344,7 +291,8 @@ def main() -> None:
             broker, what = stack.enter_context(harness.broker())
         print(f"soak for {options.seconds:g} s, seed {options.seed}, broker {broker} ({what})", flush=True)
         clients = [options.only] if options.only else ["ours", "official"]
-        well = asyncio.run(soak(broker, clients, options.seed, options.seconds, options.lap))
+        folder = Path(options.keep or stack.enter_context(tempfile.TemporaryDirectory()))
+        well = asyncio.run(soak(broker, clients, options.seed, options.seconds, options.lap, folder))
     sys.exit(0 if well else 1)
 
 

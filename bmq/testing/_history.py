@@ -312,7 +312,8 @@ class Recorder(Interceptor):
             elif isinstance(event, Connected | StateRestored):
                 self._record("connection", "ok", event=name)
             else:
-                self._record("session", "ok", event=name)
+                reason = getattr(event, "reason", None) or getattr(event, "error", None)
+                self._record("session", "ok", event=name, **({"reason": str(reason)} if reason else {}))
 
     @contextmanager
     def effect(self, name: str) -> Iterator[None]:

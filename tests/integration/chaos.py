@@ -104,7 +104,11 @@ async def inject(steps: list[Step], proxy: FaultProxy, broker: Broker | None, hi
 
 def count_faults(history: History) -> str:
     """Return the number of faults of each kind, for people."""
-    counts = Counter(fault["kind"] for fault in history.events(op="fault", type="invoke"))
+    return shown_faults(Counter(fault["kind"] for fault in history.events(op="fault", type="invoke")))
+
+
+def shown_faults(counts: Counter[str]) -> str:
+    """Return the number of faults of each kind, for people."""
     return f"{counts.total()}: " + ", ".join(f"{count} {what}" for what, count in counts.most_common())
 
 
