@@ -10,13 +10,17 @@ from bmq.wire.event import HEADER_SIZE, MIN_HEADER_SIZE, Event, read_event
 
 __all__ = ["Framer"]
 
-_LENGTH_BYTES = 4
-_TYPE_MASK = EVENT_HEADER.fields["type"].mask
-# The byte with the type begins with the protocol's version.
-_VERSION_SHIFT = EVENT_HEADER.fields["protocolVersion"].shift
-_VERSION_MASK = EVENT_HEADER.fields["protocolVersion"].mask << _VERSION_SHIFT
+_WORDS = EVENT_HEADER.words("fragment+length", "protocolVersion+type", "headerWords", "typeSpecific")
+_unpack = _WORDS.unpack_from
+_TYPE_MASK = _WORDS.mask("type")
+_VERSION_SHIFT = _WORDS.shift("protocolVersion")
+_VERSION_MASK = _WORDS.mask("protocolVersion") << _VERSION_SHIFT
 _VERSION = PROTOCOL_VERSION << _VERSION_SHIFT
-_unpack = EVENT_HEADER.struct.unpack_from
+# The length is read before the rest of the header has come.
+_LENGTH = EVENT_HEADER.words("fragment+length", cut=True)
+_LENGTH_BYTES = _LENGTH.size
+_unpack_length = _LENGTH.unpack_from
+_LONGEST = _LENGTH.mask("length")
 #: Only these carry messages; everything else a client sends is small.
 _LARGE = frozenset({int(EventType.PUT), int(EventType.CONFIRM)})
 
@@ -97,10 +101,10 @@ class Framer:
                 left = end - start
                 if left >= HEADER_SIZE:
                     # The first bit says "fragment": with it the number is larger than every limit.
-                    length, first, words, specific, _ = unpack(data, start)
+                    length, first, words, specific = unpack(data, start)
                     kind = first & _TYPE_MASK
                 elif left >= _LENGTH_BYTES:
-                    length = int.from_bytes(data[start : start + _LENGTH_BYTES], "big")
+                    (length,) = _unpack_length(data, start)
                     first = kind = words = specific = 0
                 else:
                     self._need = _LENGTH_BYTES
@@ -145,7 +149,7 @@ class Framer:
 
     def _refusal(self, length: int, limit: int) -> ProtocolError:
         field = "EventHeader.length"
-        if length >> 31:
+        if length > _LONGEST:
             field, text = "EventHeader.fragment", "fragmented events are not allowed"
         elif length > limit:
             kind = "an event" if limit == self.max_event_size else "a request"

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from struct import Struct
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from bmq.errors import ProtocolError
 from bmq.wire.codec import ACK_HEADER, ACK_MESSAGE
@@ -25,28 +24,29 @@ __all__ = [
     "encode_queue_acks",
     "iter_acks",
     "pack_acks",
+    "read_ack",
 ]
 
-_HEADER = ACK_HEADER.pack(ACK_HEADER.size // 4, ACK_MESSAGE.size // 4, 0, 0)
+_HEADER = ACK_HEADER.build(headerWords=ACK_HEADER.size // 4, perMessageWords=ACK_MESSAGE.size // 4)
 #: One acknowledgement's bytes from (wire status, correlation id, GUID, qId).
-encode_ack = ACK_MESSAGE.packer(reserved=0)
+encode_ack = ACK_MESSAGE.packer("status", "correlationId", "messageGUID", "queueId", reserved=0)
 #: The bytes of one acknowledgement.
 ACK_SIZE = ACK_MESSAGE.size
 #: Where the GUID is in it.
 ACK_GUID = ACK_MESSAGE.offset_of("messageGUID")
-# What is in front of the GUID in an event that accepts one message.
-_ACCEPTED = (
-    pack_event_header(HEADER_SIZE + len(_HEADER) + ACK_SIZE, EventType.ACK)
-    + _HEADER
-    + encode_ack(0, 0, UNSET_GUID, 0)[:ACK_GUID]
-)
+# The bytes in front of the acknowledgement in an event that accepts one message.
+_ACCEPTED = pack_event_header(HEADER_SIZE + len(_HEADER) + ACK_SIZE, EventType.ACK) + _HEADER
 #: Where the GUID is in such an event.
-ACCEPTED_GUID = slice(len(_ACCEPTED), len(_ACCEPTED) + len(UNSET_GUID))
-# The first byte and the GUID.
-_status_and_guid = Struct(f">B{ACK_GUID - 1}x{len(UNSET_GUID)}s{ACK_SIZE - ACK_GUID - len(UNSET_GUID)}x")
+ACCEPTED_GUID = slice(len(_ACCEPTED) + ACK_GUID, len(_ACCEPTED) + ACK_GUID + len(UNSET_GUID))
 
-#: The bits of an acknowledgement's first byte that hold the status.
-STATUS_MASK = ACK_MESSAGE.fields["status"].mask << ACK_MESSAGE.fields["status"].shift
+_STATUS_AND_GUID = ACK_MESSAGE.words("reserved+status", "messageGUID")
+#: Reads one acknowledgement, from (event, offset): a number with the wire status in it, and the GUID.
+read_ack = _STATUS_AND_GUID.unpack_from
+#: The bits with the status in the number that :func:`read_ack` and :func:`iter_acks` return.
+STATUS_MASK = _STATUS_AND_GUID.mask("status") << _STATUS_AND_GUID.shift("status")
+
+_read_message = ACK_MESSAGE.unpacker("status", "correlationId", "messageGUID", "queueId")
+_read_sizes = ACK_HEADER.unpacker("headerWords", "perMessageWords")
 
 
 class AckMessage(NamedTuple):
@@ -65,7 +65,7 @@ def encode_acks(acks: Iterable[tuple[int, int, bytes, int]]) -> bytes:
 
 def encode_acceptance(queue_id: int, guid: bytes) -> bytes:
     """Return the ACK event that accepts one message."""
-    return b"".join((_ACCEPTED, guid, queue_id.to_bytes(4, "big")))
+    return _ACCEPTED + encode_ack(0, 0, guid, queue_id)
 
 
 def encode_queue_acks(queue_id: int, guids: Sequence[bytes]) -> bytes:
@@ -90,20 +90,14 @@ def decode_acks(event: bytes, body: int) -> list[AckMessage]:
         ProtocolError: the header's sizes are too small, or the messages do not fill the event.
     """
     start, stride = read_list_header(event, body, "Ack", ACK_SIZE)
-    unpack = ACK_MESSAGE.struct.unpack_from
-    return [
-        AckMessage(status & STATUS_MASK, int.from_bytes(correlation_id, "big"), guid, queue_id)
-        for status, correlation_id, guid, queue_id in (
-            unpack(event, at) for at in range(start, len(event), stride)
-        )
-    ]
+    return [AckMessage._make(_read_message(event, at)) for at in range(start, len(event), stride)]
 
 
 def iter_acks(event: bytes, body: int) -> Iterator[tuple[int, bytes]]:
     """Iterate over the acknowledgements of an event, what a client wants to know of them: the hot path.
 
     Returns:
-        (a byte whose :data:`STATUS_MASK` bits are the wire status, GUID) each.
+        (a number whose :data:`STATUS_MASK` bits are the wire status, GUID) each.
 
     Raises:
         ProtocolError: as :func:`decode_acks`.
@@ -111,17 +105,28 @@ def iter_acks(event: bytes, body: int) -> Iterator[tuple[int, bytes]]:
     start = body + len(_HEADER)
     if event[body:start] == _HEADER and not (len(event) - start) % ACK_SIZE:
         # As every broker sends them.
-        return _status_and_guid.iter_unpack(memoryview(event)[start:])
+        return _STATUS_AND_GUID.iter_unpack(memoryview(event)[start:])
     start, stride = read_list_header(event, body, "Ack", ACK_SIZE)
     if stride == ACK_SIZE:
-        return _status_and_guid.iter_unpack(memoryview(event)[start:])
-    return (_status_and_guid.unpack_from(event, at) for at in range(start, len(event), stride))
+        return _STATUS_AND_GUID.iter_unpack(memoryview(event)[start:])
+    return (read_ack(event, at) for at in range(start, len(event), stride))
 
 
-def read_list_header(event: bytes, body: int, kind: str, minimum: int) -> tuple[int, int]:
-    """Return where the items of an ACK, CONFIRM or REJECT event start, and their stride in bytes.
+def read_list_header(
+    event: bytes,
+    body: int,
+    kind: str,
+    minimum: int,
+    read_sizes: Callable[..., tuple[Any, ...]] = _read_sizes,
+) -> tuple[int, int]:
+    """Return the start of the items of an ACK or CONFIRM event, and the stride of the items, in bytes.
 
-    The three headers have the same first byte: header words and words per message.
+    Args:
+        event: the event.
+        body: the start of the event's body.
+        kind: the kind of the event, for errors.
+        minimum: the bytes of an item that this version reads.
+        read_sizes: reads the words of the header, and of an item, from a header of this kind.
 
     Raises:
         ProtocolError: the sizes are too small, or the items do not fill the event exactly.
@@ -129,7 +134,7 @@ def read_list_header(event: bytes, body: int, kind: str, minimum: int) -> tuple[
     end = len(event)
     if end - body < ACK_HEADER.size:
         raise ProtocolError(f"{end - body} bytes are too few", field=f"{kind}Header", offset=body)
-    header_words, stride_words, _, _ = ACK_HEADER.unpack_from(event, body)
+    header_words, stride_words = read_sizes(event, body)
     stride = stride_words * 4
     start = body + header_words * 4
     if not header_words or start > end:

@@ -15,6 +15,7 @@ import orjson
 
 from bmq.errors import ProtocolError
 from bmq.wire._fields import FIELDS
+from bmq.wire.codec import CODECS
 from bmq.wire.constants import (
     ACK_STATUS_FROM_WIRE,
     Compression,
@@ -35,6 +36,8 @@ __all__ = ["Part", "dissect", "read_control", "summary"]
 
 # How many bytes each structure has.
 _SIZES = {name: sum(width for _, width, _ in fields) // 8 for name, fields in FIELDS.items()}
+# The header of a message says how long the header is.
+_header_words = {name: CODECS[name].words("headerWords", cut=True) for name in ("PutHeader", "PushHeader")}
 _WORD = 4
 _SHOWN = 64
 _HEADER = 8
@@ -255,7 +258,8 @@ def _messages(event: bytes, body: int, kind: EventType) -> Iterator[Part]:
         if len(event) - position < 28:
             yield Part(position, 0, name, f"cut: {len(event) - position} bytes are there", error=True)
             return
-        size = (event[position + 7] & 31) * _WORD
+        (header_words,) = _header_words[name].unpack_from(event, position)
+        size = header_words * _WORD
         fields, parts = _structure(name, event, position, 0, meanings, max(8, size))
         yield from parts
         options, stop = position + size, position + fields["messageWords"] * _WORD

@@ -3,15 +3,21 @@
 """Fast codecs, derived from the Construct declarations.
 
 Construct reads well and runs slowly: some 50,000 headers a second. So the fields of each declaration, which
-``bmq/wire/_fields.py`` has written out, are gathered into machine words; small functions are generated, when
-they are first asked for, that pack and unpack those words with one precompiled :class:`struct.Struct`. A
-property test holds the two equal for arbitrary field values. There is no second, hand-written layout.
+``bmq/wire/_fields.py`` has written out, are gathered into machine words. Small functions are generated when a
+caller first asks for one; each packs or unpacks those words with one precompiled :class:`struct.Struct`. A
+property test holds Construct and these functions equal for arbitrary field values.
+
+There is no second, hand-written layout. Hot paths have no time for a call per structure, so they pack and
+unpack machine words themselves. :meth:`StructureCodec.words` takes the fields of each word and the order of
+the words. While the declaration has the same words in the same order, ``struct``'s own functions do the work.
+When the declaration changes, slower functions put each field in its new place, and shifts and masks follow.
+A test swaps neighbouring fields of every structure and compares the bytes.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,7 +25,7 @@ from typing import Any
 from bmq.errors import ProtocolError
 from bmq.wire._fields import FIELDS
 
-__all__ = ["CODECS", "Field", "StructItem", "StructureCodec", "new_tuple"]
+__all__ = ["CODECS", "Field", "StructItem", "StructureCodec", "Words", "new_tuple"]
 
 #: ``new_tuple(SomeNamedTuple, items)``: half the cost of calling the class, and as readable.
 new_tuple: Callable[[Any, tuple[Any, ...]], Any] = tuple.__new__
@@ -69,8 +75,6 @@ def _gather(fields: list[Field]) -> list[StructItem]:
     run: list[Field] = []
 
     def close(fmt: str) -> None:
-        if any(f.signed for f in run) and not (len(run) == 1 and len(fmt) == 1):
-            raise TypeError(f"fields {[f.name for f in run]}: a signed field needs a machine word of its own")
         shift = sum(f.bits for f in run)
         placed = []
         for f in run:
@@ -124,36 +128,68 @@ class StructureCodec:
         self.struct = struct.Struct(">" + "".join(slot.format for slot in self.slots))
         self.size = self.struct.size
 
+    @cached_property
+    def _places(self) -> dict[str, tuple[int, int]]:
+        """The first bit of each field in the structure, and the bit behind the field."""
+        places, at = {}, 0
+        for name, field in self.fields.items():
+            places[name] = at, at + field.bits
+            at += field.bits
+        return places
+
     def offset_of(self, name: str) -> int:
-        """Return where in the structure the machine word with a field begins, in bytes."""
-        at = 0
-        for slot in self.slots:
-            if any(field.name == name for field in slot.fields):
-                return at
-            at += struct.calcsize(f">{slot.format}")
-        raise TypeError(f"{self.name} has no field {name}")
+        """Return the byte of the structure in which a field begins."""
+        return self.bits_of(name)[0] // 8
+
+    def end_of(self, *names: str) -> int:
+        """Return the number of bytes from the structure's beginning that hold all of these fields."""
+        return max(-(-self.bits_of(name)[1] // 8) for name in names)
+
+    def bits_of(self, name: str) -> tuple[int, int]:
+        """Return the first bit of a field in the structure, and the bit behind the field.
+
+        Raises:
+            TypeError: the structure has no such field.
+        """
+        try:
+            return self._places[name]
+        except KeyError:
+            raise TypeError(f"{self.name} has no field {name}") from None
+
+    def words(self, *words: str, cut: bool = False) -> Words:
+        """Return the structure as machine words in the order that a hot path wants.
+
+        Args:
+            words: the names of the fields in each word, the most significant first, joined by ``+``. Fields
+                of no word are written as 0 and not read.
+            cut: whether the structure may end behind the last of these fields.
+
+        Raises:
+            TypeError: the structure has no such field, or a word mixes bytes with other fields.
+        """
+        return Words(self, [word.split("+") for word in words], cut=cut)
 
     @cached_property
-    def pack(self) -> Callable[..., bytes]:
-        """``pack(*fields)`` in declaration order."""
-        return self.packer()
+    def _pack_all(self) -> Callable[..., bytes]:
+        return self.packer(*self.fields)
 
     @cached_property
-    def unpack_from(self) -> Callable[..., tuple[Any, ...]]:
-        """``unpack_from(buffer, offset) -> tuple of every field`` in declaration order."""
+    def _unpack_all(self) -> Callable[..., tuple[Any, ...]]:
         return self.unpacker(*self.fields)
 
-    def packer(self, **constants: int | bytes) -> Callable[..., bytes]:
-        """Generate ``pack(*remaining fields) -> bytes`` with some fields fixed.
+    def packer(self, *names: str, **constants: int | bytes) -> Callable[..., bytes]:
+        """Generate ``pack(*values of the named fields) -> bytes``; constants fill the other fields.
 
         The generated function trusts its arguments: a value too large for its field raises
         ``struct.error`` or spills into its neighbour, so callers check sizes first.
+
+        Raises:
+            TypeError: the names and the constants are not all fields of the structure, each once.
         """
-        if unknown := constants.keys() - self.fields.keys():
-            raise TypeError(f"{self.name} has no field {', '.join(sorted(unknown))}")
-        args = [name for name in self.fields if name not in constants]
-        if not constants and all(len(slot.fields) == 1 and not slot.wide for slot in self.slots):
-            return self.struct.pack
+        if sorted((*names, *constants)) != sorted(self.fields):
+            raise TypeError(
+                f"{self.name} has the fields {', '.join(self.fields)}, not {', '.join((*names, *constants))}"
+            )
         items = []
         for slot in self.slots:
             if slot.fields[0].raw:
@@ -168,15 +204,18 @@ class StructureCodec:
                     if not isinstance(value, int):
                         raise TypeError(f"{self.name}.{f.name} is an integer")
                     fixed |= (value & f.mask) << f.shift if len(slot.fields) > 1 else value
-                else:
-                    terms.append(f"{f.name} << {f.shift}" if f.shift else f.name)
+                    continue
+                # Two's complement, among other fields.
+                masked = f.signed and (len(slot.fields) > 1 or slot.wide)
+                term = f"({f.name} & {f.mask})" if masked else f.name
+                terms.append(f"{term} << {f.shift}" if f.shift else term)
             if fixed or not terms:
                 terms.append(str(fixed))
             text = " | ".join(terms)
             if slot.wide:
                 text = f"({text}).to_bytes({slot.format[:-1]}, 'big')"
             items.append(text)
-        source = f"def pack({', '.join(args)}):\n    return _pack({', '.join(items)})\n"
+        source = f"def pack({', '.join(names)}):\n    return _pack({', '.join(items)})\n"
         return self._generate(source, "pack")
 
     def unpacker(self, *names: str) -> Callable[..., tuple[Any, ...]]:
@@ -196,6 +235,9 @@ class StructureCodec:
                 text = f"{source} >> {f.shift}" if f.shift else source
                 if f.shift + f.bits < sum(x.bits for x in slot.fields):
                     text = f"({text}) & {f.mask}" if f.shift else f"{text} & {f.mask}"
+                if f.signed:
+                    # Two's complement in the middle of a word.
+                    text = f"(({text}) & {f.mask} ^ {1 << f.bits - 1}) - {1 << f.bits - 1}"
                 where[f.name] = text
         result = ", ".join(where[name] for name in names)
         source = (
@@ -217,18 +259,119 @@ class StructureCodec:
                 field=self.name,
                 offset=offset,
             )
-        return dict(zip(self.fields, self.unpack_from(buffer, offset), strict=True))
+        return dict(zip(self.fields, self._unpack_all(buffer, offset), strict=True))
 
     def build(self, **values: int | bytes) -> bytes:
         """Return the structure's bytes from fields by name; absent fields are 0."""
         zero = {name: bytes(f.bits // 8) if f.raw else 0 for name, f in self.fields.items()}
-        return self.pack(*(zero | values).values())
+        return self._pack_all(*(zero | values).values())
 
     def _generate(self, source: str, name: str) -> Callable[..., Any]:
         namespace: dict[str, Any] = {"_pack": self.struct.pack, "_unpack_from": self.struct.unpack_from}
         exec(compile(source, f"<{self.name}.{name}>", "exec"), namespace)
         function: Callable[..., Any] = namespace[name]
         return function
+
+
+class Words:
+    """A structure as a hot path packs and unpacks the structure: as machine words.
+
+    Attributes:
+        direct: whether the declaration has these words in this order. Then the three functions are those of
+            :class:`struct.Struct`.
+        format: the format of ``struct`` then, None otherwise.
+        size: the bytes of the structure; those up to the last field of the words if it may be cut.
+        pack: ``pack(*words) -> bytes``.
+        unpack_from: ``unpack_from(buffer, offset=0) -> words``.
+        iter_unpack: ``iter_unpack(buffer) -> iterator of words``.
+    """
+
+    def __init__(self, codec: StructureCodec, words: list[list[str]], *, cut: bool) -> None:
+        self._codec = codec
+        self._words = words
+        self._shifts: dict[str, int] = {}
+        for word in words:
+            if len(word) > 1 and any(name in codec.fields and codec.fields[name].raw for name in word):
+                raise TypeError(f"{codec.name}: bytes are a word of their own, not {'+'.join(word)}")
+            shift = 0
+            for name in reversed(word):
+                self._shifts[name] = shift
+                start, stop = codec.bits_of(name)
+                shift += stop - start
+        self.size = codec.end_of(*self._shifts) if cut else codec.size
+        formats = self._formats()
+        self.format = formats
+        self.direct = formats is not None
+        self.pack: Callable[..., bytes] = self._pack
+        self.unpack_from: Callable[..., tuple[Any, ...]] = self._unpack_from
+        self.iter_unpack: Callable[..., Iterator[tuple[Any, ...]]] = self._iter_unpack
+        if formats is not None:
+            direct = struct.Struct(formats)
+            self.pack, self.unpack_from = direct.pack, direct.unpack_from
+            self.iter_unpack = direct.iter_unpack
+
+    def shift(self, name: str) -> int:
+        """Return the distance of a field from the least significant bit of the word with the field."""
+        return self._shifts[name]
+
+    def mask(self, name: str) -> int:
+        """Return the bits of a field, unshifted: the largest unsigned value."""
+        return self._codec.fields[name].mask
+
+    def _formats(self) -> str | None:
+        """Return the format of ``struct``; None if the structure has no such words in this order."""
+        codec, at, formats = self._codec, 0, [">"]
+        for word in self._words:
+            start = codec.bits_of(word[0])[0]
+            stop = start
+            for name in word:
+                first, last = codec.bits_of(name)
+                if first != stop:
+                    return None
+                stop = last
+            field = codec.fields[word[0]]
+            letter = f"{field.bits // 8}s" if field.raw else _INT_FORMATS.get(stop - start, "")
+            if start % 8 or start < at or not letter:
+                return None
+            if len(word) == 1 and field.signed:
+                letter = letter.lower()
+            formats.append(f"{(start - at) // 8}x{letter}" if start > at else letter)
+            at = stop
+        rest = self.size - at // 8
+        return "".join([*formats, f"{rest}x" if rest else ""])
+
+    def _pack(self, *words: Any) -> bytes:
+        codec, whole = self._codec, 0
+        for word, value in zip(self._words, words, strict=True):
+            for name in word:
+                field = codec.fields[name]
+                number = int.from_bytes(value, "big") if field.raw else value >> self._shifts[name]
+                whole |= (number & field.mask) << self.size * 8 - codec.bits_of(name)[1]
+        return whole.to_bytes(self.size, "big")
+
+    def _unpack_from(self, buffer: Any, offset: int = 0) -> tuple[Any, ...]:
+        codec = self._codec
+        raw = bytes(buffer[offset : offset + self.size])
+        if len(raw) < self.size:
+            raise struct.error(f"unpack_from requires a buffer of at least {offset + self.size} bytes")
+        whole, found = int.from_bytes(raw, "big"), []
+        for word in self._words:
+            value: Any = 0
+            for name in word:
+                field = codec.fields[name]
+                number = whole >> self.size * 8 - codec.bits_of(name)[1] & field.mask
+                value |= number << self._shifts[name]
+                if field.raw:
+                    value = number.to_bytes(field.bits // 8, "big")
+                elif field.signed and len(word) == 1:
+                    value = (number ^ 1 << field.bits - 1) - (1 << field.bits - 1)
+            found.append(value)
+        return tuple(found)
+
+    def _iter_unpack(self, buffer: Any) -> Iterator[tuple[Any, ...]]:
+        if len(buffer) % self.size:
+            raise struct.error(f"iterative unpacking requires a buffer of a multiple of {self.size} bytes")
+        return (self._unpack_from(buffer, at) for at in range(0, len(buffer), self.size))
 
 
 #: Every codec by the structure's name.
@@ -239,6 +382,7 @@ PUT_HEADER = CODECS["PutHeader"]
 PUSH_HEADER = CODECS["PushHeader"]
 OPTION_HEADER = CODECS["OptionHeader"]
 SUB_QUEUE_ID = CODECS["SubQueueId"]
+SUB_QUEUE_INFO = CODECS["SubQueueInfo"]
 ACK_HEADER = CODECS["AckHeader"]
 ACK_MESSAGE = CODECS["AckMessage"]
 CONFIRM_HEADER = CODECS["ConfirmHeader"]

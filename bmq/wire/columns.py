@@ -8,6 +8,7 @@ imported by those modules alone that work on columns.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from bmq.wire.codec import Field, StructItem, StructureCodec
 
-__all__ = ["Array", "Bytes", "at_offsets", "column", "dtype_of", "fill", "word_of"]
+__all__ = ["Array", "Bytes", "WordWriter", "at_offsets", "column", "dtype_of", "fill"]
 
 Array = np.ndarray[Any, Any]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -59,6 +60,15 @@ def fill(array: Array, codec: StructureCodec, **values: Any) -> None:
         column = array[slot]
         if field.raw:
             column[:] = value
+        elif column.dtype.kind == "V":
+            # No machine word has this width.
+            width = column.dtype.itemsize
+            number = np.zeros(len(array), ">u8")
+            number |= (np.asarray(value, np.int64) & field.mask).astype(np.uint64) << np.uint64(field.shift)
+            raw = number.view(np.uint8).reshape(-1, 8)[:, 8 - width :] | _bytes_of(column)
+            column[:] = np.ascontiguousarray(raw).view(column.dtype)[:, 0]
+        elif field.signed and field.bits < column.dtype.itemsize * 8:
+            column |= (np.asarray(value, np.int64) & field.mask).astype(column.dtype) << field.shift
         elif field.shift or field.bits < column.dtype.itemsize * 8:
             column |= np.asarray(value, column.dtype) << field.shift
         else:
@@ -69,10 +79,20 @@ def column(array: Array, codec: StructureCodec, name: str) -> Array:
     """Return one field of every structure in an array of :func:`dtype_of`."""
     slot, field = _place(codec, name)
     values = array[slot]
-    if field.raw or field.bits == values.dtype.itemsize * 8:
+    if field.raw or (field.bits == values.dtype.itemsize * 8 and values.dtype.kind != "V"):
         return values
-    native = values.astype(values.dtype.newbyteorder("="))
-    return native >> field.shift & field.mask
+    if values.dtype.kind == "V":
+        eight = np.zeros((values.size, 8), np.uint8)
+        eight[:, 8 - values.dtype.itemsize :] = _bytes_of(values)
+        native = eight.view(">u8").reshape(values.shape).astype(np.uint64)
+    else:
+        native = values.astype(values.dtype.newbyteorder("="))
+    return native >> native.dtype.type(field.shift) & native.dtype.type(field.mask)
+
+
+def _bytes_of(column: Array) -> Array:
+    width = column.dtype.itemsize
+    return np.frombuffer(np.ascontiguousarray(column).tobytes(), np.uint8).reshape(-1, width)
 
 
 def at_offsets(buffer: bytes, dtype: np.dtype[Any], offsets: Array) -> Array:
@@ -83,6 +103,50 @@ def at_offsets(buffer: bytes, dtype: np.dtype[Any], offsets: Array) -> Array:
     return found
 
 
-def word_of(codec: StructureCodec, name: str) -> int:
-    """Return which four-byte word of a structure a field begins in."""
-    return codec.offset_of(name) // 4
+class WordWriter:
+    """Writes a field of structures that lie anywhere in an array of four-byte words.
+
+    Args:
+        codec: the structure.
+        name: the field, whose bits are 0 in the array so far.
+        others: the fields that are not 0 in the array. Those that share a word with the field are kept.
+    """
+
+    def __init__(self, codec: StructureCodec, name: str, others: Iterable[str]) -> None:
+        start, stop = codec.bits_of(name)
+        self._bits = stop - start
+        self._lead = start // 8 % 4
+        taken = {at // 32 for each in others if each != name for at in range(*codec.bits_of(each))}
+        # For each word: the place in the structure; whether other fields share the word; the shifts of the
+        # word's part of the field, in the field and in the word.
+        self._words: list[tuple[int, bool, int, int]] = []
+        for word in range(start // 32, -(-stop // 32)):
+            last = min(stop, (word + 1) * 32)
+            self._words.append((word, word in taken, stop - last, (word + 1) * 32 - last))
+
+    def write(self, words: Array, starts: Array, values: Array) -> None:
+        """Write the field.
+
+        Args:
+            words: big-endian words of four bytes.
+            starts: the word with which each structure begins.
+            values: one number for all, or one for each structure; for bytes an array of items of that many.
+        """
+        if values.dtype.kind == "V":
+            parts = self._parts(values)
+        else:
+            numbers = values.astype(np.int64) & ((1 << self._bits) - 1)
+            parts = [
+                (numbers >> right << left & 0xFFFFFFFF).astype(np.uint32) for _, _, right, left in self._words
+            ]
+        for (word, shared, _, _), part in zip(self._words, parts, strict=True):
+            if shared:
+                words[starts + word] |= part
+            else:
+                words[starts + word] = part
+
+    def _parts(self, values: Array) -> list[Array]:
+        """The words of items of bytes, in which they lie as they do in the structure."""
+        wide = np.zeros((len(values), len(self._words) * 4), np.uint8)
+        wide[:, self._lead : self._lead + values.dtype.itemsize] = _bytes_of(values)
+        return list(wide.view(">u4").T)

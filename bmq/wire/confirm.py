@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CONFIRM and REJECT events: messages a consumer is done with."""
+"""CONFIRM events: messages that a consumer has processed."""
 
 from __future__ import annotations
 
@@ -23,11 +23,15 @@ __all__ = [
     "split_confirms",
 ]
 
-_HEADER = CONFIRM_HEADER.pack(CONFIRM_HEADER.size // 4, CONFIRM_MESSAGE.size // 4, 0)
+_HEADER = CONFIRM_HEADER.build(
+    headerWords=CONFIRM_HEADER.size // 4, perMessageWords=CONFIRM_MESSAGE.size // 4
+)
+_WORDS = CONFIRM_MESSAGE.words("queueId", "messageGUID", "subQueueId")
 
 #: One confirmation's bytes from (queueId, messageGUID, subQueueId).
-encode_confirm = CONFIRM_MESSAGE.pack
-_unpack = CONFIRM_MESSAGE.unpack_from
+encode_confirm = _WORDS.pack
+_unpack = _WORDS.unpack_from
+_read_sizes = CONFIRM_HEADER.unpacker("headerWords", "perMessageWords")
 
 #: The bytes of one confirmation.
 CONFIRM_SIZE = CONFIRM_MESSAGE.size
@@ -44,8 +48,7 @@ class ConfirmMessage(NamedTuple):
     sub_queue_id: int
 
 
-# Where the GUID is in a confirmation.
-_GUID_AT = encode_confirm(0, b"\xff" * 16, 0).index(b"\xff" * 16)
+_GUID_AT = CONFIRM_MESSAGE.offset_of("messageGUID")
 
 
 def encode_queue_confirms(queue_id: int, guids: Sequence[bytes], sub_queue_id: int) -> bytes:
@@ -62,14 +65,14 @@ def split_confirms(confirms: bytes) -> list[bytes]:
     return [confirms[at : at + CONFIRM_SIZE] for at in range(0, len(confirms), CONFIRM_SIZE)]
 
 
-def pack_confirms(confirms: Sequence[bytes], event_type: int = EventType.CONFIRM) -> bytes:
-    """Return an event of confirmations that are already encoded, one or more in an item."""
+def pack_confirms(confirms: Sequence[bytes]) -> bytes:
+    """Return a CONFIRM event of confirmations that are already encoded, one or more in an item."""
     body = b"".join(confirms)
-    return pack_event_header(HEADER_SIZE + len(_HEADER) + len(body), event_type) + _HEADER + body
+    return pack_event_header(HEADER_SIZE + len(_HEADER) + len(body), EventType.CONFIRM) + _HEADER + body
 
 
 def decode_confirms(event: bytes, body: int) -> list[ConfirmMessage]:
-    """Return every item of a CONFIRM or REJECT event whose body starts at ``body``.
+    """Return every confirmation of a CONFIRM event whose body starts at ``body``.
 
     Raises:
         ProtocolError: the header's sizes are too small, or the messages do not fill the event.
@@ -83,7 +86,7 @@ def iter_confirms(event: bytes, body: int) -> Iterable[tuple[int, bytes, int]]:
     Raises:
         ProtocolError: as :func:`decode_confirms`.
     """
-    start, stride = read_list_header(event, body, "Confirm", CONFIRM_SIZE)
+    start, stride = read_list_header(event, body, "Confirm", CONFIRM_SIZE, _read_sizes)
     if stride == CONFIRM_SIZE:
-        return CONFIRM_MESSAGE.struct.iter_unpack(memoryview(event)[start:])
+        return _WORDS.iter_unpack(memoryview(event)[start:])
     return [_unpack(event, at) for at in range(start, len(event), stride)]

@@ -23,13 +23,19 @@ __all__ = [
 HEADER_SIZE = EVENT_HEADER.size
 
 _pack = EVENT_HEADER.packer(
-    fragment=0, protocolVersion=PROTOCOL_VERSION, headerWords=HEADER_SIZE // 4, reserved=0
+    "length",
+    "type",
+    "typeSpecific",
+    fragment=0,
+    protocolVersion=PROTOCOL_VERSION,
+    headerWords=HEADER_SIZE // 4,
+    reserved=0,
 )
 _unpack = EVENT_HEADER.unpacker(
     "fragment", "length", "protocolVersion", "type", "headerWords", "typeSpecific"
 )
-#: A header may be shorter than ours, but it must hold the fields up to headerWords: six bytes.
-MIN_HEADER_SIZE = 6
+#: A header may be shorter than ours, but must hold the fields up to headerWords.
+MIN_HEADER_SIZE = EVENT_HEADER.end_of("fragment", "length", "protocolVersion", "type", "headerWords")
 
 
 class Event(NamedTuple):

@@ -16,15 +16,15 @@ from bmq.wire.constants import UNSET_GUID
 __all__ = ["GuidGenerator", "client_id_from", "guid_from_text", "guid_to_text"]
 
 _VERSION = 1
-_COUNTER_BITS = MESSAGE_GUID.fields["counter"].bits
+_SIZE = MESSAGE_GUID.size
 _COUNTER_MASK = MESSAGE_GUID.fields["counter"].mask
-_TICK_BITS = MESSAGE_GUID.fields["timerTick"].bits
 _TICK_MASK = MESSAGE_GUID.fields["timerTick"].mask
-# The counter ends in the middle of a 32 bit word: the tick is cut where that word ends.
-_PREFIX_BYTES = 4
-_LOW_TICK_BITS = 2 + _COUNTER_BITS + _TICK_BITS - _PREFIX_BYTES * 8
-_LOW_TICK_MASK = (1 << _LOW_TICK_BITS) - 1
-_HIGH_TICK_BITS = _TICK_BITS - _LOW_TICK_BITS
+_pack = MESSAGE_GUID.packer("timerTick", "clientId", version=_VERSION, counter=0)
+# The counter in the GUID as a number, and the bytes that have the counter.
+_COUNTER_SHIFT = _SIZE * 8 - MESSAGE_GUID.bits_of("counter")[1]
+_COUNTER_START = MESSAGE_GUID.offset_of("counter")
+_COUNTER_STOP = MESSAGE_GUID.end_of("counter")
+_WORD = 4
 _TEXT = re.compile(r"[0-9A-F]{32}\Z")
 
 
@@ -38,7 +38,7 @@ class GuidGenerator:
     nothing here reads a clock.
     """
 
-    __slots__ = ("_base", "_counter", "_suffix", "_tick", "client_id")
+    __slots__ = ("_base", "_counter", "_tick", "client_id")
 
     def __init__(self, client_id: bytes) -> None:
         if len(client_id) != 6:
@@ -56,11 +56,10 @@ class GuidGenerator:
         if tick != self._tick:
             # Everything but the counter stays the same as long as the tick does.
             self._tick = tick
-            self._base = (_VERSION << _COUNTER_BITS + _TICK_BITS | tick & _TICK_MASK) >> _LOW_TICK_BITS
-            self._suffix = (tick & _LOW_TICK_MASK).to_bytes(_LOW_TICK_BITS // 8, "big") + self.client_id
+            self._base = int.from_bytes(_pack(tick & _TICK_MASK, self.client_id), "big")
         counter = self._counter
         self._counter = counter + 1 & _COUNTER_MASK
-        return (self._base | counter << _HIGH_TICK_BITS).to_bytes(_PREFIX_BYTES, "big") + self._suffix
+        return (self._base | counter << _COUNTER_SHIFT).to_bytes(_SIZE, "big")
 
     def next_many(self, tick: int, count: int) -> bytes:
         """Return new GUIDs, one behind the other: the same as :meth:`next` would make.
@@ -73,17 +72,19 @@ class GuidGenerator:
             return b""
         guids = bytearray(self.next(tick) * count)
         first = self._counter - 1 & _COUNTER_MASK
-        # What differs is the word at the beginning, and that counts up; the counter may begin anew.
-        step = 1 << _HIGH_TICK_BITS
-        whole = range(self._base, self._base + (_COUNTER_MASK + 1) * step, step)
+        # Only the bytes with the counter differ. These count up, and the counter may begin anew.
+        below = (_SIZE - _COUNTER_STOP) * 8
+        step = 1 << _COUNTER_SHIFT - below
+        base = self._base >> below & (1 << (_COUNTER_STOP - _COUNTER_START) * 8) - 1
+        whole = range(base, base + (_COUNTER_MASK + 1) * step, step)
         words = array("I", whole[first : first + count])
         while len(words) < count:
             words.extend(whole[: count - len(words)])
         if sys.byteorder == "little":
             words.byteswap()
         raw = words.tobytes()
-        for at in range(_PREFIX_BYTES):
-            guids[at::16] = raw[at::_PREFIX_BYTES]
+        for at in range(_COUNTER_START, _COUNTER_STOP):
+            guids[at::_SIZE] = raw[_WORD - _COUNTER_STOP + at :: _WORD]
         self._counter = first + count & _COUNTER_MASK
         return bytes(guids)
 
@@ -92,7 +93,7 @@ class GuidGenerator:
         if count == 1:
             return [self.next(tick)]
         guids = self.next_many(tick, count)
-        return [guids[at : at + 16] for at in range(0, count * 16, 16)]
+        return [guids[at : at + _SIZE] for at in range(0, count * _SIZE, _SIZE)]
 
     @property
     def client_id_text(self) -> str:

@@ -4,19 +4,21 @@
 from __future__ import annotations
 
 from bmq.errors import ProtocolError
-from bmq.wire.codec import OPTION_HEADER, SUB_QUEUE_ID
+from bmq.wire.codec import OPTION_HEADER, SUB_QUEUE_ID, SUB_QUEUE_INFO
 from bmq.wire.constants import OptionType
 from bmq.wire.notice import Notice
 
 __all__ = ["LimitedIds", "encode_sub_queue_ids", "read_sub_queue_ids"]
 
-_pack_ids = OPTION_HEADER.packer(type=OptionType.SUB_QUEUE_IDS_OLD, packed=0, typeSpecific=0)
-_unpack = OPTION_HEADER.unpack_from
-_unpack_id = SUB_QUEUE_ID.unpack_from
-
-
-# In the byte of remaining delivery attempts: the bit that says "unlimited", and the bits of the number.
-_UNLIMITED, _ATTEMPTS = 0x80, 0x3F
+_pack_ids = OPTION_HEADER.packer("words", type=OptionType.SUB_QUEUE_IDS_OLD, packed=0, typeSpecific=0)
+_unpack = OPTION_HEADER.unpacker("type", "packed", "typeSpecific", "words")
+_pack_id = SUB_QUEUE_ID.packer("id")
+_unpack_id = SUB_QUEUE_ID.unpacker("id")
+_INFO = SUB_QUEUE_INFO.words("id", "unlimited+potentiallyPoisonous+remainingDeliveryAttempts")
+_read_info = _INFO.unpack_from
+# In the byte of remaining delivery attempts, which a packed option has in place of its length.
+_UNLIMITED = 1 << _INFO.shift("unlimited")
+_ATTEMPTS = _INFO.mask("remainingDeliveryAttempts")
 _TYPES = frozenset(map(int, OptionType))
 
 
@@ -32,7 +34,7 @@ class LimitedIds(tuple[int, ...]):
 
 def encode_sub_queue_ids(ids: tuple[int, ...]) -> bytes:
     """Return the option SUB_QUEUE_IDS_OLD, the form in which clients receive subscription ids."""
-    return b"".join([_pack_ids(1 + len(ids)), *map(SUB_QUEUE_ID.pack, ids)])
+    return b"".join([_pack_ids(1 + len(ids)), *map(_pack_id, ids)])
 
 
 def read_sub_queue_ids(options: bytes, offset: int = 0, notice: Notice | None = None) -> tuple[int, ...]:
@@ -71,9 +73,9 @@ def read_sub_queue_ids(options: bytes, offset: int = 0, notice: Notice | None = 
                 field="OptionHeader.words",
                 offset=offset + position,
             )
-        stride = 0
+        entries: range | None = None
         if kind == OptionType.SUB_QUEUE_IDS_OLD:
-            stride = SUB_QUEUE_ID.size
+            entries = range(position + OPTION_HEADER.size, stop, SUB_QUEUE_ID.size)
         elif kind == OptionType.SUB_QUEUE_INFOS:
             stride = specific * 4
             if stride < SUB_QUEUE_ID.size or (stop - position - OPTION_HEADER.size) % stride:
@@ -82,12 +84,13 @@ def read_sub_queue_ids(options: bytes, offset: int = 0, notice: Notice | None = 
                     field="OptionHeader.typeSpecific",
                     offset=offset + position,
                 )
-            if stride > SUB_QUEUE_ID.size:
-                attempts = options[position + OPTION_HEADER.size + SUB_QUEUE_ID.size]
-        if stride:
-            ids.extend(
-                _unpack_id(options, at)[0] for at in range(position + OPTION_HEADER.size, stop, stride)
-            )
+            entries = range(position + OPTION_HEADER.size, stop, stride)
+        if entries and entries.step >= SUB_QUEUE_INFO.size:
+            infos = [_read_info(options, at) for at in entries]
+            ids.extend(number for number, _ in infos)
+            attempts = infos[0][1]
+        elif entries:
+            ids.extend(_unpack_id(options, at)[0] for at in entries)
         position = stop
     if not attempts & _UNLIMITED:
         limited = LimitedIds(ids)

@@ -8,7 +8,7 @@ else is the same. Values are ``bool`` (BOOL), ``int`` (INT64), ``str`` (STRING, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from struct import Struct, error
 from typing import Any, NamedTuple, cast
@@ -24,7 +24,7 @@ from bmq.wire.constants import (
     PropertyType,
 )
 from bmq.wire.padding import padding, unpadded_length
-from bmq.wire.property_schema import Encoder, Layouts, alike, make_encoder
+from bmq.wire.property_schema import BY_SHAPE, PROPERTY_WORDS, Encoder, Layouts, alike, make_encoder
 
 __all__ = [
     "LAYOUTS",
@@ -69,15 +69,16 @@ _FIXED_SIZES = {PropertyType.BOOL: 1, PropertyType.CHAR: 1, **_INT_SIZES}
 _TYPES: dict[int, PropertyType] = {int(t): t for t in PropertyType}
 _TRUE, _FALSE = b"\1", b"\0"
 
-_header_words = PROPERTY_HEADER.fields
-_TYPE_SHIFT = _header_words["type"].shift
-_TYPE_MASK = _header_words["type"].mask
-_VALUE_MASK = _header_words["valueField"].mask
-_NAME_MASK = _header_words["nameLength"].mask
-_STRIDE_FORMAT = PROPERTY_HEADER.struct.format[1:]
-_structs: dict[int, Struct] = {}
+_TYPE_SHIFT = PROPERTY_WORDS.shift("type")
+_TYPE_MASK = PROPERTY_WORDS.mask("type")
+_VALUE_MASK = PROPERTY_WORDS.mask("valueField")
+_NAME_MASK = PROPERTY_WORDS.mask("nameLength")
+# What packs the headers of so many properties.
+_packers: dict[int, Callable[..., bytes]] = {}
 
 _pack_area = PROPERTIES_HEADER.packer(
+    "areaWords",
+    "numProperties",
     reserved=0,
     propertyHeaderSize2x=PROPERTY_HEADER.size // 2,
     headerSize2x=PROPERTIES_HEADER.size // 2,
@@ -87,13 +88,13 @@ _unpack_area = PROPERTIES_HEADER.unpacker(
     "propertyHeaderSize2x", "headerSize2x", "areaWords", "numProperties"
 )
 
-# The words of an area's header as they travel; the second one has the length.
 AREA_HEADER = PROPERTIES_HEADER.size
-_unpack_words = PROPERTIES_HEADER.struct.unpack_from
-_WORDS_SHIFT = PROPERTIES_HEADER.fields["areaWords"].shift
+_WITH_LENGTH = PROPERTIES_HEADER.words("areaWords+reserved2")
+_unpack_words = _WITH_LENGTH.unpack_from
+_WORDS_SHIFT = _WITH_LENGTH.shift("areaWords")
 
-# The first byte of an area whose headers have the sizes declared here.
-_STANDARD_SIZES = _pack_area(0, 0)[0]
+# The first byte of an area whose headers have the sizes declared here; None if no area is read by its shape.
+_STANDARD_SIZES = _pack_area(0, 0)[0] if BY_SHAPE else None
 
 # Schemas repeat from message to message: these are kept for writing them.
 _encoders: dict[tuple[Any, ...], Encoder | None] = {}
@@ -263,16 +264,28 @@ def _encode(properties: Mapping[str, PropertyInput], *, new: bool) -> bytes:
             raise InvalidProperty(f"the properties exceed {MAX_PROPERTIES_AREA} bytes at {name!r}")
         parts.append(raw_name)
         parts.append(raw)
-    packer = _structs.get(count)
-    if packer is None:
-        packer = _structs[count] = Struct(">" + _STRIDE_FORMAT * count)
-    length = PROPERTIES_HEADER.size + packer.size + offset
+    length = PROPERTIES_HEADER.size + PROPERTY_HEADER.size * count + offset
     if length > MAX_PROPERTIES_AREA:
         raise InvalidProperty(
             f"the properties take {length} bytes; at most {MAX_PROPERTIES_AREA} are allowed"
         )
     parts.append(padding(length))
-    return _pack_area((length >> 2) + 1, count) + packer.pack(*heads) + b"".join(parts)
+    pack = _packers.get(count)
+    if pack is None:
+        pack = _packers[count] = _header_packer(count)
+    return _pack_area((length >> 2) + 1, count) + pack(*heads) + b"".join(parts)
+
+
+def _header_packer(count: int) -> Callable[..., bytes]:
+    """Return what packs the words of so many property headers."""
+    words = PROPERTY_WORDS
+    if words.format is not None:
+        return Struct(f">{words.format[1:] * count}").pack
+
+    def pack(*heads: int) -> bytes:
+        return b"".join(map(words.pack, heads[::2], heads[1::2]))
+
+    return pack
 
 
 def _no_encoder(_: Mapping[str, Any], _payload: bytes) -> bytes | None:
@@ -370,13 +383,13 @@ def properties_length(data: bytes, start: int = 0, limit: int = 0) -> int:
             field="MessagePropertiesHeader",
             offset=start,
         )
-    words: int = _unpack_words(data, start)[1]
+    words: int = _unpack_words(data, start)[0]
     length = (words >> _WORDS_SHIFT) * 4
     if not AREA_HEADER < length <= (limit or available):
         raise ProtocolError(
             f"claims {length} bytes, {available} are there",
             field="MessagePropertiesHeader.areaWords",
-            offset=start + 1,
+            offset=start + PROPERTIES_HEADER.offset_of("areaWords"),
         )
     return length
 
@@ -575,7 +588,7 @@ def _parse(area: bytes, end: int, new: bool) -> dict[str, tuple[int, int, int]]:
     if position > end:
         raise _wrong(f"{count} properties do not fit {end} bytes", "MessagePropertiesHeader.numProperties", 5)
     base = position
-    unpack = PROPERTY_HEADER.struct.unpack_from
+    unpack = PROPERTY_WORDS.unpack_from
     heads: list[Any] = [unpack(area, header + stride * i) for i in range(count)]
     index: dict[str, tuple[int, int, int]] = {}
     for i, (word, name_word) in enumerate(heads):

@@ -20,19 +20,32 @@ from bmq.wire.codec import PROPERTIES_HEADER, PROPERTY_HEADER
 from bmq.wire.constants import MAX_PROPERTY_VALUE, PropertyType
 from bmq.wire.padding import PADDING
 
-__all__ = ["UNREADABLE", "Encoder", "Layout", "Layouts", "alike", "make_encoder"]
+__all__ = [
+    "BY_SHAPE",
+    "PROPERTY_WORDS",
+    "UNREADABLE",
+    "Encoder",
+    "Layout",
+    "Layouts",
+    "alike",
+    "make_encoder",
+]
 
 #: Takes properties, in a dict, and a payload; returns the area with the payload behind it. None when they are
 #: not of its schema; ``KeyError`` when a name is not; ``struct.error`` on an int out of range, ``ValueError``
 #: when the area is so large that every limit has to be looked at, or a text is no plain UTF-8.
 Encoder = Callable[[Mapping[str, Any], bytes], "bytes | None"]
 
-_FIRST_BYTE = (
-    PROPERTY_HEADER.size // 2 << PROPERTIES_HEADER.fields["propertyHeaderSize2x"].shift
-    | PROPERTIES_HEADER.size // 2 << PROPERTIES_HEADER.fields["headerSize2x"].shift
+_AREA = PROPERTIES_HEADER.words(
+    "reserved+propertyHeaderSize2x+headerSize2x+areaWords", "reserved2", "numProperties"
 )
-_TYPE_SHIFT = PROPERTY_HEADER.fields["type"].shift
-# What follows the length in the header of an area: a reserved byte, the number of properties.
+#: The words of a property's header.
+PROPERTY_WORDS = PROPERTY_HEADER.words("reserved+type+valueField", "reserved2+nameLength")
+#: Whether areas have the words that this module works with: the area's length is in the first word, and the
+#: number of properties in the last byte. Otherwise :mod:`bmq.wire.properties` does all the work.
+BY_SHAPE = _AREA.direct and PROPERTY_WORDS.direct
+_TYPE_SHIFT = PROPERTY_WORDS.shift("type")
+# The first word of an area is followed by a reserved byte and the number of properties.
 _WORD = 4
 _HEADERS_AT = PROPERTIES_HEADER.size
 _COUNT_AT = _HEADERS_AT - 1
@@ -44,7 +57,9 @@ _FIXED: dict[type, tuple[str, int, PropertyType]] = {
 }
 _VARIABLE: dict[type, PropertyType] = {str: PropertyType.STRING, bytes: PropertyType.BINARY}
 # An area begins with a word that ends with its length in words, which is 0 in this one.
-_EMPTY = int.from_bytes(PROPERTIES_HEADER.struct.pack(_FIRST_BYTE, 0, 0)[:4], "big")
+_EMPTY = PROPERTY_HEADER.size // 2 << _AREA.shift(
+    "propertyHeaderSize2x"
+) | PROPERTIES_HEADER.size // 2 << _AREA.shift("headerSize2x")
 
 
 class _Pieces:
@@ -113,7 +128,7 @@ def make_encoder(keys: list[str], names: list[bytes], types: list[type], *, new:
         types: the Python types of the values.
         new: the encoding; the new one has its properties in the order of their names.
     """
-    if not all(t in _FIXED or t in _VARIABLE for t in types):
+    if not BY_SHAPE or not all(t in _FIXED or t in _VARIABLE for t in types):
         return None
     count = len(names)
     order = sorted(range(count), key=names.__getitem__) if new else range(count)
@@ -154,8 +169,8 @@ def make_encoder(keys: list[str], names: list[bytes], types: list[type], *, new:
         return None
     else:
         pieces.constant(Struct(">I").pack((fixed >> 2) + _EMPTY + 1))
-    pieces.constant(PROPERTIES_HEADER.struct.pack(_FIRST_BYTE, 0, count)[4:])
-    formats = PROPERTY_HEADER.struct.format[1:]
+    pieces.constant(_AREA.pack(_EMPTY, 0, count)[_WORD:])
+    formats = (PROPERTY_WORDS.format or "")[1:]
     for at, (changing, word) in enumerate(heads):
         letter = formats[at % len(formats)]
         if changing:

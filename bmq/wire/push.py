@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from struct import Struct
 from typing import Final, NamedTuple
 
 from bmq.errors import ProtocolError
@@ -12,7 +11,7 @@ from bmq.wire.codec import PUSH_HEADER
 from bmq.wire.constants import Compression, PushFlags
 from bmq.wire.notice import Notice
 from bmq.wire.options import read_sub_queue_ids
-from bmq.wire.shape import Flaw, read_shape, wrong_length
+from bmq.wire.shape import SHAPE, Flaw, read_shape, wrong_length
 
 __all__ = [
     "COMPRESSION",
@@ -31,16 +30,21 @@ __all__ = [
 ]
 
 _HEADER_WORDS = PUSH_HEADER.size // 4
-# The words of a header as they travel, and where the fields in them are.
-_pack = PUSH_HEADER.struct.pack
-_unpack_from = PUSH_HEADER.struct.unpack_from
-_unpack_word = Struct(f">{PUSH_HEADER.slots[0].format}").unpack_from
-_FLAGS_SHIFT = PUSH_HEADER.fields["flags"].shift
-_OPTIONS_SHIFT = PUSH_HEADER.fields["optionsWords"].shift
-_CAT_SHIFT = PUSH_HEADER.fields["compressionAlgorithmType"].shift
-_WORDS_MASK = PUSH_HEADER.fields["messageWords"].mask
-# Old brokers send headers without the last word (schema id).
-_MIN_HEADER = PUSH_HEADER.size - 4
+_WORDS = PUSH_HEADER.words("flags+messageWords", SHAPE, "queueId", "messageGUID", "schemaId")
+_pack = _WORDS.pack
+_unpack_from = _WORDS.unpack_from
+_FLAGS_SHIFT = _WORDS.shift("flags")
+_OPTIONS_SHIFT = _WORDS.shift("optionsWords")
+_CAT_SHIFT = _WORDS.shift("compressionAlgorithmType")
+_WORDS_MASK = _WORDS.mask("messageWords")
+# The length of a message is read from headers that are cut short, too.
+_LENGTH = PUSH_HEADER.words("flags+messageWords", cut=True)
+_unpack_length = _LENGTH.unpack_from
+# Old brokers send headers that end before the schema id.
+_MIN_HEADER = PUSH_HEADER.end_of(
+    "messageWords", "optionsWords", "compressionAlgorithmType", "headerWords", "queueId", "messageGUID"
+)
+_WITH_SCHEMA_ID = PUSH_HEADER.end_of("schemaId")
 _IMPLICIT = int(PushFlags.IMPLICIT_PAYLOAD)
 # The flags that a client hardly ever sees; of the last one nothing is known.
 _UNKNOWN = PUSH_HEADER.fields["flags"].mask & ~sum(PushFlags)
@@ -127,7 +131,6 @@ def encode_push_head(
             queue_id,
             guid,
             schema_id,
-            0,
         )
         + options
     )
@@ -155,7 +158,6 @@ def encode_push_run(
             queue_id,
             guid,
             schema_id,
-            0,
         )
         pieces += head + options, data
         total += length
@@ -218,10 +220,10 @@ def decode_push_runs(event: bytes, body: int, notice: Notice | None = None) -> l
         if end - offset < size:
             _skip_rest(event, offset, notice)
             break
-        first, shape, queue_id, guid, schema_id, _ = unpack(event, offset)
+        first, shape, queue_id, guid, schema_id = unpack(event, offset)
         if shape != last_shape:
             cat, header, header_and_options = read_shape(shape)
-            short = header < size
+            short = header < _WITH_SCHEMA_ID
             last_shape, last_queue = shape, None
         options = offset + header
         start = offset + header_and_options
@@ -301,7 +303,7 @@ def _skip_rest(event: bytes, offset: int, notice: Notice | None) -> None:
     """
     end = len(event)
     while offset < end:
-        if end - offset < 4:
+        if end - offset < _LENGTH.size:
             raise ProtocolError(f"{end - offset} bytes are too few", field="PushHeader", offset=offset)
-        (first,) = _unpack_word(event, offset)
+        (first,) = _unpack_length(event, offset)
         offset = _skip(first, 0, 0, offset, end, notice)

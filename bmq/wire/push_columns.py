@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -25,10 +24,16 @@ __all__ = ["PushColumns", "decode_push_columns", "read_push_columns"]
 
 _PUSH = dtype_of(PUSH_HEADER)
 _SIZE = PUSH_HEADER.size
-_HEADER_WORDS = _SIZE // 4
-# The word that a header begins with.
-_unpack_word = Struct(f">{PUSH_HEADER.slots[0].format}").unpack_from
-_WORDS_MASK = PUSH_HEADER.fields["messageWords"].mask
+# The word with the length of a message. Lengths are compared in columns if the declaration has the word.
+_LENGTH = PUSH_HEADER.words("flags+messageWords")
+_LENGTH_AT = PUSH_HEADER.offset_of("flags")
+_unpack_word = _LENGTH.unpack_from
+_WORDS_MASK = _LENGTH.mask("messageWords")
+# Old brokers send headers that end before the schema id.
+_MIN_HEADER = PUSH_HEADER.end_of(
+    "messageWords", "optionsWords", "compressionAlgorithmType", "headerWords", "queueId", "messageGUID"
+)
+_WITH_SCHEMA_ID = PUSH_HEADER.end_of("schemaId")
 
 # After so many messages of one length, the next ones are compared together.
 _ALIKE = 8
@@ -227,7 +232,7 @@ def read_push_columns(event: bytes, body: int, least: int = 1) -> PushColumns | 
     paddings = np.frombuffer(event, np.uint8)[ends - 1]
     stops = ends - paddings
     if (
-        int(header_words.min()) < _HEADER_WORDS - 1
+        int(header_words.min()) * 4 < _MIN_HEADER
         or bool((flags & RARE_FLAGS).any())
         or int(paddings.min()) < 1
         or int(paddings.max()) > 4
@@ -238,8 +243,8 @@ def read_push_columns(event: bytes, body: int, least: int = 1) -> PushColumns | 
     if found is None:
         return None
     schema_ids = column(headers, PUSH_HEADER, "schemaId").astype(np.uint16)
-    if int(header_words.min()) < _HEADER_WORDS:
-        schema_ids[header_words < _HEADER_WORDS] = 0
+    if int(header_words.min()) * 4 < _WITH_SCHEMA_ID:
+        schema_ids[header_words.astype(np.int64) * 4 < _WITH_SCHEMA_ID] = 0
     return PushColumns(
         event,
         starts,
@@ -275,7 +280,7 @@ def _find(event: bytes, body: int) -> Array | None:
             offset += length
             continue
         alike += 1
-        if alike < _ALIKE:
+        if alike < _ALIKE or not _LENGTH.direct:
             append(offset)
             offset += length
             continue
@@ -283,7 +288,7 @@ def _find(event: bytes, body: int) -> Array | None:
         most = min((end - offset) // length, stride)
         if not most:
             return None
-        words: Array = np.ndarray((most,), ">u4", event, offset, (length,))
+        words: Array = np.ndarray((most,), ">u4", event, offset + _LENGTH_AT, (length,))
         other = np.flatnonzero((words & _WORDS_MASK) * 4 != length)
         count = int(other[0]) if len(other) else most
         stride = stride * 2 if count == most else _FIRST_STRIDE

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
-from struct import Struct
 from typing import Final, NamedTuple
 
 from bmq.errors import ProtocolError
@@ -14,7 +13,7 @@ from bmq.wire.constants import Compression, EventType, PutFlags
 from bmq.wire.crc import crc32c
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 from bmq.wire.padding import PADDING
-from bmq.wire.shape import check_compression, read_shape, too_short, wrong_data, wrong_length
+from bmq.wire.shape import SHAPE, check_compression, read_shape, too_short, wrong_data, wrong_length
 
 __all__ = [
     "CORRELATION_ID",
@@ -39,19 +38,26 @@ Outgoing = tuple[bytes, bytes, int, int, int]
 LARGE = 8192
 
 _HEADER_WORDS = PUT_HEADER.size // 4
-# The words of a header as they travel, and where the fields in them are: no options, nothing reserved.
-_pack = PUT_HEADER.struct.pack
-# The header of an event begins with its length; the rest is the same for all PUT events.
-_PUT_EVENT = pack_event_header(HEADER_SIZE, EventType.PUT)[4:]
-_pack_event = Struct(f">I{len(_PUT_EVENT)}s{PUT_HEADER.struct.format[1:]}").pack
-_FLAGS_SHIFT = PUT_HEADER.fields["flags"].shift
-_CAT_SHIFT = PUT_HEADER.fields["compressionAlgorithmType"].shift
+_WORDS = PUT_HEADER.words("flags+messageWords", SHAPE, "queueId", "messageGUID", "crc32c", "schemaId")
+_pack = _WORDS.pack
+_unpack_from = _WORDS.unpack_from
+_FLAGS_SHIFT = _WORDS.shift("flags")
+_CAT_SHIFT = _WORDS.shift("compressionAlgorithmType")
+_WORDS_MASK = _WORDS.mask("messageWords")
 # The words around the whole words of data: the header, and the word that ends with the padding.
 _WORDS_AROUND = _HEADER_WORDS + 1
-_unpack_from = PUT_HEADER.struct.unpack_from
-_WORDS_MASK = PUT_HEADER.fields["messageWords"].mask
-# Headers may be shorter than ours, but they must hold the CRC, which ends at byte 32.
-_MIN_HEADER = 32
+# Headers may be shorter than ours, but they must hold all fields up to the CRC.
+_MIN_HEADER = PUT_HEADER.end_of(
+    "messageWords",
+    "optionsWords",
+    "compressionAlgorithmType",
+    "headerWords",
+    "queueId",
+    "messageGUID",
+    "crc32c",
+)
+# A shorter header ends before the schema id.
+_WITH_SCHEMA_ID = PUT_HEADER.end_of("schemaId")
 _PROPERTIES = int(PutFlags.MESSAGE_PROPERTIES)
 _NONE = int(Compression.NONE)
 # Where the header of the properties area, with which the data begins, has the area's length.
@@ -133,18 +139,17 @@ def encode_put_event(queue_id: int, message: Outgoing) -> bytes:
     guid, data, flags, schema_id, compression = message
     size = len(data)
     words = (size >> 2) + _WORDS_AROUND
-    header = _pack_event(
-        HEADER_SIZE + words * 4,
-        _PUT_EVENT,
+    header = _pack(
         flags << _FLAGS_SHIFT | words,
         compression << _CAT_SHIFT | _HEADER_WORDS,
         queue_id,
         guid,
         crc32c(data),
         schema_id,
-        0,
     )
-    return b"".join((header, data, PADDING[size & 3]))
+    return b"".join(
+        (pack_event_header(HEADER_SIZE + words * 4, EventType.PUT), header, data, PADDING[size & 3])
+    )
 
 
 def encode_puts(
@@ -175,7 +180,6 @@ def encode_puts(
             guid,
             crc(data),
             schema_id,
-            0,
         )
         if size < LARGE:
             append(join((header, data, padding[size & 3])))
@@ -223,13 +227,13 @@ def decode_put_runs(
         if end - offset < size:
             # Not even the shorter header of an older sender fits with a word of data behind it.
             raise ProtocolError(f"{end - offset} bytes are too few", field="PutHeader", offset=offset)
-        first, shape, queue_id, guid, crc, schema_id, _ = unpack(event, offset)
+        first, shape, queue_id, guid, crc, schema_id = unpack(event, offset)
         if shape != last_shape:
             compression, header, header_and_options = read_shape(shape)
             if header < _MIN_HEADER:
                 raise too_short(header, "Put", offset)
             check_compression(compression, "Put", offset)
-            short = header < size
+            short = header < _WITH_SCHEMA_ID
             last_shape = shape
         if short:
             schema_id = 0
@@ -258,7 +262,7 @@ def decode_put_runs(
                 raise ProtocolError(
                     f"{schema_id} on a message without properties",
                     field="PutHeader.schemaId",
-                    offset=offset + 32,
+                    offset=offset + PUT_HEADER.offset_of("schemaId"),
                 )
         elif cat and inflate is not None and flags & _PROPERTIES:
             plain = inflate(queue_id, data)

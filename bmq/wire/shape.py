@@ -9,11 +9,22 @@ from bmq.errors import ProtocolError
 from bmq.wire.codec import PUT_HEADER
 from bmq.wire.constants import Compression
 
-__all__ = ["Flaw", "check_compression", "read_shape", "too_short", "unreadable", "wrong_data", "wrong_length"]
+__all__ = [
+    "SHAPE",
+    "Flaw",
+    "check_compression",
+    "read_shape",
+    "too_short",
+    "unreadable",
+    "wrong_data",
+    "wrong_length",
+]
 
-_OPTIONS, _CAT, _HEADER = (
-    PUT_HEADER.fields[name] for name in ("optionsWords", "compressionAlgorithmType", "headerWords")
-)
+#: The word of a header that says how a message is divided, as :meth:`bmq.wire.codec.StructureCodec.words`
+#: takes the word.
+SHAPE = "optionsWords+compressionAlgorithmType+headerWords"
+_WORDS = PUT_HEADER.words(SHAPE)
+_OPTIONS, _CAT, _HEADER = ((_WORDS.shift(name), _WORDS.mask(name)) for name in SHAPE.split("+"))
 # There are few, and they come with every event: what was read is kept.
 _known: dict[int, tuple[int, int, int]] = {}
 _KNOWN = 1024
@@ -56,12 +67,12 @@ def read_shape(shape: int) -> tuple[int, int, int]:
     """
     found = _known.get(shape)
     if found is None:
-        header_words = shape >> _HEADER.shift & _HEADER.mask
-        option_words = shape >> _OPTIONS.shift & _OPTIONS.mask
+        header_words = shape >> _HEADER[0] & _HEADER[1]
+        option_words = shape >> _OPTIONS[0] & _OPTIONS[1]
         if len(_known) >= _KNOWN:
             _known.clear()
         found = _known[shape] = (
-            shape >> _CAT.shift & _CAT.mask,
+            shape >> _CAT[0] & _CAT[1],
             header_words * 4,
             (header_words + option_words) * 4,
         )

@@ -18,7 +18,7 @@ import numpy as np
 
 from bmq.errors import InvalidPayload, InvalidProperty, UsageError
 from bmq.wire.codec import ACK_MESSAGE, PROPERTIES_HEADER, PROPERTY_HEADER, PUT_HEADER
-from bmq.wire.columns import Array, dtype_of, fill, word_of
+from bmq.wire.columns import Array, WordWriter, dtype_of, fill
 from bmq.wire.compression import DEFAULT_LEVEL
 from bmq.wire.constants import (
     COMPRESSION_THRESHOLD,
@@ -57,10 +57,12 @@ _ACK = dtype_of(ACK_MESSAGE)
 _AREA = dtype_of(PROPERTIES_HEADER)
 _PROPERTY = dtype_of(PROPERTY_HEADER)
 _HEADER_WORDS = PUT_HEADER.size // 4
-_QUEUE_ID = word_of(PUT_HEADER, "queueId")
-_GUID = word_of(PUT_HEADER, "messageGUID")
-_SCHEMA_ID = word_of(PUT_HEADER, "schemaId")
-_SCHEMA_SHIFT = PUT_HEADER.fields["reserved"].bits
+# What a session writes into headers, and what is there before.
+_BOUND = ("queueId", "messageGUID", "schemaId")
+_FILLED = ("flags", "messageWords", "compressionAlgorithmType", "headerWords", "crc32c", *_BOUND)
+_write_queue_id, _write_guid, _write_schema_id = (
+    WordWriter(PUT_HEADER, name, _FILLED).write for name in _BOUND
+)
 
 _PLAIN = int(PutFlags.ACK_REQUESTED)
 _WITH_PROPERTIES = int(PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES)
@@ -685,10 +687,9 @@ class EncodedPosts:
         guids = self._guids
         if guids is None:
             guids = np.frombuffer(new_guids(count), "V16")
-            for at, word in enumerate(guids.view(">u4").reshape(count, 4).T, _GUID):
-                body[starts + at] = word
-        body[starts + _QUEUE_ID] = np.uint32(queue_id & 0xFFFFFFFF)
-        body[starts + _SCHEMA_ID] = self._schema_ids(number) << _SCHEMA_SHIFT
+            _write_guid(body, starts, guids)
+        _write_queue_id(body, starts, np.array(queue_id))
+        _write_schema_id(body, starts, self._schema_ids(number))
         acks = np.zeros(count, _ACK)
         fill(acks, ACK_MESSAGE, messageGUID=guids, queueId=queue_id)
         ends = memoryview((self._ends * 4 + HEADER_SIZE).astype(np.uint64).tobytes()).cast("Q")

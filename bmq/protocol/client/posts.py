@@ -16,11 +16,11 @@ from bmq.protocol.client.outbox import Outbox
 from bmq.protocol.client.slices import PostSlice
 from bmq.wire.ack import (
     ACCEPTED_GUID,
-    ACK_GUID,
     ACK_SIZE,
     STATUS_MASK,
     encode_acceptance,
     iter_acks,
+    read_ack,
     read_list_header,
 )
 from bmq.wire.constants import ACK_STATUS_FROM_WIRE, UNKNOWN_ACK_NUMBERS, PutFlags
@@ -439,10 +439,10 @@ class Posts:
         at, stride = read_list_header(data, event.body, "Ack", ACK_SIZE)
         end = len(data)
         while at < end:
-            guid = data[at + ACK_GUID : at + ACK_GUID + 16]
-            status = ACK_STATUS_FROM_WIRE[data[at] & STATUS_MASK]
+            wire_status, guid = read_ack(data, at)
+            status = ACK_STATUS_FROM_WIRE[wire_status & STATUS_MASK]
             if status is _UNKNOWN:
-                self._note_strange(guid, data[at])
+                self._note_strange(guid, wire_status)
             count = 1
             entry = self._entries.pop(guid, None) if self._entries else None
             if entry is not None:

@@ -1,0 +1,478 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Swap two neighbouring fields of a declaration, and compare every codec with Construct.
+
+``python -m tests.wire.swapped STRUCTURE`` swaps each pair of neighbours in a process of its own. In that
+process the declaration is changed before the codecs are imported. Construct, with the same two fields
+swapped, is the oracle: Construct reads the bytes of the codecs, and the codecs read the bytes of Construct.
+The program prints a line for each pair: the swapped fields, and the names of the codecs that were compared.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from construct import BitsInteger, BitStruct, Bytes, Bytewise
+
+_GUIDS = [bytes(range(at, at + 16)) for at in (1, 40, 90)]
+
+
+class Swapped:
+    """The declarations with two fields of one structure swapped.
+
+    Attributes:
+        name: the structure.
+    """
+
+    def __init__(self, name: str, first: int) -> None:
+        fields = importlib.import_module("bmq.wire._fields").FIELDS
+        self.name = name
+        one, other = fields[name][first : first + 2]
+        self.pair = one[0], other[0]
+        fields[name][first : first + 2] = other, one
+        self._fields = fields
+        self._declared = {
+            each: BitStruct(*(field / _kind(bits, kind) for field, bits, kind in items))
+            for each, items in fields.items()
+        }
+
+    def build(self, structure: str, **values: Any) -> bytes:
+        """The bytes of a structure, as Construct writes them; fields that are left out are 0."""
+        zero = {
+            name: bytes(bits // 8) if kind == "bytes" else 0 for name, bits, kind in self._fields[structure]
+        }
+        return bytes(self._declared[structure].build(zero | values))
+
+    def parse(self, structure: str, data: bytes, at: int = 0) -> dict[str, Any]:
+        """The fields of a structure, as Construct reads them."""
+        size = self._declared[structure].sizeof()
+        found = self._declared[structure].parse(data[at : at + size])
+        return {name: found[name] for name, _, _ in self._fields[structure]}
+
+    def size(self, structure: str) -> int:
+        return int(self._declared[structure].sizeof())
+
+    def event(self, kind: int, body: bytes) -> bytes:
+        length = self.size("EventHeader") + len(body)
+        header = self.build(
+            "EventHeader", length=length, protocolVersion=1, type=kind, headerWords=2, typeSpecific=0
+        )
+        return header + body
+
+
+def _kind(bits: int, kind: str) -> Any:
+    return Bytewise(Bytes(bits // 8)) if kind == "bytes" else BitsInteger(bits, signed=kind == "signed")
+
+
+def _equal(found: dict[str, Any], **expected: Any) -> None:
+    there = {name: found[name] for name in expected}
+    assert there == expected, f"{there} is not {expected}"
+
+
+def _events(declared: Swapped) -> Iterator[str]:
+    from bmq.protocol.framing import Framer
+    from bmq.wire.event import pack_event_header, read_event
+
+    expected = {
+        "fragment": 0,
+        "length": 12,
+        "protocolVersion": 1,
+        "type": 5,
+        "headerWords": 2,
+        "typeSpecific": 3,
+    }
+    raw = pack_event_header(12, 5, 3) + b"body"
+    _equal(declared.parse("EventHeader", raw), **expected)
+    yield "pack_event_header"
+    raw = declared.build("EventHeader", **expected) + b"body"
+    event = read_event(raw)
+    assert (event.type, event.type_specific, event.body) == (5, 3, 8), event
+    yield "read_event"
+    framer, whole = Framer(), []
+    for at in range(len(raw)):
+        events, error = framer.feed(raw[at : at + 1])
+        assert error is None, error
+        whole += events
+    together, error = Framer().feed(raw * 3)
+    assert error is None, error
+    assert [tuple(each) for each in whole + together] == [tuple(event)] * 4
+    yield "Framer"
+
+
+def _puts(declared: Swapped) -> Iterator[str]:
+    from bmq.wire.crc import crc32c
+    from bmq.wire.put import decode_puts, encode_put, encode_put_event, encode_puts
+
+    size = declared.size("PutHeader")
+    data = [b"a", b"four", b"more than that", b"x" * 9000]
+    words = [size // 4 + len(each) // 4 + 1 for each in data]
+
+    def check(raw: bytes, at: int, place: int, guid: bytes, **more: int) -> None:
+        fields = {
+            "flags": 7, "messageWords": words[place], "compressionAlgorithmType": 1, "headerWords": size // 4,
+            "queueId": -2, "messageGUID": guid, "crc32c": crc32c(data[place]), "schemaId": 77,
+        }  # fmt: skip
+        _equal(declared.parse("PutHeader", raw, at), **fields | more)
+
+    messages = [(guid, each, 7, 77, 1) for guid, each in zip([*_GUIDS, _GUIDS[0]], data, strict=True)]
+    check(encode_put(-2, _GUIDS[0], data[0], 7, 77, 1), 0, 0, _GUIDS[0])
+    event = encode_put_event(-2, messages[1])
+    assert declared.parse("EventHeader", event)["length"] == len(event)
+    check(event, declared.size("EventHeader"), 1, _GUIDS[1])
+    pieces, count, total = encode_puts(-2, messages)
+    raw = b"".join(pieces)
+    assert (count, total) == (4, len(raw))
+    at = 0
+    for place, message in enumerate(messages):
+        check(raw, at, place, message[0])
+        at += words[place] * 4
+    yield "encode_puts"
+    body = b"".join(
+        declared.build(
+            "PutHeader", flags=7, messageWords=size // 4 + 1, compressionAlgorithmType=1,
+            headerWords=size // 4, queueId=queue_id, messageGUID=guid, crc32c=99, schemaId=77,
+        )
+        + b"a\3\3\3"
+        for queue_id, guid in zip((-2, -2, 3), _GUIDS, strict=True)
+    )  # fmt: skip
+    event = declared.event(2, body)
+    assert [tuple(put) for put in decode_puts(event, len(event) - len(body))] == [
+        (queue_id, guid, 7, 77, 1, 99, b"a") for queue_id, guid in zip((-2, -2, 3), _GUIDS, strict=True)
+    ]
+    yield "decode_puts"
+
+
+def _tables(declared: Swapped) -> Iterator[str]:
+    import numpy as np
+    import pyarrow as pa
+
+    from bmq.wire.ack import encode_queue_acks
+    from bmq.wire.properties import encode_properties
+    from bmq.wire.put import encode_puts
+    from bmq.wire.table import EncodedPosts, TableEncoder
+
+    rows = 5
+    table = pa.table(
+        {
+            "value": [b"p" * at for at in range(1, rows + 1)],
+            "n": pa.array([3, -1, 2**40, 0, 7], pa.int64()),
+            "s": ["a", "", "ccc", "dd", "e"],
+        }
+    )
+    (batch,) = table.to_batches()
+    (part,) = TableEncoder(table.schema, "value", ("n", "s")).slices(batch)
+    posts = EncodedPosts.of(part.messages, part.messages.rows(), part.payload_bytes)
+    guids = b"".join(bytes([at]) * 16 for at in range(1, rows + 1))
+    made = posts.bind(-2, lambda _: 5, lambda _: guids)
+    expected = [
+        (
+            bytes([at + 1]) * 16,
+            encode_properties({"n": row["n"], "s": row["s"]}, new=True) + row["value"],
+            5,
+            5 if at == 0 else 4,
+            0,
+        )
+        for at, row in enumerate(table.to_pylist())
+    ]
+    flags = declared.parse("PutHeader", made.event, declared.size("EventHeader"))["flags"]
+    pieces, _, _ = encode_puts(
+        -2, [(guid, data, flags, schema, kind) for guid, data, _, schema, kind in expected]
+    )
+    assert made.event[declared.size("EventHeader") :] == b"".join(pieces)
+    assert made.acks == encode_queue_acks(-2, [each[0] for each in expected])
+    given = EncodedPosts.of(
+        part.messages, part.messages.rows(), part.payload_bytes, guids=np.frombuffer(guids, "V16")
+    )
+    assert given.bind(-2, lambda _: 5, lambda _: b"").event == made.event
+    yield "TableEncoder"
+
+
+def _received_tables(declared: Swapped) -> Iterator[str]:
+    import pyarrow as pa
+
+    from bmq.wire.properties import encode_properties
+    from bmq.wire.push import encode_push
+    from bmq.wire.push_columns import decode_push_columns
+    from bmq.wire.push_table import TableDecoder
+
+    values = [{"n": at - 2, "s": "x" * at} for at in range(40)]
+    area = [encode_properties(each, new=True) for each in values]
+    pushes = [encode_push(-2, _GUIDS[0], each + b"abc\1", flags=2, schema_id=1) for each in area]
+    event = declared.event(4, b"".join(pushes))
+    decoder = TableDecoder({"n": pa.int64(), "s": pa.string()})
+    found = decoder.decode(decode_push_columns(event, declared.size("EventHeader")))
+    assert found.payload.to_pylist() == [b"abc"] * 40, found.errors
+    numbers, texts = (each.to_pylist() for each in found.properties)
+    assert [{"n": n, "s": s} for n, s in zip(numbers, texts, strict=True)] == values
+    yield "TableDecoder"
+
+
+def _pushes(declared: Swapped) -> Iterator[str]:
+    from bmq.wire.options import encode_sub_queue_ids
+    from bmq.wire.push import decode_pushes, encode_push, encode_push_head, encode_push_run
+    from bmq.wire.push_columns import read_push_columns
+
+    size = declared.size("PushHeader")
+    options = encode_sub_queue_ids((7,))
+    data = b"abc\1"
+    fields = {
+        "flags": 2, "messageWords": (size + len(options) + len(data)) // 4, "optionsWords": len(options) // 4,
+        "compressionAlgorithmType": 1, "headerWords": size // 4, "queueId": -2, "messageGUID": _GUIDS[0],
+        "schemaId": 77,
+    }  # fmt: skip
+    run, total = encode_push_run(-2, [(_GUIDS[0], data, options, 2, 77, 1)] * 2)
+    for raw in (
+        encode_push(-2, _GUIDS[0], data, options, 2, 77, 1),
+        encode_push_head(-2, _GUIDS[0], len(data), options, 2, 77, 1) + data,
+        b"".join(run),
+    ):
+        _equal(declared.parse("PushHeader", raw), **fields)
+        assert raw[size:].startswith(options + data)
+    assert total == 2 * fields["messageWords"] * 4
+    yield "encode_push"
+    # Enough messages of one length for the comparison of columns, then one that is longer.
+    bodies = [
+        declared.build("PushHeader", **fields | {"queueId": queue_id, "messageGUID": guid}) + options + data
+        for queue_id, guid in [(-2, guid) for guid in _GUIDS] * 30 + [(3, _GUIDS[1])]
+    ]
+    longer = fields | {"messageWords": fields["messageWords"] + 1}
+    bodies.append(declared.build("PushHeader", **longer) + options + b"abcdefg\1")
+    event = declared.event(4, b"".join(bodies))
+    body = declared.size("EventHeader")
+    expected = [(-2, (7,), guid, 2, 77, 1, b"abc") for guid in _GUIDS] * 30
+    expected += [(3, (7,), _GUIDS[1], 2, 77, 1, b"abc"), (-2, (7,), _GUIDS[0], 2, 77, 1, b"abcdefg")]
+    assert [tuple(each) for each in decode_pushes(event, body)] == expected
+    yield "decode_pushes"
+    columns = read_push_columns(event, body)
+    assert columns is not None
+    assert list(columns.pushes()) == expected
+    yield "read_push_columns"
+
+
+def _options(declared: Swapped) -> Iterator[str]:
+    from bmq.wire.options import encode_sub_queue_ids, read_sub_queue_ids
+
+    raw = encode_sub_queue_ids((7, 1 << 20))
+    header, entry = declared.size("OptionHeader"), declared.size("SubQueueId")
+    _equal(declared.parse("OptionHeader", raw), type=1, packed=0, typeSpecific=0, words=3)
+    assert [declared.parse("SubQueueId", raw, header + at * entry)["id"] for at in (0, 1)] == [7, 1 << 20]
+    assert read_sub_queue_ids(raw) == (7, 1 << 20)
+    yield "encode_sub_queue_ids"
+    info = {"unlimited": 0, "potentiallyPoisonous": 1, "remainingDeliveryAttempts": 9}
+    raw = declared.build("OptionHeader", type=3, packed=0, typeSpecific=2, words=5)
+    raw += b"".join(declared.build("SubQueueInfo", id=each, **info) for each in (7, 1 << 20))
+    found: Any = read_sub_queue_ids(raw)
+    assert (tuple(found), found.attempts_left) == ((7, 1 << 20), 9)
+    raw = declared.build("OptionHeader", type=3, packed=0, typeSpecific=2, words=3)
+    raw += declared.build(
+        "SubQueueInfo", id=7, unlimited=1, potentiallyPoisonous=0, remainingDeliveryAttempts=0
+    )
+    found = read_sub_queue_ids(raw)
+    assert found == (7,)
+    assert not hasattr(found, "attempts_left")
+    raw = declared.build("OptionHeader", type=3, packed=1, typeSpecific=0, words=5)
+    found = read_sub_queue_ids(raw)
+    assert (tuple(found), found.attempts_left) == ((0,), 5)
+    yield "read_sub_queue_ids"
+
+
+def _acks(declared: Swapped) -> Iterator[str]:
+    from bmq.wire import ack
+
+    acks = [(status, 0x123456, guid, -2) for status, guid in zip((0, 4, 9), _GUIDS, strict=True)]
+    header, each = declared.size("AckHeader"), declared.size("AckMessage")
+    start = declared.size("EventHeader") + header
+    accepted = [(0, 0, guid, -2) for guid in _GUIDS]
+    for raw, wanted in (
+        (ack.encode_acks(acks), acks),
+        (ack.pack_acks([ack.encode_queue_acks(-2, _GUIDS)]), accepted),
+        (ack.encode_acceptance(-2, _GUIDS[0]), accepted[:1]),
+    ):
+        _equal(declared.parse("AckHeader", raw, start - header), headerWords=1, perMessageWords=each // 4)
+        for at, (status, correlation_id, guid, queue_id) in enumerate(wanted):
+            _equal(
+                declared.parse("AckMessage", raw, start + at * each),
+                status=status, correlationId=correlation_id, messageGUID=guid, queueId=queue_id,
+            )  # fmt: skip
+    assert ack.encode_acceptance(-2, _GUIDS[0])[ack.ACCEPTED_GUID] == _GUIDS[0]
+    yield "encode_acks"
+    for words in (each // 4, each // 4 + 1):
+        body = declared.build("AckHeader", headerWords=1, perMessageWords=words) + b"".join(
+            declared.build(
+                "AckMessage", status=status, correlationId=correlation_id, messageGUID=guid, queueId=queue_id
+            ).ljust(words * 4, b"\0")
+            for status, correlation_id, guid, queue_id in acks
+        )
+        event = declared.event(3, body)
+        assert [tuple(each) for each in ack.decode_acks(event, start - header)] == acks
+        assert [
+            (number & ack.STATUS_MASK, guid) for number, guid in ack.iter_acks(event, start - header)
+        ] == [(status, guid) for status, _, guid, _ in acks]
+    number, guid = ack.read_ack(event, start)
+    assert (number & ack.STATUS_MASK, guid) == (0, _GUIDS[0])
+    yield "decode_acks"
+
+
+def _confirms(declared: Swapped) -> Iterator[str]:
+    from bmq.wire import confirm
+
+    header, each = declared.size("ConfirmHeader"), declared.size("ConfirmMessage")
+    start = declared.size("EventHeader") + header
+    confirms = [(-2, guid, 9) for guid in _GUIDS]
+    raw = confirm.pack_confirms([confirm.encode_queue_confirms(-2, _GUIDS, 9)])
+    assert raw == confirm.pack_confirms([confirm.encode_confirm(*each) for each in confirms])
+    _equal(declared.parse("ConfirmHeader", raw, start - header), headerWords=1, perMessageWords=each // 4)
+    for at, (queue_id, guid, sub_queue_id) in enumerate(confirms):
+        _equal(
+            declared.parse("ConfirmMessage", raw, start + at * each),
+            queueId=queue_id, messageGUID=guid, subQueueId=sub_queue_id,
+        )  # fmt: skip
+    yield "encode_confirms"
+    for words in (each // 4, each // 4 + 1):
+        body = declared.build("ConfirmHeader", headerWords=1, perMessageWords=words) + b"".join(
+            declared.build("ConfirmMessage", queueId=queue_id, messageGUID=guid, subQueueId=sub).ljust(
+                words * 4, b"\0"
+            )
+            for queue_id, guid, sub in confirms
+        )
+        event = declared.event(6, body)
+        assert list(confirm.iter_confirms(event, start - header)) == confirms
+        assert [tuple(found) for found in confirm.decode_confirms(event, start - header)] == confirms
+    yield "decode_confirms"
+
+
+def _rejects(declared: Swapped) -> Iterator[str]:
+    from bmq.wire.anatomy import dissect
+
+    words = declared.size("RejectMessage") // 4
+    body = declared.build("RejectHeader", headerWords=1, perMessageWords=words) + declared.build(
+        "RejectMessage", queueId=-2, messageGUID=_GUIDS[0], subQueueId=9
+    )
+    found = {part.name: part.value for part in dissect(declared.event(13, body))}
+    expected = {"perMessageWords": str(words), "queueId": "-2", "subQueueId": "9"}
+    _equal(found, **expected, messageGUID=_GUIDS[0].hex().upper())
+    yield "dissect"
+
+
+def _properties(declared: Swapped) -> Iterator[str]:
+    from bmq.wire.properties import (
+        SchemaIds,
+        encode_properties,
+        plain_values,
+        property_column,
+        split_properties,
+    )
+
+    values = {"n": 3, "s": "text", "t": "more"}
+    sizes = {"n": 8, "s": 4, "t": 4}
+    types = {"n": 5, "s": 6, "t": 6}
+    area, head = declared.size("MessagePropertiesHeader"), declared.size("MessagePropertyHeader")
+
+    def build(new: bool) -> bytes:
+        heads, parts, offset = b"", b"", 0
+        for name, value in values.items():
+            raw = value.encode() if isinstance(value, str) else value.to_bytes(8, "big")
+            field = offset if new else sizes[name]
+            heads += declared.build("MessagePropertyHeader", type=types[name], valueField=field, nameLength=1)
+            parts += name.encode() + raw
+            offset += 1 + sizes[name]
+        length = area + len(heads) + len(parts)
+        pad = 4 - length % 4
+        header = declared.build(
+            "MessagePropertiesHeader", propertyHeaderSize2x=head // 2, headerSize2x=area // 2,
+            areaWords=(length + pad) // 4, numProperties=3,
+        )  # fmt: skip
+        return header + heads + parts + bytes([pad]) * pad
+
+    for new in (False, True):
+        expected = build(new)
+        assert encode_properties(values, new=new) == expected
+        for _ in range(4):  # the first area is indexed, the next ones are read by their shape
+            assert encode_properties(values, new=new) == expected
+            properties, length = split_properties(expected + b"payload", new)
+            assert (dict(properties), length) == (values, len(expected))
+            assert plain_values(expected, new) in (None, values)
+            assert property_column([expected] * 80, new, "s") == ["text"] * 80
+    yield "encode_properties split_properties property_column"
+    ids = SchemaIds()
+    for _ in range(4):
+        assert ids.encode(values, b"payload")[0] == build(True) + b"payload"
+    yield "SchemaIds"
+
+
+def _guid(declared: Swapped) -> Iterator[str]:
+    from bmq.wire.guid import GuidGenerator
+
+    for count in (1, 5):
+        one, other = GuidGenerator(b"client"), GuidGenerator(b"client")
+        one._counter = other._counter = (1 << 22) - 3
+        guids = [one.next(0x123456789ABCD) for _ in range(count)]
+        assert b"".join(guids) == other.next_many(0x123456789ABCD, count)
+        for at, guid in enumerate(guids):
+            _equal(
+                declared.parse("MessageGUID", guid),
+                version=1, counter=(1 << 22) - 3 + at & (1 << 22) - 1, timerTick=0x123456789ABCD,
+                clientId=b"client",
+            )  # fmt: skip
+    yield "GuidGenerator"
+
+
+#: The comparisons for each structure: of its own codecs, and of the codecs that contain the structure.
+CHECKS: dict[str, tuple[Callable[[Swapped], Iterator[str]], ...]] = {
+    "EventHeader": (_events, _puts, _pushes, _acks, _confirms),
+    "PutHeader": (_puts, _tables),
+    "PushHeader": (_pushes, _received_tables),
+    "OptionHeader": (_options, _pushes),
+    "SubQueueId": (_options,),
+    "SubQueueInfo": (_options,),
+    "AckHeader": (_acks,),
+    "AckMessage": (_acks, _tables),
+    "ConfirmHeader": (_confirms,),
+    "ConfirmMessage": (_confirms,),
+    "RejectHeader": (_rejects,),
+    "RejectMessage": (_rejects,),
+    "MessagePropertiesHeader": (_properties, _tables, _received_tables),
+    "MessagePropertyHeader": (_properties, _tables, _received_tables),
+    "MessageGUID": (_guid,),
+}
+
+
+def compare(name: str, first: int) -> str:
+    """Swap a pair of neighbours in this process; return which pair, and the codecs that were compared."""
+    declared = Swapped(name, first)
+    codecs = [codec for check in CHECKS[name] for codec in check(declared)]
+    return f"{name} {' '.join(declared.pair)}: {' '.join(codecs)}"
+
+
+def main() -> None:
+    """Compare every pair of a structure, each in a process of its own."""
+    name, *place = sys.argv[1:]
+    if place:
+        print(compare(name, int(place[0])), flush=True)
+        return
+    # Forked processes share what is slow to import and does not depend on a declaration.
+    for slow in ("numpy", "pyarrow"):
+        importlib.import_module(slow)
+    for first in range(len(importlib.import_module("bmq.wire._fields").FIELDS[name]) - 1):
+        if not hasattr(os, "fork"):
+            subprocess.run([sys.executable, "-m", "tests.wire.swapped", name, str(first)], check=True)
+        elif pid := os.fork():
+            if os.waitpid(pid, 0)[1]:
+                sys.exit(1)
+        else:
+            try:
+                print(compare(name, first), flush=True)
+                os._exit(0)
+            finally:
+                traceback.print_exc()
+                sys.stderr.flush()
+                os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

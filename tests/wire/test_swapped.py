@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The declarations drive every codec: where a field is declared is where its bytes are written and read."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bmq
+from bmq.wire._fields import FIELDS
+from bmq.wire.codec import CODECS
+from tests.wire import swapped
+
+PACKAGE = Path(bmq.__file__).parent
+
+
+@pytest.mark.statement("8.2")
+@pytest.mark.parametrize("name", [name for name, fields in FIELDS.items() if len(fields) > 1])
+def test_swapped_fields_change_the_bytes_of_every_codec(name: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.wire.swapped", name], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    names = [field for field, _, _ in FIELDS[name]]
+    pairs = [f"{name} {one} {other}" for one, other in itertools.pairwise(names)]
+    compared = [line.partition(": ") for line in run.stdout.splitlines()]
+    assert [pair for pair, _, _ in compared] == pairs
+    assert all(codecs for _, _, codecs in compared)
+
+
+def test_every_structure_is_compared() -> None:
+    assert list(swapped.CHECKS) == list(FIELDS)
+
+
+def test_only_the_codecs_use_the_order_of_the_fields() -> None:
+    """Every other module names the fields, so that a change of the order reaches the module."""
+    found = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno} .{node.attr}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.relative_to(PACKAGE).as_posix() not in ("wire/codec.py", "wire/columns.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in ("struct", "slots")
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("colour",), "PutHeader has no field colour"),
+        (("flags+messageGUID",), "PutHeader: bytes are a word of their own, not flags\\+messageGUID"),
+    ],
+)
+def test_words_that_cannot_be_are_refused(words: tuple[str, ...], text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        CODECS["PutHeader"].words(*words)
+
+
+def test_words_of_the_declaration_are_packed_by_struct_itself() -> None:
+    words = CODECS["PushHeader"].words("flags+messageWords", "messageGUID")
+    assert (words.direct, words.format) == (True, ">I8x16s4x")
+    other = CODECS["PushHeader"].words("messageGUID", "messageWords+flags")
+    assert not other.direct
+    raw = words.pack(0x2000_0009, bytes(range(16)))
+    assert other.pack(bytes(range(16)), 0x92) == raw
+    assert (words.unpack_from(raw), other.unpack_from(raw)) == (
+        (0x2000_0009, bytes(range(16))),
+        (bytes(range(16)), 0x92),
+    )
