@@ -129,7 +129,7 @@ def _unreadable(readable: bytes) -> Iterator[tuple[bytes, dict[str, Any]]]:
     yield zlib.compress(bytes(1000))[:-8], {"compression": 1}
     yield b"x", {"compression": 5}
     yield b"x", {"has_properties": True}
-    yield b"\xff" * 40, {"has_properties": True}
+    yield b"\xff\0\0\x0a" + b"\xff" * 36, {"has_properties": True}
 
 
 @pytest.mark.parametrize("number", range(5))

@@ -49,7 +49,7 @@ def _twice() -> Poisonous:
 POISONS: dict[str, Poisonous] = {
     "no zlib": Poisonous(b"garbage that is no zlib", compression=1),
     "zlib cut off": Poisonous(zlib.compress(secrets.token_bytes(500))[:100], compression=1),
-    "properties that cannot be decoded": Poisonous(b"\xff" * 40, True),
+    "properties that cannot be decoded": Poisonous(b"\xff\0\0\x0a" + b"\xff" * 36, True),
     "a property twice": _twice(),
     "no value": Poisonous(b'{"amount": '),
     "no payload": Poisonous(encode_properties({"n": 1}, new=True) + zlib.compress(b""), True, 1),

@@ -157,7 +157,7 @@ async def test_what_cannot_be_taken_apart(
 
 async def test_properties_that_are_none(fresh: Fresh) -> None:
     """A real broker drops such an event; the embedded one looks less closely, and so may others."""
-    data, uri = b"\xff" * 40, fresh()
+    data, uri = b"\xff\0\0\x0a" + b"\xff" * 36, fresh()
     async with (
         bmq.broker.Broker(port=0) as broker,
         bmq.connect(broker.uri) as session,
