@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every test shares: how hypothesis searches, that modules are compiled once, and that programs can be interrupted."""
+"""What every test shares: the search of hypothesis, compiled modules, and programs that can be interrupted."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ settings.register_profile("thorough", max_examples=5000, **_COMMON)
 settings.register_profile("mutants", derandomize=True, phases=[Phase.explicit, Phase.generate], **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
-# Compiling the library takes every program that the tests start a third of a second. Planted bugs differ by less than
-# the file times that tell Python what to compile again.
+# Compiling the library takes every program that the tests start a third of a second. Not so for planted bugs:
+# Python compiles a file again when its size or the second of its last change differs.
 if os.environ.get("HYPOTHESIS_PROFILE") != "mutants":
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False

@@ -55,7 +55,7 @@ async def _quiet_loop(_no_other_broker: None) -> AsyncIterator[None]:
     left = {task for task in asyncio.all_tasks() - before if task is not asyncio.current_task()}
     assert not left, f"tasks left behind: {left}"
     gc.collect()
-    # Modules imported late and caches: a collection that looks at all of them again after every test takes 70 ms.
+    # Modules imported late, and caches: looking at all of them again after every test takes 70 ms.
     if len(gc.get_objects()) > _MANY:
         gc.freeze()
     await asyncio.sleep(0)
