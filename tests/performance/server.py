@@ -37,9 +37,8 @@ class Counter:
 
 @contextmanager
 def counted(*, own: bool = False) -> Iterator[Counter]:
-    """Count calls inside the block, but not those the server makes, nor the finalizers of earlier garbage."""
+    """Count calls inside the block, but not those the server makes, nor the finalizers of garbage."""
     counter = Counter(own=own)
-    gc.collect()
     gc.disable()
     sys.setprofile(counter)
     try:

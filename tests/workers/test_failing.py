@@ -29,7 +29,8 @@ async def test_a_handler_that_takes_too_long_has_failed(stage: Stage, other_sess
         await stage.handle(message)
 
     await post(stage.queue, *numbered(2))
-    async with consuming(stage.queue, handle, timeout=0.02, on_error=failures.put_nowait):
+    once = bmq.NoRetry()
+    async with consuming(stage.queue, handle, timeout=0.02, retry=once, on_error=failures.put_nowait):
         failure = await failures.get()
         assert isinstance(failure.error, TimeoutError)
         assert "deadline of 0.02 s" in str(failure.error)
@@ -76,11 +77,11 @@ async def test_each_message_has_the_whole_time(stage: Stage) -> None:
     failures: asyncio.Queue[Failure] = asyncio.Queue()
 
     async def handle(message: bmq.Message) -> None:
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.1)
         await stage.handle(message)
 
     await post(stage.queue, *numbered(8))
-    async with consuming(stage.queue, handle, timeout=1.5, on_error=failures.put_nowait):
+    async with consuming(stage.queue, handle, timeout=0.75, on_error=failures.put_nowait):
         assert await stage.next(8) == [b"%d" % number for number in range(8)]
         assert failures.empty()
 
