@@ -10,10 +10,13 @@ A producer posts four days of New York departures, read from ``examples/data``. 
 the flights that left more than an hour late, the other one to the rest; each confirms what it has handled.
 In the second act the other one is slow; in the third the broker crashes, and starts again a little later.
 
-The embedded broker crashes as ``broker.stop(graceful=False)`` has it: connections, sessions and what was on
-its way are gone. What it had stored is there when it starts again, as with a real broker whose domain is
-kept in files; here it is the same process, and the files are its memory. Any other broker is left alone:
-there the connections are cut, and none gets through for as long.
+The embedded broker crashes as ``broker.stop(graceful=False)`` has it: connections, sessions and bytes under
+way are gone. Its stored messages are there when it starts again, as with a real broker whose domain is in
+files; here both brokers are the same process, and the files are its memory. Any other broker is left alone:
+the connections to it are cut, and no connection succeeds for as long.
+
+Posts are in flight in every crash: the answers to the last posts before it are lost on the way, so the client
+sends these posts again.
 
 At the end the books are balanced record by record. The exit status is 0 if every record that was posted was
 acknowledged, and every one that was acknowledged was handled and confirmed by the consumer it was meant for.
@@ -35,7 +38,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from producer import message, records
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
@@ -43,15 +46,18 @@ from rich.text import Text
 
 import bmq
 from bmq.broker import Broker
-from bmq.testing import FaultProxy
+from bmq.testing import Direction, FaultProxy
 
 LATE = "dep_delay > 60"
 REST = "!exists(dep_delay) || dep_delay <= 60"
 WINDOW = 40  # delivered and unconfirmed messages of a consumer, at most
 UNACKED = 100  # posted and unacknowledged messages of the producer, at most
+IN_FLIGHT = 10  # posts whose answers the crash takes with it, at least
 BARS = " ▁▂▃▄▅▆▇█"
 HISTORY = 24
 WIDTH = 96
+NARROWEST = 80  # a narrower terminal gets a line for each act, as a file does
+LOG_LINES = 3
 INTERVAL = 0.25
 LAST_ACT = "All of them have been handled."
 
@@ -76,6 +82,14 @@ class Pace:
             (24, "The broker has crashed. Posts wait; when its window is full, so does the producer."),
             (29, "It is back: posts without an answer were sent again. 'the rest' is fast again."),
         ]
+
+
+NEXT = """\
+Next:
+  docs/tutorial/1-a-message.md   write a producer and a consumer, step by step
+  bmq broker                     run this broker; try it with bmq post, bmq tail
+  make demo-spark                run a Spark pipeline that is killed on the way\
+"""
 
 
 @dataclass
@@ -120,9 +134,11 @@ class Curve:
     def add(self, value: float) -> None:
         self._values.append(value)
 
-    def __str__(self) -> str:
-        top = max(*self._values, 1)
-        return "".join(BARS[max(int(v > 0), round(v / top * (len(BARS) - 1)))] for v in self._values)
+    def bars(self, width: int = HISTORY) -> str:
+        """Draw the last values, as many as there is room for."""
+        values = list(self._values)[-width:]
+        top = max(*values, 1)
+        return "".join(BARS[max(int(v > 0), round(v / top * (len(BARS) - 1)))] for v in values)
 
 
 class LastLine(logging.Handler):
@@ -171,44 +187,59 @@ class Stage:
         for curve, value in zip(self._curves, [self._rates[0], self.depth, *self._rates[1:]], strict=True):
             curve.add(value)
 
-    def table(self) -> Table:
-        """One line for each party."""
+    async def in_flight(self, number: int, seconds: float) -> None:
+        """Wait until so many posts have no answer, for some seconds at most."""
+        for _ in range(int(seconds / 0.005)):
+            if self._out.stats().unacked_messages >= number:
+                break
+            await asyncio.sleep(0.005)
+
+    def table(self, width: int = WIDTH - 4) -> Table:
+        """Draw a line for each party, and one for how full its window is."""
         posting, posted = self._curves[0], self._out.stats()
         table = Table.grid(padding=(0, 2))
         for justify in ("left", "left", "right", "left"):
             table.add_column(justify=justify, no_wrap=True)
-        for column, width in zip(table.columns, (11, 36, 7), strict=False):
-            column.width = width
+        fixed = (11, 36, 7)
+        for column, cells in zip(table.columns, fixed, strict=False):
+            column.width = cells
+        room = min(HISTORY, width - sum(fixed) - 2 * len(fixed))
         waiting = full(posted.unacked_messages, UNACKED, "unacknowledged")
         table.add_row(
             "[b]producer",
             f"{posted.acknowledged:,} of {self._count:,} acknowledged",
             rate(self._rates[0]),
-            str(posting),
+            posting.bars(room),
         )
-        table.add_row("", waiting, "", "")
+        table.add_row("[dim]  window", waiting, "", "")
         state = "[green]up" if self.up else "[b red]down"
         depth = f"{self.depth:,} records in the queue"
-        table.add_row(f"[b]broker[/] {state}", depth, "", str(self._curves[1]))
+        table.add_row(f"[b]broker[/] {state}", depth, "", self._curves[1].bars(room))
         for party, value, curve in zip(self._parties, self._rates[1:], self._curves[2:], strict=True):
             done = f"{len(party.confirmed):,} confirmed"
-            table.add_row(f"[b]{party.name}", done, rate(value), str(curve))
+            table.add_row(f"[b]{party.name}", done, rate(value), curve.bars(room))
             held = party.consumer.stats().unconfirmed if party.consumer is not None else 0
-            table.add_row("", full(held, WINDOW, "unconfirmed"), "", "")
+            table.add_row("[dim]  window", full(held, WINDOW, "unconfirmed"), "", "")
         return table
 
-    def __rich__(self) -> RenderableType:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = min(WIDTH, options.max_width)
+        inside = width - 4
         flights = Table.grid(padding=(0, 2), expand=True)
         for party in self._parties:
             flights.add_column(f"{party.name}: {party.expression}", ratio=1, no_wrap=True)
         flights.add_row(*(f"[dim]{party.expression}" for party in self._parties))
         for number in range(6):
             flights.add_row(*(row(party.last, number) for party in self._parties))
-        log = Text(self._log.text, style="dim", no_wrap=True, overflow="ellipsis")
+        # As many lines whatever there is to say: the picture does not jump.
+        log = Text(self._log.text and f"log: {self._log.text}", style="dim").wrap(console, inside)[:LOG_LINES]
+        log.extend(Text() for _ in range(LOG_LINES - len(log)))
         seconds = time.perf_counter() - self._began
         title = f"{self._count:,} New York departures"
-        body = Group(f"[b yellow]{self.act}", "", self.table(), "", flights, "", log)
-        return Panel(body, title=title, subtitle=f"{seconds:.0f} s", width=WIDTH)
+        act = Text(self.act, style="bold yellow").wrap(console, inside)
+        act.extend(Text() for _ in range(2 - len(act)))
+        body = Group(*act, self.table(inside), "", flights, "", *log)
+        yield Panel(body, title=title, subtitle=f"{seconds:.0f} s", width=width)
 
 
 def rate(value: float) -> str:
@@ -227,26 +258,37 @@ def row(lines: deque[str], number: int) -> str:
     return lines[number] if number < len(lines) else ""
 
 
+@dataclass(frozen=True)
 class BrokerAtHand:
-    """The broker, what clients connect to, and how it goes away and comes back."""
+    """The broker: the address for clients, and how it goes away and comes back."""
 
-    def __init__(self, uri: str, crash: Callable[[], Awaitable[None]], start: Callable[[], Awaitable[None]]):
-        self.uri, self.crash, self.start = uri, crash, start
+    uri: str
+    lose_answers: Callable[[], object]
+    crash: Callable[[], Awaitable[None]]
+    start: Callable[[], Awaitable[None]]
 
 
 @asynccontextmanager
 async def broker_at_hand(other: str | None) -> AsyncIterator[BrokerAtHand]:
     if other is None:
         async with Broker(port=0) as broker:
-            yield BrokerAtHand(broker.uri, lambda: broker.stop(graceful=False), broker.start)
+
+            async def start() -> None:
+                broker.faults.clear()
+                await broker.start()
+
+            yield BrokerAtHand(
+                broker.uri, broker.faults.drop_acks, lambda: broker.stop(graceful=False), start
+            )
         return
     async with FaultProxy(other) as proxy:
 
         async def cut() -> None:
             proxy.refuse()
             proxy.cut(reset=True)
+            proxy.resume(Direction.TO_CLIENT)
 
-        yield BrokerAtHand(proxy.uri, cut, proxy.accept)
+        yield BrokerAtHand(proxy.uri, partial(proxy.stall, Direction.TO_CLIENT), cut, proxy.accept)
 
 
 @contextmanager
@@ -272,9 +314,13 @@ async def play(
         if number == 1:
             slow.seconds = 2.5 / pace.rate
         elif number == 2:
+            broker.lose_answers()
+            await stage.in_flight(IN_FLIGHT, seconds=3 * pace.unit)
             await broker.crash()
             stage.up = False
         elif number == 3:
+            await stage.in_flight(UNACKED, seconds=3 * pace.unit)
+            await asyncio.sleep(2 * INTERVAL)  # the full window is to be seen
             slow.seconds = 0
             await broker.start()
             stage.up = True
@@ -368,19 +414,31 @@ def balance(
     unknown = confirmed.keys() - acknowledged
     wrong = sum(party.wrong for party in parties)
     table = Table(title="the books", title_justify="left")
-    table.add_column("records")
-    table.add_column("number", justify="right")
-    for what, number in [
-        ("posted", count),
-        ("acknowledged by the broker", len(acknowledged)),
-        *((f"handled and confirmed: {party.name}", len(party.confirmed)) for party in parties),
-        ("lost", len(lost)),
-        ("handled twice", sum(times > 1 for times in confirmed.values())),
-        ("handled by the wrong consumer", wrong),
-        ("sent again after the crash, under the same GUID", posted.retransmitted),
-        ("connections restored", reconnects),
+    table.add_column("records", no_wrap=True)
+    table.add_column("number", justify="right", no_wrap=True)
+    table.add_column("which means")
+    for what, number, meaning in [
+        ("posted", count, "departures read from examples/data"),
+        ("acknowledged", len(acknowledged), "the broker has stored them"),
+        *(
+            (f"confirmed: {party.name}", len(party.confirmed), f"handled; {party.expression}")
+            for party in parties
+        ),
+        ("lost", len(lost), "acknowledged, and never handled"),
+        (
+            "handled twice",
+            sum(times > 1 for times in confirmed.values()),
+            "delivered again after the crash: it took their confirmations with it",
+        ),
+        ("handled by the wrong one", wrong, "handled by a consumer whose expression does not match"),
+        (
+            "sent again",
+            posted.retransmitted,
+            "their answers were lost in the crash; the broker knows their GUIDs and keeps one of each",
+        ),
+        ("connections restored", reconnects, "the producer's and the consumers'"),
     ]:
-        table.add_row(what, f"{number:,}")
+        table.add_row(what, f"{number:,}", meaning)
     console.print(table)
     balanced = len(acknowledged) == count and not (lost or unknown or wrong)
     console.print(
@@ -400,10 +458,19 @@ async def main() -> int:
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(broker_at_hand(options.broker))
         console.print(f"broker: {options.broker or broker.uri + ' (embedded)'}")
-        if not console.is_terminal:
-            return 0 if await run(broker, pace, console, say=console.print) else 1
-        live = stack.enter_context(Live(console=console, auto_refresh=False))
-        return 0 if await run(broker, pace, console, draw=partial(live.update, refresh=True)) else 1
+        if console.is_terminal and console.width >= NARROWEST:
+            live = stack.enter_context(Live(console=console, auto_refresh=False))
+
+            def draw(shown: Stage) -> None:
+                live.update(shown, refresh=True)
+                if shown.act == LAST_ACT:
+                    live.stop()  # the books come below
+
+            balanced = await run(broker, pace, console, draw=draw)
+        else:
+            balanced = await run(broker, pace, console, say=console.print)
+    console.print(NEXT, markup=False, highlight=False)
+    return 0 if balanced else 1
 
 
 if __name__ == "__main__":
