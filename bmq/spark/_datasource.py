@@ -21,10 +21,12 @@ from bmq.spark._batch_reader import BatchLimits, BatchReader
 from bmq.spark._inlet import StreamLimits
 from bmq.spark._lag import LaggingReader, check_progress
 from bmq.spark._options import (
+    OF_A_TABLE,
     READ_OPTIONS,
     STREAM_OPTIONS,
     WRITE_OPTIONS,
     Options,
+    check_reading,
     connection,
     queues,
     sink_settings,
@@ -32,6 +34,7 @@ from bmq.spark._options import (
 )
 from bmq.spark._pushdown import FilteredReader
 from bmq.spark._receiving import SourceSettings
+from bmq.spark._refused import RefusedReader
 from bmq.spark._rows import source_ddl
 from bmq.spark._stream_reader import READ_LIMITS, StreamReader
 from bmq.spark._writer import ArrowPartition, BatchWriter, StreamWriter
@@ -87,7 +90,18 @@ class BmqDataSource(DataSource):
         return StreamWriter(self._partition(schema))
 
     def schema(self) -> str:
-        """The columns of a source."""
+        """Check the options, as far as they say what is read, and return the columns of a source.
+
+        Spark asks at ``load()``, and in SQL at CREATE, unless the user names columns.
+
+        Raises:
+            UsageError: an option is not legal; or CREATE TABLE has options, which no statement would get.
+        """
+        if "provider" in self.options:  # the properties of a table in the catalog
+            if "queue" in self.options or "broker" in self.options:
+                raise UsageError(OF_A_TABLE)
+            return source_ddl()
+        check_reading(self.options)
         return source_ddl(self.options.get("propertiesschema", ""))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -109,9 +123,15 @@ class BmqDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Check options and columns, and return what reads a queue as a stream.
 
-        Raises:
-            UsageError: an option or column is not legal, or this pyspark cannot do what an option asks for.
+        An option or column that is not legal, or that this pyspark cannot honour, is an error of the first
+        call of the reader: when this method raises, Spark adds an error of its own, and shows that.
         """
+        try:
+            return self._stream_reader(schema)
+        except UsageError as error:
+            return RefusedReader(error)
+
+    def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         if "pushfilters" in (name.lower() for name in self.options):
             raise UsageError(
                 "option pushFilters is for spark.read: Spark pushes no filters into streams. Name the "

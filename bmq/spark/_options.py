@@ -7,8 +7,10 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, cast
 
+from bmq.client._address import parse_addresses
 from bmq.errors import UsageError
 from bmq.spark._columns import Columns
 from bmq.spark._guids import GuidMode
@@ -22,11 +24,13 @@ from bmq.wire.constants import Compression
 from bmq.wire.uri import QueueUri
 
 __all__ = [
+    "OF_A_TABLE",
     "READ_OPTIONS",
     "STREAM_OPTIONS",
     "WRITE_OPTIONS",
     "Option",
     "Options",
+    "check_reading",
     "connection",
     "parse_compression",
     "parse_guid_mode",
@@ -100,6 +104,11 @@ def _size(text: str) -> int:
     return _positive(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2]]
 
 
+def _addresses(text: str) -> str:
+    parse_addresses(text)
+    return text
+
+
 def _names(text: str) -> tuple[str, ...]:
     if text.lstrip().startswith("["):
         names: Any = json.loads(text)
@@ -159,7 +168,9 @@ def _one_of(*words: str) -> Callable[[str], str]:
 
 
 _CONNECTION = (
-    Option("broker", str, None, "the broker's address, several separated by commas; else BMQ_BROKER_URI"),
+    Option(
+        "broker", _addresses, None, "the broker's address, several separated by commas; else BMQ_BROKER_URI"
+    ),
     Option("connectTimeoutMs", _seconds, 10.0, "after which a broker that cannot be reached is an error"),
     Option("reconnectTimeoutMs", _seconds, 120.0, "after which a connection that is lost is an error"),
     Option("user", str, "", "user name, where the broker wants one"),
@@ -350,6 +361,67 @@ STREAM_OPTIONS = (
     ),
 )
 
+_HOMES = {"spark.read": READ_OPTIONS, "spark.readStream": STREAM_OPTIONS, "writing": WRITE_OPTIONS}
+
+_NO_POSITION = (
+    "a queue has no offsets: every message that is not confirmed is delivered, and none that is confirmed. "
+    "An application of a fanout queue (?id=APPID) keeps messages for a later reader"
+)
+_ONE_QUEUE = "option queue, the URI bmq://DOMAIN/QUEUE"
+_APP = "a consumer's identity is the application of a fanout queue: bmq://DOMAIN/QUEUE?id=APPID"
+#: What users of Spark's sources for Kafka and Pulsar look for, and what there is instead.
+_FOREIGN = {
+    "bootstrap.servers": "option broker, tcp://HOST:PORT",
+    "service.url": "option broker, tcp://HOST:PORT",
+    "admin.url": "option broker: admin commands go to the same address",
+    "subscribe": _ONE_QUEUE,
+    "topic": _ONE_QUEUE,
+    "topics": "option queue, several URIs separated by commas",
+    "assign": _ONE_QUEUE,
+    "subscribepattern": "option queue, several URIs separated by commas; there are no patterns",
+    "topicspattern": "option queue, several URIs separated by commas; there are no patterns",
+    "topicpattern": "option queue, several URIs separated by commas; there are no patterns",
+    "path": "option queue instead of a path",
+    **dict.fromkeys(
+        (
+            "startingoffsets",
+            "endingoffsets",
+            "startingtimestamp",
+            "endingtimestamp",
+            "startingtime",
+            "startingoffsetsbytimestamp",
+            "endingoffsetsbytimestamp",
+            "startingoffsetsbytimestampstrategy",
+            "auto.offset.reset",
+            "enable.auto.commit",
+        ),
+        _NO_POSITION,
+    ),
+    "group.id": _APP,
+    "groupid": _APP,
+    "groupidprefix": _APP,
+    "subscriptionname": _APP,
+    "predefinedsubscription": _APP,
+    "maxoffsetspertrigger": "option maxMessagesPerTrigger",
+    "minoffsetspertrigger": "option minMessagesPerTrigger",
+    "maxrecordsperpartition": "options maxMessagesPerTrigger and numPartitions",
+    "minpartitions": "option numPartitions",
+    "includeheaders": "the column properties is always there",
+    "kafkaconsumer.polltimeoutms": "option pollTimeoutMs",
+    "delivery.timeout.ms": "option ackTimeoutMs",
+    "retries": "option maxRetries",
+    "compression.type": "option compression",
+    "enable.idempotence": "option guidMode: posts are idempotent within the deduplication window",
+    "security.protocol": "an address tcps://HOST:PORT, and the options that begin with tls",
+}
+
+#: For users of SQL, whose statement brings no options.
+OF_A_TABLE = (
+    "Spark hands the options of CREATE TABLE to no source in Python: use CREATE TEMPORARY VIEW ... USING bmq "
+    "OPTIONS (...), or give the options in each statement: SELECT * FROM t WITH ('queue' = '...'), INSERT "
+    "INTO t WITH ('queue' = '...')"
+)
+
 #: Spark hands its own options of a streaming query on to the sink.
 _SPARKS = frozenset({"checkpointlocation", "queryname"})
 
@@ -367,10 +439,13 @@ class Options:
 
     def __init__(self, given: Mapping[str, str], known: Sequence[Option]) -> None:
         by_key = {option.name.lower(): option for option in known}
-        unknown = [key for key in given if key.lower() not in by_key and key.lower() not in _SPARKS]
+        unknown = sorted(key for key in given if key.lower() not in by_key and key.lower() not in _SPARKS)
         if unknown:
             listing = ", ".join(option.name for option in known)
-            raise UsageError(f"unknown option {', '.join(sorted(unknown))}; there are: {listing}")
+            hints = "; ".join(filter(None, (_hint(key, known) for key in unknown)))
+            raise UsageError(
+                f"unknown option {', '.join(unknown)}; {f'{hints}; ' if hints else ''}there are: {listing}"
+            )
         self._values = {option.name: option.default for option in known}
         self.given: set[str] = set()
         for key, text in given.items():
@@ -387,6 +462,53 @@ class Options:
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
+
+
+def check_reading(given: Mapping[str, str]) -> None:
+    """Check the options of a read before Spark says whether it is of ``spark.read`` or of a stream.
+
+    Options of writing pass: a view in SQL may be for INSERT alone.
+
+    Args:
+        given: as Spark hands them over.
+
+    Raises:
+        UsageError: an option is unknown, two are never of one read, or a value is not legal.
+    """
+    keys = {key.lower() for key in given} - _SPARKS
+    for known in (READ_OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS):
+        if keys <= {option.name.lower() for option in known}:
+            options = Options(given, known)
+            break
+    else:
+        every = {option.name: option for option in (*READ_OPTIONS, *STREAM_OPTIONS, *WRITE_OPTIONS)}
+        options = Options(given, list(every.values()))  # says which are unknown to all
+        homes = ", ".join(sorted(f"{name} ({_homes(name)})" for name in options.given if _homes(name)))
+        raise UsageError(f"options of different ways to use a queue: {homes}")
+    if known is not WRITE_OPTIONS:
+        queues(options)
+        subscriptions(options)
+    connection(options)
+
+
+def _homes(name: str) -> str:
+    """Where an option belongs, unless it is one of all; "" also for one that does not exist."""
+    found = [
+        home for home, known in _HOMES.items() if name.lower() in {option.name.lower() for option in known}
+    ]
+    return "" if len(found) == len(_HOMES) else " and ".join(found)
+
+
+def _hint(key: str, known: Sequence[Option]) -> str:
+    """Return what a user who gives an unknown option may want; "" for no idea."""
+    foreign = _FOREIGN.get(key.lower().removeprefix("kafka.").removeprefix("pulsar.client."))
+    if foreign is not None:
+        return f"for {key}: {foreign}"
+    if homes := _homes(key):
+        return f"{key} is an option of {homes}"
+    names = {option.name.lower(): option.name for option in known}
+    near = get_close_matches(key.lower(), names, n=1, cutoff=0.7)
+    return f"did you mean {names[near[0]]}?" if near else ""
 
 
 def connection(options: Options, **more: Any) -> ConnectionSettings:
@@ -416,6 +538,12 @@ def sink_settings(options: Options, names: Sequence[str]) -> SinkSettings:
     Raises:
         UsageError: a column is neither payload nor property, queue or id.
     """
+    if not options["queue"] and options["queueColumn"] not in names and "queueColumn" not in options.given:
+        hint = "" if options.given else f". {OF_A_TABLE}"
+        raise UsageError(
+            f"no target: name a queue (bmq://DOMAIN/QUEUE) in the option queue, or in a column "
+            f"{options['queueColumn']!r}{hint}"
+        )
     properties: tuple[str, ...] = options["propertyColumns"] or ()
     if "properties" in names and "properties" not in properties:
         properties = ("properties", *properties)
@@ -474,7 +602,8 @@ def queues(options: Options) -> list[str]:
     """
     uris = _names(options["queue"])
     if not uris:
-        raise UsageError("option queue is missing: the URI of the queue to read, bmq://DOMAIN/QUEUE")
+        hint = "" if options.given else f". {OF_A_TABLE}"
+        raise UsageError(f"option queue is missing: the URI of the queue to read, bmq://DOMAIN/QUEUE{hint}")
     for uri in uris:
         QueueUri.parse(uri)
     return list(uris)

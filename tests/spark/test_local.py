@@ -76,7 +76,7 @@ def test_what_cannot_work_fails_before_the_job(spark: SparkSession, broker: Brok
     frame = orders(spark, 5).withColumn("weight", F.lit(1.5))
     with pytest.raises(Exception, match="column 'weight' is of type double"):
         sink(frame, broker, queue, propertyColumns="CustomerId,OrderType,weight").mode("append").save()
-    with pytest.raises(Exception, match="unknown option topic; there are: broker"):
+    with pytest.raises(Exception, match="unknown option topic; for topic: option queue"):
         sink(orders(spark, 5), broker, queue, topic="x").mode("append").save()
     assert broker.drain(queue, idle=0.1) == []
 

@@ -225,7 +225,7 @@ def test_what_exceeds_the_brokers_limits_is_left_to_spark(broker: BrokerThread, 
 def test_streams_have_none() -> None:
     source = BmqDataSource(CaseInsensitiveDict({"queue": f"bmq://{DOMAIN}/q", "pushFilters": "true"}))
     with pytest.raises(bmq.UsageError, match="Spark pushes no filters into streams"):
-        source.streamReader(SCHEMA)
+        source.streamReader(SCHEMA).initialOffset()
 
 
 @pytest.mark.timeout(400)

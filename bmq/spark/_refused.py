@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stream that cannot be read: each call raises the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from bmq.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit
+
+__all__ = ["RefusedReader"]
+
+
+class RefusedReader(DataSourceStreamReader):
+    """Takes the place of a reader whose options are not legal.
+
+    Spark stops the reader that it has made when a query fails. If there is none, that is another error, and
+    hides the first one.
+
+    Args:
+        error: the reason.
+    """
+
+    def __init__(self, error: UsageError) -> None:
+        self._error = error
+
+    def _refuse(self) -> NoReturn:
+        raise self._error
+
+    def initialOffset(self) -> dict[str, int]:
+        """Raise the reason."""
+        self._refuse()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Raise the reason."""
+        self._refuse()
+
+    def latestOffset(
+        self, start: dict[str, int] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, int]:
+        """Raise the reason."""
+        self._refuse()
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """Raise the reason."""
+        self._refuse()
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Raise the reason."""
+        self._refuse()
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Raise the reason."""
+        self._refuse()
+
+    def stop(self) -> None:
+        """There is nothing to stop."""

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that are wrong are refused early, with the option that was meant."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import StringType, StructField, StructType
+
+import bmq
+from bmq.spark import BmqDataSource
+from bmq.spark._options import (
+    _FOREIGN,  # pyright: ignore[reportPrivateUsage]
+    READ_OPTIONS,
+    STREAM_OPTIONS,
+    WRITE_OPTIONS,
+    Options,
+)
+
+QUEUE = {"queue": "bmq://bmq.test.mem.priority/q"}
+VALUE = StructType([StructField("value", StringType())])
+
+
+def source(**options: str) -> BmqDataSource:
+    """A source as Spark makes it: the names of options in lower case."""
+    return BmqDataSource({name.lower(): value for name, value in options.items()})
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"brokr": "tcp://localhost"}, r"unknown option brokr; did you mean broker\?; there are: broker"),
+        ({"maxMesages": "1"}, "did you mean maxMessages"),
+        ({"subscribe": "orders"}, "for subscribe: option queue, the URI"),
+        ({"startingOffsets": "earliest"}, "for startingoffsets: a queue has no offsets"),
+        ({"kafka.bootstrap.servers": "h:1"}, "for kafka.bootstrap.servers: option broker"),
+        ({"kafka.group.id": "g"}, r"bmq://DOMAIN/QUEUE\?id=APPID"),
+        ({"service.url": "pulsar://h:1"}, "option broker"),
+        ({"path": "bmq://d/q"}, "option queue instead of a path"),
+        ({"xyz": "1"}, "unknown option xyz; there are: broker"),
+        (
+            {"jobId": "1", "maxMessages": "1"},
+            r"jobId \(writing\), maxMessages \(spark.read and spark.readStream\)",
+        ),
+        ({"broker": ""}, "address"),
+        ({"subscription": "x >"}, "x >"),
+        ({"maxMessages": "none"}, "option maxMessages='none'"),
+        ({"user": "u", "credentials": "a:b"}, "credentials makes all of it"),
+    ],
+)
+def test_a_load_refuses_wrong_options_at_once(options: dict[str, str], text: str) -> None:
+    with pytest.raises(bmq.UsageError, match=text):
+        source(**QUEUE, **options).schema()
+
+
+def test_a_load_without_a_queue_is_refused_at_once() -> None:
+    for options in ({}, {"broker": "tcp://localhost"}, {"maxMessages": "1"}):
+        with pytest.raises(bmq.UsageError, match="option queue is missing"):
+            source(**options).schema()
+    with pytest.raises(bmq.InvalidURI, match='must start with "bmq://"'):
+        source(queue="orders").schema()
+
+
+def test_options_of_one_way_pass_together() -> None:
+    assert "value BINARY" in source(**QUEUE).schema()
+    assert "value BINARY" in source(**QUEUE, checkpointLocation="/x", lag="true").schema()
+    assert "value BINARY" in source(**QUEUE, jobId="j", propertyColumns="n").schema()
+
+
+@pytest.mark.parametrize("name", sorted(_FOREIGN))
+def test_each_option_of_kafka_and_pulsar_has_an_answer(name: str) -> None:
+    for known in (READ_OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS):
+        if name in {option.name.lower() for option in known}:
+            continue
+        with pytest.raises(bmq.UsageError, match=f"unknown option {name}; for {name}: "):
+            Options({name: "x"}, known)
+
+
+@pytest.mark.parametrize(
+    ("known", "key", "text"),
+    [
+        (WRITE_OPTIONS, "maxmessages", "maxmessages is an option of spark.read and spark.readStream"),
+        (READ_OPTIONS, "jobid", "jobid is an option of writing"),
+        (READ_OPTIONS, "lag", "lag is an option of spark.readStream"),
+    ],
+)
+def test_an_option_of_another_way_is_named_as_such(
+    known: tuple[bmq.spark._options.Option, ...], key: str, text: str
+) -> None:
+    with pytest.raises(bmq.UsageError, match=text):
+        Options({key: "1"}, known)
+
+
+def test_create_table_says_that_its_options_are_lost() -> None:
+    """Spark asks for the columns with the properties of the table, among them its provider."""
+    with pytest.raises(bmq.UsageError, match="CREATE TEMPORARY VIEW"):
+        source(**QUEUE, provider="bmq", owner="me").schema()
+    assert "value BINARY" in source(provider="bmq", owner="me").schema()
+
+
+def test_a_statement_on_a_table_without_options_is_told_where_they_go() -> None:
+    with pytest.raises(bmq.UsageError, match=r"option queue is missing.*SELECT \* FROM t WITH"):
+        source().reader(VALUE)
+    with pytest.raises(bmq.UsageError, match=r"no target: .*INSERT INTO t WITH"):
+        source().writer(VALUE, overwrite=False)
+
+
+def test_a_stream_that_is_refused_says_so_in_each_call_but_the_last() -> None:
+    """Spark stops a reader in the end, whatever came before: an error there would hide the reason."""
+    reader = source(**QUEUE).streamReader(VALUE)
+    for call in (
+        reader.initialOffset,
+        lambda: reader.latestOffset({}, None),  # type: ignore[call-arg]
+        lambda: reader.partitions({}, {}),
+        lambda: reader.commit({}),
+        lambda: reader.read(None),  # type: ignore[arg-type]
+        reader.getDefaultReadLimit,  # type: ignore[attr-defined]
+    ):
+        with pytest.raises(bmq.UsageError, match="checkpointLocation is missing"):
+            call()
+    reader.stop()
