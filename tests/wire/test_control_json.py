@@ -3,7 +3,7 @@
 
 import pytest
 
-from bmq.errors import ProtocolError
+from bmq.errors import ProtocolError, UsageError
 from bmq.wire.control import (
     AuthenticationRequest,
     AuthenticationResponse,
@@ -301,3 +301,9 @@ def test_final_closes():
     assert decode_json(b'{"rId":4,"closeQueue":{"isFinal":true}}', CONTROL) == ControlMessage(
         4, CloseQueue(is_final=True)
     )
+
+
+def test_text_without_a_form_in_utf_8_is_refused_by_name() -> None:
+    request = ControlMessage(1, OpenQueue(QueueHandleParameters(uri="bmq://a.b/\ud800")))
+    with pytest.raises(UsageError, match=r"openQueue\.handleParameters\.uri: expected a string, got str"):
+        encode_json(request)

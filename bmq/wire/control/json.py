@@ -71,36 +71,51 @@ def encode_json(message: Message, *, escape_solidus: bool = False, omit_empty_ar
     Raises:
         UsageError: a value does not fit its member.
     """
-    fields: dict[str, object]
-    if isinstance(message, ControlMessage):
-        fields = _write_structure(message, "", omit_empty_arrays)
-    else:
+    if not isinstance(message, ControlMessage):
         kind_of(message)
-        name = selection_name(type(message))
-        fields = {name: _write_structure(message, name, omit_empty_arrays)}
-    body = orjson.dumps(fields)
+    try:
+        body = orjson.dumps(_write_message(message, omit_empty_arrays))
+    except orjson.JSONEncodeError:
+        # JSON has no place for bytes that are not UTF-8 (a peer may have sent some in BER).
+        body = orjson.dumps(_write_message(message, omit_empty_arrays, replace=True))
     # Outside strings JSON has no solidus, so replacing all of them is right.
     return body.replace(b"/", rb"\/") if escape_solidus else body
 
 
-def _write_structure(value: Structure, path: str, omit_empty_arrays: bool) -> dict[str, object]:
+def _write_message(message: Message, omit_empty_arrays: bool, *, replace: bool = False) -> dict[str, object]:
+    if isinstance(message, ControlMessage):
+        return _write_structure(message, "", omit_empty_arrays, replace)
+    name = selection_name(type(message))
+    return {name: _write_structure(message, name, omit_empty_arrays, replace)}
+
+
+def _write_structure(
+    value: Structure, path: str, omit_empty_arrays: bool, replace: bool
+) -> dict[str, object]:
     fields: dict[str, object] = {}
     for m in value.MEMBERS:
-        content: object = getattr(value, m.attribute)
+        content: Any = getattr(value, m.attribute)
         kind = m.kind
+        # Without a call for each member: there are twenty in a request.
+        plain = type(content)
+        if plain is kind.plain and (kind.low <= content <= kind.high if plain is int else not replace):
+            fields[m.name] = content
+            continue
         if isinstance(kind, ChoiceKind):
             if content is not None:
                 selected = kind.check(content, m.name)
                 name = selection_name(type(selected))
-                fields[name] = _write_structure(selected, name, omit_empty_arrays)
+                fields[name] = _write_structure(selected, name, omit_empty_arrays, replace)
             continue
         if content is None and m.optional:
             continue
         at = join_path(path, m.name)
         if isinstance(kind, SequenceKind):
-            fields[m.name] = _write_structure(kind.check(content, at), at, omit_empty_arrays)
+            fields[m.name] = _write_structure(kind.check(content, at), at, omit_empty_arrays, replace)
         elif isinstance(kind, ArrayKind):
-            elements = [_write_structure(e, sub, omit_empty_arrays) for sub, e in kind.check(content, at)]
+            elements = [
+                _write_structure(e, sub, omit_empty_arrays, replace) for sub, e in kind.check(content, at)
+            ]
             if elements or not omit_empty_arrays:
                 fields[m.name] = elements
         else:
@@ -114,7 +129,6 @@ def _write_simple(kind: Kind, value: object, path: str) -> object:
     if isinstance(kind, EnumerationKind):
         return kind.check(value, path).name
     if isinstance(kind, StringKind):
-        # JSON has no place for bytes that are not UTF-8 (a peer may have sent some in BER).
         return kind.check(value, path).decode("utf-8", "replace")
     return binascii.b2a_base64(cast("BytesKind", kind).check(value, path), newline=False).decode("ascii")
 
@@ -228,7 +242,12 @@ class _JsonReader:
             if isinstance(m.kind, ChoiceKind):
                 values[m.attribute] = self.selection(m.kind, fields)
             elif m.name in fields:
-                content = fields[m.name]
+                content: Any = fields[m.name]
+                kind = m.kind
+                plain = content.__class__
+                if plain is kind.plain and (plain is not int or kind.low <= content <= kind.high):
+                    values[m.attribute] = content
+                    continue
                 if self.notice is not None and isinstance(m.kind, EnumerationKind):
                     content = self.enumerator(type, m, content, written)
                 values[m.attribute] = self.member(m, content, join_path(path, m.name))

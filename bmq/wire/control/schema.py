@@ -117,13 +117,23 @@ class Structure:
 
 
 class Kind:
-    """What a member holds. ``expected`` describes it in error messages."""
+    """What a member holds.
 
-    __slots__ = ("expected", "zero")
+    Attributes:
+        expected: the description of legal values in error messages.
+        zero: the default of members that declare none.
+        plain: the Python type whose values JSON has as they are; None if there is none.
+        low: the smallest of these values, if they are integers.
+        high: the largest.
+    """
 
-    def __init__(self, expected: str, zero: object) -> None:
+    __slots__ = ("expected", "high", "low", "plain", "zero")
+
+    def __init__(self, expected: str, zero: object, plain: type | None = None) -> None:
         self.expected = expected
         self.zero = zero
+        self.plain = plain
+        self.low = self.high = 0
 
     def refuse(self, value: object, path: str, *, secret: bool = False) -> UsageError:
         """Return the error for a value of our own that cannot be written."""
@@ -134,14 +144,15 @@ class Kind:
 class IntegerKind(Kind):
     """An integer of 32 or 64 bits."""
 
-    __slots__ = ("bits", "high", "low", "signed")
+    __slots__ = ("bits", "signed")
 
     def __init__(self, expected: str, bits: int, *, signed: bool) -> None:
         self.bits = bits
         self.signed = signed
-        self.low = -(1 << (bits - 1)) if signed else 0
-        self.high = (1 << (bits - 1 if signed else bits)) - 1
-        super().__init__(f"{expected} from {self.low} to {self.high}", 0)
+        low = -(1 << (bits - 1)) if signed else 0
+        high = (1 << (bits - 1 if signed else bits)) - 1
+        super().__init__(f"{expected} from {low} to {high}", 0, int)
+        self.low, self.high = low, high
 
     def check(self, value: object, path: str) -> int:
         """Return ``value`` as a plain integer, or raise :class:`UsageError`."""
@@ -273,8 +284,8 @@ I32 = IntegerKind("an int", 32, signed=True)
 I64 = IntegerKind("a long", 64, signed=True)
 U32 = IntegerKind("an unsignedInt", 32, signed=False)
 U64 = IntegerKind("an unsignedLong", 64, signed=False)
-BOOL = BooleanKind("a boolean", False)
-STRING = StringKind("a string", "")
+BOOL = BooleanKind("a boolean", False, bool)
+STRING = StringKind("a string", "", str)
 BYTES = BytesKind("bytes", b"")
 
 
