@@ -50,7 +50,7 @@ class Peer:
         event = (
             0  # bytes of the present PUT event that are still to come, the data of the present post included
         )
-        unpack, header = PUT_HEADER.unpack_from, PUT_HEADER.size
+        unpack, header = PUT_HEADER.unpacker("messageGUID", "queueId", "messageWords"), PUT_HEADER.size
         while True:
             read = self.socket.recv_into(view[kept:])
             if not read:
@@ -64,9 +64,9 @@ class Peer:
                 elif event:
                     if end - at < header:
                         break
-                    fields = unpack(buffer, at)
-                    acks.append((0, 0, fields[_GUID], fields[_QUEUE]))
-                    skip = fields[_WORDS] * 4
+                    guid, queue, words = unpack(buffer, at)
+                    acks.append((0, 0, guid, queue))
+                    skip = words * 4
                 elif end - at < HEADER_SIZE:
                     break
                 else:
@@ -108,11 +108,6 @@ class Peer:
         else:
             response = DisconnectResponse()
         self.socket.sendall(encode_event(ControlMessage(r_id=message.r_id, body=response), Codec.JSON))
-
-
-_GUID, _QUEUE, _WORDS = (
-    list(PUT_HEADER.fields).index(name) for name in ("messageGUID", "queueId", "messageWords")
-)
 
 
 def main() -> None:
