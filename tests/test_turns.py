@@ -24,6 +24,7 @@ import bmq.groups
 import bmq.taskiq
 import bmq.workers
 from bmq._turn import SHARE, Turn, turn_of
+from bmq.protocol.client.events import StateRestored
 from tests.waiting import eventually
 
 MESSAGES = 8
@@ -420,6 +421,8 @@ OTHERS = {"Queue.receive_nowait", "Consumer.receive_nowait", "Group.receive_nowa
     "run",
     "HostHealthMonitor.__aiter__",
 }
+# What has tests of its own below, since it hands out something else than messages.
+ELSEWHERE = {"Session.events"}
 RECEIVING = (
     *("receive", "receive_many", "receive_nowait", "batches", "batch", "tables", "group", "listen"),
     *(
@@ -432,6 +435,7 @@ RECEIVING = (
         "run",
         "__aiter__",
         "__anext__",
+        "events",
     ),
 )
 MODULES: tuple[ModuleType, ...] = (bmq, bmq.arrow, bmq.delays, bmq.groups, bmq.taskiq, bmq.workers)
@@ -453,7 +457,7 @@ def receiving_callables() -> Iterator[str]:
 
 def test_each_public_way_to_receive_is_walked() -> None:
     found = set(receiving_callables())
-    assert found - OTHERS == set(COVERED)
+    assert found - OTHERS - ELSEWHERE == set(COVERED)
     assert set(COVERED.values()) <= set(PATHS)
 
 
@@ -497,6 +501,49 @@ async def test_confirmations_have_left_before_the_next_message_but_one(
     """A process that is killed gets again what it had in hand, not all that it had handled."""
     await asyncio.wait_for(path(scene), 30)
     assert all(later > earlier for earlier, later in itertools.pairwise(scene.sent[1:]))
+
+
+async def test_the_loop_has_its_turn_between_events(scene: Scene) -> None:
+    """They are no messages; a loop over a thousand of them would keep the event loop all the same."""
+    events = scene.session.events()
+    for _ in range(MESSAGES):
+        scene.session._driver.events.publish(StateRestored())
+    async for _ in events:
+        if scene.saw():
+            break
+    assert all(later > earlier for earlier, later in itertools.pairwise(scene.turns))
+
+
+async def test_two_loops_over_the_same_events_share_them(scene: Scene) -> None:
+    events = scene.session.events()
+    seen: list[int] = []
+
+    async def loop(number: int) -> None:
+        async for _ in events:
+            seen.append(number)  # noqa: PERF401 - while others run
+
+    loops = [asyncio.create_task(loop(number)) for number in range(2)]
+    for _ in range(MESSAGES):
+        scene.session._driver.events.publish(StateRestored())
+    await eventually(lambda: len(seen) == MESSAGES)
+    await scene.session.close()
+    await asyncio.gather(*loops)
+    assert set(seen) == {0, 1}
+
+
+async def test_a_host_health_monitor_that_never_waits_keeps_no_loop(scene: Scene) -> None:
+    asked = 0
+
+    async def monitor() -> AsyncIterator[bool]:
+        nonlocal asked
+        while True:
+            asked += 1
+            yield True
+
+    async with bmq.connect(scene.broker, host_health=monitor()) as session:
+        queue = await session.open_queue(f"{scene.uri}.other", write=True)
+        await queue.post(b"x")
+        assert asked > 1
 
 
 # the turns themselves

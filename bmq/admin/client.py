@@ -8,6 +8,7 @@ import inspect
 import logging
 import ssl as ssl_module
 from collections.abc import AsyncIterator, Generator, Iterable
+from functools import partial
 from types import TracebackType
 from typing import Any, cast
 
@@ -34,6 +35,7 @@ from bmq.admin.results import (
 )
 from bmq.admin.survey import Survey, View, alone
 from bmq.client._address import Address, find_broker
+from bmq.client._race import race
 from bmq.client.connect import check_connecting
 from bmq.client.options import Credentials, CredentialsSource
 from bmq.errors import (
@@ -65,6 +67,8 @@ _TOO_OFTEN = "too often"
 _PAUSE = 0.1
 # Seconds for which a view of a cluster is used: a queue's primary changes when a node fails.
 _FRESH = 1.0
+# Seconds after which the next address is tried beside one that does not answer.
+_HEAD_START = 2.0
 # Seconds that the nodes other than the first may take to show themselves, and for which one that did not is
 # left alone.
 _OTHERS = 2.0
@@ -82,7 +86,7 @@ class connect:
         credentials: as for :class:`bmq.connect`.
         ssl: a context for TLS; ``tcps://`` without one uses the system's defaults.
         server_hostname: the name to verify the broker's certificate against, if not the address's host.
-        timeout: seconds that connecting may take, and each command.
+        timeout: seconds that connecting may take, all addresses together, and each command.
         process_name: how the broker's log names this process.
 
     Raises:
@@ -205,29 +209,43 @@ class Admin:
             return self._connection
 
     async def _connect(self) -> AdminConnection:
-        failures: list[ConnectionFailed] = []
-        for address in self._addresses:
-            try:
-                connection = await AdminConnection.open(
-                    address,
-                    process_name=self._process_name,
-                    credentials=await self._get_credentials(),
-                    ssl=self._ssl,
-                    server_hostname=self._server_hostname,
-                    timeout=self._timeout,
-                )
-            except ConnectionFailed as error:
-                if not error.retryable or len(self._addresses) == 1:
-                    raise
-                failures.append(error)
+        """Connect to the first address that answers; all addresses together have the time of one.
+
+        An address that accepts the connection and says nothing holds up the others for a head start only.
+        """
+        now = asyncio.get_running_loop().time
+        deadline = now() + self._timeout
+        found: list[tuple[Address, AdminConnection]] = []
+
+        async def open_one(address: Address) -> None:
+            credentials = await self._get_credentials()
+            connection = await AdminConnection.open(
+                address,
+                process_name=self._process_name,
+                credentials=credentials,
+                ssl=self._ssl,
+                server_hostname=self._server_hostname,
+                timeout=max(0.0, deadline - now()),
+            )
+            if found:
+                await connection.close()  # another one was first
             else:
-                self.broker = str(address)
-                self._survey = None
-                if connection.expires is not None:
-                    now = asyncio.get_running_loop().time()
-                    connection.expires = now + (connection.expires - now) * _RENEW
-                return connection
-        raise ConnectionFailed("; ".join(map(str, failures))) from failures[-1]
+                found.append((address, connection))
+
+        runners = [partial(open_one, address) for address in self._addresses]
+        head_start = min(_HEAD_START, self._timeout / (len(runners) + 1))
+        try:
+            await race(runners, head_start, {})
+        except BaseException:
+            for _, connection in found:
+                await connection.close()
+            raise
+        address, connection = found[0]
+        self.broker = str(address)
+        self._survey = None
+        if connection.expires is not None:
+            connection.expires = now() + (connection.expires - now()) * _RENEW
+        return connection
 
     async def _get_credentials(self) -> Credentials | None:
         source = self._credentials

@@ -14,6 +14,16 @@ from bmq.cli.target import BrokerTarget, verb
 
 __all__ = ["command"]
 
+# The first words of answers, as the broker's printer writes them. A refusal is a free text without a mark.
+_ANSWERS = re.compile(
+    r"\s*(?:$|SUCCESS\s*$|This process responds to |HELP - |\{|Domain:\s|GUID  |Printing \d|Purged \d"
+    r"|No queue purged|Queue Internals\s|DOMAINQUEUES\s|:::|The following clusters |Cluster\s*\n-|Cluster \('"
+    r"|ClusterQueueHelper :|Storage Summary:|Partition \[\d|[\w.]+\.\.: |[\w.]+ = [^,;]*$"
+    r"|[\w.]+ set to \S+ from \S+\s*$)"
+)
+# In front of the answer of each node, where a broker has asked several.
+_NODE = re.compile(r"^Response from node \".*\":$", re.MULTILINE)
+
 # Refusals as brokers print them. In text nothing else tells a refusal from an answer.
 _REFUSALS = re.compile(
     r"Unable to decode command|Unknown command '|Domain '.*' doesn't exist\s*$|cluster '.*' not found"
@@ -36,8 +46,8 @@ async def command(
 ) -> int:
     """Send a command in the broker's own language and print what it answers.
 
-    A broker answers for itself alone, a node of a cluster and a proxy too. Without --json a refusal that bmq
-    recognizes, such as an unknown command, has exit status 4.
+    A broker answers for itself alone, a node of a cluster and a proxy too. Without --json a refusal is a text
+    like others: the exit status is 4 for each text that bmq does not know as an answer.
 
     [bold]Examples[/]
 
@@ -51,8 +61,14 @@ async def command(
             emit_json(await admin.query(text))
         else:
             answer = (await admin.command(text)).rstrip("\n")
-            if _REFUSALS.match(answer):
+            if any(_REFUSALS.match(part.lstrip()) for part in _NODE.split(answer)):
                 note(f"bmq admin: the broker did not carry out {text!r}: {answer}")
                 return ExitStatus.REFUSED
             emit(answer)
+            if not all(_ANSWERS.match(part) for part in _NODE.split(answer)):
+                note(
+                    f"bmq admin: the answer to {text!r} has a form that bmq does not know, and may be a "
+                    "refusal: --json shows which"
+                )
+                return ExitStatus.REFUSED
     return ExitStatus.OK

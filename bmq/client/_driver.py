@@ -13,6 +13,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bmq._log_limit import LogLimit
+from bmq._turn import turn_of
 from bmq.client._address import Address
 from bmq.client._backlog import Backlog
 from bmq.client._connection import Connection
@@ -496,6 +497,7 @@ def _some(numbers: Sequence[int]) -> str:
 
 
 async def _watch_health(driver: weakref.ref[Driver], monitor: HostHealthMonitor) -> None:
+    turn = turn_of(asyncio.get_running_loop())
     try:
         async for healthy in monitor:
             alive = driver()
@@ -503,5 +505,7 @@ async def _watch_health(driver: weakref.ref[Driver], monitor: HostHealthMonitor)
                 return
             alive.set_health(healthy)
             del alive
+            if turn.clock() >= turn.until:
+                await turn.wait()  # for a monitor that never waits
     except Exception:
         logger.exception("the host health monitor failed; the host's health stays as it was said last")

@@ -9,6 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 
+from bmq._turn import turn_of
 from bmq.protocol.client.events import SessionEvent
 
 __all__ = ["EventStream"]
@@ -33,11 +34,18 @@ class _Subscriber(AsyncIterator[SessionEvent]):
         self._wakeup.set()
 
     async def __anext__(self) -> SessionEvent:
-        while not self._waiting:
-            if self._ended:
-                raise StopAsyncIteration
-            self._wakeup.clear()
-            await self._wakeup.wait()
+        turn = turn_of(asyncio.get_running_loop())
+        while True:
+            while not self._waiting:
+                if self._ended:
+                    raise StopAsyncIteration
+                self._wakeup.clear()
+                await self._wakeup.wait()
+            if turn.clock() < turn.until:
+                break
+            await turn.wait()
+            if self._waiting:
+                break  # not when another loop over the same iterator was faster
         return self._waiting.popleft()
 
 

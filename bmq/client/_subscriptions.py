@@ -121,6 +121,45 @@ class Subscriptions:
         )
         return default
 
+    def left(self) -> None:
+        """A loop over the default subscription is over: log that the subscription stays, beside others.
+
+        It takes messages that the other consumers want, up to its limits. Nothing else is done: the program
+        may receive from the queue again at any time.
+        """
+        if self._tell_idle(logging.INFO):
+            self._driver.loop.call_later(
+                _MENTION_UNCLAIMED_AFTER, _mention_idle, weakref.ref[Subscriptions](self)
+            )
+
+    def mention_idle(self) -> None:
+        """Log messages that the default subscription holds for nobody."""
+        self._tell_idle(logging.WARNING)
+
+    def _tell_idle(self, level: int) -> bool:
+        """Log that no loop receives from the default subscription; return whether that is so."""
+        default = self._queue._default
+        if (
+            default is None
+            or default not in self._consumers
+            or len(self._consumers) < 2
+            or self._queue._core.at_most_once
+            or not default._left
+            or (level == logging.WARNING and not default.buffered)
+        ):
+            return False
+        self._limited.log(
+            level,
+            ("idle", level),
+            "%s: no loop receives from the default subscription, which holds %d messages, and up to %d that "
+            "no other consumer gets; receive from the queue again, or use queue.subscribe(), whose consumer "
+            "can be closed",
+            self._queue.uri,
+            default.buffered,
+            default.options.max_unconfirmed_messages,
+        )
+        return True
+
     async def begun(self, consumer: Consumer, asked: asyncio.Future[None]) -> None:
         """Wait until the broker has agreed; if it does not, the consumer is removed, and may begin again."""
         try:
@@ -327,6 +366,11 @@ class Subscriptions:
 def _seen(repeating: asyncio.Future[None]) -> None:
     if not repeating.cancelled():
         repeating.exception()  # nobody waits for this one: an error shows at the next change
+
+
+def _mention_idle(subscriptions: weakref.ref[Subscriptions]) -> None:
+    if (alive := subscriptions()) is not None:
+        alive.mention_idle()
 
 
 def _mention(subscriptions: weakref.ref[Subscriptions]) -> None:

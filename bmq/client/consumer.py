@@ -662,6 +662,18 @@ class Consumer:
         if self._closed:
             raise self._error or StopAsyncIteration
 
+    def _loop_left(self) -> None:
+        """A loop has dropped its iterator: tell the log if that leaves messages for nobody.
+
+        Garbage collection may call this in any thread and at any time, so nothing but the log depends on it.
+        """
+        queue = self.queue
+        if self is queue._default and not self._closed and len(self._subscriptions.consumers()) > 1:
+            try:
+                self._connection.loop.call_soon_threadsafe(self._subscriptions.left)
+            except RuntimeError:
+                pass  # the event loop is closed
+
     async def _some(self, timeout: float | None) -> None:
         """Wait until there is a message, and a share of the event loop's turn to hand it out in."""
         if timeout is not None:
@@ -725,12 +737,15 @@ class _Messages:
     __slots__ = ("_consumer", "_turn")
 
     def __init__(self, consumer: Consumer) -> None:
-        consumer._connection.check_loop()
         self._consumer = consumer
         self._turn = consumer._turn
+        consumer._connection.check_loop()
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self
+
+    def __del__(self) -> None:
+        self._consumer._loop_left()
 
     async def __anext__(self) -> Message:
         consumer, turn = self._consumer, self._turn
@@ -751,13 +766,16 @@ class _Batches:
     __slots__ = ("_consumer", "_limit", "_max_wait")
 
     def __init__(self, consumer: Consumer, limit: int, max_wait: float) -> None:
-        consumer._connection.check_loop()
         self._consumer = consumer
         self._limit = limit
         self._max_wait = max_wait
+        consumer._connection.check_loop()
 
     def __aiter__(self) -> AsyncIterator[MessageBatch]:
         return self
+
+    def __del__(self) -> None:
+        self._consumer._loop_left()
 
     async def __anext__(self) -> MessageBatch:
         consumer, turn = self._consumer, self._consumer._turn

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Hashable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Protocol, TypedDict
+from typing import Protocol, TypedDict, get_args
 
 from bmq import _world
 from bmq.protocol.client.events import (
@@ -21,6 +21,7 @@ from bmq.protocol.client.events import (
     SessionEvent,
     SlowConsumer,
     SlowConsumerRecovered,
+    StallCause,
     Stalled,
     StallOver,
     StateRestored,
@@ -88,7 +89,7 @@ class HealthWatch:
     """Concludes from a session's events how it is."""
 
     def __init__(self) -> None:
-        self._troubles: dict[str, Trouble] = {}
+        self._troubles: dict[Hashable, Trouble] = {}
         self._level = 0
         self._since = _world.now()
         self._begin("connection", "not connected yet")
@@ -101,9 +102,9 @@ class HealthWatch:
             stalls: what has stalled, by cause, in words that fit this moment.
         """
         for cause, what in stalls.items():
-            trouble = self._troubles.get(f"stalled {cause}")
+            trouble = self._troubles.get(("stalled", cause))
             if trouble is not None:
-                self._troubles[f"stalled {cause}"] = replace(trouble, what=what)
+                self._troubles["stalled", cause] = replace(trouble, what=what)
         troubles = tuple(sorted(self._troubles.values(), key=lambda each: each.since))
         return Health(self._level < 2, self._level == 1, troubles, self._since, **ages)
 
@@ -113,9 +114,9 @@ class HealthWatch:
             case Connected() | StateRestored():
                 self._end("connection")
             case Stalled(cause, reason):
-                self._begin(f"stalled {cause}", reason, False)
+                self._begin(("stalled", cause), reason, False)
             case StallOver(cause):
-                self._end(f"stalled {cause}")
+                self._end(("stalled", cause))
             case ConnectionLost(reason):
                 self._end_stalls()
                 self._begin("connection", f"the connection was lost: {reason}")
@@ -131,34 +132,46 @@ class HealthWatch:
             case SlowConsumerRecovered():
                 self._end("slow")
             case QueueSuspended(uri):
-                self._begin(f"suspended {uri}", f"{uri} is suspended: the host is unhealthy", False)
+                self._begin(("suspended", uri), f"{uri} is suspended: the host is unhealthy", False)
             case QueueResumed(uri):
-                self._end(f"suspended {uri}")
+                self._end(("suspended", uri))
             case QueueReopenFailed(uri, error):
-                self._begin(f"closed {uri}", f"{uri} was not opened again, and is closed: {error}", False)
+                self._begin(("closed", uri), f"{uri} was not opened again, and is closed: {error}", False)
             case _:
                 pass
 
     def opened(self, uri: str) -> None:
         """The application has opened a queue."""
-        self._end(f"closed {uri}")
+        self._end(("closed", uri))
 
     def closed(self, uri: str) -> None:
         """The application has closed a queue."""
-        self._end(f"suspended {uri}")
+        self._end(("suspended", uri))
 
-    def _begin(self, key: str, what: str, serious: bool = True) -> None:
+    def hung(self, workers: object, what: str | None) -> None:
+        """Some workers wait for threads that go on after their deadline.
+
+        Args:
+            workers: identifies the workers.
+            what: a sentence for people; None: they wait no longer.
+        """
+        if what is None:
+            self._end(("hung", workers))
+        else:
+            self._begin(("hung", workers), what, False)
+
+    def _begin(self, key: Hashable, what: str, serious: bool = True) -> None:
         before = self._troubles.get(key)
         self._troubles[key] = Trouble(what, before.since if before else _world.now(), serious)
         self._look()
 
-    def _end(self, key: str) -> None:
+    def _end(self, key: Hashable) -> None:
         if self._troubles.pop(key, None) is not None:
             self._look()
 
     def _end_stalls(self) -> None:
-        for key in [key for key in self._troubles if key.startswith("stalled ")]:
-            self._end(key)
+        for cause in get_args(StallCause):
+            self._end(("stalled", cause))
 
     def _look(self) -> None:
         level = max((1 + trouble.serious for trouble in self._troubles.values()), default=0)

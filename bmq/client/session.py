@@ -10,6 +10,7 @@ import warnings
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ from bmq.client.queue import (
 )
 from bmq.client.stats import SessionStats, session_stats
 from bmq.conventions import waiting_queue
-from bmq.errors import QueueClosed, SessionClosed, UsageError
+from bmq.errors import QueueClosed, SessionClosed, StateError, UsageError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import SessionEvent
 from bmq.wire.constants import Compression
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
 __all__ = ["CloseReport", "Session"]
 
 logger = logging.getLogger("bmq.client")
+
+# After so many turns of the event loop a task has noticed that it was cancelled, inside wait_for() too.
+_TURNS_OF_A_CANCELLATION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,15 +279,11 @@ class Session:
         options = checked_options(max_unconfirmed_messages, max_unconfirmed_bytes, priority)
         wanted = [each if isinstance(each, Subscription) else Subscription(each) for each in subscriptions]
         flags = (QueueFlags.READ if read else QueueFlags(0)) | (QueueFlags.WRITE if write else QueueFlags(0))
-        driver, connection = self._driver, self._driver.connection
-        driver.check_open()
-        if self._close_task is not None:
-            raise SessionClosed("the session is closing")
-        opened: asyncio.Future[None] = connection.loop.create_future()
-        seconds = driver.options.open_timeout if timeout is None else timeout
-        queue = Queue(
+        seconds = self._driver.options.open_timeout if timeout is None else timeout
+        make = partial(
+            Queue,
             self,
-            driver,
+            self._driver,
             parsed,
             flags,
             options,
@@ -292,9 +292,23 @@ class Session:
             suspends=suspends,
             compression=compression,
             waiting=waits_in,
-            opened=opened,
-            deadline=connection.now() + seconds,
+            deadline=self._driver.connection.now() + seconds,
         )
+        for _ in range(_TURNS_OF_A_CANCELLATION):
+            try:
+                return await self._open(make)
+            except StateError:
+                await asyncio.sleep(0)  # a task that opens the queue may be cancelled, and not know yet
+        return await self._open(make)
+
+    async def _open(self, make: Callable[..., Queue]) -> Queue:
+        """Make a queue, and wait until it is open."""
+        driver, connection = self._driver, self._driver.connection
+        driver.check_open()
+        if self._close_task is not None:
+            raise SessionClosed("the session is closing")
+        opened: asyncio.Future[None] = connection.loop.create_future()
+        queue = make(opened=opened)
         driver.add(queue._core, queue)
         driver.backlog.expect(opened)
         connection.transmit_soon()
@@ -386,6 +400,7 @@ class Session:
         - while, for half of ``liveness``, the broker is silent although it was asked for a heartbeat, no post
           of a queue is acknowledged although some wait, or a request for a queue is not answered;
         - while the application does not keep up, so that reading has paused;
+        - while workers take no messages because a handler goes on in its thread after its deadline;
         - while queues are suspended because the host is unhealthy;
         - after a queue could not be opened again, until the application opens it.
         """

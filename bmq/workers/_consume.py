@@ -730,7 +730,7 @@ class Workers:
         if self._stopping:
             raise asyncio.CancelledError
         progress.failing += failing
-        progress.hung += 1
+        self._count_hung(1)
         self._limit.warning(
             "hung",
             "%s goes on in its thread after its deadline of %g s: %d of %d workers wait for such threads, "
@@ -745,8 +745,20 @@ class Workers:
             await asyncio.shield(call.ended)
         finally:
             self._resting.discard(task)
-            progress.hung -= 1
+            self._count_hung(-1)
             progress.failing -= failing
+
+    def _count_hung(self, change: int) -> None:
+        """Count workers that wait for a thread, and tell the session's health."""
+        progress = self.progress
+        progress.hung += change
+        what = None
+        if progress.hung:
+            what = (
+                f"{progress.hung} of {progress.workers} workers of {progress.handler} take no messages: "
+                "their threads go on after the deadline"
+            )
+        self._consumer.queue._driver.health.hung(progress, what)
 
     def _new(self, message: Message, began: float) -> Work:
         work = Work(message, began)

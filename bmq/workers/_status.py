@@ -25,6 +25,8 @@ class SubscriberState(Enum):
         BLOCKED: nothing moves before a message is tried again, or is confirmed: all workers wait for their
             next attempt, for a thread that goes on after its deadline, or for room in the queue for dead
             letters; or the limits are full of messages that nobody handles.
+        STALLED: the session is connected, and the broker is silent, or does not answer a post or a request;
+            :meth:`bmq.Session.health` says which.
         LOST: there is no connection; what it had is delivered again, here or to others.
         CLOSED: it gets nothing any more.
     """
@@ -32,6 +34,7 @@ class SubscriberState(Enum):
     ACTIVE = "active"
     FAILING = "failing"
     BLOCKED = "blocked"
+    STALLED = "stalled"
     LOST = "connection lost"
     CLOSED = "closed"
 
@@ -199,6 +202,8 @@ def status(*consumers: Consumer) -> Statuses:
 def _status(consumer: Consumer, worker: Worker | None) -> SubscriberStatus:
     session = consumer.queue.session.state
     state = _working(consumer, worker)
+    if state is not SubscriberState.BLOCKED and consumer.queue._driver.core.stalled:
+        state = SubscriberState.STALLED
     if session is SessionState.STARTING or session is SessionState.RECONNECTING:
         state = SubscriberState.LOST
     if consumer.closed or consumer.queue.closed:

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 import bmq
+from bmq.admin.connection import AdminConnection
 from bmq.testing import Direction, FaultProxy
 from tests.fakes.broker import Peer
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -123,6 +125,59 @@ async def test_the_peer_is_no_broker() -> None:
         peer.greeting = b"HTTP/1.1 400 Bad Request\r\n\r\n"
         with pytest.raises(bmq.ConnectionFailed, match="does not behave like a BlazingMQ broker"):
             await bmq.admin.connect(peer.uri, timeout=20)
+
+
+async def test_an_address_that_says_nothing_does_not_hold_up_the_next(
+    broker: bmq.broker.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bmq.admin.client._HEAD_START", 0.0)
+    async with Peer() as hung:
+        hung.hold = {"clientIdentity"}
+        uri = ",".join([hung.uri, hung.uri, broker.uri])
+        async with bmq.admin.connect(uri, credentials=OPERATOR, timeout=10_000) as admin:
+            assert admin.broker == broker.uri
+            assert await admin.clusters()
+        await eventually(lambda: all(each.transport is None for each in hung.connections))
+
+
+async def test_addresses_that_say_nothing_share_the_time_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    opening = AdminConnection.open
+
+    async def opened(address: Any, **options: Any) -> AdminConnection:
+        waited.append(options["timeout"])
+        return await opening(address, **options)
+
+    async with Peer() as hung:
+        hung.hold = {"clientIdentity"}
+        monkeypatch.setattr(AdminConnection, "open", opened)
+        with pytest.raises(bmq.ConnectionFailed, match=r"(.*did not answer){3}"):
+            await bmq.admin.connect(",".join([hung.uri] * 3), timeout=0.2)
+    assert waited == sorted(waited, reverse=True)
+    assert 0.2 >= waited[0] > waited[2] > 0
+
+
+async def test_of_brokers_that_answer_together_one_connection_is_left(
+    broker: bmq.broker.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bmq.admin.client._HEAD_START", 0.0)
+    closed: list[AdminConnection] = []
+    made: list[AdminConnection] = []
+    opening, closing = AdminConnection.open, AdminConnection.close
+
+    async def opened(address: Any, **options: Any) -> AdminConnection:
+        made.append(await opening(address, **options))
+        return made[-1]
+
+    async def close(self: AdminConnection) -> None:
+        closed.append(self)
+        await closing(self)
+
+    monkeypatch.setattr(AdminConnection, "open", opened)
+    monkeypatch.setattr(AdminConnection, "close", close)
+    async with bmq.admin.connect(",".join([broker.uri] * 5), credentials=OPERATOR) as admin:
+        assert await admin.clusters()
+        assert [each for each in made if each not in closed] == [admin._connection]
 
 
 async def test_heartbeats_are_answered() -> None:

@@ -111,6 +111,61 @@ def test_refusals_in_words_have_status_4(offline: Bmq, cluster: RecordedCluster,
     assert refusal in ran.err
 
 
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        "Too high partitionId value: '99'",
+        "Unsupported tunable 'NOPE': Issue the LIST_TUNABLES command for the list of supported tunables.",
+        "Queue was not found in a storage 'bmq://d/q'",
+        "something that a newer broker says",
+        "SUCCESSFULLY refused",
+        "Failed: rc = -1, reason: none",
+        "two\nlines",
+        'Response from node "east-1":\nSUCCESS\nResponse from node "east-2":\nno such thing\n',
+    ],
+)
+def test_a_text_that_is_no_known_answer_has_status_4(
+    offline: Bmq, cluster: RecordedCluster, refusal: str
+) -> None:
+    cluster["node0"].answers["REFUSED"] = refusal
+    ran = offline("admin", "REFUSED", "-b", cluster.uris("node0"))
+    assert ran.status == 4
+    assert ran.out.strip() == refusal.strip()
+    assert "may be a refusal" in ran.err
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "SUCCESS",
+        "This process responds to the following CMD subcommands:\n    HELP",
+        "HELP - Show list of supported commands\nBROKERCONFIG DUMP - Dump",
+        "Domain:\n-------\n    Name ............: d",
+        "Printing 1 message(s) [0-0 / 1] (total: 1.95 KB)",
+        "GUID                              Size        Timestamp (UTC)\n40",
+        "Queue Internals\n---------------",
+        "Purged 1 message(s) for a total of 1.95 KB from 1 queue(s):",
+        "No queue purged.",
+        "\n:::::::::: :::::::::: DOMAINQUEUES >>",
+        "The following clusters are active:\n",
+        "Cluster ('local') :\n-------------------",
+        "Cluster\n-------\n    Cluster name: x",
+        "ClusterQueueHelper :\n--------------------",
+        "Storage Summary:\n----------------",
+        "QUORUM..: 1\n    non-negative integer",
+        "Quorum = 1",
+        "Quorum set to 1 from 1",
+        '    {\n        "brokerInstanceName": "default"',
+        'Response from node "east-1":\nSUCCESS\nResponse from node "east-2":\nQuorum = 1\n',
+    ],
+)
+def test_an_answer_of_a_broker_has_status_0(offline: Bmq, cluster: RecordedCluster, answer: str) -> None:
+    cluster["node0"].answers["ASKED"] = answer
+    ran = offline("admin", "ASKED", "-b", cluster.uris("node0"))
+    assert (ran.status, ran.err) == (0, "")
+
+
 def test_a_broker_without_other_nodes_says_nothing_of_clusters(run: Bmq, bmq_queue_uri: str) -> None:
     run("post", bmq_queue_uri, "a")
     for arguments in (["explain", bmq_queue_uri], ["peek", bmq_queue_uri], ["queues"], ["stat"]):

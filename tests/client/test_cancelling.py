@@ -151,6 +151,61 @@ async def test_a_cancelled_open_can_be_repeated_at_once_whenever_it_was_cancelle
             await queue.close()
 
 
+async def _directly(opening: Awaitable[bmq.Queue]) -> bmq.Queue:
+    return await opening
+
+
+async def _in_wait_for(opening: Awaitable[bmq.Queue]) -> bmq.Queue:
+    return await asyncio.wait_for(opening, 60)
+
+
+async def _in_another_task(opening: Awaitable[bmq.Queue]) -> bmq.Queue:
+    return await asyncio.ensure_future(opening)
+
+
+async def _gathered(opening: Awaitable[bmq.Queue]) -> bmq.Queue:
+    return (await asyncio.gather(opening))[0]
+
+
+@pytest.mark.parametrize("how", [_directly, _in_wait_for, _in_another_task, _gathered])
+@pytest.mark.parametrize("turns", range(1, 20))
+async def test_a_queue_can_be_opened_in_the_turn_in_which_its_opening_is_cancelled(
+    broker: bmq.broker.Broker, how: Callable[[Awaitable[bmq.Queue]], Awaitable[bmq.Queue]], turns: int
+) -> None:
+    async with bmq.connect(broker.uri) as session:
+        opened: list[bmq.Queue] = []
+
+        async def opening() -> bmq.Queue:
+            opened.append(await session.open_queue(URI, read=True, write=True))
+            return opened[0]
+
+        task = asyncio.ensure_future(how(opening()))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if not task.cancel():
+            return
+        try:
+            queue = await session.open_queue(URI, read=True, write=True)
+        except bmq.StateError:
+            # The call has returned, and what waits for it was cancelled too late.
+            assert how is not _directly
+            (queue,) = opened
+        await queue.post(b"1")
+        (await queue.receive()).confirm()
+        assert session.queues == [queue]
+        await asyncio.wait([task])
+
+
+async def test_a_queue_that_is_being_opened_cannot_be_opened_again(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        peer.hold.add("OpenQueue")
+        first = asyncio.ensure_future(session.open_queue(URI, read=True))
+        with pytest.raises(bmq.StateError, match="open"):
+            await session.open_queue(URI, read=True)
+        peer.answer("OpenQueue")
+        await first
+
+
 @pytest.mark.parametrize("way", ["close begun", "close cancelled", "timed out"])
 @pytest.mark.parametrize("turns", range(8))
 async def test_a_queue_can_be_opened_while_its_earlier_opening_is_undone(

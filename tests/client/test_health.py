@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import bmq
+from bmq.workers import SubscriberState
 from tests.fakes.broker import Peer
 from tests.waiting import eventually
 
@@ -151,6 +152,24 @@ async def test_a_request_without_answer_degrades_the_session(peer: Peer) -> None
         peer.answer("OpenQueue")
         await opening
         assert str(session.health()) == "ready"
+
+
+async def test_the_status_of_subscribers_shows_a_stall(peer: Peer) -> None:
+    app = bmq.App(peer.uri, liveness=0.2)
+
+    @app.consumer(URI)
+    async def handle(message: bmq.Message) -> None: ...
+
+    async with app:
+        await eventually(lambda: app.status()[0].state is SubscriberState.ACTIVE)
+        peer.hold.add("PUT")
+        queue = await app.queue(f"{URI}.output")
+        post = queue.post_nowait(b"1")
+        await eventually(lambda: app.status()[0].state is SubscriberState.STALLED)
+        assert " stalled " in str(app.status())
+        peer.answer("PUT")
+        await post
+        await eventually(lambda: app.status()[0].state is SubscriberState.ACTIVE)
 
 
 async def test_a_silent_broker_degrades_the_session_before_it_is_left(

@@ -308,6 +308,50 @@ async def test_a_loop_that_begins_again_goes_on_with_what_no_filter_wanted(
             await eventually(lambda: len(queue.subscriptions) == 2)
 
 
+@pytest.mark.parametrize("way", ["messages", "batches"])
+async def test_a_loop_that_is_left_beside_a_filter_is_logged(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    monkeypatch.setattr("bmq.client._subscriptions._MENTION_UNCLAIMED_AFTER", 0)
+    caplog.set_level(logging.INFO, "bmq")
+
+    def lines() -> list[int]:
+        return [each.levelno for each in caplog.records if "no loop receives" in each.getMessage()]
+
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
+        s_id = peer.connection.s_ids[0]
+        async with queue.subscribe("exists(x)"):
+            take_in(session, push(peer, s_id, *range(10), size=0))
+            async for _ in queue if way == "messages" else queue.batches(1):
+                break
+            await eventually(lambda: lines() == [logging.INFO, logging.WARNING])
+            assert "holds 9 messages" in caplog.text
+            # As long as a program receives in some way there is nothing to tell.
+            caplog.clear()
+            for _ in range(9):
+                async for _ in queue:
+                    break
+            receiving = asyncio.ensure_future(queue.receive(30))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert lines() == []
+            receiving.cancel()
+            await asyncio.wait([receiving])
+
+
+async def test_a_loop_that_is_left_alone_is_not_logged(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "bmq")
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
+        take_in(session, push(peer, peer.connection.s_ids[0], *range(10), size=0))
+        async for _ in queue:
+            break
+        for _ in range(5):
+            await asyncio.sleep(0)
+    assert "no loop receives" not in caplog.text
+
+
 async def test_a_loop_that_waits_keeps_the_default_subscription(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True)

@@ -80,11 +80,16 @@ async def test_no_message_is_given_up_that_the_handler_was_not_called_with(
         [consumer] = await eventually(lambda: stage.queue.subscriptions)
         await eventually(lambda: status(consumer)[0].hung == 2)
         assert status(consumer)[0].state is SubscriberState.BLOCKED
+        health = stage.queue.session.health()
+        assert health.ready
+        assert "2 of 2 workers of" in str(health)
+        assert "take no messages: their threads go on after the deadline" in str(health)
         await asyncio.sleep(5 * SOON)  # time in which the deadlines of the others would have passed
         assert set(work.begun) == {b"0", b"1"}
         work.go_on.set()
         await eventually(lambda: status(consumer)[0].handled == 10)
         assert status(consumer)[0].state is SubscriberState.ACTIVE
+        assert str(stage.queue.session.health()) == "ready"
     assert sorted(failures) == [b"0", b"1"]
     assert work.begun == {b"0": 2, b"1": 2, **dict.fromkeys(numbered(10)[2:], 1)}
 

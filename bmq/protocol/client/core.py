@@ -296,6 +296,11 @@ class ClientCore(Machine):
         """Say what has stalled, by cause; see :class:`bmq.protocol.client.events.Stalled`."""
         return dict(self._stalls.describe(now)) if self._stalls.causes else {}
 
+    @property
+    def stalled(self) -> bool:
+        """Whether anything has stalled."""
+        return bool(self._stalls.causes)
+
     def silence(self, now: float) -> float | None:
         """How long the broker has sent nothing, in seconds; None while that is not watched.
 
