@@ -215,7 +215,7 @@ class Admin:
         """
         now = asyncio.get_running_loop().time
         deadline = now() + self._timeout
-        found: list[tuple[Address, AdminConnection]] = []
+        opened: list[tuple[Address, AdminConnection]] = []
 
         async def open_one(address: Address) -> None:
             credentials = await self._get_credentials()
@@ -227,20 +227,20 @@ class Admin:
                 server_hostname=self._server_hostname,
                 timeout=max(0.0, deadline - now()),
             )
-            if found:
+            if opened:
                 await connection.close()  # another one was first
             else:
-                found.append((address, connection))
+                opened.append((address, connection))
 
         runners = [partial(open_one, address) for address in self._addresses]
         head_start = min(_HEAD_START, self._timeout / (len(runners) + 1))
         try:
             await race(runners, head_start, {})
         except BaseException:
-            for _, connection in found:
+            for _, connection in opened:
                 await connection.close()
             raise
-        address, connection = found[0]
+        address, connection = opened[0]
         self.broker = str(address)
         self._survey = None
         if connection.expires is not None:

@@ -196,14 +196,13 @@ async def test_a_queue_can_be_opened_in_the_turn_in_which_its_opening_is_cancell
         await asyncio.wait([task])
 
 
-async def test_a_queue_that_is_being_opened_cannot_be_opened_again(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        peer.hold.add("OpenQueue")
+async def test_a_queue_that_is_being_opened_cannot_be_opened_again(broker: bmq.broker.Broker) -> None:
+    async with bmq.connect(broker.uri) as session:
         first = asyncio.ensure_future(session.open_queue(URI, read=True))
-        with pytest.raises(bmq.StateError, match="open"):
+        await asyncio.sleep(0)
+        with pytest.raises(bmq.StateError, match="already open"):
             await session.open_queue(URI, read=True)
-        peer.answer("OpenQueue")
-        await first
+        assert session.queues == [await first]
 
 
 @pytest.mark.parametrize("way", ["close begun", "close cancelled", "timed out"])
