@@ -276,7 +276,7 @@ def _default(found: Member) -> str:
 
 def _members_of(cls: type[Structure]) -> str:
     if not cls.MEMBERS:
-        return "It has no members."
+        return "No members."
     rows = [
         (str(m.id), f"`{m.name}`", _kind(m.kind), _default(m), meanings()[cls.__name__][m.name])
         for m in cls.MEMBERS
@@ -312,7 +312,7 @@ def control_messages() -> str:
                 f'??? note "The same in BER, byte by byte"\n\n{block}',
             ]
             inner += [t for t in _nested(cls) if t not in inner]
-    parts.append("## Structures\n\nWhat the messages above have inside.")
+    parts.append("## Structures\n\nThe structures inside the messages above.")
     for cls in inner:
         if cls not in told:
             parts += [f"### {cls.__name__}", _members_of(cls)]
@@ -363,7 +363,7 @@ def _states(table: Mapping[tuple[Enum, Enum], Any]) -> list[Enum]:
 def drawing(name: str, table: Mapping[tuple[Enum, Enum], Any]) -> str:
     """A table's diagram."""
     edges = [Edge(state.name, event.name, step.next_state.name) for (state, event), step in table.items()]
-    title = f"{name} state machine; the table below says the same in words"
+    title = f"{name} state machine; the table below has the same content"
     return state_diagram([state.name for state in _states(table)], edges, title)
 
 

@@ -79,17 +79,17 @@ class Sketch:
 
 
 def house() -> None:
-    """The rooms, and who stands on whom."""
+    """The packages and their imports."""
     sketch = Sketch(
         760,
         400,
-        "The rooms of bmq: codecs below, then the protocol without input and output, then client and broker, "
-        "and on these everything else",
+        "The packages of bmq: codecs at the bottom, then the protocol without input and output, then client and "
+        "broker, and all other packages on top",
     )
     floors = [
         ("your program", ["services", "scripts", "notebooks", "jobs", "tests"], "in"),
         (
-            "on its public names",
+            "public names only",
             ["workers", "groups", "delays", "blocking", "taskiq", "arrow", "spark", "otel", "cli", "console"],
             "box",
         ),
@@ -109,7 +109,7 @@ def house() -> None:
             x += width + 6
         if floor:
             sketch.arrow(f"M442,{y - 16} V{y - 1}")
-    sketch.text(442, 390, "Imports point downwards, and a test holds them to it.", "dim")
+    sketch.text(442, 390, "Imports point downwards; a test enforces the rule.", "dim")
     sketch.save("house")
 
 
@@ -119,7 +119,7 @@ def message() -> None:
         760,
         530,
         "A message is posted, stored and acknowledged, matched with a subscription, delivered, handled and "
-        "confirmed; what a lost connection does to it stands below",
+        "confirmed; the effects of failures are listed below",
     )
     for x, title in ((14, "producer"), (272, "broker"), (530, "consumer")):
         sketch.box(x, 14, 216, 386)
@@ -128,10 +128,10 @@ def message() -> None:
         (14, 52, "await queue.post(data)", "gets a GUID, waits for room"),
         (14, 122, "kept until acknowledged", "at most max_unacked_messages"),
         (14, 192, "post returns an Ack", "or raises PostError"),
-        (272, 122, "stored", "a GUID seen before: not again"),
+        (272, 122, "stored", "a known GUID: not stored again"),
         (272, 192, "matched with subscriptions", "the highest priority with room"),
         (530, 192, "waits in line", "at most max_unconfirmed_messages"),
-        (530, 262, "async for message in queue", "data and properties are read when asked for"),
+        (530, 262, "async for message in queue", "data and properties are decoded on access"),
         (530, 332, "async with message: ...", "handled, then confirmed"),
         (272, 332, "removed", "or expired: time to live, attempts"),
     ]
@@ -152,10 +152,10 @@ def message() -> None:
     sketch.arrow("M538,359 H482", "b")
     sketch.text(510, 374, "CONFIRM", "dim", size=10)
     lost = [
-        "The producer loses its connection before the ACK: it posts again under the same GUID, stored once.",
-        "The consumer loses its connection before the CONFIRM: delivered again, here or elsewhere.",
-        "The handler fails: not confirmed; a worker's policy tries again, or makes it a dead letter.",
-        "No subscription matches: it stays, until somebody wants it or its time is over.",
+        "The producer loses its connection before the ACK: the post is resent under the same GUID, stored once.",
+        "The consumer loses its connection before the CONFIRM: the message is delivered again, here or elsewhere.",
+        "The handler fails: the message is not confirmed; a worker's policy retries or posts a dead letter.",
+        "No subscription matches: the message stays until a subscription matches or its time to live ends.",
     ]
     for row, text in enumerate(lost):
         sketch.text(14, 432 + 25 * row, text, at="start")
@@ -163,7 +163,7 @@ def message() -> None:
 
 
 def groups() -> None:
-    """Two members, four buckets, and who has what."""
+    """Two members, four buckets, and their owners."""
     sketch = Sketch(
         760,
         330,
@@ -201,12 +201,12 @@ def groups() -> None:
 
 
 def delays() -> None:
-    """What waits in the broker, what a mover holds, and where it goes."""
+    """The messages in the broker, the messages held by a mover, and their destination."""
     sketch = Sketch(
         760,
         384,
-        "Messages wait in a queue of the broker; a mover holds those that are due before a horizon, and "
-        "posts each to its destination when it is due",
+        "Messages wait in a queue of the broker; a mover holds the messages due before a horizon, and posts "
+        "each message to its destination at the due time",
     )
     sketch.box(10, 96, 122, 66)
     sketch.text(71, 123, "producer")
@@ -214,37 +214,37 @@ def delays() -> None:
     sketch.arrow("M132,129 H184")
     sketch.box(188, 30, 216, 274)
     sketch.text(296, 52, "bmq://…/orders.delayed", bold=True)
-    sketch.text(296, 72, "what waits, each with bmq_due", "dim", size=11)
+    sketch.text(296, 72, "delayed messages, each with bmq_due", "dim", size=11)
     for row, text in enumerate(["10:00:02", "10:04:30", "10:41:00", "11:20:00", "16:45:00", "tomorrow"]):
         y = 84 + 28 * row + (34 if row > 2 else 0)
         sketch.box(218, y, 156, 22, "a" if row <= 2 else "in")
         sketch.text(296, y + 16, text, "w" if row <= 2 else "dim", size=12)
     sketch.arrow("M198,174 H394", dashed=True, head=False)
     sketch.text(296, 191, "the horizon: at most an hour ahead", "dim", size=11)
-    sketch.text(296, 296, "due later: stays where it is", "dim", size=11)
+    sketch.text(296, 296, "due later: not delivered yet", "dim", size=11)
     sketch.arrow("M404,96 H470", "a")
     sketch.text(437, 87, "held", "dim", size=11)
     sketch.box(474, 58, 272, 84)
     sketch.text(610, 82, "mover", bold=True)
-    sketch.text(610, 104, "holds what is due soon, by its time", size=12)
-    sketch.text(610, 124, "any number of them", "dim", size=11)
+    sketch.text(610, 104, "holds messages due soon, by due time", size=12)
+    sketch.text(610, 124, "any number of movers", "dim", size=11)
     sketch.arrow("M474,126 H408", "b")
     sketch.text(439, 143, "confirmed", "dim", size=11)
     sketch.arrow("M560,142 V212", "b")
-    sketch.text(570, 172, "when it is due: posted, under", "dim", size=11, at="start")
-    sketch.text(570, 188, "a GUID made of its own", "dim", size=11, at="start")
+    sketch.text(570, 172, "at the due time: posted under", "dim", size=11, at="start")
+    sketch.text(570, 188, "a GUID derived from its own", "dim", size=11, at="start")
     sketch.box(474, 216, 172, 66)
     sketch.text(560, 243, "bmq://…/orders", bold=True)
-    sketch.text(560, 263, "keeps one of equal GUIDs", "dim", size=11)
+    sketch.text(560, 263, "drops duplicates by GUID", "dim", size=11)
     sketch.arrow("M646,249 H682", "b")
     sketch.text(687, 253, "consumers", at="start", size=12)
     sketch.text(
         380,
         338,
-        "A message is confirmed where it waited once the post to its destination is acknowledged: a mover",
+        "The mover confirms a message once the post to its destination is acknowledged. If a mover dies",
     )
     sketch.text(
-        380, 358, "that dies before is repeated by the next one, and the destination keeps one of the two."
+        380, 358, "in between, the next mover repeats the post, and the destination keeps a single copy."
     )
     sketch.save("delays")
 
@@ -254,21 +254,21 @@ def requests() -> None:
     sketch = Sketch(
         760,
         330,
-        "A requester posts to the responders' queue and awaits the reply, which comes in a queue of its own",
+        "A requester posts to the responders' queue and awaits the reply in a separate queue",
     )
     sketch.box(10, 40, 168, 220)
     sketch.text(94, 64, "requester", bold=True)
     sketch.text(94, 92, "await queue.request(", size=12)
     sketch.text(94, 110, "data, timeout=5)", size=12)
     sketch.text(94, 216, "Message, or an error", size=12)
-    sketch.text(94, 236, "late and second answers", "dim", size=11)
+    sketch.text(94, 236, "late and second replies", "dim", size=11)
     sketch.text(94, 251, "are dropped", "dim", size=11)
     sketch.box(296, 60, 168, 66)
     sketch.text(380, 87, "bmq://…/prices", bold=True)
     sketch.text(380, 107, "shared by all responders", "dim", size=11)
     sketch.box(296, 186, 168, 66)
     sketch.text(380, 213, "…/replies.3f…", bold=True)
-    sketch.text(380, 233, "one a session", "dim", size=11)
+    sketch.text(380, 233, "one per session", "dim", size=11)
     sketch.box(582, 40, 168, 220)
     sketch.text(666, 64, "responder", bold=True)
     sketch.text(666, 98, "@app.responder(…)", size=12)
@@ -282,13 +282,13 @@ def requests() -> None:
     sketch.arrow("M582,219 H468", "b")
     sketch.text(525, 210, "bmq_request = 4A…", "dim", size=11)
     sketch.text(525, 236, "bmq_error, if it failed", "dim", size=11)
-    sketch.text(525, 250, "GUID made of 4A…", "dim", size=11)
+    sketch.text(525, 250, "GUID from 4A…", "dim", size=11)
     sketch.arrow("M296,219 H182", "b")
     sketch.text(239, 210, "by bmq_request", "dim", size=11)
     sketch.text(
         380,
         296,
-        "The request is confirmed once its reply is acknowledged: when a responder dies, another one has it.",
+        "The request is confirmed once its reply is acknowledged: if a responder dies, another one handles the request.",
     )
     sketch.save("requests")
 
