@@ -83,8 +83,8 @@ def house() -> None:
     sketch = Sketch(
         760,
         400,
-        "The packages of bmq: codecs at the bottom, then the protocol without input and output, then client and "
-        "broker, and all other packages on top",
+        "The packages of bmq: codecs at the bottom, then the protocol without input and output, then client "
+        "and broker, and all other packages on top",
     )
     floors = [
         ("your program", ["services", "scripts", "notebooks", "jobs", "tests"], "in"),
@@ -152,8 +152,8 @@ def message() -> None:
     sketch.arrow("M538,359 H482", "b")
     sketch.text(510, 374, "CONFIRM", "dim", size=10)
     lost = [
-        "The producer loses its connection before the ACK: the post is resent under the same GUID, stored once.",
-        "The consumer loses its connection before the CONFIRM: the message is delivered again, here or elsewhere.",
+        "The producer loses its connection before the ACK: bmq resends under the same GUID, stored once.",
+        "The consumer loses its connection before the CONFIRM: the broker delivers again, here or elsewhere.",
         "The handler fails: the message is not confirmed; a worker's policy retries or posts a dead letter.",
         "No subscription matches: the message stays until a subscription matches or its time to live ends.",
     ]
@@ -288,7 +288,7 @@ def requests() -> None:
     sketch.text(
         380,
         296,
-        "The request is confirmed once its reply is acknowledged: if a responder dies, another one handles the request.",
+        "The request is confirmed once its reply is acknowledged: if a responder dies, another one takes over.",
     )
     sketch.save("requests")
 
