@@ -288,7 +288,7 @@ def requests() -> None:
     sketch.text(
         380,
         296,
-        "The request is confirmed once its reply is acknowledged: if a responder dies, another one takes over.",
+        "The request is confirmed once its reply is acknowledged: if a responder dies, another takes over.",
     )
     sketch.save("requests")
 
