@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time as _time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -36,6 +37,7 @@ __all__ = [
     "monotonic_ns",
     "now",
     "pid",
+    "program",
     "rng",
     "time",
     "time_ns",
@@ -60,7 +62,10 @@ class World:
         random: random numbers.
         hostname: returns the name of the host.
         pid: returns the number of the process.
+        program: returns the name of the program.
         session_ids: the numbers of the process's sessions.
+        simulated: whether there are no sockets and no threads: servers are made by the event loop alone, and
+            functions run in the event loop's executor.
     """
 
     monotonic: Callable[[], float]
@@ -70,7 +75,13 @@ class World:
     random: Random
     hostname: Callable[[], str]
     pid: Callable[[], int]
+    program: Callable[[], str]
     session_ids: Iterator[int]
+    simulated: bool = False
+
+
+def _program() -> str:
+    return os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
 
 
 REAL: Final = World(
@@ -81,6 +92,7 @@ REAL: Final = World(
     SystemRandom(),
     socket.gethostname,
     os.getpid,
+    _program,
     count(1),
 )
 
@@ -143,3 +155,8 @@ def hostname() -> str:
 def pid() -> int:
     """Return the number of the process."""
     return current().pid()
+
+
+def program() -> str:
+    """Return the name of the program."""
+    return current().program()

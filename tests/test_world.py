@@ -41,6 +41,7 @@ _EXCEPTIONS = {
     "_world.py": "the one source",
     "cli/": "programs for people, which no simulation runs",
     "console/server.py": "a token that protects a page",
+    "testing/_simulation.py": "replaces the clocks of simulated programs",
     "spark/": "runs in Spark's own processes and threads",
 }
 
@@ -143,6 +144,7 @@ def _made(seed: int) -> _world.World:
         random=Random(seed),
         hostname=lambda: "made",
         pid=lambda: 7,
+        program=lambda: "test",
         session_ids=count(1),
     )
 
@@ -195,7 +197,7 @@ async def test_two_runs_in_equal_worlds_send_equal_guids_names_and_delays() -> N
                 request.cancel()
                 await asyncio.wait([request])
                 pauses = bmq.exponential_backoff()
-                posts = [*broker.posted(f"{queue.uri}.delayed"), *broker.posted(queue.uri)]
+                posts = [broker.posted(f"{queue.uri}.delayed")[0], broker.posted(queue.uri)[0]]
                 told = [f"{each.guid} {each.properties}" for each in posts]
                 told += [f"{next(pauses)}" for _ in range(3)]
                 async with queue.group("k", buckets=2) as group:

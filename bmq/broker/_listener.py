@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import Any
 
-__all__ = ["Listener"]
+__all__ = ["Listener", "SimulatedListener"]
 
 _log = logging.getLogger("bmq.broker")
 
@@ -107,6 +107,38 @@ class Listener:
             accepted += 1
             if accepted % _AT_ONCE == 0:
                 await asyncio.sleep(0)
+
+
+class SimulatedListener:
+    """The listening port of a broker in a simulation, where there are no sockets.
+
+    Args:
+        connection: makes the protocol of each connection.
+    """
+
+    def __init__(self, connection: Callable[[], asyncio.Protocol]) -> None:
+        self._connection = connection
+        self._server: asyncio.Server | None = None
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        assert self._server is not None
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def start(self, host: str, port: int) -> None:
+        """Begin to listen.
+
+        Raises:
+            OSError: the address cannot be used.
+        """
+        self._server = await asyncio.get_running_loop().create_server(self._connection, host, port)
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        if self._server is not None:
+            self._server.close()
 
 
 @types.coroutine

@@ -24,7 +24,7 @@ from bmq.broker._connection import BrokerConnection
 from bmq.broker._domain import DomainSource, check_subscriptions
 from bmq.broker._domain_config import DomainConfig, Redirect, parse_domain
 from bmq.broker._faults import Faults
-from bmq.broker._listener import Listener
+from bmq.broker._listener import Listener, SimulatedListener
 from bmq.broker._node import Node
 from bmq.broker._posted import PostedMessage, Posts, told
 from bmq.broker._views import QueuesView
@@ -175,7 +175,7 @@ class Broker:
         self._connections: dict[BrokerConnection, None] = {}
         # Those that are not established yet: with TLS that takes a while.
         self._arriving: dict[BrokerConnection, None] = {}
-        self._listener: Listener | None = None
+        self._listener: Listener | SimulatedListener | None = None
         self._crowded = False
         self._port = port
         self._sessions = 0
@@ -356,7 +356,9 @@ class Broker:
         self._loop = asyncio.get_running_loop()
         self._postponed.clear()
         self._actions.clear()
-        listener = Listener(self._welcome)
+        listener: Listener | SimulatedListener = Listener(self._welcome)
+        if _world.current().simulated:
+            listener = SimulatedListener(self._accept)
         await listener.start(self.host, self._port)
         self._listener = listener
         self._port = listener.port
@@ -464,6 +466,38 @@ class Broker:
             raise
         finally:
             self._arriving.pop(connection, None)
+
+    def _accept(self) -> BrokerConnection:
+        """Make a connection that the event loop accepted."""
+        return BrokerConnection(self)
+
+    def _vanish(self, forget: float = 0.0) -> None:
+        """Be as if the process had been killed: only what is stored stays, for a later :meth:`start`.
+
+        Args:
+            forget: seconds; messages that came within the last ones were not stored yet, and are lost.
+        """
+        now = self.clock()
+        self._listener = self._loop = None
+        self._node.stopping = True
+        for connection in list(self._connections):
+            connection.transport = None
+            if connection.session is not None:
+                connection.session.shut_down(now)
+                connection.session.channel_down(now)
+            connection.output.discard()
+        self._connections.clear()
+        self._arriving.clear()
+        self._timeouts.clear()
+        self._changes.clear()
+        self._dirty.clear()
+        self._timer = self._wake_at = None
+        self._all_gone = asyncio.Event()
+        if forget > 0:
+            for queue in self._node.queues.values():
+                for message in [each for each in queue.store if each.arrival >= now - forget]:
+                    queue.drop(message)
+        self._node.recover()
 
     def _begin(self, connection: BrokerConnection) -> BrokerSession:
         """Make the session of a new connection."""

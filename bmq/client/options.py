@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from ssl import SSLContext
 from typing import TypedDict
 
-from bmq import _checks
+from bmq import _checks, _world
 from bmq.client._retry import exponential_backoff
 from bmq.client.health import HostHealthMonitor
 from bmq.client.interceptors import Interceptor
@@ -91,10 +90,6 @@ def _trace() -> Trace:
     return Trace.PAYLOADS if wanted == "payloads" else Trace.ON
 
 
-def _process_name() -> str:
-    return os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
     """Options of a session. Times are in seconds, sizes in bytes.
@@ -148,7 +143,7 @@ class SessionOptions:
         is_retryable: says whether an attempt that failed with this error is worth another one.
     """
 
-    process_name: str = field(default_factory=_process_name)
+    process_name: str = field(default_factory=_world.program)
     connect_timeout: float = 30.0
     liveness: float | None = 10.0
     open_timeout: float = 60.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For tests of services: a pytest plugin, a fault-injecting proxy, and histories with a checker.
+"""For tests of services: a pytest plugin, a fault-injecting proxy, simulation, and histories with a checker.
 
 pytest loads the plugin, :mod:`bmq.testing.plugin`, by itself where bmq is installed.
 """
@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from bmq.testing._names import fresh_queue_uri
     from bmq.testing._pipe import Direction
     from bmq.testing._proxy import FaultProxy, ProxiedConnection, Side
+    from bmq.testing._simulation import (
+        SimulatedBroker,
+        SimulatedNetwork,
+        SimulatedProcess,
+        Simulation,
+        SimulationError,
+    )
 
 __all__ = [
     "FAULTS",
@@ -33,6 +40,11 @@ __all__ = [
     "ProxiedConnection",
     "Recorder",
     "Side",
+    "SimulatedBroker",
+    "SimulatedNetwork",
+    "SimulatedProcess",
+    "Simulation",
+    "SimulationError",
     "TestApp",
     "Verdict",
     "check",
@@ -54,6 +66,11 @@ _MODULES = {
     "ProxiedConnection": "_proxy",
     "Recorder": "_history",
     "Side": "_proxy",
+    "SimulatedBroker": "_simulation",
+    "SimulatedNetwork": "_simulation",
+    "SimulatedProcess": "_simulation",
+    "Simulation": "_simulation",
+    "SimulationError": "_simulation",
     "TestApp": "_app",
     "Verdict": "_checker",
     "check": "_checking",

@@ -86,6 +86,9 @@ class Threads:
     def start(self, run: Callable[[], Any]) -> Call:
         """Begin to call a function in a thread that is idle, or in a new one."""
         call = Call(run)
+        if _world.current().simulated:
+            asyncio.get_running_loop().run_in_executor(None, call.run, lambda: None)
+            return call
         jobs: SimpleQueue[tuple[Call, Callable[[], None]] | None]
         if self._idle:
             jobs = self._idle.pop()

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 import bmq
-from bmq.testing import Fault, FaultProxy, TestApp
+from bmq.testing import Fault, FaultProxy, Simulation, TestApp
 from bmq.workers import LoopClock, Sweeper
 
 DOMAIN = "bmq://bmq.test.mem.priority/"
@@ -480,6 +480,12 @@ async def faults(w: World) -> None:
         await connection.wait()
         proxy.refuse()
         await proxy.accept()
+
+
+simple("Simulation.until", lambda w: Simulation(1).until(lambda: True))
+simple(
+    "SimulatedProcess.wait", lambda w: Simulation(1).process("waits", asyncio.sleep, 1).wait(), endless=True
+)
 
 
 def test_every_public_coroutine_has_a_recipe() -> None:

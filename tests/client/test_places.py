@@ -61,6 +61,7 @@ PLACES = {
     "protocol/client/greeting.py: Greeting.rest": "what is read in one turn of the event loop",
     "protocol/broker/session.py: BrokerSession._rest": "what is read in one turn of the event loop",
     # No messages.
+    "testing/_sim_loop.py: Engine._heap": "events of a simulation",
     "blocking/_handlers.py: Handlers._leaving": "asyncio.Event",
     "client/health.py: HostHealth._changed": "asyncio.Event",
 }

@@ -271,6 +271,10 @@ MAKERS: dict[type, Made] = {
     bmq.testing.History: lambda _: bmq.testing.History(),
     bmq.testing.ProxiedConnection: World.proxied,
     bmq.testing.Recorder: lambda _: bmq.testing.History().process("odd"),
+    bmq.testing.SimulatedBroker: lambda _: _simulation().broker("here", "there"),
+    bmq.testing.SimulatedNetwork: lambda _: _simulation().network,
+    bmq.testing.SimulatedProcess: lambda _: _simulation().process("process", asyncio.sleep, 1),
+    bmq.testing.Simulation: lambda _: _simulation(),
     bmq.testing.TestApp: World.test_app,
     bmq.workers.Sweeper: lambda world: bmq.workers.Sweeper(world.uri),
 }
@@ -285,8 +289,22 @@ OWN_MAKERS: dict[str, Made] = {
     "bmq.broker.Broker.restart": World.own_broker,
     "bmq.broker.Broker.stop": World.own_broker,
     "bmq.Session.close": World.own_session,
+    "bmq.testing.SimulatedBroker.start": lambda _: _crashed(),
     "bmq.workers.Sweeper.run": lambda world: bmq.workers.Sweeper(world.uri),
 }
+
+
+def _simulation() -> bmq.testing.Simulation:
+    simulation = bmq.testing.Simulation(1)
+    simulation.broker()
+    simulation.process("other", asyncio.sleep, 1)
+    return simulation
+
+
+def _crashed() -> bmq.testing.SimulatedBroker:
+    broker = _simulation().broker("here", "there")
+    broker.crash()
+    return broker
 
 
 async def _batch(world: World) -> Any:
@@ -443,6 +461,13 @@ ARGUMENTS: dict[str, dict[str, Made]] = {
     },
     "bmq.testing.check": {"history": lambda _: bmq.testing.History()},
     "bmq.testing.examine": {"history": lambda _: bmq.testing.History()},
+    "bmq.testing.SimulatedNetwork.partition": {"one": lambda _: "broker", "other": lambda _: "other"},
+    "bmq.testing.SimulatedNetwork.refuse": {"host": lambda _: "broker"},
+    "bmq.testing.SimulatedProcess.jump": {"seconds": lambda _: 1.0},
+    "bmq.testing.Simulation.draw": {"name": lambda _: "size", "usual": lambda _: 1},
+    "bmq.testing.Simulation.note": {"what": lambda _: "a fault"},
+    "bmq.testing.Simulation.process": {"name": lambda _: "name", "main": lambda _: asyncio.sleep},
+    "bmq.testing.Simulation.until": {"condition": lambda _: lambda: True},
     "bmq.testing.TestApp.of": {"part": lambda _: bmq.App()},
     "bmq.testing.TestApp.drained": {"timeout": lambda _: 0.0},
     "bmq.testing.replay_faults": {"faults": lambda _: []},
@@ -548,6 +573,7 @@ EXCLUDED: dict[str, str] = {
             *("bmq.subscriptions.Doubt", "bmq.subscriptions.Evaluation"),
             *("bmq.subscriptions.EvaluationFailure", "bmq.subscriptions.Filter"),
             *("bmq.subscriptions.Finding", "bmq.subscriptions.Operand", "bmq.subscriptions.Step"),
+            *("bmq.testing.SimulatedBroker", "bmq.testing.SimulatedNetwork", "bmq.testing.SimulatedProcess"),
             *("bmq.testing.ProxiedConnection", "bmq.testing.Problem", "bmq.testing.Recorder"),
             *("bmq.testing.Verdict", "bmq.workers.Failure", "bmq.workers.SubscriberStatus"),
             *("bmq.workers.SweeperStats", "bmq.Typed"),
@@ -595,9 +621,14 @@ EXCLUDED: dict[str, str] = {
     "bmq.subscriptions.Equalities.candidates": "what is looked up is a function of the library",
     "bmq.subscriptions.compile_chain": "it takes syntax trees, which parse() makes",
     "bmq.subscriptions.unparse": "it takes syntax trees, which parse() makes",
+    "bmq.testing.Simulation.broker": "it hands its arguments to bmq.broker.Broker, but for names of hosts",
+    "bmq.testing.Simulation.run": "it has event loops of its own",
     "bmq.testing.BackgroundBroker.call": "it starts a thread",
     "bmq.delays.watch": "it never returns; its arguments are those of check()",
 }
 
 #: Parameters that are not walked, and why.
-EXCLUDED_PARAMETERS: dict[str, str] = {"bmq.testing.History(path)": "a file of every legal name is made"}
+EXCLUDED_PARAMETERS: dict[str, str] = {
+    "bmq.testing.History(path)": "a file of every legal name is made",
+    "bmq.testing.Simulation.until(condition)": "its result is asked whether it is true",
+}

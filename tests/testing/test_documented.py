@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tests shown in docs/testing.md pass as they stand there."""
+"""The tests shown in the documentation pass as they stand there."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+PAGES = Path(__file__).parents[2] / "docs"
 CODE_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def test_every_test_shown_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["testing", "simulation"])
+def test_every_test_shown_passes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
-    monkeypatch.setenv("PYTHONPATH", str(PAGE.parents[1]))
-    shown = [code for code in CODE_BLOCK.findall(PAGE.read_text()) if "def test_" in code]
+    monkeypatch.setenv("PYTHONPATH", str(PAGES.parent))
+    shown = [code for code in CODE_BLOCK.findall((PAGES / f"{name}.md").read_text()) if "def test_" in code]
     for number, code in enumerate(shown):
         (tmp_path / f"test_{number}.py").write_text(code)
     (tmp_path / "pytest.ini").write_text(

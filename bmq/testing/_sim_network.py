@@ -1,0 +1,855 @@
+# SPDX-License-Identifier: Apache-2.0
+# pyright: reportPrivateUsage=false, reportIncompatibleMethodOverride=false
+"""The simulated network: hosts, connections between them, and everything that goes wrong with connections.
+
+A connection is modelled as TCP behaves. Written bytes leave the transport's buffer while the peer's window
+has room, cross the network in segments that stay in order, wait in the peer's window, and are read in the
+peer's next turn. So a process that is paused stops its peers by and by, a process that is killed loses the
+bytes in its own buffer and no others, and bytes for a closed socket are answered with a reset. Blocked
+segments are not lost: they arrive when the path is open again, unless the sender gave up before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import math
+import os
+import socket
+import struct
+from asyncio.transports import _FlowControlMixin
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextvars import Context, copy_context
+from random import Random
+from typing import Any, Final
+
+from bmq.testing._sim_loop import Engine, Event, SimLoop
+
+__all__ = ["Connection", "Host", "Network", "Transport"]
+
+#: What asyncio reads from a socket at once.
+_READ: Final = 256 * 1024
+#: Seconds after which TCP gives up: a connection attempt, and bytes that are not acknowledged.
+_CONNECT_PATIENCE: Final = 127.0
+_SEND_PATIENCE: Final = 924.0
+_LOOPBACK: Final = "127.0.0.1"
+_LOOPBACK_LATENCY: Final = 20e-6
+_ANY: Final = ("", "0.0.0.0", "::")
+_HERE: Final = ("localhost", "::1")
+#: A write is cut into so many segments at most.
+_MOST_SEGMENTS: Final = 40
+
+
+def _os_error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+class Network:
+    """Hosts, and the state of the paths between them.
+
+    Args:
+        engine: the clock and the events.
+        random: latencies and sizes of segments.
+
+    Attributes:
+        latency: the least and the greatest time that a segment takes, in seconds.
+        rate: bytes a second of each connection; infinite for no limit.
+        segment: the least and the greatest size of a segment, in bytes; None for as large as written.
+        window: bytes of one connection that may be on their way or unread.
+        hosts: the hosts by name.
+        connections: the connections that are open.
+        delivered: how many bytes have arrived.
+    """
+
+    def __init__(self, engine: Engine, random: Random) -> None:
+        self.engine = engine
+        self.random = random
+        self.latency = 50e-6, 500e-6
+        self.rate = math.inf
+        self.segment: tuple[int, int] | None = None
+        self.window = 256 * 1024
+        self.hosts: dict[str, Host] = {}
+        self.connections: dict[Connection, None] = {}
+        self.delivered = 0
+        self._addresses: dict[str, Host] = {}
+        self._cut_off: dict[tuple[Host, Host], None] = {}
+        self._waiting: dict[Any, None] = {}
+        self._count = 0
+        self._hash = hashlib.blake2b(digest_size=16)
+
+    # hosts
+
+    def host(self, name: str) -> Host:
+        """Return a host, a new one if there is none of that name."""
+        found = self.hosts.get(name)
+        if found is None:
+            number = len(self.hosts) + 1
+            found = self.hosts[name] = Host(self, name, f"10.0.{number // 256}.{number % 256}")
+            self._addresses[found.address] = found
+        return found
+
+    def find(self, address: str) -> Host | None:
+        """Return the host with a name or an address."""
+        return self.hosts.get(address) or self._addresses.get(address)
+
+    # paths
+
+    def partition(self, one: Host, other: Host, *, both: bool = True) -> None:
+        """Let nothing through from one host to another."""
+        self._cut_off[one, other] = None
+        if both:
+            self._cut_off[other, one] = None
+
+    def heal(self, one: Host | None = None, other: Host | None = None) -> None:
+        """Let everything through again: between two hosts, or between all."""
+        for pair in list(self._cut_off):
+            if (one is None or one in pair) and (other is None or other in pair):
+                del self._cut_off[pair]
+        self.changed()
+
+    def is_open(self, one: Host, other: Host) -> bool:
+        """Whether segments get from one host to another."""
+        return one is other or (one.up and other.up and (one, other) not in self._cut_off)
+
+    def wait(self, sender: Any) -> None:
+        """Have a sender try again when the state of the paths changes."""
+        self._waiting[sender] = None
+
+    def changed(self) -> None:
+        """Have everything that waits for a path try again."""
+        waiting, self._waiting = self._waiting, {}
+        for each in waiting:
+            each.arm()
+
+    def delay(self, one: Host, other: Host) -> float:
+        """Draw how long a segment takes."""
+        if one is other:
+            return _LOOPBACK_LATENCY
+        return self.random.uniform(*self.latency)
+
+    def pieces(self, data: bytes) -> Iterator[bytes]:
+        """Cut what is sent into segments."""
+        if self.segment is None:
+            yield data
+            return
+        low, high = self.segment
+        place = 0
+        for _ in range(_MOST_SEGMENTS):
+            size = self.random.randint(low, high)
+            if place + size >= len(data):
+                break
+            yield data[place : place + size]
+            place += size
+        yield data[place:]
+
+    def clear(self) -> None:
+        """Forget all connections."""
+        self._waiting.clear()
+        self.connections.clear()
+        for host in self.hosts.values():
+            host.transports.clear()
+            host.listeners.clear()
+
+    # the record
+
+    def note(self, kind: int, number: int, data: bytes) -> None:
+        """Add something that arrived to the digest."""
+        self.delivered += len(data)
+        self._hash.update(struct.pack("<dBI", self.engine.now, kind, number))
+        self._hash.update(data)
+
+    @property
+    def digest(self) -> str:
+        """Stands for every byte that arrived, and its time."""
+        return self._hash.hexdigest()
+
+    def number(self) -> int:
+        """Return the number of a new connection."""
+        self._count += 1
+        return self._count
+
+
+class Host:
+    """A machine: it has a name, an address, ports, and processes.
+
+    Attributes:
+        network: where it is.
+        name: its name.
+        address: its IP address.
+        up: whether it takes part in the network.
+        booting: whether connections wait until a process listens for the first time.
+        refusing: ports at which connections are refused.
+        listeners: the servers by port.
+        transports: its ends of connections.
+    """
+
+    def __init__(self, network: Network, name: str, address: str) -> None:
+        self.network = network
+        self.name = name
+        self.address = address
+        self.up = True
+        self.booting = False
+        self.refusing: dict[int, None] = {}
+        self.listeners: dict[int, Server] = {}
+        self.transports: dict[Transport, None] = {}
+        self._next_port = 40000
+
+    def free_port(self) -> int:
+        """Return a port that nothing listens on."""
+        self._next_port += 1
+        return self._next_port
+
+    def release(self, loop: SimLoop) -> None:
+        """Do what a kernel does when a process ends: close its sockets."""
+        for port, server in list(self.listeners.items()):
+            if server._loop is loop:
+                del self.listeners[port]
+        for transport in list(self.transports):
+            if transport._loop is loop:
+                if self.up:
+                    transport.release()
+                else:
+                    transport.vanish()
+
+    def resolve(self, name: object) -> str:
+        """Return the address of a host.
+
+        Raises:
+            OSError: there is none of that name.
+        """
+        text = name.decode() if isinstance(name, bytes) else name
+        if (
+            text is None
+            or text in _ANY
+            or text in _HERE
+            or (isinstance(text, str) and text.startswith("127."))
+        ):
+            return _LOOPBACK
+        found = self.network.find(text) if isinstance(text, str) else None
+        if found is None:
+            raise socket.gaierror(socket.EAI_NONAME, f"no host of the simulation is called {text!r}")
+        return found.address
+
+    def listen(self, loop: SimLoop, factory: Callable[[], Any], host: object, port: object) -> Server:
+        """Listen on a process's host.
+
+        Raises:
+            OSError: the address is not the host's, or the port is taken.
+        """
+        address = str(host or "")
+        if address not in _ANY:
+            address = self.resolve(address)
+            if address not in (_LOOPBACK, self.address):
+                raise OSError(errno.EADDRNOTAVAIL, f"{host} is not an address of the host {self.name}")
+        number = int(str(port or 0)) or self.free_port()
+        if number in self.listeners:
+            raise OSError(errno.EADDRINUSE, f"port {number} of the host {self.name} is in use")
+        server = self.listeners[number] = Server(loop, factory, address, number)
+        if self.booting:
+            self.booting = False
+            self.network.changed()
+        return server
+
+    async def connect(
+        self, loop: SimLoop, factory: Callable[[], Any], host: object, port: object
+    ) -> tuple[Any, Any]:
+        """Connect to a server of the simulation.
+
+        Raises:
+            OSError: nothing listens there, or the host does not answer.
+        """
+        attempt = _Attempt(loop, self.resolve(host), int(str(port)))
+        try:
+            transport = await attempt.waiter
+        except asyncio.CancelledError:
+            if attempt._transport is not None and not attempt.waiter.cancelled():
+                attempt._transport.release()
+            raise
+        transport._context = copy_context()
+        protocol = factory()
+        transport.begin(protocol)
+        ready = loop.create_future()
+        transport._call(_set_ready, ready)
+        try:
+            await ready
+        except BaseException:
+            transport.close()
+            raise
+        return transport, protocol
+
+
+class _Pipe:
+    """One direction of a connection."""
+
+    def __init__(self, connection: Connection, source: Transport, target: Transport, kind: int) -> None:
+        self._connection = connection
+        self._source = source
+        self._target = target
+        self._kind = kind
+        self._network = connection.network
+        self._flight: deque[tuple[float, bytes | None]] = deque()
+        self._last = 0.0
+        self._free = 0.0
+        self._event: Event | None = None
+        self._patience: Event | None = None
+        self.unread = 0
+        self.stalled_until = 0.0
+        self.broken = False
+
+    @property
+    def room(self) -> int:
+        """How many bytes the peer's window takes."""
+        return self._network.window - self.unread
+
+    def send(self, data: bytes | None) -> None:
+        """Put bytes, or the end of them, on their way."""
+        network, engine = self._network, self._network.engine
+        now = engine.now + engine.elapsed
+        if data is None:
+            self._flight.append((max(self._last, now + self._delay()), None))
+        else:
+            self.unread += len(data)
+            for piece in network.pieces(data):
+                self._free = max(self._free, now) + len(piece) / network.rate
+                self._last = max(self._last, self._free + self._delay())
+                self._flight.append((self._last, piece))
+        self._last = self._flight[-1][0]
+        self.arm()
+
+    def _delay(self) -> float:
+        return self._network.delay(self._source.host, self._target.host)
+
+    def arm(self) -> None:
+        """Have the first segment arrive in time."""
+        if self._event is None and self._flight:
+            due = max(self._flight[0][0], self.stalled_until)
+            if due == math.inf:
+                self._wait()
+            else:
+                self._event = self._network.engine.at(due, self._arrive)
+
+    def stall(self, until: float) -> None:
+        """Let nothing through before a time."""
+        self.stalled_until = until
+        if self._event is not None:
+            self._event.cancel()
+            self._event = None
+        self.arm()
+
+    def _wait(self) -> None:
+        self._network.wait(self)
+        if self._patience is None:
+            engine = self._network.engine
+            self._patience = engine.at(engine.now + _SEND_PATIENCE, self._give_up)
+
+    def _give_up(self) -> None:
+        self._patience = None
+        self._source.fail(TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)))
+
+    def _arrive(self) -> None:
+        self._event = None
+        network = self._network
+        if not network.is_open(self._source.host, self._target.host):
+            self._wait()
+            return
+        if network.engine.now < self.stalled_until:
+            self.arm()
+            return
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        _, data = self._flight.popleft()
+        if data is None and self._target.gone:
+            return
+        if self.broken or self._target.gone:
+            self._flight.clear()
+            if not self._source.gone:
+                delay = network.delay(self._target.host, self._source.host)
+                network.engine.at(network.engine.now + delay, self._source.fail, _reset())
+            return
+        network.note(self._kind, self._connection.number, data or b"")
+        self._target.arrived(data)
+        self.arm()
+
+    def drop(self) -> None:
+        """Lose what is on its way."""
+        self._flight.clear()
+        self._network._waiting.pop(self, None)
+        for each in (self._event, self._patience):
+            if each is not None:
+                each.cancel()
+        self._event = self._patience = None
+
+
+def _reset() -> OSError:
+    return ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+
+
+class Connection:
+    """A connection between two processes, with the faults it may suffer.
+
+    Attributes:
+        number: counts connections.
+        network: where it is.
+        client: the end that connected.
+        server: the end that accepted.
+    """
+
+    def __init__(self, network: Network, client: Transport, server: Transport) -> None:
+        self.number = network.number()
+        self.network = network
+        self.client = client
+        self.server = server
+        client.connection = server.connection = self
+        client.peer, server.peer = server, client
+        client.out = _Pipe(self, client, server, 1)
+        server.out = _Pipe(self, server, client, 2)
+        network.connections[self] = None
+
+    def __str__(self) -> str:
+        return f"#{self.number} {self.client.host.name} > {self.server.host.name}"
+
+    def reset(self) -> None:
+        """Lose it: both ends get a reset, and what is on its way is lost."""
+        for end in (self.client, self.server):
+            end.out.drop()
+            end.out.broken = True
+            end.fail(_reset())
+
+    def cut(self) -> None:
+        """End it: both ends see the end of the stream, and what is on its way is lost."""
+        for end in (self.client, self.server):
+            end.out.drop()
+            end.out.broken = True
+        for end in (self.client, self.server):
+            end.arrived(None)
+
+    def half_close(self, *, towards_client: bool) -> None:
+        """End one direction: what is on its way there is lost, and the other direction goes on."""
+        source, target = (self.server, self.client) if towards_client else (self.client, self.server)
+        source.out.drop()
+        source.out.broken = True
+        target.arrived(None)
+
+    def stall(self, seconds: float, *, towards_client: bool) -> None:
+        """Let nothing through in one direction for a while, or, with infinity, ever again."""
+        pipe = self.server.out if towards_client else self.client.out
+        pipe.stall(self.network.engine.now + seconds)
+
+    def ended(self, end: Transport) -> None:
+        """Note that an end is gone."""
+        end.host.transports.pop(end, None)
+        if self.client.gone and self.server.gone:
+            self.network.connections.pop(self, None)
+
+
+class Transport(_FlowControlMixin):
+    """One end of a connection, with the contract of asyncio's own transports."""
+
+    _loop: SimLoop
+    _maybe_pause_protocol: Callable[[], None]
+    _maybe_resume_protocol: Callable[[], None]
+    connection: Connection
+    peer: Transport
+    out: _Pipe
+
+    def __init__(self, loop: SimLoop, host: Host, names: dict[str, Any]) -> None:
+        super().__init__(names, loop)
+        self.host = host
+        self.gone = False
+        self._context = copy_context()
+        self._protocol: Any = None
+        self._paused = False
+        self._closing = False
+        self._eof = self._fin_sent = False
+        self._begun = False
+        self._conn_lost = 0
+        self._buffer = bytearray()
+        self._inbox: deque[bytes] = deque()
+        self._fin = False
+        self._reading = False
+        self._scheduled = False
+        host.transports[self] = None
+
+    def __repr__(self) -> str:
+        return f"<simulated {self.connection} at {self.host.name}{' closing' if self._closing else ''}>"
+
+    # beginning
+
+    def begin(self, protocol: Any) -> None:
+        """Give the protocol the transport; called by the process in its turn."""
+        self._protocol = protocol
+        self._call(self._made)
+        self._call(self._start_reading)
+        if self.gone:
+            self._call(self._call_connection_lost, _reset())
+
+    def _made(self) -> None:
+        self._begun = True
+        self._protocol.connection_made(self)
+
+    def _call(self, callback: Callable[..., object], *arguments: object) -> None:
+        self._loop.call_soon(callback, *arguments, context=self._context)
+
+    def _start_reading(self) -> None:
+        self._reading = True
+        self._look()
+
+    # the kernel's side
+
+    def arrived(self, data: bytes | None) -> None:
+        """Take bytes, or the end of them, from the network."""
+        if self.gone:
+            return
+        if data is None:
+            self._fin = True
+        else:
+            self._inbox.append(data)
+        self._look()
+
+    def fail(self, error: OSError) -> None:
+        """Lose the connection, and everything that is not read yet."""
+        if not self.gone and not self._conn_lost:
+            self._inbox.clear()
+            self._call(self._force_close, error)
+
+    def release(self) -> None:
+        """Close the socket: what left the buffer still arrives, unless something is unread."""
+        if self.gone:
+            return
+        self.gone = True
+        unread = bool(self._inbox)
+        self._inbox.clear()
+        self._buffer.clear()
+        if unread:
+            self.out.drop()
+            self.out.broken = True
+            network = self.host.network
+            delay = network.delay(self.host, self.peer.host)
+            network.engine.at(network.engine.now + network.engine.elapsed + delay, self.peer.fail, _reset())
+        elif not self._fin_sent:
+            self.out.send(None)
+        self.connection.ended(self)
+
+    def vanish(self) -> None:
+        """Be gone without a sign: the machine has lost its power."""
+        if not self.gone:
+            self.gone = True
+            self._inbox.clear()
+            self._buffer.clear()
+            self.out.drop()
+            self.connection.ended(self)
+
+    # reading
+
+    def _look(self) -> None:
+        if (
+            self._reading
+            and not (self._scheduled or self._paused or self._closing)
+            and (self._inbox or self._fin)
+        ):
+            self._scheduled = True
+            self._call(self._read)
+
+    def _read(self) -> None:
+        self._scheduled = False
+        if self._conn_lost or self._closing or self._paused:
+            return
+        if self._inbox:
+            first = self._inbox.popleft()
+            size, pieces = len(first), [first]
+            while self._inbox and size + len(self._inbox[0]) <= _READ:
+                pieces.append(self._inbox.popleft())
+                size += len(pieces[-1])
+            out = self.peer.out
+            was_full = out.room <= 0
+            out.unread -= size
+            if was_full and out.room > 0:
+                self.peer.writable()
+            data = b"".join(pieces)
+            try:
+                if isinstance(self._protocol, asyncio.BufferedProtocol):
+                    asyncio.protocols._feed_data_to_buffered_proto(self._protocol, data)  # type: ignore[attr-defined]
+                else:
+                    self._protocol.data_received(data)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                self._fatal_error(error, "Fatal error: protocol.data_received() call failed.")
+                return
+        elif self._fin:
+            self._reading = False
+            try:
+                keep_open = self._protocol.eof_received()
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                self._fatal_error(error, "Fatal error: protocol.eof_received() call failed.")
+                return
+            if not keep_open:
+                self.close()
+        self._look()
+
+    def is_reading(self) -> bool:
+        return not self._closing and not self._paused
+
+    def pause_reading(self) -> None:
+        if not self._closing:
+            self._paused = True
+
+    def resume_reading(self) -> None:
+        if not self._closing and self._paused:
+            self._paused = False
+            self._look()
+
+    # writing
+
+    def write(self, data: Any) -> None:
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise TypeError(f"data argument must be a bytes-like object, not {type(data).__name__!r}")
+        if self._eof:
+            raise RuntimeError("Cannot call write() after write_eof()")
+        if not data:
+            return
+        if self._conn_lost:
+            if self._conn_lost >= 5:
+                asyncio.log.logger.warning("socket.send() raised exception.")  # type: ignore[attr-defined]
+            self._conn_lost += 1
+            return
+        if self._buffer:
+            self._buffer += data
+        else:
+            room = max(0, self.out.room)
+            if room >= len(data):
+                self.out.send(bytes(data))
+                return
+            if room:
+                self.out.send(bytes(data[:room]))
+            self._buffer += data[room:]
+        self._maybe_pause_protocol()
+
+    def writable(self) -> None:
+        """The peer's window has room again."""
+        if self._buffer and not self.gone:
+            self._call(self._write_more)
+
+    def _write_more(self) -> None:
+        if self._conn_lost or self.gone:
+            return
+        room = self.out.room
+        if self._buffer and room > 0:
+            self.out.send(bytes(self._buffer[:room]))
+            del self._buffer[:room]
+        self._maybe_resume_protocol()
+        if not self._buffer:
+            if self._closing:
+                self._call_connection_lost(None)
+            elif self._eof:
+                self._fin_sent = True
+                self.out.send(None)
+
+    def get_write_buffer_size(self) -> int:
+        return len(self._buffer)
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        if self._closing or self._eof:
+            return
+        self._eof = True
+        if not self._buffer and not self.gone:
+            self._fin_sent = True
+            self.out.send(None)
+
+    # ending
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        if not self._buffer:
+            self._conn_lost += 1
+            self._call(self._call_connection_lost, None)
+
+    def abort(self) -> None:
+        self._force_close(None)
+
+    def _fatal_error(self, error: BaseException, message: str = "Fatal error on transport") -> None:
+        if not isinstance(error, OSError):
+            self._loop.call_exception_handler(
+                {"message": message, "exception": error, "transport": self, "protocol": self._protocol}
+            )
+        self._force_close(error)
+
+    def _force_close(self, error: BaseException | None) -> None:
+        if self._conn_lost:
+            return
+        self._buffer.clear()
+        self._closing = True
+        self._conn_lost += 1
+        self._call(self._call_connection_lost, error)
+
+    def _call_connection_lost(self, error: BaseException | None) -> None:
+        try:
+            if self._begun:
+                self._protocol.connection_lost(error)
+        finally:
+            self.release()
+            if self._begun:
+                self._protocol = None
+            self._begun = False
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = protocol
+
+    def get_protocol(self) -> Any:
+        return self._protocol
+
+
+class _Name:
+    """Stands for a listening socket: it has an address."""
+
+    family = socket.AF_INET
+    type = socket.SOCK_STREAM
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._address = address
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._address
+
+
+class Server(asyncio.AbstractServer):
+    """A listening port of a host."""
+
+    def __init__(self, loop: SimLoop, factory: Callable[[], Any], address: str, port: int) -> None:
+        self._loop = loop
+        self._factory = factory
+        self._context: Context = copy_context()
+        self._address = address
+        self._port = port
+        self._closed: asyncio.Future[None] | None = None
+
+    def accepts(self, address: str) -> bool:
+        """Whether it listens on an address of its host."""
+        return self._address in _ANY or self._address == address
+
+    def accept(self, transport: Transport) -> None:
+        """Take a connection, in a turn of the process."""
+        self._loop.call_soon(self._begin, transport, context=self._context)
+
+    def _begin(self, transport: Transport) -> None:
+        if not transport.gone:
+            transport._context = self._context
+            transport.begin(self._factory())
+
+    @property
+    def sockets(self) -> tuple[Any, ...]:
+        """Stand-ins for the listening sockets; only their addresses can be asked for."""
+        return (_Name((self._address, self._port)),) if self.is_serving() else ()
+
+    def is_serving(self) -> bool:
+        return self._loop.host.listeners.get(self._port) is self
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    async def start_serving(self) -> None:
+        await asyncio.sleep(0)
+
+    async def serve_forever(self) -> None:
+        self._closed = self._loop.create_future()
+        try:
+            await self._closed
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        if self.is_serving():
+            del self._loop.host.listeners[self._port]
+        if self._closed is not None and not self._closed.done():
+            self._closed.cancel()
+
+    async def wait_closed(self) -> None:
+        await asyncio.sleep(0)
+
+    async def __aenter__(self) -> Server:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.close()
+        await self.wait_closed()
+
+
+class _Attempt:
+    """A connection on its way: a segment there, and the answer back."""
+
+    def __init__(self, loop: SimLoop, address: str, port: int) -> None:
+        self.loop = loop
+        self.waiter: asyncio.Future[Transport] = loop.create_future()
+        self._source = loop.host
+        self._network = loop.host.network
+        target = loop.host if address == _LOOPBACK else self._network.find(address)
+        assert target is not None
+        self._target = target
+        self._address, self._port = address, port
+        self._transport: Transport | None = None
+        engine = self._network.engine
+        self._patience = engine.at(engine.now + _CONNECT_PATIENCE, self._finish, _os_error(errno.ETIMEDOUT))
+        self.arm()
+
+    def arm(self) -> None:
+        engine, network = self._network.engine, self._network
+        engine.at(engine.now + engine.elapsed + network.delay(self._source, self._target), self._arrive)
+
+    def _arrive(self) -> None:
+        network, engine, target = self._network, self._network.engine, self._target
+        if self.waiter.done() or self.loop.dead:
+            return
+        if not network.is_open(self._source, target) or not network.is_open(target, self._source):
+            network.wait(self)
+            return
+        if target.booting:
+            network.wait(self)
+            return
+        network.note(0, self._port, b"")
+        server = target.listeners.get(self._port)
+        answer: OSError | Transport
+        if server is None or not server.accepts(self._address) or self._port in target.refusing:
+            answer = ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+        else:
+            answer = self._accepted(server)
+        engine.at(engine.now + network.delay(target, self._source), self._finish, answer)
+
+    def _accepted(self, server: Server) -> Transport:
+        near = self._address if self._address == _LOOPBACK else self._source.address
+        ours, theirs = (near, self._source.free_port()), (self._address, self._port)
+        client = Transport(self.loop, self._source, {"peername": theirs, "sockname": ours})
+        other = Transport(server._loop, self._target, {"peername": ours, "sockname": theirs})
+        Connection(self._network, client, other)
+        self._transport = client
+        server.accept(other)
+        return client
+
+    def _finish(self, answer: OSError | Transport) -> None:
+        self._patience.cancel()
+        if self.waiter.done() or self.loop.dead:
+            if self._transport is not None:
+                self._transport.release()
+        elif isinstance(answer, OSError):
+            self.waiter.set_exception(answer)
+        elif answer.gone:
+            self.waiter.set_exception(_reset())
+        else:
+            self.waiter.set_result(answer)
+
+
+def _set_ready(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)

@@ -1,0 +1,805 @@
+# SPDX-License-Identifier: Apache-2.0
+# pyright: reportPrivateUsage=false
+"""Whole programs under virtual time: processes, brokers and the network between them, from one seed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import math
+import os
+import random as random_module
+import sys
+import time as time_module
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextvars import Context, copy_context
+from dataclasses import dataclass
+from itertools import count
+from random import Random
+from typing import Any, Final, TypeVar
+
+from bmq import _checks, _world
+from bmq.errors import InvalidArgument, StateError, UsageError
+from bmq.testing._sim_loop import Engine, SimLoop, place_of
+from bmq.testing._sim_network import Connection, Host, Network
+
+__all__ = ["SimulatedBroker", "SimulatedNetwork", "SimulatedProcess", "Simulation", "SimulationError"]
+
+T = TypeVar("T")
+
+#: The first reading of monotonic clocks, and of clocks of the day: 1 January 2030.
+_START: Final = 1000.0
+_EPOCH: Final = 1893456000.0
+_PORT: Final = 30114
+#: Virtual seconds that processes may take to end when the simulation is over.
+_GRACE: Final = 3600.0
+_LAST_FAULTS: Final = 10
+_MOST_TASKS: Final = 40
+
+
+class SimulationError(AssertionError):
+    """A simulated program did something wrong: it cannot go on, left an exception, or does not end."""
+
+
+class SimulatedProcess:
+    """A program of its own: its event loop, its host, its clock, its random numbers.
+
+    Made by :meth:`Simulation.process`. Only code of the same process can await its tasks and futures.
+
+    Attributes:
+        name: its name, which is also that of its host unless another was given.
+        incarnation: how often it was started.
+    """
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        name: str,
+        main: Callable[..., Awaitable[Any]],
+        arguments: tuple[object, ...],
+        host: Host,
+    ) -> None:
+        self.name = name
+        self.incarnation = 0
+        self._simulation = simulation
+        self._main = main
+        self._arguments = arguments
+        self._host = host
+        self._ahead = 0.0
+        self._loop: SimLoop | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._retrieved = False
+        self._done = False
+        self._waiting: list[asyncio.Future[None]] = []
+        self._stopping = False
+
+    def __repr__(self) -> str:
+        return f"<simulated process {self.name}, {self.state}>"
+
+    @property
+    def state(self) -> str:
+        """Whether it is "running", "paused", "killed" or "ended"."""
+        if self._loop is None or self._loop.dead:
+            return "ended" if self._done else "killed"
+        return "paused" if self._loop.paused else "running"
+
+    @property
+    def running(self) -> bool:
+        """Whether its code may run, now or after :meth:`resume`."""
+        return self.state in ("running", "paused")
+
+    @property
+    def clock(self) -> float:
+        """How far its clock of the day is ahead of the simulation's, in seconds."""
+        return self._ahead
+
+    def jump(self, seconds: float) -> None:
+        """Set its clock of the day forward, or back with a negative number; its monotonic clock goes on.
+
+        Raises:
+            InvalidArgument: the seconds are no number.
+        """
+        self._ahead += _checks.number("seconds", seconds, -1e9, 1e9, unit="seconds")
+
+    def start(self) -> None:
+        """Start it again after it has ended or was killed.
+
+        Raises:
+            StateError: it is running.
+        """
+        if self.running:
+            raise StateError(f"the process {self.name} is running")
+        self.incarnation += 1
+        simulation = self._simulation
+        seed = f"{simulation.seed}/process/{self.name}/{self.incarnation}"
+        engine = simulation._engine
+        loop = self._loop = SimLoop(engine, self._host, self.name, Random(f"{seed}/threads"))
+        simulation._loops.append(loop)
+        pid = next(simulation._pids)
+        world = _world.World(
+            monotonic=engine.read,
+            monotonic_ns=lambda: round(engine.read() * 1e9),
+            time=self._time,
+            time_ns=lambda: round(self._time() * 1e9),
+            random=Random(seed),
+            hostname=lambda: self._host.name,
+            pid=lambda: pid,
+            program=lambda: self.name,
+            session_ids=count(1),
+            simulated=True,
+        )
+        self._task, self._error, self._result = None, None, None
+        self._retrieved = self._stopping = self._done = False
+        self._host.up = True
+        self._host.network.changed()
+        context = copy_context()
+        context.run(_world.world.set, world)
+        self._context: Context = context
+        loop.call_soon(self._begin, context=context)
+
+    def _time(self) -> float:
+        # Not read(): every log record has a time, and what is logged must not change the run.
+        return _EPOCH - _START + self._simulation._engine.time() + self._ahead
+
+    def _begin(self) -> None:
+        assert self._loop is not None
+        loop = self._loop
+        self._task = loop.create_task(self._run(loop), name=self.name)
+        # In a callback: a task that is cancelled before its first step runs nothing of its coroutine.
+        self._task.add_done_callback(lambda _: self._ended(loop))
+
+    async def _run(self, loop: SimLoop) -> None:
+        task = asyncio.current_task()
+        try:
+            self._result = await self._main(*self._arguments)
+        except asyncio.CancelledError as error:
+            if not self._stopping:
+                self._error = error
+        except Exception as error:
+            self._error = error
+        finally:
+            others = [each for each in asyncio.all_tasks(loop) if each is not task]
+            for each in sorted(others, key=hash):
+                each.cancel()
+            if others:
+                await asyncio.gather(*sorted(others, key=hash), return_exceptions=True)
+            for each in others:
+                if not each.cancelled() and each.exception() is not None:
+                    loop.call_exception_handler(
+                        {"message": "a task failed while its process ended", "exception": each.exception()}
+                    )
+            await loop.shutdown_asyncgens()
+
+    def _ended(self, loop: SimLoop) -> None:
+        self._done = True
+        loop.kill()
+        self._host.release(loop)
+        self._wake()
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if not each.done():
+                each.set_result(None)
+
+    def kill(self, *, machine: bool = False) -> None:
+        """End it at once: none of its code runs any more, no cleanup either. Idempotent.
+
+        Its kernel closes its connections, as after SIGKILL.
+
+        Args:
+            machine: the whole machine loses its power: its peers hear nothing, and connecting to it does not
+                even fail, until the process is started again.
+        """
+        machine = _checks.boolean("machine", machine)
+        if self._loop is not None and not self._loop.dead:
+            self._loop.problems.clear()
+            self._loop.set_exception_handler(_ignore)
+            self._loop.kill()
+            self._host.up = not machine
+            self._host.release(self._loop)
+            self._wake()
+
+    def pause(self) -> None:
+        """Stop it, as SIGSTOP does: its peers still connect and send, and get no answer. Idempotent."""
+        if self._loop is not None and not self._loop.dead:
+            self._loop.pause()
+
+    def resume(self) -> None:
+        """Let it go on after :meth:`pause`. Idempotent."""
+        if self._loop is not None and not self._loop.dead:
+            self._loop.resume()
+
+    def stop(self) -> None:
+        """Ask it to end: its coroutine is cancelled, as Ctrl-C does. Idempotent."""
+        loop = self._loop
+        if loop is not None and not loop.dead:
+            self._stopping = True
+            loop.resume()
+            loop.call_soon(self._cancel, context=self._context)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def restart(self) -> None:
+        """Kill it if it runs, and start it again."""
+        self.kill()
+        self.start()
+
+    async def wait(self) -> Any:
+        """Wait until it has ended or was killed; return what its coroutine returned, None if it was killed.
+
+        Raises:
+            Exception: what its coroutine raised.
+
+        Cancelling it changes nothing.
+        """
+        if self.running:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            await waiter
+        if self._error is not None:
+            self._retrieved = True
+            raise self._error
+        return self._result if self.state == "ended" else None
+
+
+def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Nobody reads what a killed process reports."""
+
+
+class SimulatedBroker:
+    """A broker of a simulation: it keeps what it stores while its process dies, starts again, or moves.
+
+    Made by :meth:`Simulation.broker`.
+
+    Attributes:
+        broker: the broker itself: ``broker.queues``, ``broker.posted(uri)``, ``broker.faults``.
+        process: the process it runs in.
+        uri: the addresses of all its hosts, for clients.
+    """
+
+    def __init__(self, simulation: Simulation, hosts: Sequence[str], options: dict[str, Any]) -> None:
+        from bmq.broker import Broker
+
+        self._simulation = simulation
+        self._hosts = list(hosts)
+        self._options = options
+        port = options.setdefault("port", _PORT)
+        self.uri = ",".join(f"tcp://{host}:{port}" for host in hosts)
+        for host in hosts:
+            simulation.network._network.host(host)
+        home = simulation.network._network.host(hosts[0])
+        self.process = SimulatedProcess(simulation, hosts[0], self._serve, (), home)
+        home.booting = True
+        self.process.start()
+        self.broker: Broker = self.process._context.run(self._make, Broker)
+        self._graceful = True
+        simulation._processes.append(self.process)
+
+    def _make(self, kind: Any) -> Any:
+        return kind(host=self._hosts[0], **{"posts_kept": 10_000, **self._options})
+
+    async def _serve(self) -> None:
+        self.broker.host = self.process._host.name
+        await self.broker.start()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await self.broker.stop(graceful=self._graceful)
+
+    @property
+    def running(self) -> bool:
+        """Whether its process runs."""
+        return self.process.running
+
+    @property
+    def host(self) -> str:
+        """The host it runs on, or ran on last."""
+        return self.process._host.name
+
+    def crash(self, *, machine: bool = False, lose: float = 0.0) -> None:
+        """Kill it. What it stored is there again after :meth:`start`. Idempotent.
+
+        Args:
+            machine: see :meth:`SimulatedProcess.kill`.
+            lose: seconds; messages that came within the last ones were not stored yet, and are lost. With
+                more than a segment takes to a client, messages are lost that were acknowledged.
+        """
+        machine, lose = _checks.boolean("machine", machine), _checks.seconds("lose", lose)
+        if self.process.running:
+            self.process.kill(machine=machine)
+            self.broker._vanish(lose)
+
+    def start(self, host: str | None = None) -> None:
+        """Start it after :meth:`crash`, with what it had stored.
+
+        Args:
+            host: another one of its hosts; None for the one it ran on last.
+
+        Raises:
+            StateError: it is running.
+            UsageError: the host is none of those that were given to :meth:`Simulation.broker`.
+        """
+        host = _checks.optional(_checks.text, "host", host)
+        if host is not None:
+            _checks.one_of("host", host, self._hosts)
+        if self.process.running:
+            raise StateError("the broker is running")
+        if host is not None:
+            self.process._host.up = True
+            self.process._host = self._simulation.network._network.host(host)
+        self.process.start()
+
+    def restart(self, *, keep: bool = True) -> None:
+        """Crash it if it runs, and start it again.
+
+        Args:
+            keep: whether its messages survive.
+        """
+        keep = _checks.boolean("keep", keep)
+        self.crash()
+        if not keep:
+            self.broker._node = self.broker._new_node()
+            self.broker.faults.attach()
+        self.start()
+
+    def failover(self) -> None:
+        """Crash it, and start it on its next host with what it had stored.
+
+        Raises:
+            UsageError: it has one host only.
+        """
+        if len(self._hosts) < 2:
+            raise UsageError("a broker needs a second host for a failover: sim.broker('node1', 'node2')")
+        following = self._hosts[(self._hosts.index(self.host) + 1) % len(self._hosts)]
+        self.crash(machine=True)
+        self.start(following)
+
+    def stop(self) -> None:
+        """Ask it to end in good order: it tells its clients, which come back when it runs again."""
+        self.process.stop()
+
+
+class SimulatedNetwork:
+    """The network of a simulation, and what can go wrong with it.
+
+    The host of a process has its name. All faults last until they are taken back.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+
+    @property
+    def connections(self) -> list[Connection]:
+        """The connections that are open, the oldest first.
+
+        Each has the methods ``cut()``, ``reset()``, ``half_close(towards_client=...)`` and
+        ``stall(seconds, towards_client=...)``.
+        """
+        return list(self._network.connections)
+
+    def set(
+        self,
+        *,
+        latency: tuple[float, float] = (50e-6, 500e-6),
+        rate: float = math.inf,
+        segment: tuple[int, int] | None = None,
+        window: int = 256 * 1024,
+    ) -> None:
+        """Set what holds for all segments from now on; what is not given gets its default.
+
+        Args:
+            latency: the least and the greatest time that a segment takes, in seconds.
+            rate: bytes a second of each connection.
+            segment: the least and the greatest size of a segment, in bytes; None for as large as written.
+            window: bytes of a connection that may be on their way or unread; a slow reader has a small one.
+        """
+        low, high = (_checks.seconds("latency", each) for each in _pair("latency", latency))
+        sizes = None
+        if segment is not None:
+            sizes = sorted(_checks.integer("segment", each, 1) for each in _pair("segment", segment))
+        endless = type(rate) is float and rate == math.inf
+        network = self._network
+        network.window = _checks.integer("window", window, 1)
+        network.rate = math.inf if endless else _checks.number("rate", rate, 1.0, unit="bytes a second")
+        network.latency = min(low, high), max(low, high)
+        network.segment = None if sizes is None else (sizes[0], sizes[1])
+
+    def partition(self, one: str, other: str, *, both: bool = True) -> None:
+        """Let nothing through between two hosts: bytes wait, and connections are not even refused.
+
+        Args:
+            one: a host.
+            other: another one.
+            both: whether in both directions, or only from ``one`` to ``other``.
+        """
+        both = _checks.boolean("both", both)
+        self._network.partition(self._host(one), self._host(other), both=both)
+
+    def heal(self) -> None:
+        """Take all faults back: partitions, stalls, refusals, and what :meth:`set` did.
+
+        Connections that have lost bytes stay broken, until an end notices.
+        """
+        self.set()
+        for host in self._network.hosts.values():
+            host.refusing.clear()
+        for connection in self.connections:
+            for end in (connection.client, connection.server):
+                if end.out.stalled_until > self._network.engine.now:
+                    end.out.stall(0.0)
+        self._network.heal()
+
+    def refuse(self, host: str, port: int = _PORT, *, refuse: bool = True) -> None:
+        """Refuse connections to a port, or accept them again; those that are open stay open."""
+        found = self._host(host)
+        port = _checks.integer("port", port, 1, 65535)
+        if _checks.boolean("refuse", refuse):
+            found.refusing[port] = None
+        else:
+            found.refusing.pop(port, None)
+
+    def _host(self, name: str) -> Host:
+        found = self._network.find(_checks.text("host", name))
+        if found is None:
+            raise UsageError(f"there is no host {name!r}; there are: {', '.join(self._network.hosts)}")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Did:
+    """A fault that was done: when, and which."""
+
+    at: float
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.at:12.6f} s  {self.what}"
+
+
+class Simulation:
+    """A world under virtual time: the same seed makes the same run, byte for byte.
+
+    ::
+
+        def test_orders_survive_a_crash():
+            sim = bmq.testing.Simulation(seed=1)
+            broker = sim.broker()
+
+            async def shop():
+                async with bmq.connect(broker.uri) as session:
+                    queue = await session.open_queue(ORDERS, write=True)
+                    await queue.post(b"order")
+
+            async def main():
+                process = sim.process("shop", shop)
+                await asyncio.sleep(0.01)
+                broker.restart()
+                await process.wait()
+
+            sim.run(main)
+
+    Nothing waits: an hour passes as fast as the program has nothing to do. The program's own ``time.time()``,
+    ``time.monotonic()``, ``random``, ``secrets`` and ``uuid.uuid4()`` follow the simulation while it runs.
+
+    Args:
+        seed: draws the schedule, the network, and what the program takes from ``random``.
+        limit: the virtual seconds after which the run is given up.
+
+    Attributes:
+        seed: the seed.
+        network: the network.
+        random: random numbers for the program's plan; a stream apart from schedule and network.
+        drawn: what :meth:`draw` drew, by name.
+        digest: stands for every byte that has crossed the network, and its time.
+
+    Raises:
+        InvalidArgument: the seed is no integer, or the limit is no duration.
+    """
+
+    def __init__(self, seed: int = 0, *, limit: float = 30 * 86400.0) -> None:
+        self.seed = seed = _checks.integer("seed", seed, -_checks.INT64_MAX)
+        self._limit = _checks.seconds("limit", limit, positive=True)
+        schedule = Random(f"{seed}/schedule")
+        self._engine = Engine(schedule, _START)
+        self._engine.cost = schedule.choice((1e-7, 1e-6, 1e-6, 2e-5))
+        self.network = SimulatedNetwork(Network(self._engine, Random(f"{seed}/network")))
+        self.random = Random(f"{seed}/program")
+        self.drawn: dict[str, Any] = {}
+        self._options = Random(f"{seed}/options")
+        self._loops: list[SimLoop] = []
+        self._processes: list[SimulatedProcess] = []
+        self._pids = count(100)
+        self._did: deque[_Did] = deque(maxlen=_LAST_FAULTS)
+        self._over = False
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds since the beginning."""
+        return self._engine.now + self._engine.elapsed - _START
+
+    @property
+    def digest(self) -> str:
+        """Stands for every byte that has crossed the network, and its time."""
+        return self.network._network.digest
+
+    def draw(self, name: str, usual: T, *others: T) -> T:
+        """Draw a value: the usual one in half of all seeds, else one of the others, however absurd.
+
+        Args:
+            name: what it is, for the report of a failure.
+            usual: the value that programs usually have.
+            others: other values.
+        """
+        name = _checks.text("name", name)
+        drawn = usual if not others or self._options.random() < 0.5 else self._options.choice(others)
+        self.drawn[name] = drawn
+        return drawn
+
+    def note(self, what: str) -> None:
+        """Note a fault that the program has caused, for the report of a failure."""
+        self._did.append(_Did(self.now, _checks.text("what", what)))
+
+    def process(
+        self, name: str, main: Callable[..., Awaitable[Any]], *arguments: object, host: str | None = None
+    ) -> SimulatedProcess:
+        """Start a process that runs a coroutine function, as ``asyncio.run`` would.
+
+        Args:
+            name: its name.
+            main: the coroutine function.
+            arguments: its arguments.
+            host: the host it runs on; by default one of its own name.
+
+        Raises:
+            UsageError: another process has the name.
+        """
+        name = _checks.text("name", name, empty=False)
+        _checks.function("main", main, len(arguments))
+        host = _checks.optional(_checks.text, "host", host)
+        if any(each.name == name for each in self._processes):
+            raise UsageError(f"there is a process {name!r} already")
+        if self._over:
+            raise StateError("the simulation is over: make another one")
+        process = SimulatedProcess(self, name, main, arguments, self.network._network.host(host or name))
+        self._processes.append(process)
+        process.start()
+        return process
+
+    def broker(self, *hosts: str, **options: Any) -> SimulatedBroker:
+        """Start a broker.
+
+        Args:
+            hosts: the host it runs on, and others to which it may move; "broker" if none is given.
+            options: those of :class:`bmq.broker.Broker`, but for ``host``.
+        """
+        names = [_checks.text("host", each, empty=False) for each in hosts or ("broker",)]
+        return SimulatedBroker(self, names, options)
+
+    async def until(self, condition: Callable[[], Any], timeout: float = 3600.0, every: float = 0.01) -> Any:
+        """Wait until something is true; return it.
+
+        Args:
+            condition: is called again and again.
+            timeout: virtual seconds to wait.
+            every: virtual seconds between two calls.
+
+        Raises:
+            TimeoutError: it is not true after that time.
+        """
+        _checks.function("condition", condition, 0, plain=True)
+        timeout = _checks.seconds("timeout", timeout)
+        every = _checks.seconds("every", every, positive=True)
+        deadline = self._engine.now + timeout
+        while not (value := condition()):
+            if self._engine.now >= deadline:
+                raise TimeoutError(f"not true after {timeout:g} virtual seconds")
+            await asyncio.sleep(every)
+        return value
+
+    # running
+
+    def run(self, main: Callable[..., Coroutine[Any, Any, T]], *arguments: object) -> T:
+        """Run a coroutine function as the process ``main``, until it ends; then end all other processes.
+
+        Args:
+            main: the coroutine function.
+            arguments: its arguments.
+
+        Returns:
+            What it returns.
+
+        Raises:
+            StateError: the simulation has run already.
+            UsageError: an event loop is running.
+            SimulationError: nothing can ever happen again; the limit has passed; a process failed, left an
+                exception that nothing retrieved, or does not end.
+            Exception: what the coroutine raised.
+        """
+        if self._over:
+            raise StateError("the simulation is over: make another one")
+        if asyncio.events._get_running_loop() is not None:
+            raise UsageError("a simulation has event loops of its own: run() it outside of coroutines")
+        with self._frozen(), _patched(self.seed):
+            try:
+                process = self.process("main", main, *arguments)
+                while process.running:
+                    self._step(process, _START + self._limit)
+                self._end()
+                problems = self._problems(process)
+            finally:
+                self._over = True
+                for each in self._processes:
+                    each.kill()
+                with _silence():
+                    self._bury()
+        if process._error is not None:
+            for problem in problems:
+                process._error.add_note(f"and: {problem}")
+            raise process._error
+        if problems:
+            raise SimulationError("\n".join(problems))
+        result: T = process._result
+        return result
+
+    def _bury(self) -> None:
+        """Let go of everything that processes have left."""
+        self._engine.clear()
+        self.network._network.clear()
+        for each in self._processes:
+            each._task = None
+            each._waiting.clear()
+        for loop in self._loops:
+            loop.bury()
+
+    def _step(self, process: SimulatedProcess, until: float) -> None:
+        engine = self._engine
+        if engine.step(until):
+            if engine.collect_now:
+                gc.collect()
+            return
+        why = (
+            "nothing can ever happen again"
+            if engine.idle
+            else f"{process.name} has not ended after {until - _START:g} virtual seconds"
+        )
+        raise SimulationError(f"{why}; waiting tasks:\n{self.waiting()}")
+
+    def waiting(self) -> str:
+        """Return which tasks wait, and where: a line each."""
+        lines: list[str] = []
+        for each in self._processes:
+            loop = each._loop
+            if loop is None or loop.dead:
+                continue
+            tasks = sorted(asyncio.all_tasks(loop), key=hash)
+            lines += [f"  {each.name}, {task.get_name()}: {place_of(task)}" for task in tasks]
+        if len(lines) > _MOST_TASKS:
+            lines[_MOST_TASKS:] = [f"  and {len(lines) - _MOST_TASKS} more"]
+        return "\n".join(lines) or "  none"
+
+    def _end(self) -> None:
+        """End all processes in good order: clients first, then brokers."""
+        self.network.heal()
+        brokers = [each for each in self._processes if getattr(each._main, "__name__", "") == "_serve"]
+        clients = [each for each in self._processes if each not in brokers]
+        for group in (clients, brokers):
+            for each in group:
+                each.stop()
+            until = self._engine.now + _GRACE
+            while left := next((each for each in group if each.running), None):
+                self._step(left, until)
+
+    def _problems(self, main: SimulatedProcess) -> list[str]:
+        """What processes have left: exceptions that nothing retrieved."""
+        # Exceptions of tasks and futures are reported when these are collected.
+        gc.collect()
+        found: list[str] = []
+        for process in self._processes:
+            error = process._error
+            if process is not main and error is not None and not process._retrieved:
+                found.append(f"the process {process.name} failed:\n{_told(error)}")
+        for loop in self._loops:
+            for context in loop.problems:
+                error = context.get("exception")
+                told = _told(error) if isinstance(error, BaseException) else ""
+                found.append(f"in the process {loop.name}: {context['message']}\n{told}".rstrip())
+        return found
+
+    @contextlib.contextmanager
+    def _frozen(self) -> Iterator[None]:
+        """Collect garbage at points that depend on the run alone."""
+        enabled = gc.isenabled()
+        gc.disable()
+        # Garbage of before stays until afterwards, and what is alive is not looked at again and again.
+        gc.freeze()
+        try:
+            yield
+        finally:
+            gc.unfreeze()
+            if enabled:
+                gc.enable()
+
+    def report(self) -> str:
+        """Return what a run of this seed was like: the seed, what was drawn, and the last faults."""
+        drawn = ", ".join(f"{name}={value!r}" for name, value in self.drawn.items()) or "nothing"
+        faults = "\n".join(f"  {each}" for each in self._did) or "  none"
+        return (
+            f"seed {self.seed} after {self.now:.6f} virtual seconds\ndrawn: {drawn}\nlast faults:\n{faults}"
+        )
+
+
+def _pair(name: str, value: object) -> list[Any]:
+    pair: list[Any] = _checks.items(name, value, "a least and a greatest value")
+    if len(pair) != 2:
+        raise InvalidArgument(f"{name}={_checks.shown(value)}: a least and a greatest value, such as (1, 2)")
+    return pair
+
+
+def _told(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error)).rstrip()
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Report nothing about coroutines of killed processes, which are closed now."""
+    before = sys.unraisablehook
+    sys.unraisablehook = lambda _: None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+            gc.collect()
+    finally:
+        sys.unraisablehook = before
+
+
+@contextlib.contextmanager
+def _patched(seed: int) -> Iterator[None]:
+    """Have the program's own clocks and random numbers follow the simulation.
+
+    Other threads keep the real ones: the world is a context variable.
+    """
+    current = _world.current
+    real_sleep, real_urandom = time_module.sleep, os.urandom
+
+    def sleep(seconds: float) -> None:
+        if current().simulated:
+            raise UsageError(
+                "time.sleep() blocks the event loop: await asyncio.sleep() in a simulated process"
+            )
+        real_sleep(seconds)
+
+    def urandom(size: int) -> bytes:
+        return current().random.randbytes(size) if current().simulated else real_urandom(size)
+
+    replaced: list[tuple[Any, str, Any]] = [
+        (time_module, "time", _world.time),
+        (time_module, "time_ns", _world.time_ns),
+        (time_module, "monotonic", _world.monotonic),
+        (time_module, "monotonic_ns", _world.monotonic_ns),
+        (time_module, "perf_counter", _world.monotonic),
+        (time_module, "perf_counter_ns", _world.monotonic_ns),
+        (time_module, "sleep", sleep),
+        (os, "urandom", urandom),
+        (random_module, "_urandom", urandom),
+    ]
+    before = [(module, name, getattr(module, name)) for module, name, _ in replaced]
+    state = random_module.getstate()
+    random_module.seed(f"{seed}/random")
+    for module, name, value in replaced:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+        random_module.setstate(state)

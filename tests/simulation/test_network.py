@@ -1,0 +1,557 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simulated transports keep asyncio's contract, and their network behaves as TCP does."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import bmq
+from bmq.testing import Simulation
+
+
+class Recorder(asyncio.Protocol):
+    """Records what its transport tells it."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+        self.data = bytearray()
+        self.transport: Any = None
+        self.keep_open = False
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.events]
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        self.events.append(("made", None))
+
+    def data_received(self, data: bytes) -> None:
+        assert data
+        if self.names[-1] != "data":
+            self.events.append(("data", None))
+        self.data += data
+
+    def eof_received(self) -> bool:
+        self.events.append(("eof", None))
+        return self.keep_open
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.events.append(("lost", exc))
+
+    def pause_writing(self) -> None:
+        self.events.append(("pause", None))
+
+    def resume_writing(self) -> None:
+        self.events.append(("resume", None))
+
+
+class Pair:
+    """A connection between two processes."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self.sim = sim
+        self.accepted: list[Recorder] = []
+        self.client = Recorder()
+        self.near: Any = None
+        self.server = sim.process("server", self._serve)
+
+    async def _serve(self) -> None:
+        async with await asyncio.get_running_loop().create_server(self._accept, "server", 1000) as server:
+            await server.serve_forever()
+
+    def _accept(self) -> Recorder:
+        self.accepted.append(Recorder())
+        return self.accepted[-1]
+
+    async def connect(self) -> Pair:
+        self.near, _ = await asyncio.get_running_loop().create_connection(lambda: self.client, "server", 1000)
+        await self.sim.until(lambda: self.accepted and self.accepted[-1].transport)
+        return self
+
+    @property
+    def far(self) -> Any:
+        return self.accepted[-1].transport
+
+    @property
+    def peer(self) -> Recorder:
+        return self.accepted[-1]
+
+    @property
+    def connection(self) -> Any:
+        return self.sim.network.connections[-1]
+
+
+def over(check: Callable[[Pair], Awaitable[None]], seed: int = 1, **network: Any) -> None:
+    """Run a check over a connection."""
+    sim = Simulation(seed)
+    sim.network.set(**network)
+
+    async def main() -> None:
+        pair = Pair(sim)
+        await asyncio.sleep(0.1)
+        await check(await pair.connect())
+
+    sim.run(main)
+
+
+async def some_time() -> None:
+    await asyncio.sleep(1)
+
+
+def test_bytes_arrive_in_order_in_segments_of_any_size() -> None:
+    data = bytes(range(256)) * 40
+
+    async def check(pair: Pair) -> None:
+        for start in range(0, len(data), 1000):
+            pair.near.write(data[start : start + 1000])
+        pair.far.writelines([b"an", bytearray(b"sw"), memoryview(b"er")])
+        await some_time()
+        assert pair.peer.data == data
+        assert pair.client.data == b"answer"
+
+    for seed in range(5):
+        over(check, seed, segment=(1, 97), latency=(0.0, 0.1))
+    over(check)
+
+
+def test_a_latency_and_a_rate_are_kept() -> None:
+    async def check(pair: Pair) -> None:
+        began = pair.sim.now
+        pair.near.write(bytes(100_000))
+        await pair.sim.until(lambda: len(pair.peer.data) == 100_000, every=0.001)
+        assert 1.2 <= pair.sim.now - began < 1.25
+
+    over(check, latency=(0.2, 0.2), rate=100_000)
+
+
+def test_close_sends_what_is_buffered_and_ends_the_stream() -> None:
+    async def check(pair: Pair) -> None:
+        pair.near.write(bytes(3_000_000))
+        assert pair.near.get_write_buffer_size() > 2_000_000
+        pair.near.close()
+        assert pair.near.is_closing()
+        assert not pair.near.is_reading()
+        pair.near.close()
+        await some_time()
+        assert len(pair.peer.data) == 3_000_000
+        assert pair.peer.events[-2:] == [("eof", None), ("lost", None)]
+        assert pair.client.events == [("made", None), ("pause", None), ("resume", None), ("lost", None)]
+
+    over(check)
+
+
+def test_abort_loses_what_is_buffered_and_no_more() -> None:
+    async def check(pair: Pair) -> None:
+        pair.near.write(b"sent")
+        pair.far.pause_reading()
+        pair.near.write(bytes(3_000_000))
+        buffered = pair.near.get_write_buffer_size()
+        pair.near.abort()
+        pair.near.abort()
+        await asyncio.sleep(0)
+        pair.far.resume_reading()
+        await some_time()
+        assert len(pair.peer.data) == 4 + 3_000_000 - buffered
+        assert pair.client.events[-1] == ("lost", None)
+        assert pair.peer.names[-2:] == ["eof", "lost"]
+
+    over(check)
+
+
+def test_a_slow_reader_pauses_and_resumes_the_writer() -> None:
+    async def check(pair: Pair) -> None:
+        pair.near.set_write_buffer_limits(high=1000, low=100)
+        assert pair.near.get_write_buffer_limits() == (100, 1000)
+        pair.far.pause_reading()
+        pair.far.pause_reading()
+        assert not pair.far.is_reading()
+        pair.near.write(bytes(5000))
+        assert pair.client.names == ["made"]
+        pair.near.write(bytes(1100))
+        assert pair.client.names == ["made", "pause"]
+        assert pair.near.get_write_buffer_size() == 1100
+        await some_time()
+        assert pair.peer.data == b""
+        pair.far.resume_reading()
+        pair.far.resume_reading()
+        assert pair.far.is_reading()
+        await some_time()
+        assert len(pair.peer.data) == 6100
+        assert pair.client.names == ["made", "pause", "resume"]
+        with pytest.raises(ValueError, match="high"):
+            pair.near.set_write_buffer_limits(high=1, low=2)
+
+    over(check, window=5000)
+
+
+def test_an_end_of_the_stream_may_leave_the_other_direction_open() -> None:
+    async def check(pair: Pair) -> None:
+        pair.peer.keep_open = True
+        assert pair.near.can_write_eof()
+        pair.near.write(b"question")
+        pair.near.write_eof()
+        pair.near.write_eof()
+        with pytest.raises(RuntimeError, match="after write_eof"):
+            pair.near.write(b"more")
+        await some_time()
+        assert pair.peer.names == ["made", "data", "eof"]
+        pair.far.write(b"answer")
+        pair.far.close()
+        await some_time()
+        assert pair.client.data == b"answer"
+        assert pair.client.events[-1] == ("lost", None)
+
+    over(check)
+
+
+def test_writing_after_the_end_warns_as_asyncio_does(caplog: pytest.LogCaptureFixture) -> None:
+    async def check(pair: Pair) -> None:
+        pair.connection.reset()
+        await some_time()
+        assert isinstance(pair.client.events[-1][1], ConnectionResetError)
+        with caplog.at_level(logging.WARNING, "asyncio"):
+            for _ in range(6):
+                pair.near.write(b"lost")
+        assert [each.getMessage() for each in caplog.records if each.name == "asyncio"] == [
+            "socket.send() raised exception."
+        ] * 2
+        with pytest.raises(TypeError, match="bytes-like"):
+            pair.near.write("text")
+
+    over(check)
+
+
+def test_a_transport_tells_its_addresses_and_protocol() -> None:
+    async def check(pair: Pair) -> None:
+        peername, sockname = pair.near.get_extra_info("peername"), pair.near.get_extra_info("sockname")
+        assert peername[1] == 1000
+        assert peername == pair.far.get_extra_info("sockname")
+        assert sockname == pair.far.get_extra_info("peername")
+        assert pair.near.get_extra_info("socket") is None
+        assert pair.near.get_extra_info("anything", 7) == 7
+        other = Recorder()
+        pair.near.set_protocol(other)
+        assert pair.near.get_protocol() is other
+        other.events.append(("made", None))
+        pair.far.write(b"hello")
+        await some_time()
+        assert other.data == b"hello"
+
+    over(check)
+
+
+def test_what_a_protocol_raises_ends_the_connection_and_is_reported() -> None:
+    async def check(pair: Pair) -> None:
+        pair.client.data_received = None  # type: ignore[assignment, method-assign]
+        pair.far.write(b"hello")
+        await some_time()
+        assert isinstance(pair.client.events[-1][1], TypeError)
+        assert pair.peer.names[-1] == "lost"
+
+    with pytest.raises(bmq.testing.SimulationError, match="data_received"):
+        over(check)
+
+
+def test_a_buffered_protocol_gets_its_bytes() -> None:
+    class Buffered(asyncio.BufferedProtocol):
+        def __init__(self) -> None:
+            self.buffer, self.data = bytearray(3), b""
+
+        def get_buffer(self, sizehint: int) -> bytearray:
+            return self.buffer
+
+        def buffer_updated(self, nbytes: int) -> None:
+            self.data += self.buffer[:nbytes]
+
+    async def check(pair: Pair) -> None:
+        _, protocol = await asyncio.get_running_loop().create_connection(Buffered, "server", 1000)
+        await some_time()
+        pair.far.write(b"in several pieces")
+        await some_time()
+        assert protocol.data == b"in several pieces"
+
+    over(check)
+
+
+def test_streams_work() -> None:
+    sim = Simulation(1)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async for line in reader:
+            writer.write(line.upper())
+            await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    async def serve() -> None:
+        server = await asyncio.start_server(answer, "0.0.0.0", 80)
+        assert server.sockets[0].getsockname()[1] == 80
+        async with server:
+            await server.serve_forever()
+
+    async def main() -> list[bytes]:
+        sim.process("echo", serve)
+        await asyncio.sleep(0.1)
+        reader, writer = await asyncio.open_connection("echo", 80)
+        writer.write(b"one\ntwo\n")
+        await writer.drain()
+        writer.write_eof()
+        lines = [line async for line in reader]
+        writer.close()
+        return lines
+
+    assert sim.run(main) == [b"ONE\n", b"TWO\n"]
+
+
+# connecting
+
+
+def refused(host: str, port: int, **options: Any) -> Any:
+    sim = Simulation(1)
+
+    async def main() -> None:
+        Pair(sim)
+        await asyncio.sleep(0.1)
+        await asyncio.get_running_loop().create_connection(Recorder, host, port, **options)
+
+    return sim.run(main)
+
+
+def test_connections_that_cannot_be_made_fail_as_on_a_real_host() -> None:
+    with pytest.raises(ConnectionRefusedError):
+        refused("server", 1001)
+    with pytest.raises(ConnectionRefusedError):
+        refused("localhost", 1000)
+    with pytest.raises(OSError, match="no host of the simulation is called 'nowhere'"):
+        refused("nowhere", 1000)
+    with pytest.raises(bmq.UsageError, match="no TLS"):
+        refused("server", 1000, ssl=True)
+    with pytest.raises(bmq.UsageError, match="sock="):
+        refused("server", 1000, sock=object())
+
+
+def test_listening_takes_an_own_address_and_a_free_port() -> None:
+    sim = Simulation(1)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        sim.process("other", asyncio.sleep, 1)
+        first = await loop.create_server(Recorder, "", 0)
+        port = first.sockets[0].getsockname()[1]
+        with pytest.raises(OSError, match="in use") as caught:
+            await loop.create_server(Recorder, "localhost", port)
+        assert caught.value.errno == errno.EADDRINUSE
+        with pytest.raises(OSError, match="not an address of the host main"):
+            await loop.create_server(Recorder, "other", 80)
+        assert first.is_serving()
+        first.close()
+        await first.wait_closed()
+        assert not first.is_serving()
+        await loop.create_server(Recorder, "127.0.0.1", port)
+
+    sim.run(main)
+
+
+def test_a_cancelled_connection_attempt_leaves_nothing() -> None:
+    sim = Simulation(1)
+    sim.network.set(latency=(0.1, 0.1))
+
+    async def main() -> None:
+        pair = Pair(sim)
+        await asyncio.sleep(0.1)
+        for after in (0.05, 0.15, 0.25):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(min(after, 0.2 - 1e-6)):
+                    await asyncio.get_running_loop().create_connection(Recorder, "server", 1000)
+            await some_time()
+            assert not sim.network.connections
+        assert [each.names[-1] for each in pair.accepted] == ["lost", "lost"]
+
+    sim.run(main)
+
+
+# faults
+
+
+def test_a_cut_ends_both_sides_and_a_reset_is_an_error() -> None:
+    async def cut(pair: Pair) -> None:
+        pair.near.write(b"lost on the way")
+        pair.connection.cut()
+        await some_time()
+        assert pair.client.events[-2:] == pair.peer.events[-2:] == [("eof", None), ("lost", None)]
+        assert not pair.sim.network.connections
+
+    async def reset(pair: Pair) -> None:
+        pair.near.write(b"lost on the way")
+        pair.connection.reset()
+        await some_time()
+        assert isinstance(pair.client.events[-1][1], ConnectionResetError)
+        assert isinstance(pair.peer.events[-1][1], ConnectionResetError)
+        assert not pair.peer.data
+
+    over(cut)
+    over(reset)
+
+
+def test_a_half_closed_link_carries_the_other_direction_until_its_end_closes() -> None:
+    async def check(pair: Pair) -> None:
+        pair.client.keep_open = True
+        pair.connection.half_close(towards_client=True)
+        pair.near.write(b"still there")
+        await some_time()
+        assert pair.client.names == ["made", "eof"]
+        assert pair.peer.data == b"still there"
+        pair.far.write(b"nothing takes it")
+        await some_time()
+        assert isinstance(pair.peer.events[-1][1], ConnectionResetError)
+
+    over(check)
+
+
+def test_a_stalled_direction_delivers_later_and_a_silent_one_never() -> None:
+    async def stalled(pair: Pair) -> None:
+        pair.connection.stall(5.0, towards_client=False)
+        pair.near.write(b"late")
+        pair.far.write(b"in time")
+        await some_time()
+        assert (bytes(pair.peer.data), bytes(pair.client.data)) == (b"", b"in time")
+        await asyncio.sleep(5)
+        assert pair.peer.data == b"late"
+
+    async def silent(pair: Pair) -> None:
+        pair.connection.stall(float("inf"), towards_client=False)
+        pair.near.write(b"never")
+        await asyncio.sleep(900)
+        assert pair.client.names == ["made"]
+        await asyncio.sleep(100)
+        assert isinstance(pair.client.events[-1][1], TimeoutError)
+        assert pair.peer.names == ["made"]
+
+    over(stalled)
+    over(silent)
+
+
+def test_a_partition_holds_bytes_and_attempts_until_it_is_healed() -> None:
+    async def check(pair: Pair) -> None:
+        network = pair.sim.network
+        network.partition("main", "server")
+        pair.near.write(b"held")
+        attempt = asyncio.create_task(asyncio.open_connection("server", 1000))
+        await asyncio.sleep(60)
+        assert not pair.peer.data
+        assert not attempt.done()
+        network.heal()
+        (await attempt)[1].close()
+        await some_time()
+        assert pair.accepted[0].data == b"held"
+        network.partition("main", "server", both=False)
+        pair.accepted[0].transport.write(b"one way")
+        await some_time()
+        assert pair.client.data == b"one way"
+        began = pair.sim.now
+        with pytest.raises(TimeoutError):
+            await asyncio.open_connection("server", 1000)
+        assert pair.sim.now - began == pytest.approx(127, abs=1)
+
+    over(check)
+
+
+def test_a_refused_port_refuses_new_connections_only() -> None:
+    async def check(pair: Pair) -> None:
+        pair.sim.network.refuse("server", 1000)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("server", 1000)
+        pair.near.write(b"open")
+        await some_time()
+        assert pair.peer.data == b"open"
+        pair.sim.network.refuse("server", 1000, refuse=False)
+        (await asyncio.open_connection("server", 1000))[1].close()
+
+    over(check)
+
+
+def test_the_kernel_of_a_killed_process_closes_its_connections() -> None:
+    async def check(pair: Pair) -> None:
+        pair.far.write(b"last words")
+        pair.server.kill()
+        await some_time()
+        assert pair.client.data == b"last words"
+        assert pair.client.events[-1] == ("lost", None)
+        assert pair.peer.names == ["made"]
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("server", 1000)
+
+    async def unread(pair: Pair) -> None:
+        pair.server.pause()
+        pair.near.write(b"nothing reads it")
+        await some_time()
+        pair.server.kill()
+        await some_time()
+        assert isinstance(pair.client.events[-1][1], ConnectionResetError)
+
+    over(check)
+    over(unread)
+
+
+def test_a_machine_without_power_is_silent_until_it_runs_again() -> None:
+    async def check(pair: Pair) -> None:
+        pair.server.kill(machine=True)
+        pair.near.write(b"anyone?")
+        attempt = asyncio.create_task(asyncio.open_connection("server", 1000))
+        await asyncio.sleep(100)
+        assert pair.client.names == ["made"]
+        assert not attempt.done()
+        pair.server.start()
+        await some_time()
+        assert isinstance(pair.client.events[-1][1], ConnectionResetError)
+        with pytest.raises(ConnectionRefusedError):
+            await attempt
+        (await asyncio.open_connection("server", 1000))[1].close()
+
+    over(check)
+
+
+def test_a_paused_process_is_connected_to_by_its_kernel_alone() -> None:
+    async def check(pair: Pair) -> None:
+        pair.server.pause()
+        _, writer = await asyncio.open_connection("server", 1000)
+        pair.near.write(bytes(1_000_000))
+        await asyncio.sleep(10)
+        assert len(pair.accepted) == 1
+        assert 700_000 < pair.near.get_write_buffer_size() < 1_000_000
+        pair.server.resume()
+        await some_time()
+        assert len(pair.accepted) == 2
+        assert len(pair.accepted[0].data) == 1_000_000
+        writer.close()
+
+    over(check)
+
+
+def test_heal_takes_every_fault_back() -> None:
+    async def check(pair: Pair) -> None:
+        network = pair.sim.network
+        network.set(latency=(5.0, 5.0), rate=1.0, segment=(1, 1), window=1)
+        network.refuse("server", 1000)
+        network.partition("main", "server")
+        pair.connection.stall(float("inf"), towards_client=True)
+        network.heal()
+        pair.far.write(bytes(1000))
+        (await asyncio.open_connection("server", 1000))[1].close()
+        await some_time()
+        assert len(pair.client.data) == 1000
+
+    over(check)
+
+
+def test_unknown_hosts_are_refused_by_name() -> None:
+    sim = Simulation(1)
+    with pytest.raises(bmq.UsageError, match="there is no host 'nowhere'"):
+        sim.network.partition("nowhere", "else")

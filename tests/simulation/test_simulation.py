@@ -1,0 +1,596 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simulated processes, brokers and clocks."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+import secrets
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bmq
+from bmq.testing import Simulation, SimulationError
+
+QUEUE = "bmq://bmq.test.mem.priority/q"
+DAY = 86400.0
+
+
+def test_a_day_passes_without_waiting() -> None:
+    sim = Simulation(1)
+    began = time.monotonic()
+
+    async def main() -> tuple[float, float]:
+        loop = asyncio.get_running_loop()
+        first, wall = loop.time(), time.time()
+        await asyncio.sleep(DAY)
+        assert time.time() - wall == pytest.approx(DAY, abs=0.01)
+        return loop.time() - first, time.monotonic() - first
+
+    passed, read = sim.run(main)
+    assert passed == pytest.approx(DAY, abs=1e-6)
+    assert read == pytest.approx(DAY, abs=1e-2)
+    assert time.monotonic() - began < DAY
+    assert sim.now >= DAY
+
+
+def orders(seed: int) -> tuple[str, list[bytes]]:
+    """Post to a broker that crashes and is cut off; return the digest and what arrived."""
+    sim = Simulation(seed)
+    sim.network.set(latency=(0.0, 0.01), segment=(1, 50))
+    broker = sim.broker()
+    arrived: list[bytes] = []
+
+    async def shop() -> None:
+        async with bmq.connect(broker.uri) as session:
+            queue = await session.open_queue(QUEUE, write=True)
+            for number in range(20):
+                await queue.post(b"%d" % number)
+
+    async def stock() -> None:
+        async with bmq.connect(broker.uri) as session:
+            queue = await session.open_queue(QUEUE, read=True)
+            async for message in queue:
+                arrived.append(message.data)
+                message.confirm()
+
+    async def main() -> None:
+        process = sim.process("shop", shop)
+        sim.process("stock", stock)
+        for _ in range(5):
+            await asyncio.sleep(sim.random.uniform(0, 0.2))
+            broker.restart()
+        sim.network.connections[0].reset()
+        await process.wait()
+        await sim.until(lambda: len(set(arrived)) == 20)
+
+    sim.run(main)
+    return sim.digest, arrived
+
+
+def test_one_seed_makes_one_run_byte_for_byte() -> None:
+    first, arrived = orders(7)
+    assert (first, arrived) == orders(7)
+    assert set(arrived) == {b"%d" % number for number in range(20)}
+    assert orders(8)[0] != first
+
+
+def test_digests_do_not_depend_on_hash_seeds() -> None:
+    program = "from tests.simulation.test_simulation import orders; print(orders(7)[0])"
+    digests = {
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", program],
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for seed in (0, 1, 77)
+    }
+    assert digests == {orders(7)[0]}
+
+
+def test_random_numbers_of_a_program_follow_from_the_seed() -> None:
+    async def draw() -> list[Any]:
+        return [random.random(), secrets.token_hex(8), uuid.uuid4(), os.urandom(3), time.time()]
+
+    outside = random.getstate()
+    assert Simulation(1).run(draw) == Simulation(1).run(draw)
+    assert Simulation(1).run(draw)[:4] != Simulation(2).run(draw)[:4]
+    assert random.getstate() == outside
+    assert uuid.uuid4() != uuid.uuid4()
+    assert abs(time.time() - time.clock_gettime(time.CLOCK_REALTIME)) < 5
+
+
+def test_a_deadlock_names_the_tasks_and_where_they_wait() -> None:
+    async def stuck() -> None:
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        asyncio.create_task(stuck(), name="the stuck one")  # noqa: RUF006
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(SimulationError, match="nothing can ever happen again") as caught:
+        Simulation(1).run(main)
+    assert "main, the stuck one: " in str(caught.value)
+    assert "stuck (simulation/test_simulation.py:" in str(caught.value)
+    assert "Event.wait" in str(caught.value)
+
+
+def test_a_run_that_never_ends_is_given_up_after_its_limit() -> None:
+    async def main() -> None:
+        await asyncio.sleep(DAY)
+
+    with pytest.raises(SimulationError, match="main has not ended after 60 virtual seconds"):
+        Simulation(1, limit=60).run(main)
+
+
+def test_polling_a_clock_comes_to_an_end() -> None:
+    async def main() -> int:
+        until, turns = time.monotonic() + 0.001, 0
+        while time.monotonic() < until:
+            turns += 1
+        while asyncio.get_running_loop().time() < until + 0.001:
+            turns += 1
+            await asyncio.sleep(0)
+        return turns
+
+    assert Simulation(1).run(main) > 10
+
+
+def test_callbacks_of_a_process_keep_the_order_of_asyncio() -> None:
+    async def main() -> list[int]:
+        seen: list[int] = []
+        loop = asyncio.get_running_loop()
+        for number in range(50):
+            loop.call_soon(seen.append, number)
+        await asyncio.sleep(0.001)
+        return seen
+
+    for seed in range(5):
+        assert Simulation(seed).run(main) == list(range(50))
+
+
+def test_timers_ring_in_the_order_of_their_times_and_never_early() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        rung: list[float] = []
+        whens = [loop.time() + random.random() for _ in range(200)]
+        for when in whens:
+            loop.call_at(when, lambda when=when: rung.append(when) or early(when))  # type: ignore[misc]
+        cancelled = [loop.call_later(0.5, rung.append, -1.0) for _ in range(500)]
+        for each in cancelled:
+            each.cancel()
+
+        def early(when: float) -> None:
+            assert loop.time() >= when
+
+        await asyncio.sleep(1.1)
+        assert rung == sorted(whens)
+
+    Simulation(1).run(main)
+
+
+def test_the_order_between_processes_is_drawn_from_the_seed() -> None:
+    def order(seed: int) -> str:
+        sim, seen = Simulation(seed), []
+
+        async def one(name: str) -> None:
+            seen.append(name)
+            await asyncio.sleep(0)
+
+        async def main() -> str:
+            for each in [sim.process(name, one, name) for name in "abcdef"]:
+                await each.wait()
+            return "".join(seen)
+
+        return sim.run(main)
+
+    assert order(1) == order(1)
+    assert len({order(seed) for seed in range(10)}) > 5
+
+
+# processes
+
+
+def test_a_killed_process_runs_no_more_code_and_no_cleanup() -> None:
+    sim = Simulation(1)
+    said: list[str] = []
+
+    async def life() -> None:
+        try:
+            while True:
+                await asyncio.sleep(0.1)
+                said.append("alive")
+        finally:
+            said.append("cleaned up")
+
+    async def main() -> str:
+        process = sim.process("life", life)
+        await asyncio.sleep(0.35)
+        process.kill()
+        process.kill()
+        await asyncio.sleep(10)
+        assert said == ["alive"] * 3
+        assert await process.wait() is None
+        return process.state
+
+    assert sim.run(main) == "killed"
+
+
+def test_a_killed_process_can_be_started_again_with_another_number() -> None:
+    sim = Simulation(1)
+    seen: list[tuple[int, str]] = []
+
+    async def life() -> None:
+        seen.append((process.incarnation, secrets.token_hex(4)))
+        await asyncio.sleep(DAY)
+
+    async def main() -> None:
+        nonlocal process
+        process = sim.process("life", life)
+        for _ in range(2):
+            await asyncio.sleep(1)
+            process.restart()
+        with pytest.raises(bmq.StateError, match="is running"):
+            process.start()
+        await asyncio.sleep(1)
+
+    process: bmq.testing.SimulatedProcess
+    sim.run(main)
+    assert [number for number, _ in seen] == [1, 2, 3]
+    assert len({drawn for _, drawn in seen}) == 3
+
+
+def test_a_paused_process_goes_on_where_it_was() -> None:
+    sim = Simulation(1)
+    ticks: list[float] = []
+
+    async def life() -> None:
+        while True:
+            await asyncio.sleep(1)
+            ticks.append(sim.now)
+
+    async def main() -> None:
+        process = sim.process("life", life)
+        await asyncio.sleep(3.5)
+        process.pause()
+        await asyncio.sleep(100)
+        assert len(ticks) == 3
+        assert process.state == "paused"
+        process.resume()
+        await asyncio.sleep(2)
+        assert len(ticks) in (5, 6)
+        assert ticks[3] > 103
+
+    sim.run(main)
+
+
+def test_a_process_has_its_own_clock_which_may_jump() -> None:
+    sim = Simulation(1)
+
+    async def read() -> tuple[float, float]:
+        return time.time(), asyncio.get_running_loop().time()
+
+    async def main() -> None:
+        ahead = sim.process("ahead", read)
+        ahead.jump(100)
+        now, loop_now = time.time(), asyncio.get_running_loop().time()
+        there, loop_there = await ahead.wait()
+        assert there - now == pytest.approx(100, abs=1)
+        assert loop_there - loop_now < 1
+        ahead.jump(-200)
+        ahead.start()
+        assert (await ahead.wait())[0] - now == pytest.approx(-100, abs=1)
+        assert ahead.clock == -100
+
+    sim.run(main)
+
+
+def test_an_exception_of_a_process_is_an_error_unless_it_is_waited_for() -> None:
+    async def fail() -> None:
+        raise ValueError("broken")
+
+    async def main(sim: Simulation, wait: bool) -> None:
+        process = sim.process("failing", fail)
+        if wait:
+            with pytest.raises(ValueError, match="broken"):
+                await process.wait()
+        await asyncio.sleep(1)
+
+    sim = Simulation(1)
+    sim.run(main, sim, True)
+    sim = Simulation(1)
+    with pytest.raises(SimulationError, match=r"(?s)the process failing failed.*ValueError: broken"):
+        sim.run(main, sim, False)
+
+
+def test_an_exception_that_nothing_retrieves_is_an_error() -> None:
+    async def fail() -> None:
+        raise ValueError("unseen")
+
+    async def main() -> None:
+        asyncio.create_task(fail())  # noqa: RUF006
+        await asyncio.sleep(1)
+
+    with pytest.raises(SimulationError, match=r"(?s)never retrieved.*ValueError: unseen"):
+        Simulation(1).run(main)
+
+    async def callback() -> None:
+        asyncio.get_running_loop().call_soon([].pop)
+        await asyncio.sleep(1)
+
+    with pytest.raises(SimulationError, match=r"(?s)Exception in callback.*IndexError"):
+        Simulation(1).run(callback)
+
+
+def test_an_exception_of_main_is_raised_as_it_is() -> None:
+    async def main() -> None:
+        raise KeyError("own")
+
+    with pytest.raises(KeyError, match="own"):
+        Simulation(1).run(main)
+
+
+def test_processes_that_still_run_are_ended_in_good_order() -> None:
+    sim = Simulation(1)
+    ended: list[str] = []
+
+    async def serve() -> None:
+        async with bmq.connect(broker.uri) as session:
+            await session.open_queue(QUEUE, read=True)
+            try:
+                await asyncio.sleep(DAY)
+            finally:
+                await asyncio.sleep(5)
+                ended.append("serve")
+
+    broker = sim.broker()
+
+    async def main() -> None:
+        sim.process("serve", serve)
+        await asyncio.sleep(1)
+
+    sim.run(main)
+    assert ended == ["serve"]
+
+
+def test_a_process_that_does_not_end_is_an_error() -> None:
+    sim = Simulation(1)
+
+    async def stubborn() -> None:
+        while True:
+            try:
+                await asyncio.sleep(DAY)
+            except asyncio.CancelledError:
+                pass
+
+    async def main() -> None:
+        sim.process("stubborn", stubborn)
+        await asyncio.sleep(1)
+
+    with pytest.raises(SimulationError, match="stubborn has not ended"):
+        sim.run(main)
+
+
+def test_nothing_is_left_behind() -> None:
+    class Trace:
+        pass
+
+    def run() -> None:
+        sim = Simulation(1)
+        broker = sim.broker()
+
+        async def life() -> None:
+            kept = Trace()
+            async with bmq.connect(broker.uri) as session:
+                await session.open_queue(QUEUE, read=True)
+                await asyncio.sleep(DAY)
+            del kept
+
+        async def main() -> None:
+            process = sim.process("life", life)
+            await asyncio.sleep(1)
+            process.kill()
+
+        sim.run(main)
+
+    clocks = time.time, time.monotonic, time.sleep, os.urandom
+    run()
+    gc.collect()
+    assert not [each for each in gc.get_objects() if isinstance(each, Trace)]
+    assert (time.time, time.monotonic, time.sleep, os.urandom) == clocks
+    assert gc.isenabled()
+    with pytest.raises(RuntimeError):
+        asyncio.get_running_loop()
+
+
+def test_a_simulation_runs_once() -> None:
+    sim = Simulation(1)
+
+    async def main() -> None:
+        await asyncio.sleep(1)
+
+    sim.run(main)
+    with pytest.raises(bmq.StateError, match="make another one"):
+        sim.run(main)
+
+
+# threads
+
+
+def test_calls_in_threads_run_after_a_while_and_in_the_process() -> None:
+    async def main() -> list[Any]:
+        loop = asyncio.get_running_loop()
+        before = loop.time()
+        found = [await asyncio.to_thread(sum, [1, 2, 3]), await loop.run_in_executor(None, max, 4, 5)]
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.to_thread(divmod, 1, 0)
+        assert loop.time() > before
+        return found
+
+    assert Simulation(1).run(main) == [6, 5]
+
+
+def test_plain_functions_as_handlers_run_without_threads() -> None:
+    sim = Simulation(1)
+    broker = sim.broker()
+    seen: list[bytes] = []
+
+    async def main() -> None:
+        app = bmq.App(broker.uri)
+
+        @app.consumer(QUEUE)
+        def handle(message: bmq.Message) -> None:
+            seen.append(message.data)
+
+        async with app, bmq.connect(broker.uri) as session:
+            queue = await session.open_queue(QUEUE, write=True)
+            await queue.post_many([b"1", b"2", b"3"])
+            await broker_is_empty(lambda: len(broker.broker.queues[QUEUE]))
+
+    async def broker_is_empty(left: Callable[[], int]) -> None:
+        await sim.until(lambda: not left())
+
+    sim.run(main)
+    assert sorted(seen) == [b"1", b"2", b"3"]
+
+
+def test_time_sleep_is_refused_in_a_process() -> None:
+    async def main() -> None:
+        time.sleep(1)  # noqa: ASYNC251
+
+    with pytest.raises(bmq.UsageError, match=r"await asyncio\.sleep"):
+        Simulation(1).run(main)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("add_reader", (0, print)),
+        ("sock_recv", (None, 1)),
+        ("subprocess_exec", (None, "ls")),
+        ("create_datagram_endpoint", (None,)),
+        ("add_signal_handler", (2, print)),
+        ("start_tls", (None, None, None)),
+    ],
+)
+def test_what_a_simulation_does_not_have_is_refused_by_name(name: str, arguments: tuple[Any, ...]) -> None:
+    async def main() -> None:
+        getattr(asyncio.get_running_loop(), name)(*arguments)
+
+    with pytest.raises(bmq.UsageError, match=rf"loop\.{name}\(\) does not exist in a simulation"):
+        Simulation(1).run(main)
+
+
+# brokers
+
+
+def post_and_crash(seed: int, **crash: Any) -> tuple[list[bytes], list[bytes]]:
+    """Post one message after the other, crash in between; return what was acknowledged and what is stored."""
+    sim = Simulation(seed)
+    broker = sim.broker()
+    acknowledged: list[bytes] = []
+
+    async def shop() -> None:
+        async with bmq.connect(broker.uri) as session:
+            queue = await session.open_queue(QUEUE, write=True)
+            for number in range(50):
+                await queue.post(b"%d" % number)
+                acknowledged.append(b"%d" % number)
+
+    async def main() -> list[bytes]:
+        process = sim.process("shop", shop)
+        await sim.until(lambda: len(acknowledged) > 20, every=0.0001)
+        broker.crash(**crash)
+        process.kill()
+        await asyncio.sleep(1)
+        broker.start()
+        return [each.payload for each in broker.broker.queues[QUEUE].messages]
+
+    return acknowledged, sim.run(main)
+
+
+def test_a_crashed_broker_keeps_what_it_acknowledged() -> None:
+    for seed in range(5):
+        acknowledged, stored = post_and_crash(seed)
+        assert stored[: len(acknowledged)] == acknowledged
+        acknowledged, stored = post_and_crash(seed, machine=True, lose=40e-6)
+        assert stored[: len(acknowledged)] == acknowledged
+
+
+def test_a_broker_may_lose_what_came_last() -> None:
+    acknowledged, stored = post_and_crash(1, lose=0.005)
+    assert 0 < len(stored) < len(acknowledged)
+    assert stored == acknowledged[: len(stored)]
+
+
+def test_a_restart_without_storage_loses_everything() -> None:
+    sim = Simulation(1)
+    broker = sim.broker()
+
+    async def main() -> list[int]:
+        async with bmq.connect(broker.uri) as session:
+            queue = await session.open_queue(QUEUE, write=True)
+            await queue.post(b"1")
+            broker.restart()
+            await queue.post(b"2")
+            kept = len(broker.broker.queues[QUEUE])
+            broker.restart(keep=False)
+            await queue.post(b"3")
+            return [kept, len(broker.broker.queues[QUEUE])]
+
+    assert sim.run(main) == [2, 1]
+
+
+def test_clients_follow_a_failover_to_another_host() -> None:
+    sim = Simulation(1)
+    broker = sim.broker("node1", "node2")
+    assert broker.uri == "tcp://node1:30114,tcp://node2:30114"
+
+    async def main() -> list[str | None]:
+        async with bmq.connect(broker.uri) as session:
+            queue = await session.open_queue(QUEUE, write=True)
+            hosts = [session.address]
+            for number in range(2):
+                await queue.post(b"%d" % number)
+                broker.failover()
+                await queue.post(b"%d after" % number)
+                hosts.append(session.address)
+            return hosts
+
+    assert sim.run(main) == ["tcp://node1:30114", "tcp://node2:30114", "tcp://node1:30114"]
+    assert len(broker.broker.queues[QUEUE]) == 4
+
+
+def test_a_broker_in_the_program_itself_listens_on_its_host() -> None:
+    async def main() -> bytes:
+        async with bmq.broker.Broker() as broker, bmq.connect(broker.uri) as session:
+            queue = await session.open_queue(QUEUE, read=True, write=True)
+            await queue.post(b"own")
+            await broker.restart()
+            return (await queue.receive()).data
+
+    assert Simulation(1).run(main) == b"own"
+
+
+def test_drawn_options_follow_from_the_seed_and_are_reported() -> None:
+    sim = Simulation(3)
+    drawn = [sim.draw(f"option{number}", 10, 1, 1000) for number in range(50)]
+    again = Simulation(3)
+    assert [again.draw(f"option{number}", 10, 1, 1000) for number in range(50)] == drawn
+    assert {1, 10, 1000} == set(drawn)
+    sim.note("the lights went out")
+    assert "seed 3" in sim.report()
+    assert f"option0={drawn[0]}" in sim.report()
+    assert "the lights went out" in sim.report()
