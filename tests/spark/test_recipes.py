@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -89,13 +91,36 @@ def test_joined_with_a_table(spark: SparkSession, broker: BrokerThread, tmp_path
     ]
 
 
-def test_each_batch_once(spark: SparkSession, broker: BrokerThread, tmp_path: Path) -> None:
-    queue, count = "bmq://bmq.test.mem.priority/payments", 25
+LOST = {
+    "Into files, each message once": "payments",
+    "Into a database, keyed on the GUID": "payments-database",
+}
+
+
+@pytest.mark.parametrize("heading", LOST)
+def test_a_repeated_batch_and_a_lost_checkpoint_cost_no_message(
+    heading: str, spark: SparkSession, broker: BrokerThread, tmp_path: Path
+) -> None:
+    """The new query begins with batch 0 again, and the messages of the old batch 0 are no longer in the queue."""
+    name = LOST[heading]
+    queue, count = f"bmq://bmq.test.mem.priority/{name}", 25
+    code = program(heading, broker, tmp_path)
+
+    def stored() -> list[int]:
+        if name == "payments":
+            return [int(row.payment) for row in names["payments"].collect()]
+        with sqlite3.connect(tmp_path / "payments.db") as database:
+            return [int(payment) for (payment,) in database.execute("SELECT payment FROM payments")]
+
     post(broker, queue, *(bmq.PutMessage(b"%d" % number) for number in range(count)))
-    names = run(program("Into a table, each batch once", broker, tmp_path), spark)
-    stored = spark.read.parquet(f"{tmp_path}/lake/payments")
-    assert sorted(int(row.payment) for row in stored.collect()) == list(range(count))
-    again = stored.where("batch = 0").drop("batch").cache()
-    again.count()
-    names["store"](again, 0)  # as Spark does when it crashed before it knew that the batch was stored
-    assert spark.read.parquet(f"{tmp_path}/lake/payments").count() == count
+    names = run(code, spark)
+    assert sorted(stored()) == list(range(count))
+    shutil.rmtree(tmp_path / "checkpoints")
+    post(broker, queue, *(bmq.PutMessage(b"%d" % number) for number in range(count, 2 * count)))
+    names = run(code, spark)
+    assert sorted(stored()) == list(range(2 * count))
+    if name == "payments-database":
+        again = spark.createDataFrame([("0" * 32, "50")], "guid STRING, payment STRING")
+        for _ in range(2):  # as Spark does when it crashed before it knew that the batch was stored
+            names["store"](again, 0)
+        assert sorted(stored()) == list(range(2 * count + 1))
