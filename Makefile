@@ -92,10 +92,11 @@ test: setup ## the tests of the library, on all cores; choose with ARGS="-k name
 test-programs: setup ## the tests of documentation, examples, demos, benchmarks, packages, type checkers and Spark
 	$(PYTEST) --dist loadfile $(if $(CHOSEN),,$(PROGRAMS)) $(ARGS)
 
-# BMQ_CHAOS_SECONDS is how long each run injects faults.
+# BMQ_CHAOS_SECONDS is how long each run injects faults, BMQ_SPARK_KILLS how often a Spark pipeline is killed.
 soak: setup ## minutes of broken connections and killed brokers, on sockets; choose with BMQ_CHAOS_SECONDS
 	BMQ_CHAOS_SECONDS=$${BMQ_CHAOS_SECONDS:-60} $(RUN) -m pytest -n 1 --max-worker-restart 20 \
 	    $(if $(CHOSEN),,$(SOAK)) $(ARGS)
+	$(if $(CHOSEN),,SPARK_LOCAL_IP=127.0.0.1 PYTHONPATH=. PYSPARK_PYTHON="$(abspath $(RUN))" $(RUN) benchmarks/spark_soak.py)
 
 browser: setup ## the console's page in a headless Chromium, which has to be installed
 	@for each in chromium chromium-browser google-chrome-stable google-chrome chrome; do \
