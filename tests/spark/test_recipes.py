@@ -101,7 +101,7 @@ LOST = {
 def test_a_repeated_batch_and_a_lost_checkpoint_cost_no_message(
     heading: str, spark: SparkSession, broker: BrokerThread, tmp_path: Path
 ) -> None:
-    """The new query begins with batch 0 again, and the messages of the old batch 0 are no longer in the queue."""
+    """The new query begins with batch 0 again; the messages of the old batch 0 are gone from the queue."""
     name = LOST[heading]
     queue, count = f"bmq://bmq.test.mem.priority/{name}", 25
     code = program(heading, broker, tmp_path)
