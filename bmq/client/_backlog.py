@@ -11,8 +11,14 @@ wants the messages that take the room: the pause would never end. So the session
 consumer, and then reads on. From then on it keeps no more messages without a consumer. The broker still has
 them, unconfirmed, and delivers them again when their queue is closed or the connection is lost.
 
+The same holds where every handler waits for an acknowledgement: it comes behind messages that are not read,
+and no handler takes a message before it comes. So while posts or requests have no answer, and the application
+has taken nothing for a moment, the limits are doubled, again and again, until the answer is there. Memory
+grows in a proven standstill only, and a broker sends no more than the windows of the subscriptions allow.
+
 Rejected: never to pause for messages without a consumer. A program that closes one consumer and begins the
-next one would lose the order of delivery.
+next one would lose the order of delivery. Never to pause while posts have no answer: a session that posts all
+the time would have no limits.
 """
 
 from __future__ import annotations
@@ -30,6 +36,8 @@ __all__ = ["Backlog"]
 
 # How long reading pauses for messages that no consumer wants, in seconds.
 _PATIENCE = 3.0
+# After how long a pause is a standstill, in seconds, if the application has taken no message.
+_STANDSTILL = 0.25
 
 
 class Backlog:
@@ -39,6 +47,7 @@ class Backlog:
         connection: the session's connection.
         options: the limits.
         publish: hands an event to the application.
+        in_line: returns how many messages no consumer has taken; consumers count here only now and then.
 
     Attributes:
         messages: messages held.
@@ -47,12 +56,17 @@ class Backlog:
     """
 
     def __init__(
-        self, connection: Connection, options: SessionOptions, publish: Callable[[SessionEvent], None]
+        self,
+        connection: Connection,
+        options: SessionOptions,
+        publish: Callable[[SessionEvent], None],
+        in_line: Callable[[], int],
     ) -> None:
         self._connection = connection
         self._max_messages = options.max_buffered_messages
         self._max_bytes = options.max_buffered_bytes
         self._publish = publish
+        self._in_line = in_line
         self.messages = 0
         self.bytes = 0
         self.sheds = False
@@ -60,6 +74,11 @@ class Backlog:
         self._unclaimed_bytes = 0
         self._slow = False
         self._patience: asyncio.TimerHandle | None = None
+        # How many times the limits may be held while an answer is awaited; the timer that looks for a
+        # standstill, and the number of messages in line when it looked last.
+        self._times = 2
+        self._watch: asyncio.TimerHandle | None = None
+        self._seen = 0
         self._moving = 0
         self._expected = 0
 
@@ -113,6 +132,7 @@ class Backlog:
     def finish(self) -> None:
         """The session is over."""
         self._be_patient(False)
+        self._end_watch()
 
     def _look(self, more: bool) -> None:
         """Pause or resume reading; pause when there are too many messages."""
@@ -129,9 +149,10 @@ class Backlog:
             self._publish(SlowConsumer(self.messages, self.bytes))
         elif self._half(messages, size):
             self._slow = False
+            self._times = 2
             self._read()
             self._publish(SlowConsumerRecovered(self.messages, self.bytes))
-        elif more and self._exceeds(messages, size, 2):
+        elif more and self._exceeds(messages, size, self._times):
             self._read()
         self._be_patient(self._in_vain)
 
@@ -145,9 +166,34 @@ class Backlog:
     def _read(self) -> None:
         """Read from the connection, or pause."""
         # The answers that callers, or queues being reopened, wait for come behind messages.
-        answers = self._expected or not self._connection.core.restored
-        paused = self._slow and not (answers and not self._exceeds(*self._decisive, 2))
+        answers = self._expected or not self._connection.core.restored or self._times > 2
+        paused = self._slow and not (answers and not self._exceeds(*self._decisive, self._times))
         self._connection.set_reading(not paused)
+        if not paused:
+            self._end_watch()
+        elif self._watch is None:
+            self._begin_watch()
+
+    def _begin_watch(self) -> None:
+        self._seen = self._in_line()
+        self._watch = self._connection.loop.call_later(_STANDSTILL, _look_again, weakref.ref[Backlog](self))
+
+    def _end_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+    def look_again(self) -> None:
+        """Reading has been paused for a moment: read on if nothing can move before an answer comes."""
+        self._watch = None
+        core = self._connection.core
+        if self._in_line() < self._seen or not (len(core.posts) or self._expected):
+            self._begin_watch()
+            return
+        self._times *= 2
+        while self._exceeds(*self._decisive, self._times):
+            self._times *= 2
+        self._read()
 
     @property
     def _in_vain(self) -> bool:
@@ -178,6 +224,11 @@ class Backlog:
 
     def _half(self, messages: int, size: int) -> bool:
         return messages * 2 <= self._max_messages and size * 2 <= self._max_bytes
+
+
+def _look_again(backlog: weakref.ref[Backlog]) -> None:
+    if (alive := backlog()) is not None:
+        alive.look_again()
 
 
 def _give_up(backlog: weakref.ref[Backlog]) -> None:

@@ -135,7 +135,7 @@ class Driver:
         self.connection = Connection(self.core, self, options.busy_poll)
         self.loop = self.connection.loop
         self.flow = Flow(self.connection, options)
-        self.backlog = Backlog(self.connection, options, self.publish)
+        self.backlog = Backlog(self.connection, options, self.publish, self._in_line)
         self.dialer = Dialer(
             self.connection,
             options,
@@ -235,6 +235,10 @@ class Driver:
         if not self.connection.writable or not room.is_free(queue):
             queue.counts.waited()
             await room.wait(queue, want)
+
+    def _in_line(self) -> int:
+        """How many messages wait for consumers, or for none."""
+        return sum(queue._in_line[0] for queue in self.queues.values())
 
     def ages(self) -> Ages:
         """How old the oldest things are that the session waits for."""

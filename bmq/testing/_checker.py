@@ -297,7 +297,7 @@ class Checker:
         clock_error: seconds.
 
     Attributes:
-        pending: messages that have no outcome, or are acknowledged and not confirmed by an application.
+        pending: posts without an outcome, and acknowledged messages that an application has not confirmed.
 
     Raises:
         UsageError: an argument is out of its range.
@@ -381,7 +381,8 @@ class Checker:
             self._killed(process, where, event)  # without a record of it
 
     def _killed(self, process: _Process, where: str, event: Mapping[str, Any]) -> None:
-        for guid in process.unanswered:
+        for guid, (count, _, _) in process.unanswered.items():
+            self.pending -= count
             message = self._known(guid)
             if message is not None:
                 self._settle_post(message, _UNKNOWN, where)
@@ -401,6 +402,7 @@ class Checker:
         guid, queue = event["message"], self._queue(event["queue"])
         count = process.unanswered[guid][0] if guid in process.unanswered else 0
         process.unanswered[guid] = count + 1, where, queue
+        self.pending += 1
         process.posted += 1
         self._posted += 1
         if "letter" in event:
@@ -466,6 +468,7 @@ class Checker:
             text = f"a post of {guid} to {queue.uri} has a second outcome, or was never made"
             self._problem("outcome", text, guid, queue, [process], lines)
             return
+        self.pending -= 1
         if waiting[0] > 1:
             process.unanswered[guid] = waiting[0] - 1, waiting[1], queue
         kind = event["type"]
@@ -659,7 +662,9 @@ class Checker:
                 self._problem("confirm", text, guid, self._queue(uri), [process], [where])
             return
         lines = [copy.where, copy.handled_at, where]
-        if copy.handled == "invoke" and copy.confirmed is None:
+        if event.get("connection", copy.connection) != copy.connection:
+            pass  # an earlier delivery is confirmed, and this one with it
+        elif copy.handled == "invoke" and copy.confirmed is None:
             text = f"{guid} of {uri} was confirmed while its handler was at work"
             self._problem("confirm", text, guid, message.queue, [process], lines)
         elif copy.handled == "unknown":
@@ -668,7 +673,8 @@ class Checker:
         elif copy.handled == "fail" and not self._put_aside(message, uri, copy):
             text = f"{guid} of {uri} was confirmed after its handler had failed, and was not put aside before"
             self._problem("dead-letters", text, guid, message.queue, [process], lines)
-        copy.confirmed = not event.get("stale")
+        if event.get("connection", copy.connection) == copy.connection:
+            copy.confirmed = not event.get("stale")
         message.confirmed |= message.queue.bit(uri)
         held = process.holds.pop((uri, guid), None)
         if held is not None:
@@ -692,7 +698,8 @@ class Checker:
         copy = None if message is None else message.copies.get(uri, {}).get(process.number)
         if message is None or copy is None:
             return
-        if copy.confirmed is not None and copy.handled is None:
+        later = event.get("connection", copy.connection) != copy.connection
+        if copy.confirmed is not None and copy.handled is None and not later:
             text = f"{guid} of {uri} was confirmed before it was handled"
             self._problem("confirm", text, guid, message.queue, [process], [copy.where, where])
         copy.handled, copy.handled_at, copy.attempt = "invoke", where, event.get("attempt", 1)
@@ -784,9 +791,7 @@ class Checker:
     def _weigh(self, message: _Message) -> None:
         """Count a message that is under way, and put one aside whose story is over."""
         every, status = message.queue.every, message.status
-        pending = self._expected(message) and (
-            status == _NONE or (status == _ACKED and (message.confirmed != every or not every))
-        )
+        pending = status == _ACKED and (message.confirmed != every or not every) and self._expected(message)
         if pending != message.pending:
             self.pending += pending - message.pending
             message.pending = pending

@@ -402,16 +402,14 @@ class Recorder(Interceptor):
     def on_receive(self, consumer: Consumer, messages: Sequence[Message]) -> None:
         """Record that the process receives messages."""
         history, uri = self._history, consumer.queue.uri
-        session = self._sessions.setdefault(consumer.queue.session, len(self._sessions))
         number = self._consumers.setdefault(consumer, len(self._consumers))
         lines: list[bytes] = []
         for message in messages:
-            _, connection = message._arrival[:2]  # pyright: ignore[reportPrivateUsage]
             fields: dict[str, Any] = {
                 "queue": uri,
                 "message": message.guid,
                 "consumer": number,
-                "connection": f"{session}.{connection}",
+                "connection": self._connection(message),
             }
             if message.redelivered:
                 fields["redelivered"] = True
@@ -423,12 +421,22 @@ class Recorder(Interceptor):
             lines.append(history._line(self.name, "deliver", "ok", fields))
         self._append(lines)
 
+    def _connection(self, message: Message) -> str:
+        """Return over which connection a message came: its session's number, and the number of losses."""
+        session = message.subscription.queue.session
+        _, losses = message._arrival  # pyright: ignore[reportPrivateUsage]
+        return f"{self._sessions.setdefault(session, len(self._sessions))}.{losses}"
+
     def on_confirm(self, consumer: Consumer, messages: Sequence[Message]) -> None:
         """Record that the process confirms messages."""
         history, uri = self._history, consumer.queue.uri
         lines: list[bytes] = []
         for message in messages:
-            fields: dict[str, Any] = {"queue": uri, "message": message.guid}
+            fields: dict[str, Any] = {
+                "queue": uri,
+                "message": message.guid,
+                "connection": self._connection(message),
+            }
             if message.stale:
                 fields["stale"] = True
             lines.append(history._line(self.name, "confirm", "ok", fields))
@@ -455,6 +463,7 @@ class Recorder(Interceptor):
             fields: dict[str, Any] = {
                 "queue": message.queue_uri,
                 "message": message.guid,
+                "connection": self._connection(message),
                 "attempt": handling.attempt,
                 "handler": handling.handler,
             }

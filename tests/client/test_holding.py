@@ -617,3 +617,82 @@ async def _calls_to_close(peer: Peer, count: int) -> int:
 async def test_closing_looks_at_each_handler_a_few_times_however_many_there_are(peer: Peer) -> None:
     few, many = await _calls_to_close(peer, 50), await _calls_to_close(peer, 200)
     assert many < 6 * few, f"{few} calls for 50 handlers, {many} for 200"
+
+
+Waits = Callable[[bmq.Session, bmq.Queue], Awaitable[object]]
+
+
+async def posts(session: bmq.Session, output: bmq.Queue) -> None:
+    await output.post(b"1")
+
+
+async def posts_many(session: bmq.Session, output: bmq.Queue) -> None:
+    (await output.post_many([b"1", b"2"])).raise_for_failures()
+
+
+async def flushes(session: bmq.Session, output: bmq.Queue) -> None:
+    output.post_nowait(b"1")
+    await output.flush()
+
+
+async def opens(session: bmq.Session, output: bmq.Queue) -> None:
+    await (await session.open_queue(f"{output.uri}-{random.random()}", write=True)).close()
+
+
+async def asks(session: bmq.Session, output: bmq.Queue) -> None:
+    await output.request(b"1")
+
+
+@pytest.mark.parametrize("limit", [1, 20])
+@pytest.mark.parametrize("waits", [posts, posts_many, flushes, opens, asks])
+async def test_a_handler_that_waits_for_an_answer_gets_it_behind_any_number_of_messages(
+    bmq_broker: bmq.broker.Broker,
+    waits: Waits,
+    limit: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bmq.client._backlog._STANDSTILL", 0.01)
+    output_uri = f"{URI}-output"
+    app = bmq.App(bmq_broker.uri)
+
+    @app.responder(output_uri)
+    async def answer(message: bmq.Message) -> bytes:
+        return message.data
+
+    async with app, bmq.connect(bmq_broker.uri) as producer:
+        queue = await producer.open_queue(URI, write=True)
+        await queue.post_many(b"%d" % number for number in range(200))
+        async with bmq.connect(bmq_broker.uri, max_buffered_messages=limit) as session:
+            inbox = await session.open_queue(URI, read=True)
+            output = await session.open_queue(output_uri, write=True)
+            for _ in range(200):
+                async with asyncio.timeout(20), await inbox.receive() as message:
+                    await waits(session, output)
+            assert message.data == b"199"
+            assert session.stats().reconnects == 0
+
+
+async def test_reading_stays_paused_while_the_application_goes_on_or_waits_for_nothing(
+    bmq_broker: bmq.broker.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bmq.client._backlog._STANDSTILL", 1000.0)
+    async with bmq.connect(bmq_broker.uri) as producer:
+        writer = await producer.open_queue(URI, write=True)
+        await writer.post_many(b"%d" % number for number in range(15))
+        async with bmq.connect(bmq_broker.uri, max_buffered_messages=10) as session:
+            output = await session.open_queue(f"{URI}-output", write=True)
+            queue = await session.open_queue(URI, read=True)
+            core, backlog = session._driver.core, session._driver.backlog
+            (await queue.receive(5)).confirm()
+            await eventually(lambda: core._reading_paused)
+            backlog.look_again()
+            assert core._reading_paused  # no answer is awaited
+            post = output.post_nowait(b"1")
+            (await queue.receive(5)).confirm()
+            backlog.look_again()
+            assert core._reading_paused  # a message was taken
+            backlog.look_again()
+            assert not core._reading_paused
+            await post
+            for _ in range(13):
+                (await queue.receive(5)).confirm()

@@ -460,6 +460,18 @@ def delivered_again_while_the_handler_has_it(s: Scene) -> None:
     s.confirm("1")
 
 
+@story("confirm", breaks=False)
+def a_late_confirmation_is_of_the_delivery_before(s: Scene) -> None:
+    s.posted("1")
+    s.deliver("1")
+    s.handle("1", "invoke", "ok")
+    s.deliver("1", connection="0.1")
+    s.confirm("1", connection="0.0", stale=True)
+    s.event("a", "handle", "invoke", message="1", queue=QUEUE, attempt=1, connection="0.1")
+    s.event("a", "handle", "ok", message="1", queue=QUEUE, attempt=1, connection="0.1")
+    s.confirm("1", connection="0.1")
+
+
 @story("dead-letters", breaks=True)
 def a_failed_message_is_confirmed(s: Scene) -> None:
     s.posted("1")
