@@ -73,6 +73,7 @@ class LinksHook(MetadataHookInterface):
             "Issues": "issues",
             "Changelog": "changelog",
             "Documentation": "site",
+            "Security": "security",
         }
         metadata["urls"] = {
             label: known[name].format(version=version()) for label, name in names.items() if name in known

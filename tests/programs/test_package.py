@@ -144,17 +144,64 @@ def test_workflows_are_legal(path: Path) -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert check.returncode == 0, check.stdout
-    # They may do no more than read, and the scripts they run exist.
+    # They may do no more than read, and sign what they have built; the scripts they run exist.
     workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert workflow["permissions"] == {"contents": "read"}
+    for job in workflow["jobs"].values():
+        signing = {"contents": "read", "id-token": "write", "attestations": "write"}
+        assert job.get("permissions") in (None, signing if path.stem == "release" else None)
     for script in re.findall(r"\./\.ci/\w+", path.read_text(encoding="utf-8")):
         assert (ROOT / script).stat().st_mode & 0o111
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_name_actions_by_commit_with_the_version_beside(path: Path) -> None:
+    used = re.findall(r"uses: (.+)", path.read_text(encoding="utf-8"))
+    assert used
+    for each in used:
+        assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", each), each
+
+
+def test_workflows_agree_on_the_commit_of_an_action() -> None:
+    commits: dict[str, set[str]] = {}
+    for path in WORKFLOWS:
+        for action, commit in re.findall(r"uses: ([^@]+)@(.+)", path.read_text(encoding="utf-8")):
+            commits.setdefault(action, set()).add(commit)
+    assert {action: each for action, each in commits.items() if len(each) > 1} == {}
+
+
+def test_tools_of_a_release_are_pinned_by_hash_and_installed_so() -> None:
+    folder = ROOT / ".ci"
+    pinned = (folder / "release-tools.txt").read_text(encoding="utf-8")
+    entries = re.findall(
+        r"^([a-z0-9._-]+)==\S+ \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", pinned, re.MULTILINE
+    )
+    unpinned = re.sub(r"^#.*|^    --hash.*", "", pinned, flags=re.MULTILINE).split("\n")
+    assert len([each for each in unpinned if each]) == len(entries)
+    asked = re.findall(
+        r"^([a-z-]+)>=", (folder / "release-tools.in").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert set(asked) <= {name for name, _ in entries}
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert {re.split("[>=~]", each)[0] for each in pyproject["build-system"]["requires"]} <= set(asked)
+    script = (folder / "dist").read_text(encoding="utf-8")
+    assert "--require-hashes" in script
+    assert "--no-isolation" in script, "the build backend is one of the pinned tools"
+
+
+def test_vulnerabilities_can_be_reported_in_private(hatch_build: ModuleType) -> None:
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    assert "Report a vulnerability" in text
+    assert "@" not in text.replace("python@sha256", ""), "no mail address that nobody reads"
+    assert "Private vulnerability reporting" in (ROOT / "RELEASING.md").read_text(encoding="utf-8")
+    links = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["bmq"]["links"]
+    assert links["security"] == "security/advisories/new"
 
 
 def test_the_matrix_is_what_the_classifiers_claim() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     claimed = [each.rpartition(" ")[2] for each in project["classifiers"] if re.search(r":: 3\.\d+$", each)]
-    matrix = yaml.safe_load(WORKFLOWS[0].read_text(encoding="utf-8"))["jobs"]["tests"]["strategy"]["matrix"]
+    matrix = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))["jobs"]["tests"]["strategy"]["matrix"]
     assert matrix["python"] == claimed
     assert {each.partition("-")[0] for each in matrix["os"]} == {"ubuntu", "macos", "windows"}
 
@@ -181,7 +228,7 @@ def test_extras_are_for_users_and_groups_for_those_who_work_on_it(metadata: emai
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert set(metadata.get_all("Provides-Extra", [])) == set(pyproject["project"]["optional-dependencies"])
     assert set(metadata.get_all("Provides-Extra", [])).isdisjoint(pyproject["dependency-groups"])
-    assert {"test", "dev", "release"} <= set(pyproject["dependency-groups"])
+    assert {"test", "dev"} <= set(pyproject["dependency-groups"])
     assert "pytest" not in str(metadata.get_all("Requires-Dist"))
 
 
