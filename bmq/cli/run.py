@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -92,7 +92,7 @@ def _configure_logging(level: str | None) -> None:
         root.setLevel(level.upper())
 
 
-def find_app(target: str, directory: Path) -> bmq.App:
+def find_app(target: str, directory: Path) -> bmq.App[Any]:
     """Import a module and return the app in it.
 
     Raises:

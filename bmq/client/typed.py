@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bmq.client.queue import Queue
     from bmq.subscriptions import Selector
 
-__all__ = ["TypedConsumer", "TypedMessage", "TypedQueue"]
+__all__ = ["TypedConsumer", "TypedMessage", "TypedQueue", "untyped"]
 
 T = TypeVar("T")
 
@@ -273,3 +273,14 @@ class _Values(Generic[T]):
 
     async def __anext__(self) -> TypedMessage[T]:
         return TypedMessage(await self._messages.__anext__(), self._shape)
+
+
+def untyped(
+    source: Queue | Consumer | TypedQueue[Any] | TypedConsumer[Any],
+) -> tuple[Queue | Consumer, Shape[Any] | None]:
+    """Return the queue or the consumer itself, and its values; None if it has messages as they are."""
+    if isinstance(source, TypedQueue):
+        return source.queue, source._shape  # pyright: ignore[reportPrivateUsage]
+    if isinstance(source, TypedConsumer):
+        return source.consumer, source._shape  # pyright: ignore[reportPrivateUsage]
+    return source, None

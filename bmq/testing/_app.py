@@ -52,10 +52,10 @@ class TestApp:
 
     __test__ = False  # no class of tests, whatever its name is
 
-    def __init__(self, app: App, broker: Broker | None = None) -> None:
+    def __init__(self, app: App[Any], broker: Broker | None = None) -> None:
         from bmq.workers import App
 
-        self.app = _checks.choice("app", app, App)
+        self.app: App[Any] = _checks.choice("app", app, App)
         if broker is not None:
             _checks.choice("broker", broker, Broker)
         self._own = broker is None
@@ -66,7 +66,7 @@ class TestApp:
         self._before: Mapping[str, Any] = {}
         self._parts = [TestApp(part) for part in app._parts]
 
-    def of(self, part: App) -> TestApp:
+    def of(self, part: App[Any]) -> TestApp:
         """Return the same for an app that is a part of this one: its broker, what failed in it.
 
         Raises:

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass
-from types import SimpleNamespace, TracebackType
-from typing import Any, TypeVar, Unpack
+from types import TracebackType
+from typing import Any, Generic, TypeVar, Unpack, cast
 
 from bmq import _checks
 from bmq._signals import on_signals
@@ -26,7 +27,7 @@ from bmq.client.options import ConnectOptions
 from bmq.client.poison import Allow, Allowed
 from bmq.client.queue import Queue
 from bmq.client.session import Session
-from bmq.codecs import Codec
+from bmq.codecs import Codec, Shape
 from bmq.conventions import CANCEL, waiting_queue
 from bmq.delays import Mover, check_due
 from bmq.errors import Error, StateError, UsageError
@@ -52,9 +53,10 @@ from bmq.workers._probe import Metrics, Probe, address_of, worst
 from bmq.workers._quarantine import check_quarantine
 from bmq.workers._responder import Respond, Responder
 from bmq.workers._retry import NoRetry, RetryPolicy
+from bmq.workers._state import S, checked_state
 from bmq.workers._status import Statuses, status
 from bmq.workers._sweeper import Sweeper
-from bmq.workers._typed import AnyHandler, OnUndecodable, adapted
+from bmq.workers._typed import AnyHandler, OnUndecodable, adapted, alike
 
 __all__ = ["App"]
 
@@ -75,9 +77,10 @@ class _Registration:
     how: dict[str, Any]
     function: object
     batches: Batches | None = None
+    shape: Shape[Any] | None = None
 
 
-class App:
+class App(Generic[S]):
     """A service that handles messages.
 
     ::
@@ -103,14 +106,18 @@ class App:
             ``/readyz`` how :meth:`bmq.Session.health` is (503 if not ready), ``/metrics`` what ``metrics``
             returns. Port 0 is any free one; see :attr:`health_uri`.
         metrics: returns metrics in Prometheus' text format, called for each request, in the event loop.
+        state: an object for what handlers share, of a class of your own: type checkers then check
+            ``app.state``. None makes a namespace that takes any name.
         options: anything else that :func:`bmq.connect` takes: ``retry_first_connect=True`` for one that waits
             for its broker when it starts, say.
 
     Attributes:
-        state: a place for what handlers share: set it in a function of :meth:`on_startup`.
+        state: the object given as ``state``, or a namespace. Set its attributes in a function of
+            :meth:`on_startup`; reading an attribute that is not set raises an ``AttributeError`` that names
+            those that are.
 
     Raises:
-        UsageError: ``health`` is no address, or there are ``metrics`` without it.
+        UsageError: ``health`` is no address, there are ``metrics`` without it, or ``state`` is a class.
     """
 
     def __init__(
@@ -122,6 +129,7 @@ class App:
         clock: Clock | None = None,
         health: str | None = None,
         metrics: Metrics | None = None,
+        state: S | None = None,
         **options: Unpack[ConnectOptions],
     ) -> None:
         if broker is not None:
@@ -158,19 +166,19 @@ class App:
         self._starting: asyncio.Task[Any] | None = None
         self._running = False
         self._stopping = False
-        self.state = SimpleNamespace()
+        self.state: S = checked_state(state)
         self._before: list[Callable[[], object]] = []
         self._after: list[Callable[[], object]] = []
         # While it runs in the background of ``async with``.
         self._background: asyncio.Task[None] | None = None
         # Its parts, and while it runs the one that was started: itself, or the one it is a part of.
-        self._parts: list[App] = []
+        self._parts: list[App[Any]] = []
         self._whole = self
         self._begun: asyncio.Future[None] | None = None
         # Told of every attempt that did not succeed, besides the hooks: for tests.
         self._watch: Callable[[Failure], None] | None = None
 
-    def include(self, app: App) -> None:
+    def include(self, app: App[Any]) -> None:
         """Make another app a part of this one: for a service with several brokers.
 
         ::
@@ -200,7 +208,7 @@ class App:
             raise UsageError("the app is a part of the other one already, or that of it")
         self._parts.append(app)
 
-    def _all(self) -> list[App]:
+    def _all(self) -> list[App[Any]]:
         """The app's parts, theirs too, and the app itself."""
         return [*(each for part in self._parts for each in part._all()), self]
 
@@ -287,10 +295,10 @@ class App:
                 shape.check(subscription)
             check_handling(function, ack, policy)
             check_taking(shape, key, policy)
-            self._check_new(uri, handler, wanted)
+            self._check_new(uri, handler, wanted, shape)
             if is_durable(policy):
                 self._waiting.setdefault(QueueUri.parse(waiting_queue(uri.canonical)), {})
-            self._registered.append(_Registration(uri, function, policy, wanted, how, handler))
+            self._registered.append(_Registration(uri, function, policy, wanted, how, handler, shape=shape))
             return handler
 
         return register
@@ -431,9 +439,9 @@ class App:
                 shape.check(subscription)
             check_handling(handler, AckPolicy.ON_SUCCESS, policy)
             check_taking(shape, None, policy)
-            self._check_new(uri, handler, wanted)
+            self._check_new(uri, handler, wanted, shape)
             batches = Batches(max_messages, max_wait, shape)
-            self._registered.append(_Registration(uri, handler, policy, wanted, how, handler, batches))
+            self._registered.append(_Registration(uri, handler, policy, wanted, how, handler, batches, shape))
             return handler
 
         return register
@@ -477,25 +485,40 @@ class App:
                 for name, value in self._options.items()
                 if name not in ("credentials", "ssl", "server_hostname")
             },
-            "state": SimpleNamespace(**vars(self.state)),
+            "state": copy.copy(self.state),
         }
         before = {name: getattr(self, name) for name in changed}
         vars(self).update(changed)
         return before
 
-    def _check_new(self, uri: QueueUri, handler: Callable[..., object], wanted: Subscription) -> None:
-        """Raise if the handler has these messages already.
+    def _check_new(
+        self,
+        uri: QueueUri,
+        handler: Callable[..., object],
+        wanted: Subscription,
+        shape: Shape[Any] | None = None,
+    ) -> None:
+        """Raise if the handler cannot have these messages beside the others.
 
         Raises:
-            UsageError: it has.
+            UsageError: it has them already, or shares them with a handler of another type of values.
         """
         text = _text_of(wanted.selector)
         for each in self._registered:
-            if each.uri == uri and each.function == handler and _text_of(each.subscription.selector) == text:
+            if each.uri != uri or _text_of(each.subscription.selector) != text:
+                continue
+            if each.function == handler:
                 raise UsageError(
                     f"{name_of(handler)} is registered for {uri} already, with the same subscription: the "
                     "two would share the messages. Give concurrency=2 to handle two at once, or another "
                     "subscription"
+                )
+            if shape is not None and each.shape is not None and not alike(shape, each.shape):
+                other = name_of(cast("Callable[..., object]", each.function))
+                raise UsageError(
+                    f"{name_of(handler)} takes {shape.name} in its first parameter, and {other} takes "
+                    f"{each.shape.name}: both have the same subscription of {uri}, so each message goes to "
+                    "either. Give each a subscription of its own, or both the same type"
                 )
 
     def _check_not_running(self) -> None:
@@ -705,7 +728,7 @@ class App:
             raise StateError(f"{_checks.shown(handler)} is no handler of this app")
         return found
 
-    async def __aenter__(self) -> App:
+    async def __aenter__(self) -> App[S]:
         """Run the app in the background, inside another program; return once its handlers are at work.
 
         Raises:
@@ -810,7 +833,7 @@ class App:
         """Hand out no more queues."""
         self._session, self._sweeping, self._tasks, self._fed = None, None, [], []
 
-    async def _start(self, apps: list[App]) -> bool:
+    async def _start(self, apps: list[App[Any]]) -> bool:
         """Connect, open the queues, call the startup functions; return False when told to stop meanwhile."""
         task = self._starting = asyncio.current_task()
         assert task is not None
@@ -902,7 +925,7 @@ class App:
                 options = {**options, "dead_letters": await self.queue(letters)}
             self._movers.append(Mover(queue, admin=admin, **options))
 
-    async def _work(self, apps: list[App]) -> None:
+    async def _work(self, apps: list[App[Any]]) -> None:
         """Run every handler until all are done, or one has failed; and the sweepers beside them."""
         feeding = [
             asyncio.create_task(each._feed(*fed), name=f"consume {fed[0].uri}")

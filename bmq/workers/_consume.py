@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from enum import Enum
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from bmq import _checks, _world
 from bmq._log_limit import LogLimit
@@ -24,6 +24,7 @@ from bmq.client.interceptors import Handling
 from bmq.client.message import Message
 from bmq.client.poison import poison_of
 from bmq.client.queue import Queue
+from bmq.client.typed import TypedConsumer, TypedMessage, TypedQueue, untyped
 from bmq.codecs import Codec, Shape
 from bmq.conventions import post_time
 from bmq.errors import (
@@ -49,7 +50,7 @@ from bmq.workers._quarantine import Quarantine, check_quarantine, suspects_of
 from bmq.workers._retry import DEFAULT_RETRY, NoRetry, RetryPolicy, check_give_up
 from bmq.workers._status import Progress, tell
 from bmq.workers._throttle import Throttle
-from bmq.workers._typed import AnyHandler, OnUndecodable, adapted
+from bmq.workers._typed import OnUndecodable, adapted, check_source
 
 __all__ = [
     "AckPolicy",
@@ -73,6 +74,16 @@ logger = logging.getLogger("bmq.workers")
 
 #: Called with every attempt that did not succeed; it may be async.
 OnError: TypeAlias = Callable[[Failure], Awaitable[None] | None]
+
+V = TypeVar("V")
+
+#: A function of a message, of a value, or of a value and its message, where values have one type.
+HandlerOf: TypeAlias = (
+    Callable[[V], object]
+    | Callable[[V, Message], object]
+    | Callable[[TypedMessage[V]], object]
+    | Callable[[Message], object]
+)
 
 #: What messages are kept in order by: the name of a property, or a function of the message.
 Key: TypeAlias = str | Callable[[Message], Hashable]
@@ -102,8 +113,8 @@ class AckPolicy(Enum):
 
 
 async def consume(
-    source: Queue | Consumer,
-    handler: AnyHandler,
+    source: Queue | Consumer | TypedQueue[V] | TypedConsumer[V],
+    handler: HandlerOf[V],
     *,
     subscription: Selector = None,
     priority: int | None = None,
@@ -132,6 +143,7 @@ async def consume(
 
     Args:
         source: an open queue, on which it makes a consumer of its own; or a consumer, which it leaves open.
+            A typed one has values of its type for the handler, and its codec.
         handler: takes the :class:`bmq.Message`; or, when its first parameter is annotated with another type,
             the value that the message has (see :meth:`bmq.Queue.typed`), and as a second one, if it has
             that, the message. An ``async def`` runs in the event loop, any other function in a thread; there
@@ -171,14 +183,16 @@ async def consume(
             return; a second one cancels the handlers. For a program that does nothing else.
 
     Raises:
-        UsageError: arguments that contradict each other or are out of range.
+        UsageError: arguments that contradict each other or are out of range, or the handler takes other
+            values than a typed source has.
         InvalidExpression: the subscription is not legal, or does not fit the type of the values.
         ConfigureQueueError: the broker refused the subscription.
         Error: the queue or the session has failed.
 
     A message is confirmed only as ``ack`` and ``retry`` say; never because its handler was cancelled.
     """
-    if not isinstance(source, Queue | Consumer):  # pyright: ignore[reportUnnecessaryIsInstance]
+    whole, of = untyped(source)
+    if not isinstance(whole, Queue | Consumer):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidArgument(f"source is an open bmq.Queue or a bmq.Consumer, not {_checks.shown(source)}")
     how = How(concurrency, timeout, rate, on_error)
     grace = _checks.seconds("grace", grace)
@@ -186,46 +200,49 @@ async def consume(
     discard_unmatched = _checks.boolean("discard_unmatched", discard_unmatched)
     clock = checked_clock(clock)
     retry = policy_of(retry, ack)
-    handler, shape = adapted(handler, codec, undecodable)
+    function, shape = adapted(handler, codec, undecodable)
+    check_source(handler, shape, of, codec)
+    if shape is not None and of is not None:
+        function, shape = adapted(handler, of.codec, undecodable)
     if shape is not None:
-        shape.check(subscription if isinstance(source, Queue) else source.selector)
-    check_handling(handler, ack, retry)
+        shape.check(subscription if isinstance(whole, Queue) else whole.selector)
+    check_handling(function, ack, retry)
     check_taking(shape, key, retry)
-    if isinstance(source, Queue):
-        consumer = source.subscribe(
+    if isinstance(whole, Queue):
+        consumer = whole.subscribe(
             subscription,
             priority=priority,
             max_unconfirmed_messages=max_unconfirmed_messages,
             max_unconfirmed_bytes=max_unconfirmed_bytes,
             discard_unmatched=discard_unmatched,
         )
-        check_durable(retry, QueueUri.parse(source.uri))
+        check_durable(retry, QueueUri.parse(whole.uri))
     else:
-        check_durable(retry, QueueUri.parse(source.queue.uri))
+        check_durable(retry, QueueUri.parse(whole.queue.uri))
         given = (subscription, priority, max_unconfirmed_messages, max_unconfirmed_bytes)
         if any(each is not None for each in given) or discard_unmatched:
             raise UsageError(
                 "a consumer has its subscription and its limits: give them to queue.subscribe(...), or the "
                 "queue to consume(...)"
             )
-        consumer = source
+        consumer = whole
     origin = QueueUri.parse(consumer.queue.uri)
     after = check_quarantine(
         quarantine, after, origin, receipt=ack is AckPolicy.ON_RECEIPT, keyed=key is not None
     )
     if quarantine is not None:
-        open_dead_letters(source, NoRetry(quarantine))
+        open_dead_letters(whole, NoRetry(quarantine))
     feeding = feed(
         consumer,
-        handler,
-        close=consumer is not source,
+        function,
+        close=consumer is not whole,
         quarantine=quarantine,
         after=after,
         concurrency=how.concurrency,
         key=key,
         ack=ack,
         retry=retry,
-        dead_letters=open_dead_letters(source, retry),
+        dead_letters=open_dead_letters(whole, retry),
         timeout=how.timeout,
         rate=how.rate,
         grace=grace,

@@ -15,7 +15,16 @@ from bmq.codecs import Codec, Shape
 from bmq.errors import Undecodable, UsageError
 from bmq.workers._handlers import Handler, is_async, name_of
 
-__all__ = ["AnyHandler", "OnUndecodable", "adapted", "check_shape", "returned_by", "wanted_by"]
+__all__ = [
+    "AnyHandler",
+    "OnUndecodable",
+    "adapted",
+    "alike",
+    "check_shape",
+    "check_source",
+    "returned_by",
+    "wanted_by",
+]
 
 #: A function of a message, of a value, or of a value and its message.
 AnyHandler: TypeAlias = Callable[[Any], object] | Callable[[Any, Message], object]
@@ -208,3 +217,40 @@ def _decoding(
     result = awaited if is_async(handler) else call
     result.__qualname__ = name_of(handler)
     return result
+
+
+def alike(one: Shape[Any], other: Shape[Any]) -> bool:
+    """Whether two handlers may share messages: their types are equal, or one is a base of the other."""
+    if one.of == other.of:
+        return True
+    if not (inspect.isclass(one.of) and inspect.isclass(other.of)):
+        return False
+    return issubclass(one.of, other.of) or issubclass(other.of, one.of)
+
+
+def check_source(handler: AnyHandler, shape: Shape[Any] | None, of: Shape[Any] | None, codec: object) -> None:
+    """Check that a handler takes the values of the queue that it is to consume.
+
+    Args:
+        handler: the handler, for the error.
+        shape: the values that the handler takes; None for messages as they are.
+        of: the values of the queue; None if the queue does not say.
+        codec: the ``codec`` given beside the queue; None for none.
+
+    Raises:
+        UsageError: its parameter is of another type, or there is a codec beside that of the queue.
+    """
+    if of is None:
+        return
+    if codec is not None:
+        raise UsageError(f"a queue of {of.name} has its codec: give codec to queue.typed(...)")
+    if shape is None or shape.of == of.of:
+        return
+    if inspect.isclass(shape.of) and inspect.isclass(of.of) and issubclass(of.of, shape.of):
+        return
+    parameters = _parameters_of(handler)
+    name = f"parameter {parameters[0].name}" if parameters else "its first parameter"
+    raise UsageError(
+        f"{name_of(handler)} takes {shape.name} in {name}, and the queue has {of.name}: annotate {name} with "
+        f"{of.name}, or give the queue as queue.typed({shape.name})"
+    )

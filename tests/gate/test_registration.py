@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import functools
+import pickle
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -126,6 +129,113 @@ def test_the_same_handler_with_the_same_subscription_is_refused() -> None:
         app.consumer(URI, subscription="")(right)
     app.consumer(URI, subscription="x == 1")(right)
     app.consumer(URI + "2")(right)
+
+
+@dataclass
+class Urgent(Ask):
+    """An ask of a kind."""
+
+
+async def takes_ask(ask: Ask) -> None:
+    """A handler of values."""
+
+
+async def takes_urgent(urgent: Urgent, message: bmq.Message) -> None:
+    """A handler of values of a kind."""
+
+
+async def takes_number(number: int) -> None:
+    """A handler of other values."""
+
+
+async def takes_typed(message: bmq.TypedMessage[int]) -> None:
+    """A handler of other values, with their messages."""
+
+
+def takes_numbers(numbers: list[int]) -> None:
+    """A handler of batches of values."""
+
+
+OTHERS = [("consumer", takes_number), ("consumer", takes_typed), ("batch_consumer", takes_numbers)]
+
+
+@pytest.mark.parametrize(("kind", "handler"), OTHERS, ids=names)
+def test_handlers_of_two_types_do_not_share_messages(kind: str, handler: Any) -> None:
+    app = bmq.App()
+    app.consumer(URI, subscription="x > 1")(takes_ask)
+    match = rf"{handler.__name__} takes .*int.* and takes_ask takes Ask: .* subscription of its own"
+    with pytest.raises(bmq.UsageError, match=match):
+        getattr(app, kind)(URI, subscription="x > 1")(handler)
+    getattr(app, kind)(URI, subscription="x <= 1")(handler)
+    getattr(app, kind)(URI + "2", subscription="x > 1")(handler)
+    app.consumer(URI, subscription="x > 1")(takes_urgent)
+    app.consumer(URI, subscription="x > 1")(right)
+    assert len(app._registered) == 5
+
+
+@pytest.mark.parametrize("subscribe", [False, True])
+async def test_a_handler_that_takes_other_values_than_a_typed_queue_has_is_refused(
+    bmq_session: bmq.Session, subscribe: bool
+) -> None:
+    queue = await bmq_session.open_queue(URI, read=True)
+    source: Any = queue.typed(Ask).subscribe() if subscribe else queue.typed(Ask)
+    for handler, parameter in ((takes_number, "number"), (takes_urgent, "urgent"), (takes_typed, "message")):
+        match = rf"takes \w+ in parameter {parameter}, and the queue has Ask: annotate parameter"
+        with pytest.raises(bmq.UsageError, match=match):
+            await bmq.consume(source, handler)
+    with pytest.raises(bmq.UsageError, match=r"a queue of Ask has its codec: give codec to queue.typed"):
+        await bmq.consume(source, takes_ask, codec="application/msgpack")
+    assert not queue.subscriptions
+
+
+async def test_a_handler_receives_the_values_of_a_typed_queue_by_its_codec(bmq_session: bmq.Session) -> None:
+    queue = await bmq_session.open_queue(URI, read=True, write=True)
+    asks = queue.typed(Ask, codec="application/msgpack")
+    received: asyncio.Queue[object] = asyncio.Queue()
+
+    async def takes_object(message: bmq.Message) -> None:
+        received.put_nowait(message.guid)
+
+    class Takes:
+        async def __call__(self, ask: Ask) -> None:
+            received.put_nowait(ask)
+
+    for source, handler in ((asks, Takes()), (asks.subscribe(), Takes()), (asks, takes_object)):
+        ack = await asks.post(Ask("tea"))
+        task = asyncio.create_task(bmq.consume(source, handler))
+        assert await received.get() in (Ask("tea"), ack.guid)
+        task.cancel()
+        await asyncio.wait([task])
+        if source is not asks:
+            await source.close()
+
+
+def test_an_attribute_that_the_state_does_not_have_is_named_with_the_nearest() -> None:
+    app = bmq.App()
+    with pytest.raises(
+        AttributeError, match=r"app.state has no 'shipped': it has nothing yet. Set .*app.on_startup"
+    ):
+        _ = app.state.shipped
+    app.state.shipped = 1
+    with pytest.raises(AttributeError, match=r"app.state has no 'shiped': did you mean 'shipped'\?.*state="):
+        _ = app.state.shiped
+    assert not hasattr(app.state, "other")
+    assert copy.copy(app.state) == app.state
+    assert pickle.loads(pickle.dumps(app.state)).shipped == 1
+
+
+async def test_an_app_has_the_state_that_it_is_given_and_a_test_a_copy_of_it() -> None:
+    @dataclass(slots=True)
+    class Shared:
+        shipped: int = 0
+
+    app = bmq.App(state=Shared())
+    app.consumer(URI)(right)
+    async with bmq.testing.TestApp(app):
+        app.state.shipped += 1
+    assert app.state == Shared(0)
+    with pytest.raises(bmq.UsageError, match=r"state is an object, not the class Shared: App\(state=Shared"):
+        bmq.App(state=Shared)
 
 
 @pytest.mark.parametrize("register", ["on_startup", "on_shutdown"])

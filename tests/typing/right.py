@@ -61,10 +61,20 @@ async def use(received: bmq.Message) -> None:
             reversed_text = queue.typed(str, codec=Reversed())
             assert_type((await reversed_text.receive()).value, str)
             await bmq.consume(queue, take, undecodable=cannot)
+            await bmq.consume(orders, take_order)
+            await bmq.consume(orders.subscribe(), take_order_and_message)
+            await bmq.consume(orders, take_typed_message)
+            await bmq.consume(orders, take_message)
+            await bmq.consume(queue, take_order_and_message)
         session = await bmq.connect(broker.uri)
         assert_type(session, bmq.Session)
     app = bmq.App(broker.uri, grace=3, process_name="worker", on_event=print)
     assert_type(app, bmq.App)
+    app.state.anything = 1
+    own = bmq.App(broker.uri, state=Shared())
+    assert_type(own.state, Shared)
+    app.include(own)
+    bmq.testing.TestApp(own)
     assert_type(bmq.Expression("x == 1").matches({"x": 1}), bool)
     async with FaultProxy(broker.uri) as proxy:
         assert_type(proxy.uri, str)
@@ -83,6 +93,22 @@ async def use(received: bmq.Message) -> None:
 class Order:
     number: Annotated[int, bmq.Property]
     express: Annotated[bool, bmq.Property("Express")] = False
+
+
+class Shared:
+    shipped: int = 0
+
+
+async def take_order(order: Order) -> None: ...
+
+
+async def take_order_and_message(order: Order, message: bmq.Message) -> None: ...
+
+
+async def take_typed_message(message: bmq.TypedMessage[Order]) -> None: ...
+
+
+async def take_message(message: bmq.Message) -> None: ...
 
 
 class Reversed:

@@ -34,6 +34,18 @@ async def misuse(queue: bmq.Queue, session: bmq.Session, app: bmq.App) -> None:
     async def handle(order: dict[str, int], number: int) -> None: ...
 
     app.consumer("bmq://d.e/q", undecodable=no_error)  # wrong
+    own = bmq.App(state=Shared())
+    print(own.state.shiped)  # wrong
+    own.state.shipped = "three"  # wrong
+    await bmq.consume(texts, of_numbers)  # wrong
+    await bmq.consume(texts.subscribe(), of_numbers)  # wrong
+
+
+class Shared:
+    shipped: int = 0
+
+
+async def of_numbers(number: int) -> None: ...
 
 
 async def no_error(message: bmq.Message) -> None: ...
