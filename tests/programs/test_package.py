@@ -201,7 +201,8 @@ def test_vulnerabilities_can_be_reported_in_private(hatch_build: ModuleType) -> 
 def test_the_matrix_is_what_the_classifiers_claim() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     claimed = [each.rpartition(" ")[2] for each in project["classifiers"] if re.search(r":: 3\.\d+$", each)]
-    matrix = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))["jobs"]["tests"]["strategy"]["matrix"]
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
+    matrix = workflow["jobs"]["tests"]["strategy"]["matrix"]
     assert matrix["python"] == claimed
     assert {each.partition("-")[0] for each in matrix["os"]} == {"ubuntu", "macos", "windows"}
 
