@@ -493,6 +493,11 @@ class Workers:
         self._left = Left(consumer, invoke.name, clock)
         self._later = Later(consumer.queue) if is_durable(retry) else None
         self._held: dict[asyncio.Task[None], Message] = {}
+        # Messages that wait here for their next attempt, and keep no worker, by GUID; and their timers. When
+        # its time has come a message is put back in line.
+        self._parked: dict[str, Work] = {}
+        self._timers: dict[str, asyncio.Task[None]] = {}
+        self._losses = 0
         # Workers that wait before the next attempt. They are not waited for in the end: the message is
         # delivered again, and another consumer can make that attempt.
         self._resting: set[asyncio.Task[None]] = set()
@@ -505,8 +510,8 @@ class Workers:
 
     @property
     def full(self) -> bool:
-        """Whether what was left fills the limits."""
-        return self._left.fills_limits
+        """Whether what was left, or waits here for the next attempt, fills the limits."""
+        return self._left.fills_limits or len(self._parked) >= self._consumer.options.max_unconfirmed_messages
 
     async def run(self, concurrency: int, grace: float, *, close: bool) -> None:
         """Work until cancelled or until there is nothing more to come."""
@@ -576,7 +581,49 @@ class Workers:
         return [] if task in self._resting or task not in self._held else [self._held[task]]
 
     def _hand_back(self) -> None:
-        """Give back what was taken and no handler has seen: nothing here."""
+        """Give back what was taken and no handler has now."""
+        for timer in self._timers.values():
+            timer.cancel()
+        parked = [self._parked[guid].message for guid in self._timers]
+        self._timers.clear()
+        for guid in list(self._parked):
+            self._resumed(guid)
+        self._consumer.put_back(parked)
+
+    def _park(self, work: Work, seconds: float) -> None:
+        """Keep a failed message for some seconds, and no worker.
+
+        A durable retry comes here when the delay queue is full. Due messages wait there for room in the
+        queue, and the messages that this worker handles next make that room. A worker that waited would wait
+        for ever.
+        """
+        losses = self._consumer.queue._driver.received.losses
+        if losses != self._losses:
+            # Messages in line are delivered again after a loss, and some of them to others.
+            self._losses = losses
+            for each in [guid for guid in self._parked if guid not in self._timers]:
+                if self._parked[each].message.stale:
+                    self._resumed(each)
+        guid = work.message.guid
+        self._parked[guid] = work
+        self.progress.parked += 1
+        self._timers[guid] = asyncio.create_task(self._unpark(guid, work, seconds))
+
+    async def _unpark(self, guid: str, work: Work, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+        del self._timers[guid]
+        if work.message.stale:
+            self._resumed(guid)  # it is delivered again, here or to another consumer
+        else:
+            self._consumer.put_back((work.message,))
+
+    def _resumed(self, guid: str) -> Work | None:
+        """Return what is known of a message that was parked, which is parked no longer."""
+        work = self._parked.pop(guid, None)
+        if work is not None:
+            self.progress.parked -= 1
+            self._not_failing(work)
+        return work
 
     async def _paced(self, message: Message) -> None:
         """Wait until the rate allows one more message; cancelling it gives the message back."""
@@ -615,6 +662,9 @@ class Workers:
             if message.redelivered:
                 if any(message.guid == other.guid for other in held.values()):
                     continue  # delivered again after a reconnect; the worker that has it will confirm it
+                if message.guid in self._timers:
+                    self._parked[message.guid].message = message
+                    continue
                 self._left.forget(message)
             if self._pace is not None:
                 await self._paced(message)
@@ -678,14 +728,19 @@ class Workers:
         self, message: Message, task: asyncio.Task[None], began: float, error: BaseException | None = None
     ) -> None:
         """Make attempts until a message is done with; ``error`` is that of a first one which was made."""
-        work = self._new(message, began)
+        work = self._resumed(message.guid) or self._new(message, began)
+        work.message = message
         try:
             delay = await self._try(work, task, error)
             while delay is not None:
+                if self._later is not None and not self._stopping:
+                    self._park(work, delay)
+                    return
                 await self._rest(delay)
                 delay = await self._try(work, task)
         finally:
-            self._not_failing(work)
+            if message.guid not in self._parked:
+                self._not_failing(work)
 
     async def _try(
         self, work: Work, task: asyncio.Task[None], error: BaseException | None = None

@@ -50,6 +50,7 @@ class Progress:
         given_up: messages that are not tried again.
         handling: messages that a worker has.
         failing: of these, those that have failed and are tried again.
+        parked: of those, messages that wait for their next attempt and keep no worker.
         stuck: workers that wait for room in the queue for dead letters.
         hung: workers whose thread goes on after its deadline.
         failed_last: the last message that a worker was done with was given up.
@@ -64,6 +65,7 @@ class Progress:
         "handler",
         "handling",
         "hung",
+        "parked",
         "stuck",
         "workers",
     )
@@ -72,7 +74,7 @@ class Progress:
         self.handler = handler
         self.workers = workers
         self.handled = self.attempts_failed = self.given_up = 0
-        self.handling = self.failing = self.stuck = self.hung = 0
+        self.handling = self.failing = self.parked = self.stuck = self.hung = 0
         self.failed_last = False
 
 
@@ -233,7 +235,7 @@ def _working(consumer: Consumer, worker: Worker | None) -> SubscriberState:
         full = consumer.stats().unconfirmed >= consumer.options.max_unconfirmed_messages > 0
         return SubscriberState.BLOCKED if full else SubscriberState.ACTIVE
     progress = worker.progress
-    if worker.full or progress.failing + progress.stuck >= progress.workers:
+    if worker.full or progress.failing - progress.parked + progress.stuck >= progress.workers:
         return SubscriberState.BLOCKED
     failing = progress.failing or progress.failed_last
     return SubscriberState.FAILING if failing else SubscriberState.ACTIVE

@@ -50,6 +50,7 @@ PLACES = {
     "delays/_mover.py: _Output._timers": "max_held",
     # With the application.
     "workers/_consume.py: Workers._held": "concurrency",
+    "workers/_consume.py: Workers._parked": "the limits of the subscription",
     "workers/_batches.py: _BatchWorkers._batches_held": "concurrency",
     "workers/_left.py: Left._left": "what handlers left unconfirmed, by their own wish",
     "client/poison.py: PutAside._waiting": "what waits for its dead letter; pending counts it",

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 import bmq
 from bmq.conventions import waiting_queue
-from bmq.workers import Failure
+from bmq.testing import FaultProxy
+from bmq.workers import Failure, SubscriberState, status
 from tests.conformance.conftest import HasUri
 from tests.conformance.test_delays import moving
+from tests.waiting import eventually
 from tests.workers.stage import consuming, seen_by
 
 Connect = Callable[..., Awaitable[bmq.Session]]
@@ -164,3 +167,148 @@ async def test_not_of_one_application_of_several(bmq_session: bmq.Session, bmq_n
     queue = await bmq_session.open_queue(uri, read=True, default_subscription=False)
     with pytest.raises(bmq.UsageError, match="every application"):
         await bmq.consume(queue, print, retry=AGAIN)
+
+
+async def filled(queue: bmq.Queue, text: bytes, **options: Any) -> list[bytes]:
+    """Post until the queue is full; return the payloads."""
+    posted: list[bytes] = []
+    refused: bmq.PostError | None = None
+    while refused is None:
+        refused = await refusal(queue, text % len(posted), **options)
+        posted.append(text % len(posted))
+    assert refused.status is bmq.AckStatus.LIMIT_MESSAGES
+    return posted[:-1]
+
+
+async def refusal(queue: bmq.Queue, payload: bytes, **options: Any) -> bmq.PostError | None:
+    """Post a message; return the error of the broker, or None."""
+    try:
+        await queue.post(payload, **options)
+    except bmq.PostError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("failing", [1, 3])
+async def test_a_full_queue_and_a_full_waiting_queue_wait_for_each_other_in_vain(
+    bmq_broker: HasUri, bmq_connect: Connect, bmq_new_queue_uri: NewUri, failing: int
+) -> None:
+    """A failed message cannot be put off, and due messages cannot come back: the good ones make room."""
+    uri = bmq_new_queue_uri("bmq.test.small.priority")
+    session = await bmq_connect()
+    queue = await opened(session, uri)
+    bad = [b"bad %d" % n for n in range(failing)]
+    (await queue.post_many(bad)).raise_for_failures()
+    good = await filled(queue, b"good %d")
+    later = await filled(queue, b"later %d", delay=0.001)
+    total = len(bad) + len(good) + len(later)
+
+    app = bmq.App(bmq_broker.uri)
+    handled: list[bytes] = []
+    attempts: list[bytes] = []
+    healed = False
+
+    @app.consumer(uri, retry=bmq.Backoff(every=0.05, retries=1_000_000, durable=True))
+    async def handle(message: bmq.Message) -> None:
+        if message.data.startswith(b"bad") and not healed:
+            attempts.append(message.data)
+            raise OSError("not now")
+        handled.append(message.data)
+
+    async with app:
+        await eventually(lambda: len(handled) == total - failing, 20)
+        assert sorted(handled) == sorted([*good, *later])
+        spent = len(attempts)
+        await eventually(lambda: len(attempts) >= spent + failing, 20)
+        healed = True
+        await eventually(lambda: len(handled) == total, 20)
+        await eventually(lambda: app.status()[0].unconfirmed == 0)
+        assert (app.status()[0].failing, app.status()[0].left) == (0, 0)
+    assert sorted(handled) == sorted([*bad, *good, *later]), "none is lost, none is handled twice"
+    for each in (uri, waiting_queue(uri)):
+        assert await seen_by(await bmq_connect(), each) == []
+
+
+async def test_a_message_that_cannot_be_put_off_keeps_its_count_and_no_worker(
+    bmq_broker: HasUri, bmq_connect: Connect, bmq_new_queue_uri: NewUri
+) -> None:
+    """With a waiting queue that is never emptied too: a mover may be away."""
+    uri = bmq_new_queue_uri("bmq.test.small.priority")
+    session = await bmq_connect()
+    queue = await opened(session, uri)
+    await filled(queue, b"%d", delay=3600)
+    (await queue.post_many([b"bad", b"good"])).raise_for_failures()
+    seen: list[bytes] = []
+    failures: list[Failure] = []
+
+    async def handle(message: bmq.Message) -> None:
+        seen.append(message.data)
+        if message.data == b"bad":
+            raise OSError("not now")
+
+    retry = bmq.Backoff(every=0.02, retries=3, durable=True)
+    async with consuming(queue, handle, retry=retry, on_error=failures.append):
+        await eventually(lambda: len(failures) == 4, 20)
+        [consumer] = queue.subscriptions
+        await eventually(lambda: status(consumer)[0].unconfirmed == 0)
+        assert (status(consumer)[0].failing, status(consumer)[0].handling) == (0, 0)
+        assert status(consumer)[0].given_up == 1
+    assert seen == [b"bad", b"good", b"bad", b"bad", b"bad"]
+    assert [failure.attempt for failure in failures] == [1, 2, 3, 4]
+    await queue.close()
+    assert await seen_by(await bmq_connect(), uri) == []
+
+
+async def test_messages_that_wait_here_are_given_back_when_the_worker_ends(
+    bmq_connect: Connect, bmq_new_queue_uri: NewUri
+) -> None:
+    uri = bmq_new_queue_uri("bmq.test.small.priority")
+    session = await bmq_connect()
+    queue = await opened(session, uri)
+    await filled(queue, b"%d", delay=3600)
+    (await queue.post_many([b"bad 1", b"bad 2", b"good"])).raise_for_failures()
+    seen: list[bytes] = []
+
+    async def handle(message: bmq.Message) -> None:
+        seen.append(message.data)
+        if message.data != b"good":
+            raise OSError("not now")
+
+    async with consuming(queue, handle, retry=bmq.Backoff(every=3600, durable=True)):
+        await eventually(lambda: seen == [b"bad 1", b"bad 2", b"good"])
+        [consumer] = queue.subscriptions
+        await eventually(lambda: status(consumer)[0].failing == 2)
+        assert status(consumer)[0].state is SubscriberState.FAILING
+    assert status(consumer)[0].failing == 0
+    await queue.close()
+    assert await seen_by(await bmq_connect(), uri) == [b"bad 1", b"bad 2"]
+
+
+@pytest.mark.parametrize("every", [0.02, 3600])
+async def test_messages_that_wait_here_are_handled_once_after_a_reconnect(
+    bmq_proxy: FaultProxy, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, every: float
+) -> None:
+    """``bmq_session`` goes through the proxy."""
+    queue = await opened(bmq_session, bmq_new_queue_uri("bmq.test.small.priority"))
+    await filled(queue, b"%d", delay=3600)
+    (await queue.post_many([b"bad", b"good"])).raise_for_failures()
+    seen: list[bytes] = []
+    healed = False
+
+    async def handle(message: bmq.Message) -> None:
+        seen.append(message.data)
+        if message.data == b"bad" and not healed:
+            raise OSError("not now")
+
+    async with consuming(queue, handle, retry=bmq.Backoff(every, retries=1_000_000, durable=True)):
+        await eventually(lambda: b"good" in seen and seen[0] == b"bad")
+        [consumer] = queue.subscriptions
+        await eventually(lambda: status(consumer)[0].failing == 1)
+        healed = every < 1
+        bmq_proxy.cut()
+        if healed:
+            await eventually(lambda: status(consumer)[0].unconfirmed == status(consumer)[0].failing == 0)
+            assert status(consumer)[0].handled == 2
+        else:
+            await eventually(lambda: bmq_session.health().ready and bmq_session.stats().reconnects == 1)
+            assert (status(consumer)[0].failing, seen) == (1, [b"bad", b"good"])
