@@ -34,10 +34,10 @@ from bmq.client.message import Message, MessageBatch
 from bmq.protocol.client.outbox import Outbox
 from bmq.protocol.client.posts import Posts
 from bmq.protocol.client.queue import SubscriptionOptions
+from bmq.protocol.client.redelivery import Confirmations
 from bmq.protocol.framing import Framer
 from bmq.subscriptions import Expression, TagFilter
 from bmq.wire.ack import encode_acks
-from bmq.wire.confirm import encode_confirm, encode_queue_confirms
 from bmq.wire.constants import EventType, PushFlags, PutFlags
 from bmq.wire.crc import crc32c
 from bmq.wire.event import HEADER_SIZE, pack_event_header, read_event
@@ -128,7 +128,7 @@ def producing() -> Stages:
     batch = PostBatch()
 
     def empty() -> Posts:
-        return Posts(Outbox(), COUNT, 2**30)
+        return Posts(Outbox(Confirmations(enabled=True)), COUNT, 2**30)
 
     def posted() -> Posts:
         posts = empty()
@@ -137,7 +137,7 @@ def producing() -> Stages:
         return posts
 
     def filled() -> Outbox:
-        outbox = Outbox()
+        outbox = Outbox(Confirmations(enabled=True))
         outbox.put_many(0, list(outgoing))
         return outbox
 
@@ -167,6 +167,14 @@ def producing() -> Stages:
         ("read the ACK, take the post out of the window, count it", Timed(answer, posted)),
         ("with two properties: encode them in front", Timed(repeat(lambda: ids.encode(PROPERTIES, PAYLOAD)))),
     ]
+
+
+class Handle:
+    """What the confirmations of a queue need of it."""
+
+    q_id = sub_id = 0
+    in_session = True
+    confirmed = None
 
 
 def consuming() -> Stages:
@@ -237,15 +245,17 @@ def consuming() -> Stages:
 
         return run
 
-    outbox = Outbox()
+    confirms = Confirmations(enabled=True)
+    outbox = Outbox(confirms)
+    handle: Any = Handle()
 
     def one_by_one(_: Any) -> None:
         for guid in guids:
-            outbox.confirm(encode_confirm(0, guid, 0))
+            confirms.add(handle, (guid,))
         outbox.take()
 
     def in_bulk(_: Any) -> None:
-        outbox.confirm(encode_queue_confirms(0, guids, 0))
+        confirms.add(handle, guids)
         outbox.take()
 
     return [

@@ -349,6 +349,8 @@ class ConnectedClient:
             app = stream.app if stream is not None and not stream.handle.queue.broadcast else None
             if app is not None and stream is not None:
                 self.node.touch(app.queue, None)
+                if self.node.intercept_confirm is not None:
+                    guids = self.node.intercept_confirm(stream, guids)
                 app.confirm(stream, guids, now)
 
     # ---- the end

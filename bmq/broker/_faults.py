@@ -18,7 +18,7 @@ from bmq.wire.put import Put
 
 if TYPE_CHECKING:
     from bmq.broker._connection import BrokerConnection
-    from bmq.broker._handle import Handle
+    from bmq.broker._handle import Handle, SubStream
     from bmq.broker._server import Broker
 
 __all__ = ["Faults"]
@@ -70,6 +70,7 @@ class Faults:
         self._lost_acks = _Countdown(0)
         self._nacks: tuple[_Countdown, int] = (_Countdown(0), 0)
         self._duplicates = _Countdown(0)
+        self._lost_confirms = _Countdown(0)
         self._opens: tuple[_Countdown, Status, str] = (_Countdown(0), Status(), "")
         self._negotiations: tuple[_Countdown, Status] = (_Countdown(0), Status())
         self._events: int | None = None
@@ -109,6 +110,18 @@ class Faults:
         """Send messages to consumers twice."""
         self._duplicates = _Countdown(count)
         self._apply()
+
+    def lose_confirms(self, count: int = 1) -> None:
+        """Lose confirmations, as a primary does that dies before it has passed the confirmations on.
+
+        The connections of clients last. Each message is delivered once more to the same consumer, and not
+        marked as out of order.
+
+        Args:
+            count: how many confirmations.
+        """
+        self._lost_confirms = _Countdown(_checks.integer("count", count))
+        self.attach()
 
     def refuse_open(
         self,
@@ -171,6 +184,7 @@ class Faults:
         self.negotiation_delay = self._ack_delay = 0.0
         self._lost_acks = _Countdown(0)
         self._duplicates = _Countdown(0)
+        self._lost_confirms = _Countdown(0)
         self._nacks = _Countdown(0), 0
         self._opens = _Countdown(0), Status(), ""
         self._negotiations = _Countdown(0), Status()
@@ -182,11 +196,12 @@ class Faults:
     # ---- for the broker
 
     def attach(self) -> None:
-        """Apply the faults of posts and opens to the broker's node."""
+        """Apply the faults of posts, opens and confirmations to the broker's node."""
         node = self._broker._node
         wanted = self._nacks[0].left != 0 or self._broker._posts is not None
         node.intercept_post = self._intercept_post if wanted else None
         node.intercept_open = self._intercept_open if self._opens[0].left != 0 else None
+        node.intercept_confirm = self._intercept_confirm if self._lost_confirms.left else None
 
     def admit(self, _identity: ClientIdentity) -> Status | None:
         """Return why a client is not let in, or None."""
@@ -233,6 +248,18 @@ class Faults:
     def _intercept_open(self, wanted: QueueHandleParameters) -> Status | None:
         happens, status, uri = self._opens
         return status if wanted.uri.startswith(uri) and happens else None
+
+    def _intercept_confirm(self, stream: SubStream, guids: list[bytes]) -> list[bytes]:
+        """Deliver again what loses its confirmation; return the rest."""
+        rest: list[bytes] = []
+        for guid in guids:
+            entry = stream.unconfirmed.get(guid)
+            if entry is not None and self._lost_confirms:
+                message, subscriber, _ = entry
+                stream.handle.push(message, subscriber.option, out_of_order=False)
+            else:
+                rest.append(guid)
+        return rest
 
     def _intercept_post(self, handle: Handle, puts: Iterable[Put]) -> list[Put]:
         happens, status = self._nacks

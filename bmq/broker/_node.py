@@ -12,7 +12,7 @@ from bmq.broker._bounds import Bounds
 from bmq.broker._connected_client import ConnectedClient
 from bmq.broker._domain import Domain, DomainSource
 from bmq.broker._domain_config import DomainConfig
-from bmq.broker._handle import Handle
+from bmq.broker._handle import Handle, SubStream
 from bmq.broker._queue import NEVER, BrokerQueue
 from bmq.protocol.broker.backend import ClientPort
 from bmq.protocol.broker.inflation import InflationBudget
@@ -56,6 +56,7 @@ class Node:
         self.stopping = False
         #: Set by tests of failures: what is answered to an open, and which posts are stored.
         self.intercept_open: Callable[[QueueHandleParameters], Status | None] | None = None
+        self.intercept_confirm: Callable[[SubStream, list[bytes]], list[bytes]] | None = None
         self.intercept_post: Callable[[Handle, list[Put]], list[Put]] | None = None
         self._touched: dict[BrokerQueue, dict[AppDelivery, None]] = {}
         self._effort = Effort()

@@ -173,8 +173,9 @@ class ColumnConsumer(Consumer):
 
     def _wait(self, event: _Event, size: int) -> None:
         self._events.append(event)
-        self._event_rows += event.rows
-        self._count(event.rows, size)
+        rows = event.rows
+        self._event_rows += rows
+        self._count(rows, size)
 
     def _numbered(self) -> Iterator[Numbered]:
         self._line_up()

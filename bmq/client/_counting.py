@@ -30,6 +30,7 @@ class ReceiveCounts:
         received_bytes: the size of their payloads and properties as they travelled.
         redelivered: how many of them the broker marked as out of order.
         confirmed: messages that were confirmed.
+        confirmed_again: messages that were delivered again and confirmed again, unseen.
         durations: the time from a message's arrival to its confirmation.
         losses: how many connections were lost; kept up to date by the session's alone.
         pending: how many messages of each arrival are not confirmed, the oldest first; the session's alone.
@@ -43,6 +44,7 @@ class ReceiveCounts:
         "_unconfirmed",
         "_whole",
         "confirmed",
+        "confirmed_again",
         "durations",
         "losses",
         "pending",
@@ -58,6 +60,7 @@ class ReceiveCounts:
         self.received_bytes = 0
         self.redelivered = 0
         self.confirmed = 0
+        self.confirmed_again = 0
         self.durations = Durations()
         self.losses = 0
         self.pending: dict[Arrival, int] = {}
@@ -160,6 +163,11 @@ class ReceiveCounts:
         for each in self._all:
             each.confirmed += count
             each.hold(-count)
+
+    def again(self, count: int) -> None:
+        """Messages that had been confirmed arrived, and were confirmed again."""
+        for each in self._all:
+            each.confirmed_again += count
 
     def ended(self) -> None:
         """The queue is gone: nothing of it waits to be confirmed."""

@@ -36,6 +36,7 @@ from bmq.protocol.client.events import (
     Astray,
     CloseChannel,
     Completed,
+    ConfirmedAgain,
     ConnectionLost,
     CredentialsNeeded,
     Disconnected,
@@ -379,6 +380,8 @@ class Driver:
                     extra={"broker": self.address},
                 )
             self.connection.close_channel(event.error)
+        elif isinstance(event, ConfirmedAgain):
+            self._note_again(event)
         elif isinstance(event, Astray):
             self._note_astray(event)
         elif isinstance(event, Skipped):
@@ -399,6 +402,18 @@ class Driver:
             self.dialer.renew_credentials()
         elif isinstance(event, SessionEvent):
             self._happened(event)
+
+    def _note_again(self, event: ConfirmedAgain) -> None:
+        event.owner._counts.again(event.messages)
+        self._lines.log(
+            logging.INFO,
+            (ConfirmedAgain, event.queue_uri),
+            "%s delivered %d messages of %s again that this session had confirmed: the confirmations were "
+            "lost with a connection or with a node. The session confirms them again and hands out none",
+            self.address,
+            event.messages,
+            event.queue_uri,
+        )
 
     def _note_astray(self, event: Astray) -> None:
         # Some are normal when a queue is closed while messages flow: one warning is enough.
@@ -447,9 +462,10 @@ class Driver:
         arrival = self.loop.time(), self.received.losses
         for queue, subscription, columns in event.deliveries:
             subscription.owner._deliver_columns(columns, self._delivered, arrival)
-            self._delivered += columns.count
+            count = columns.count
+            self._delivered += count
             if not queue.at_most_once:
-                self.received.delivered(arrival, columns.count)
+                self.received.delivered(arrival, count)
 
     def _happened(self, event: SessionEvent) -> None:
         if isinstance(event, StateRestored):

@@ -127,8 +127,10 @@ class SessionOptions:
         longest_delay: a post that is to wait for longer is a ``UsageError``: a broker deletes what has waited
             for the ``messageTtl`` of its domain, due or not, and tells nobody. None does not look.
             :func:`bmq.delays.longest_delay` asks a broker.
-        drop_confirmed_redeliveries: whether a message that is delivered again after a reconnect, although
-            this process had confirmed it, is confirmed again instead of being handed to the application.
+        drop_confirmed_redeliveries: whether a message that is delivered again although this session had
+            confirmed it is confirmed again instead of being handed to the application. That happens after a
+            lost connection, and after the loss of a cluster's primary. Confirmations are remembered for one
+            to two minutes, five after a reconnect, and the last 32,768 at least.
         reconnect: whether a lost connection is restored.
         reconnect_delays: makes the delays between attempts, the first included.
         retry_first_connect: whether a first connection that fails is retried too.

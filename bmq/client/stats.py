@@ -152,6 +152,8 @@ class ConsumerStats(_Stats):
         received_bytes: the bytes of their payloads and properties as they travelled.
         redelivered: how many of them the broker marked as out of order; see :attr:`bmq.Message.redelivered`.
         confirmed: messages that were confirmed.
+        confirmed_again: messages that the broker delivered again although they were confirmed. They were
+            confirmed once more and not handed out; no other count has them.
         unconfirmed: messages that arrived on the present connection and are not confirmed: those that wait
             for the application, and those it has.
         buffered_messages: how many messages wait for the application.
@@ -163,6 +165,7 @@ class ConsumerStats(_Stats):
     received_bytes: int = _counter()
     redelivered: int = _counter()
     confirmed: int = _counter()
+    confirmed_again: int = _counter()
     unconfirmed: int = _now()
     buffered_messages: int = _now()
     buffered_bytes: int = _now()
@@ -194,6 +197,8 @@ class QueueStats(_Stats):
         received_bytes: the bytes of their payloads and properties as they travelled.
         redelivered: how many of them the broker marked as out of order; see :attr:`bmq.Message.redelivered`.
         confirmed: messages that were confirmed, also unseen or by a GUID.
+        confirmed_again: messages that the broker delivered again although they were confirmed. They were
+            confirmed once more and not handed out; no other count has them.
         unconfirmed: messages that arrived on the present connection and are not confirmed; a confirmation by
             nothing but a GUID changes nothing here.
         buffered_messages: how many messages wait for the application.
@@ -215,6 +220,7 @@ class QueueStats(_Stats):
     received_bytes: int = _counter()
     redelivered: int = _counter()
     confirmed: int = _counter()
+    confirmed_again: int = _counter()
     unconfirmed: int = _now()
     buffered_messages: int = _now()
     buffered_bytes: int = _now()
@@ -248,6 +254,8 @@ class SessionStats(_Stats):
         received_bytes: the bytes of their payloads and properties as they travelled.
         redelivered: how many of them the broker marked as out of order; see :attr:`bmq.Message.redelivered`.
         confirmed: messages that were confirmed, also unseen or by a GUID.
+        confirmed_again: messages that the broker delivered again although they were confirmed. They were
+            confirmed once more and not handed out; no other count has them.
         unconfirmed: messages that arrived on the present connection and are not confirmed.
         buffered_messages: received messages that wait for the application.
         buffered_bytes: the bytes of them.
@@ -281,6 +289,7 @@ class SessionStats(_Stats):
     received_bytes: int = _counter()
     redelivered: int = _counter()
     confirmed: int = _counter()
+    confirmed_again: int = _counter()
     unconfirmed: int = _now()
     buffered_messages: int = _now()
     buffered_bytes: int = _now()
@@ -322,6 +331,7 @@ def _receiving(counts: ReceiveCounts, buffered: tuple[int, int]) -> dict[str, An
         "received_bytes": counts.received_bytes,
         "redelivered": counts.redelivered,
         "confirmed": counts.confirmed,
+        "confirmed_again": counts.confirmed_again,
         "unconfirmed": counts.unconfirmed,
         "buffered_messages": buffered[0],
         "buffered_bytes": buffered[1],

@@ -15,12 +15,12 @@ __all__ = [
     "CONFIRM_SIZE",
     "MAX_CONFIRMS",
     "ConfirmMessage",
+    "confirmed_guids",
     "decode_confirms",
     "encode_confirm",
     "encode_queue_confirms",
     "iter_confirms",
     "pack_confirms",
-    "split_confirms",
 ]
 
 _HEADER = CONFIRM_HEADER.build(
@@ -49,6 +49,7 @@ class ConfirmMessage(NamedTuple):
 
 
 _GUID_AT = CONFIRM_MESSAGE.offset_of("messageGUID")
+_GUID_SIZE = len(UNSET_GUID)
 
 
 def encode_queue_confirms(queue_id: int, guids: Sequence[bytes], sub_queue_id: int) -> bytes:
@@ -60,9 +61,9 @@ def encode_queue_confirms(queue_id: int, guids: Sequence[bytes], sub_queue_id: i
     return before + (after + before).join(guids) + after
 
 
-def split_confirms(confirms: bytes) -> list[bytes]:
-    """Return the single confirmations of encoded ones that were joined."""
-    return [confirms[at : at + CONFIRM_SIZE] for at in range(0, len(confirms), CONFIRM_SIZE)]
+def confirmed_guids(confirms: bytes) -> list[bytes]:
+    """Return the GUIDs of encoded confirmations that were joined."""
+    return [confirms[at : at + _GUID_SIZE] for at in range(_GUID_AT, len(confirms), CONFIRM_SIZE)]
 
 
 def pack_confirms(confirms: Sequence[bytes]) -> bytes:

@@ -471,6 +471,20 @@ async def test_messages_twice(broker: Broker) -> None:
     assert [got.payload for got in await peer.pushes(3)] == [b"0", b"0", b"1"]
 
 
+async def test_a_lost_confirmation_delivers_the_message_again_to_the_same_consumer(broker: Broker) -> None:
+    peer = await opened(broker)
+    await peer.consume(PRIORITY)
+    broker.faults.lose_confirms(1)
+    peer.put(b"0", b"1")
+    first, second = await peer.pushes(2)
+    peer.confirm(first.push.guid, second.push.guid)
+    (again,) = await peer.pushes(1)
+    assert again.push == first.push
+    assert broker.queues[PRIORITY].unconfirmed == 1
+    peer.confirm(again.push.guid)
+    await broker.drained(PRIORITY)
+
+
 async def test_refused_opens(broker: Broker) -> None:
     broker.faults.refuse_open(StatusCategory.E_NOT_READY, 7, "Later", uri=PRIORITY, count=1)
     peer = await client(broker.port)

@@ -14,14 +14,13 @@ import asyncio
 import contextlib
 import statistics
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 import bmq
 from bmq.broker import Broker
-from bmq.protocol.client.redelivery import UncertainConfirms
 from bmq.testing import Fault, FaultProxy, History, Recorder, fresh_queue_uri, plan_faults
 
 #: The applications of the fanout queue.
@@ -185,23 +184,6 @@ def new_uris(hint: str) -> dict[str, str]:
     }
 
 
-@contextlib.contextmanager
-def counted_drops() -> Iterator[list[int]]:
-    """Count the redeliveries that sessions keep from their applications."""
-    original, count = UncertainConfirms.take, [0]
-
-    def take(self: UncertainConfirms, message: bytes) -> bool:
-        known = original(self, message)
-        count[0] += known
-        return known
-
-    UncertainConfirms.take = take  # type: ignore[method-assign]
-    try:
-        yield count
-    finally:
-        UncertainConfirms.take = original  # type: ignore[method-assign]
-
-
 class Load:
     """Producers and consumers on this client.
 
@@ -235,7 +217,6 @@ class Load:
 
     async def __aenter__(self) -> Load:
         async with asyncio.timeout(DEADLINE), contextlib.AsyncExitStack() as stack:
-            self._dropped = stack.enter_context(counted_drops())
             sessions = [
                 await self._open_session(stack, name)
                 for name in ("producer", "first consumer", "second consumer")
@@ -282,7 +263,8 @@ class Load:
         for session, recorder in self._recorders.items():
             recorder.statistics(session)
         waits = sum(session.stats().buffer_full_errors for session in self._recorders)
-        self._history.record("load", "counts", "ok", dropped=self._dropped[0], buffer_full=waits)
+        dropped = sum(session.stats().confirmed_again for session in self._recorders)
+        self._history.record("load", "counts", "ok", dropped=dropped, buffer_full=waits)
         mishaps = [
             event
             for event in self._history.events(op="session")

@@ -102,6 +102,7 @@ class Server(Peer):
         self.post_count = self.confirm_count = 0
         self.keep = True
         self.guids: list[tuple[int, bytes]] = []
+        self._delivered = 0
         self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
 
     def accept(self) -> Connection:
@@ -130,7 +131,8 @@ class Server(Peer):
         """Push messages to the first queue, two hundred in an event."""
         connection = self.connection
         s_ids = (connection.s_ids[0],)
-        for start in range(0, count, 200):
-            numbers = range(start + 1, min(start + 200, count) + 1)
+        first, self._delivered = self._delivered, self._delivered + count
+        for start in range(first, self._delivered, 200):
+            numbers = range(start + 1, min(start + 200, self._delivered) + 1)
             messages = [(number.to_bytes(16, "big"), data) for number in numbers]
             connection.send(connection.script.push(0, messages, s_ids, properties))

@@ -21,8 +21,10 @@ from bmq.protocol.client.events import (
     Astray,
     CloseChannel,
     Completed,
+    ConfirmedAgain,
     CredentialsNeeded,
     Pushed,
+    PushedColumns,
     SessionEvent,
     Skipped,
     StreamConfigured,
@@ -67,6 +69,8 @@ class Bench:
         refused: the posts that were not accepted: token and tag.
         completed: how operations ended, by token: every time, so that a second one shows.
         received: the messages delivered, each with the owner of its subscription.
+        columns: how many messages were delivered as columns, each time.
+        again: how many messages were confirmed again, each time, with the owner of their subscription.
         failures: why the core wanted connections closed.
         renewals: how often it asked for credentials.
         astray: how many messages came for what is not open.
@@ -84,6 +88,8 @@ class Bench:
         self.refused: list[tuple[Any, int]] = []
         self.completed: dict[Any, list[Error | None]] = {}
         self.received: list[tuple[Any, PushMessage]] = []
+        self.columns: list[int] = []
+        self.again: list[tuple[Any, int]] = []
         self.failures: list[Error | None] = []
         self.renewals = 0
         self.astray = 0
@@ -166,6 +172,10 @@ class Bench:
         elif isinstance(event, Pushed):
             for _, sub, messages in event.deliveries:
                 self.received.extend((sub.owner, PushMessage._make(message)) for message in messages)
+        elif isinstance(event, PushedColumns):
+            self.columns += [columns.count for _, _, columns in event.deliveries]
+        elif isinstance(event, ConfirmedAgain):
+            self.again.append((event.owner, event.messages))
         elif isinstance(event, CloseChannel):
             self.failures.append(event.error)
         elif isinstance(event, Astray):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The small parts of the client core: deadlines, requests, the outbox, confirmations, renewal."""
+"""The small parts of the client core: deadlines, requests, the outbox, renewal."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmq.protocol.client.outbox import Outbox
-from bmq.protocol.client.redelivery import UncertainConfirms
+from bmq.protocol.client.redelivery import Confirmations
 from bmq.protocol.client.renewal import Renewal
 from bmq.protocol.client.requests import RequestKind, Requests
 from bmq.protocol.deadlines import Deadlines
 from bmq.protocol.framing import Framer
-from bmq.wire.confirm import encode_confirm
 from bmq.wire.constants import EventType
 from bmq.wire.control import Disconnect
 from bmq.wire.event import Event
 from bmq.wire.put import Outgoing, decode_puts, encode_put
-from tests.protocol.bench import guid
+from tests.protocol.bench import connected, guid
 
 
 def events_of(data: list[bytes]) -> Iterator[Event]:
@@ -74,7 +73,7 @@ def test_deadlines_take_memory_for_what_is_live_only() -> None:
 
 
 def test_requests_count_up_and_resolve_once() -> None:
-    requests = Requests(Outbox())
+    requests = Requests(Outbox(Confirmations(enabled=True)))
     first, second = (requests.send(RequestKind.OPEN, Disconnect(), "q", 10.0) for _ in range(2))
     assert (first.r_id, second.r_id) == (1, 2)
     assert requests.resolve(2) is second
@@ -84,7 +83,7 @@ def test_requests_count_up_and_resolve_once() -> None:
 
 
 def test_late_responses_resolve_and_only_so_many_are_waited_for() -> None:
-    requests = Requests(Outbox())
+    requests = Requests(Outbox(Confirmations(enabled=True)))
     sent = [requests.send(RequestKind.CONFIGURE, Disconnect(), "q", 1.0) for _ in range(1500)]
     assert requests.expire(0.9) == []
     assert requests.expire(1.0) == sent
@@ -95,7 +94,7 @@ def test_late_responses_resolve_and_only_so_many_are_waited_for() -> None:
 
 
 def test_a_request_can_be_waited_for_again() -> None:
-    requests = Requests(Outbox())
+    requests = Requests(Outbox(Confirmations(enabled=True)))
     request = requests.send(RequestKind.OPEN, Disconnect(), "q", 1.0)
     requests.expire(1.0)
     requests.extend(request, 5.0)
@@ -114,7 +113,7 @@ def outgoing(number: int, data: bytes | None = None) -> Outgoing:
 
 
 def test_posts_gather_into_events_of_a_megabyte() -> None:
-    outbox = Outbox(max_put_event=1000)
+    outbox = Outbox(Confirmations(enabled=True), max_put_event=1000)
     messages = [outgoing(n, b"x" * 300) for n in range(10)]
     messages.append(outgoing(99, b"y" * 5000))
     for message in messages:
@@ -128,7 +127,7 @@ def test_posts_gather_into_events_of_a_megabyte() -> None:
 
 
 def test_posts_of_several_queues_share_events_in_the_order_of_posting() -> None:
-    outbox = Outbox(max_put_event=500)
+    outbox = Outbox(Confirmations(enabled=True), max_put_event=500)
     posted = [(number // 3 % 4, outgoing(number)) for number in range(100)]
     for queue_id, message in posted:
         outbox.put(queue_id, message)
@@ -141,7 +140,7 @@ def test_posts_of_several_queues_share_events_in_the_order_of_posting() -> None:
 @pytest.mark.parametrize("size", [1, 2047, 2048, 8191, 8192, 50_000, 3_000_000])
 @pytest.mark.statement("3.18")
 def test_payloads_of_any_size_travel_as_they_are(size: int) -> None:
-    outbox = Outbox()
+    outbox = Outbox(Confirmations(enabled=True))
     messages = [outgoing(number, bytes([number]) * max(1, size - number % 4)) for number in range(1, 8)]
     outbox.put_many(0, list(messages))
     taken = b""
@@ -152,16 +151,17 @@ def test_payloads_of_any_size_travel_as_they_are(size: int) -> None:
 
 
 def test_large_payloads_are_not_copied() -> None:
-    outbox = Outbox()
+    outbox = Outbox(Confirmations(enabled=True))
     payload = bytes(100_000)
     outbox.put(0, outgoing(1, payload))
     assert any(piece is payload for piece in outbox.take())
 
 
 def test_an_event_leaves_behind_everything_that_was_added_before() -> None:
-    outbox = Outbox()
+    confirms = Confirmations(enabled=True)
+    outbox = Outbox(confirms)
     outbox.put(0, outgoing(1))
-    outbox.confirm(encode_confirm(0, guid(2), 0))
+    confirms.add(connected().open("bmq://d/q"), [guid(2)])
     outbox.event(b"\x00\x00\x00\x08\x4b\x02\x00\x00")
     outbox.put(0, outgoing(1))
     kinds = [EventType(event.type) for event in events_of(outbox.take())]
@@ -171,7 +171,7 @@ def test_an_event_leaves_behind_everything_that_was_added_before() -> None:
 
 
 def test_a_limit_takes_no_more_than_needed_and_the_rest_keeps_its_order() -> None:
-    outbox = Outbox(max_put_event=100)
+    outbox = Outbox(Confirmations(enabled=True), max_put_event=100)
     for number in range(50):
         outbox.put(0, outgoing(number))
     taken: list[bytes] = []
@@ -183,49 +183,12 @@ def test_a_limit_takes_no_more_than_needed_and_the_rest_keeps_its_order() -> Non
 
 
 def test_many_posts_at_once_are_divided() -> None:
-    outbox = Outbox(max_put_event=1000)
+    outbox = Outbox(Confirmations(enabled=True), max_put_event=1000)
     messages = [outgoing(number) for number in range(200)]
     outbox.put_many(0, list(messages))
     data = outbox.take()
     assert all(len(event) <= 1000 for event in data)
     assert b"".join(event[8:] for event in data) == b"".join(encode_put(0, *message) for message in messages)
-
-
-def test_what_was_confirmed_lately_is_returned_when_the_connection_is_lost() -> None:
-    outbox = Outbox()
-    for number in range(100_000):
-        outbox.confirm(encode_confirm(0, guid(number), 0))
-        if number % 1000 == 999:
-            outbox.take()
-    outbox.confirm(encode_confirm(0, guid(5_000_000), 0))  # not even taken
-    lost = list(outbox.clear())
-    assert encode_confirm(0, guid(99_999), 0) in lost
-    assert encode_confirm(0, guid(5_000_000), 0) in lost
-    assert 60_000 < len(lost) < 70_000
-    assert not outbox
-    assert list(outbox.clear()) == []
-
-
-# confirmations
-
-
-def test_a_confirmation_is_recognised_once() -> None:
-    confirmed = UncertainConfirms(enabled=True)
-    confirmed.remember([b"a", b"b"])
-    confirmed.restored(100.0)
-    assert confirmed.take(b"a")
-    assert not confirmed.take(b"a")
-    assert confirmed.deadline == 400.0
-    confirmed.tick(399.0)
-    assert len(confirmed) == 1
-    confirmed.tick(400.0)
-    assert len(confirmed) == 0
-
-
-def test_nothing_is_remembered_when_it_is_turned_off() -> None:
-    confirmed = UncertainConfirms(enabled=False)
-    confirmed.remember([b"a"])
-    assert len(confirmed) == 0
 
 
 # renewal

@@ -104,9 +104,8 @@ class Walk(RuleBasedStateMachine):
         self.tokens_of: dict[Any, int] = {}  # the posts of each token
         self.acked: list[DecodedPut] = []
         self.confirmed: set[bytes] = set()
-        # What a redelivery may be recognised by, and what becomes that when the connection is lost.
-        self.uncertain: set[tuple[int, int, bytes]] = set()
-        self.sent_confirms: set[tuple[int, int, bytes]] = set()
+        # When each message of a queue was confirmed last, as far as a redelivery may be recognised by that.
+        self.remembered: dict[tuple[QueueCore, bytes], float] = {}
         # The expressions by sId that the broker may deliver with on this connection.
         self.streams: dict[QueueCore, dict[int, str]] = {}
         self.asked: dict[int, QueueCore] = {}
@@ -143,6 +142,7 @@ class Walk(RuleBasedStateMachine):
             self.tokens.discard(token)
             return multiple()
         self.opening[token] = queue
+        self.remembered = {key: when for key, when in self.remembered.items() if key[0] is not queue}
         if queue in self.all:
             return multiple()
         self.all.append(queue)
@@ -223,11 +223,8 @@ class Walk(RuleBasedStateMachine):
         if queue.state in NOT_YET_OPEN:
             return  # nobody has it yet
         self.confirmed.add(guid(number))
-        key = queue.q_id, queue.sub_id, guid(number)
-        if queue.attached:
-            self.sent_confirms.add(key)
-        elif queue.state is not QueueState.CLOSED and not queue.at_most_once:
-            self.uncertain.add(key)
+        if queue.state is not QueueState.CLOSED and not queue.at_most_once:
+            self.remembered[queue, guid(number)] = self.bench.now
         before = held(self.bench.core) if queue.state is QueueState.CLOSED else None
         if together:
             self.bench.core.confirm_many(queue, [guid(number)])
@@ -331,13 +328,13 @@ class Walk(RuleBasedStateMachine):
             before, confirms = len(self.bench.received), len(self.bench.broker.confirms)
             self.bench.send(self.bench.broker.push(queue.q_id, [(guid(number), b"%d" % number)], s_ids))
             arrived = sorted(owner for owner, _ in self.bench.received[before:])
-            key = queue.q_id, queue.sub_id, guid(number)
-            if key in self.uncertain and len(self.bench.broker.confirms) > confirms:
-                assert self.drop
-                assert self.bench.broker.confirms[-1].guid == guid(number)
-                self.uncertain.discard(key)
-                self.sent_confirms.add(key)
-            elif len(s_ids) == 1 or key not in self.uncertain:
+            confirmed = self.remembered.get((queue, guid(number)))
+            if self.drop and confirmed is not None and (not arrived or self.bench.now - confirmed < 60):
+                assert not arrived, f"{number} was confirmed, and went to {arrived}"
+                again = self.bench.broker.confirms[confirms:]
+                assert {each.guid for each in again} == {guid(number)}
+                self.remembered[queue, guid(number)] = self.bench.now
+            else:
                 assert arrived == sorted(stream[s_id] for s_id in s_ids), f"{number} went to {arrived}"
 
     @precondition(lambda self: self.bench.core.connected and seldom(self))
@@ -369,8 +366,6 @@ class Walk(RuleBasedStateMachine):
 
     def cut(self) -> None:
         self.bench.failures.clear()
-        # What is confirmed again is uncertain once more.
-        self.uncertain |= self.sent_confirms
         self.bench.lose()
         self.new_connection()
 

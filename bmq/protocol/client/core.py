@@ -26,6 +26,7 @@ from bmq.protocol.client.events import (
     ClientDeprecated,
     CloseChannel,
     Completed,
+    ConfirmedAgain,
     Connected,
     ConnectionLost,
     CredentialsNeeded,
@@ -45,7 +46,7 @@ from bmq.protocol.client.handshake import BrokerInfo, Credentials, Handshake
 from bmq.protocol.client.outbox import Outbox
 from bmq.protocol.client.posts import Posts
 from bmq.protocol.client.queue import Operation, QueueCore, QueueState, Shared, SubscriptionCore
-from bmq.protocol.client.redelivery import UncertainConfirms
+from bmq.protocol.client.redelivery import Confirmations
 from bmq.protocol.client.registry import QueueRegistry
 from bmq.protocol.client.renewal import Renewal
 from bmq.protocol.client.requests import RequestKind, Requests
@@ -56,7 +57,6 @@ from bmq.protocol.framing import Framer
 from bmq.protocol.heartbeat import Heartbeat, Pulse
 from bmq.protocol.liveness import Liveness
 from bmq.protocol.machine import Machine, Transition
-from bmq.wire.confirm import encode_confirm, encode_queue_confirms, split_confirms
 from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT, EventType
 from bmq.wire.control import (
     AdminCommand,
@@ -104,8 +104,8 @@ class CoreOptions:
         repeat_after: how long subscriptions with expressions may receive nothing before they are repeated; 0
             switches this off.
         repeat_every: the longest pause between repetitions.
-        drop_confirmed_redeliveries: what was confirmed on a connection that was lost, and is delivered again,
-            is confirmed again and not reported.
+        drop_confirmed_redeliveries: whether a message that was confirmed and is delivered again is
+            confirmed again and not reported; see :mod:`bmq.protocol.client.redelivery`.
         liveness: seconds without a byte from the broker after which the connection is given up; None leaves
             that to the heartbeats of the broker's configuration.
     """
@@ -174,7 +174,8 @@ class ClientCore(Machine):
         self.read_columns = None
         self._identity = identity
         self._handshake = Handshake(identity)
-        self._outbox = Outbox()
+        self._confirms = Confirmations(enabled=options.drop_confirmed_redeliveries)
+        self._outbox = Outbox(self._confirms)
         self._requests = Requests(self._outbox)
         patience = options.liveness / 2 if options.liveness is not None else None
         self.posts = Posts(self._outbox, options.max_unacked_messages, options.max_unacked_bytes, patience)
@@ -189,6 +190,7 @@ class ClientCore(Machine):
             requests=self._requests,
             posts=self.posts,
             routes=self._routes,
+            confirms=self._confirms,
             operations=Deadlines(),
             changed={},
             emit=self._emit,
@@ -210,7 +212,6 @@ class ClientCore(Machine):
         self._renewal = Renewal()
         # Whether an answer to renewed credentials is outstanding.
         self._renewing = False
-        self._confirms = UncertainConfirms(enabled=options.drop_confirmed_redeliveries)
         self._events: list[SessionEvent | Signal] = []
         self._stopping: list[Operation] = []
         self._lost_because = ""
@@ -248,7 +249,10 @@ class ClientCore(Machine):
         if self._requests.fresh:
             self._requests.stamp(now)
             self._stalls.watch(now)
-        return self._outbox.take(limit)
+        data = self._outbox.take(limit)
+        if self._confirms.unstamped:
+            self._confirms.stamp(now)
+        return data
 
     def events(self) -> list[SessionEvent | Signal]:
         """Return what happened since the last call."""
@@ -388,9 +392,8 @@ class ClientCore(Machine):
         self._renewing = False
         self._patience = None
         self._lost_because = reason
-        unsent = self._outbox.clear()
+        self._outbox.clear()
         if self.state is not SessionState.CLOSED:  # else nothing will be delivered again
-            self._confirms.remember(unsent)
             self._confirms.lost()
         self.fire(_I.CHANNEL_DOWN, now)
 
@@ -500,6 +503,8 @@ class ClientCore(Machine):
                 self._liveness.resume(now)
         if self._reading_paused or paused:
             self._stalls.moved = now
+            # A pause of the broker may hide behind one of this side.
+            self._confirms.index()
         self._reading_paused = paused
         self._pulse_at = now + _PULSE_WHILE_PAUSED if paused and self.connected else None
 
@@ -600,20 +605,25 @@ class ClientCore(Machine):
 
     def confirm(self, queue: QueueCore, guid: bytes) -> None:
         """Confirm one message; it goes out with the next :meth:`data_to_send`."""
-        confirm = encode_confirm(queue.q_id, guid, queue.sub_id)
         # Nearly always it is open: this is checked without a call.
         if (queue.state is _OPEN and not queue.at_most_once) or queue.attached:
-            self._outbox.confirm(confirm)
-        elif not queue.at_most_once and queue.state is not QueueState.CLOSED:
-            self._confirms.remember((confirm,))
+            waiting = self._confirms.waiting
+            guids = waiting.get(queue)
+            if guids is None:
+                waiting[queue] = [guid]
+            else:
+                guids.append(guid)
+        elif not queue.at_most_once:
+            self._confirms.remember(queue, (guid,))
 
     def confirm_many(self, queue: QueueCore, guids: Sequence[bytes]) -> None:
         """Confirm several messages of one queue."""
-        confirms = encode_queue_confirms(queue.q_id, guids, queue.sub_id)
+        if not guids:
+            return
         if queue.attached:
-            self._outbox.confirm(confirms)
-        elif not queue.at_most_once and queue.state is not QueueState.CLOSED:
-            self._confirms.remember(split_confirms(confirms))
+            self._confirms.add(queue, guids)
+        elif not queue.at_most_once:
+            self._confirms.remember(queue, guids)
 
     # one post at a time
 
@@ -751,12 +761,19 @@ class ClientCore(Machine):
                 self._emit(Astray(q_id, ids, len(run)))
             deliveries += [(*route, run) for route in found if route is not None]
         quiet = True
-        if self._confirms.messages:
-            quiet = False
-            deliveries = [(queue, to, self._drop_confirmed(queue, run)) for queue, to, run in deliveries]
+        known = False
         for queue, _, run in deliveries:
+            confirmed = queue.confirmed
+            if confirmed is not None:
+                if confirmed.encoded or confirmed.older_encoded:
+                    confirmed.prepare(run[0][GUID], event.data, now - queue.heard)
+                if confirmed.recent or confirmed.older:
+                    known = known or confirmed.knows_any([push[GUID] for push in run])
             if not queue.delivered(len(run), now):
                 quiet = False
+        if known:
+            quiet = False
+            deliveries = self._confirm_again(deliveries)
         if deliveries:
             self._events.append(Pushed(deliveries))
         return quiet
@@ -765,28 +782,39 @@ class ClientCore(Machine):
         """Hand on an event as columns, unless some of its messages have to be looked at one by one."""
         assert self.read_columns is not None
         columns = self.read_columns(event.data, event.body)
-        if columns is None or self._confirms.messages:
+        if columns is None:
             return False
         deliveries: list[tuple[QueueCore, SubscriptionCore, Any]] = []
         for q_id, ids, some in columns.routes():
             route = self._routes.by_queue.get(q_id, _NO_ROUTES).get(ids[0])
             if route is None or not route[1].columns or len(ids) > 1:
                 return False
+            confirmed = route[0].confirmed
+            if confirmed is not None:
+                if confirmed.encoded or confirmed.older_encoded:
+                    confirmed.prepare(bytes(some.guids[0]), event.data, now - route[0].heard)
+                if (confirmed.recent or confirmed.older) and confirmed.knows_any(some.guids.tolist()):
+                    return False
             deliveries.append((*route, some))
         for queue, _, some in deliveries:
             queue.delivered(some.count, now)
-        self._emit(PushedColumns(deliveries))
+        self._events.append(PushedColumns(deliveries))
         return True
 
-    def _drop_confirmed(self, queue: QueueCore, messages: list[Push]) -> list[Push]:
-        """Confirm again what was confirmed before the connection was lost; return the rest."""
-        fresh: list[Push] = []
-        for message in messages:
-            confirm = encode_confirm(queue.q_id, message[GUID], queue.sub_id)
-            if self._confirms.take(confirm):
-                self._outbox.confirm(confirm)
-            else:
-                fresh.append(message)
+    def _confirm_again(
+        self, deliveries: list[tuple[QueueCore, SubscriptionCore, list[Push]]]
+    ) -> list[tuple[QueueCore, SubscriptionCore, list[Push]]]:
+        """Confirm again what was confirmed; return the rest."""
+        fresh: list[tuple[QueueCore, SubscriptionCore, list[Push]]] = []
+        for queue, subscription, run in deliveries:
+            guids = [push[GUID] for push in run]
+            if queue.confirmed is not None and (known := queue.confirmed.known(guids)):
+                # The broker has the queue open, or it would not deliver; the answer that says so may follow.
+                self._confirms.add(queue, [guid for guid in guids if guid in known])
+                run = [push for push in run if push[GUID] not in known]
+                self._emit(ConfirmedAgain(queue.uri_text, subscription.owner, len(guids) - len(run)))
+            if run:
+                fresh.append((queue, subscription, run))
         return fresh
 
     def _answered(self, event: Event, now: float) -> None:

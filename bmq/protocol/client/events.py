@@ -16,6 +16,7 @@ __all__ = [
     "ClientDeprecated",
     "CloseChannel",
     "Completed",
+    "ConfirmedAgain",
     "Connected",
     "ConnectionLost",
     "CredentialsNeeded",
@@ -294,6 +295,21 @@ class PushedColumns(Signal):
     """
 
     deliveries: list[tuple[Any, Any, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmedAgain(Signal):
+    """Messages arrived that were confirmed before: they are confirmed again, and not reported as arrived.
+
+    Attributes:
+        queue_uri: their queue.
+        owner: the owner of the subscription they came for.
+        messages: how many.
+    """
+
+    queue_uri: str
+    owner: Any
+    messages: int
 
 
 @dataclass(frozen=True, slots=True)

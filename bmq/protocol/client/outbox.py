@@ -6,16 +6,14 @@ from __future__ import annotations
 from collections import deque
 from math import inf
 
-from bmq.wire.confirm import CONFIRM_SIZE, MAX_CONFIRMS, pack_confirms, split_confirms
+from bmq.protocol.client.redelivery import Confirmations
+from bmq.wire.confirm import CONFIRM_SIZE, MAX_CONFIRMS, pack_confirms
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 from bmq.wire.put import LARGE, Outgoing, encode_put_event, encode_puts
 
 __all__ = ["Outbox"]
 
-# How many of the latest confirmations are remembered: there is no acknowledgement of a confirmation, so
-# after a lost connection these may not have arrived.
-_REMEMBERED_CONFIRMS = 65_536
 #: A PUT event is closed before it exceeds this. Larger ones are legal, but only cost memory on both sides.
 _PUT_EVENT = 1024 * 1024
 # Pieces that are smaller on average, in bytes, are better copied into one.
@@ -36,6 +34,7 @@ class Outbox:
     not copied.
 
     Args:
+        confirms: the confirmations that wait.
         max_put_event: a PUT event does not exceed this many bytes, unless it has one message.
 
     Attributes:
@@ -48,24 +47,20 @@ class Outbox:
     __slots__ = (
         "_begin",
         "_confirms",
-        "_sent",
-        "_sent_bytes",
         "events",
         "max_put_event",
         "runs",
         "unsendable",
     )
 
-    def __init__(self, max_put_event: int = _PUT_EVENT) -> None:
+    def __init__(self, confirms: Confirmations, max_put_event: int = _PUT_EVENT) -> None:
+        self._confirms = confirms
         self.max_put_event = max_put_event
         self.events: deque[bytes | deque[_Run]] = deque()
         self.runs: deque[_Run] = deque()
         self.unsendable: list[tuple[Outgoing, Exception]] = []
         # How many of the first run's posts have been taken.
         self._begin = 0
-        self._confirms: list[bytes] = []
-        self._sent: deque[bytes] = deque()
-        self._sent_bytes = 0
 
     def put(self, queue_id: int, message: Outgoing) -> None:
         """Add a post."""
@@ -79,17 +74,13 @@ class Outbox:
         """Add posts; the list must not be changed afterwards."""
         self.runs.append((queue_id, messages))
 
-    def confirm(self, messages: bytes) -> None:
-        """Add encoded CONFIRM messages: one, or several in a row."""
-        self._confirms.append(messages)
-
     def event(self, event: bytes) -> None:
         """Add a whole event, behind everything added before."""
         self._close()
         self.events.append(event)
 
     def __bool__(self) -> bool:
-        return bool(self.events or self.runs or self._confirms)
+        return bool(self.events or self.runs or self._confirms.waiting)
 
     def take(self, limit: float = inf) -> list[bytes]:
         """Return and forget what waits, as whole events; stop once ``limit`` bytes are reached.
@@ -130,9 +121,9 @@ class Outbox:
         """
         if len(message[1]) < LARGE:
             event = encode_put_event(queue_id, message)
-            return [b"".join((*self._confirm_events(), event)) if self._confirms else event]
+            return [b"".join((*self._confirm_events(), event)) if self._confirms.waiting else event]
         pieces, _, length = encode_puts(queue_id, (message,))
-        confirms = self._confirm_events() if self._confirms else []
+        confirms = self._confirm_events() if self._confirms.waiting else []
         return [*confirms, pack_event_header(HEADER_SIZE + length, EventType.PUT), *pieces]
 
     def take_unsendable(self) -> list[tuple[Outgoing, Exception]]:
@@ -192,29 +183,22 @@ class Outbox:
                 good.append(message)
         return good
 
-    def clear(self) -> list[bytes]:
-        """Forget everything that waits; return the confirmations that may not have arrived, oldest first."""
-        confirms = split_confirms(b"".join([*self._sent, *self._confirms]))
+    def clear(self) -> None:
+        """Forget everything that waits, but for confirmations."""
         self.events.clear()
-        self.runs, self._confirms, self._begin = deque(), [], 0
-        self._sent.clear()
-        self._sent_bytes = 0
-        return confirms
+        self.runs, self._begin = deque(), 0
 
     def _confirm_events(self) -> list[bytes]:
-        """Take the confirmations as events, and remember them."""
-        confirms = b"".join(self._confirms)
-        self._confirms = []
-        self._sent.append(confirms)
-        self._sent_bytes += len(confirms)
-        while self._sent_bytes > _REMEMBERED_CONFIRMS * CONFIRM_SIZE and len(self._sent) > 1:
-            self._sent_bytes -= len(self._sent.popleft())
+        """Take the confirmations as events."""
+        confirms = self._confirms.take()
         most = MAX_CONFIRMS * CONFIRM_SIZE
+        if len(confirms) <= most:
+            return [pack_confirms((confirms,))]
         return [pack_confirms((confirms[at : at + most],)) for at in range(0, len(confirms), most)]
 
     def _close(self) -> None:
         # Confirmations first: they make room in a full queue for what is posted behind them.
-        if self._confirms:
+        if self._confirms.waiting:
             self.events += self._confirm_events()
         if self.runs:
             self.events.append(self.runs)

@@ -37,6 +37,7 @@ from bmq.protocol.client.events import (
     StreamConfigured,
 )
 from bmq.protocol.client.posts import Posts
+from bmq.protocol.client.redelivery import Confirmations, Confirmed
 from bmq.protocol.client.requests import Request, RequestKind, Requests
 from bmq.protocol.client.routes import Numbered, Routes
 from bmq.protocol.deadlines import Deadlines
@@ -186,6 +187,7 @@ class Shared:
         requests: sends requests, and finds the one that an answer belongs to.
         posts: the unacknowledged posts.
         routes: where messages go.
+        confirms: what was confirmed.
         operations: the deadlines of what callers wait for.
         changed: the queues whose stream is to be configured.
         emit: reports an event.
@@ -206,6 +208,7 @@ class Shared:
     requests: Requests
     posts: Posts
     routes: Routes
+    confirms: Confirmations
     operations: Deadlines[Operation]
     changed: dict[QueueCore, None]
     emit: Callable[[SessionEvent | Signal], None]
@@ -351,6 +354,8 @@ class QueueCore(Machine):
         deduplication_time: how long the broker recognises a GUID, in seconds.
         unacked: how many posts wait for their outcome.
         unacked_bytes: the size of their payloads and properties as they travel.
+        heard: when messages came last.
+        confirmed: the messages that were confirmed lately; None for none.
         answered_at: when the broker answered a post last, or posts were sent again.
         counts: what became of the other posts.
         anybody: stands for an unknown one of its subscriptions.
@@ -363,7 +368,6 @@ class QueueCore(Machine):
         "_asked",
         "_closing",
         "_configuring",
-        "_heard",
         "_opening",
         "_pause",
         "_repeated_at",
@@ -378,9 +382,11 @@ class QueueCore(Machine):
         "anybody",
         "at_most_once",
         "committed",
+        "confirmed",
         "counts",
         "deduplication_time",
         "flags",
+        "heard",
         "leaving",
         "owner",
         "q_id",
@@ -434,8 +440,9 @@ class QueueCore(Machine):
         self.counts = PostCounts(shared.posts.counts)
         self.repeated = 0
         self.revived = 0
-        # When messages came last, how long they may stay away, and when the subscriptions were repeated.
-        self._heard = 0.0
+        self.heard = 0.0
+        self.confirmed: Confirmed | None = None
+        # How long messages may stay away, and when the subscriptions were repeated.
         self._pause = 0.0
         self._repeated_at: float | None = None
         self._suspends = False
@@ -454,6 +461,11 @@ class QueueCore(Machine):
     def in_use(self) -> bool:
         """Whether the application can use it: it is open, or being reopened."""
         return self.state in _IN_USE
+
+    @property
+    def in_session(self) -> bool:
+        """Whether the session has it: it is not closed."""
+        return self.state is not QueueState.CLOSED
 
     @property
     def opened(self) -> bool:
@@ -533,6 +545,7 @@ class QueueCore(Machine):
         behind: bool,
     ) -> None:
         """Begin to be opened; ``behind`` others, :meth:`proceed` or :meth:`give_way` follows."""
+        self._shared.confirms.forget(self)
         self.leaving = False
         self._closing = None
         self.owner = self.anybody.owner = owner
@@ -712,7 +725,7 @@ class QueueCore(Machine):
 
     def delivered(self, count: int, now: float) -> bool:
         """Messages have come; return whether nothing else follows from that."""
-        self._heard = now
+        self.heard = now
         if self._repeated_at is None:
             return True
         if now - self._repeated_at <= _REVIVED_WITHIN:
@@ -735,7 +748,7 @@ class QueueCore(Machine):
         """
         if self.state is not QueueState.OPEN:
             return  # the watch begins again with the next answer
-        quiet_until = self._heard + self._pause
+        quiet_until = self.heard + self._pause
         if quiet_until > now:
             self._shared.watched.set(self, quiet_until)
             return

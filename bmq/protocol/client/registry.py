@@ -103,6 +103,7 @@ class QueueRegistry:
             self._shared.changed.pop(queue, None)
             self._shared.watched.discard(queue)
             self._shared.routes.remove(queue)
+            self._shared.confirms.forget(queue)
         self._check_health()
         for waiting in list(siblings.behind):
             if waiting in siblings.behind:
