@@ -58,13 +58,18 @@ def _chosen(arguments: list[str]) -> str | None:
     return next((word for word in arguments if word in VERBS), None)
 
 
+def _completed_verb() -> str | None:
+    from bmq.cli.completion import chosen_verb
+
+    return chosen_verb()
+
+
 def run_app(arguments: list[str], *, completing: bool) -> int:
     """Run the command line.
 
     Args:
         arguments: without the program's name.
-        completing: the shell asks for what could follow, so that every verb is imported and not only the one
-            that is used.
+        completing: True if the shell asks for candidates.
 
     Returns:
         The exit status.
@@ -78,14 +83,22 @@ def run_app(arguments: list[str], *, completing: bool) -> int:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
     app.callback()(_root)
-    chosen = _chosen(arguments)
+    chosen = _completed_verb() if completing else _chosen(arguments)
     for verb, (module, summary) in VERBS.items():
         function: Callable[..., Any] = _stub
-        if (completing or verb == chosen) and verb != "broker":
+        if ((completing and chosen is None) or verb == chosen) and verb != "broker":
             function = importlib.import_module(module).command
         app.command(verb, short_help=summary, help=_flowing(function.__doc__ or ""))(function)
-    try:
-        app(args=arguments, prog_name="bmq")
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
-    return 0
+
+    def run() -> int:
+        try:
+            app(args=arguments, prog_name="bmq")
+        except SystemExit as end:
+            return end.code if isinstance(end.code, int) else int(end.code is not None)
+        return 0
+
+    if completing:
+        from bmq.cli.completion import answer_shell
+
+        return answer_shell(run)
+    return run()

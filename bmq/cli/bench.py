@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 import bmq
 from bmq.admin.words import number, size
+from bmq.cli.completion import queues
 from bmq.cli.figures import bars, percentiles
 from bmq.cli.messages import BadInput
 from bmq.cli.output import emit, emit_json, note, stderr
@@ -48,6 +49,7 @@ async def command(
     queue: Annotated[
         str | None,
         typer.Argument(
+            autocompletion=queues,
             metavar="[QUEUE]",
             help=f"An empty priority queue that nobody else uses; by default a new one of {_DOMAIN}.",
             show_default=False,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bmq.admin.words import number, several, size
+from bmq.cli.completion import queues
 from bmq.cli.messages import BadInput, property_text, to_json
 from bmq.cli.output import emit, emit_json, note, out, printable, table
 from bmq.cli.status import ExitStatus
@@ -29,7 +30,9 @@ _BATCH = 1000
 @verb("dead")
 async def command(
     target: BrokerTarget,
-    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="The queue for dead letters.")],
+    queue: Annotated[
+        str, typer.Argument(autocompletion=queues, metavar="QUEUE", help="The queue for dead letters.")
+    ],
     guids: Annotated[
         list[str] | None,
         typer.Argument(metavar="GUID", help="Of dead letters, as the list has them.", show_default=False),

@@ -17,6 +17,7 @@ import typer
 from rich.text import Text
 
 import bmq
+from bmq.cli.completion import queues
 from bmq.cli.messages import BadInput
 from bmq.cli.output import emit_json, note, out, printable, styled
 from bmq.cli.status import ExitStatus
@@ -103,6 +104,7 @@ async def command(
     queue: Annotated[
         str | None,
         typer.Argument(
+            autocompletion=queues,
             metavar="[QUEUE|BROKER]",
             help="A queue to post to and receive from, with ?id=APPID if it is fanout; or a broker.",
             show_default=False,

@@ -14,6 +14,7 @@ from bmq.admin.explanation import Explanation, Reader
 from bmq.admin.words import age, number, size
 from bmq.cli.check import show_decision
 from bmq.cli.cluster import tell
+from bmq.cli.completion import queues
 from bmq.cli.messages import BadInput, parse_properties
 from bmq.cli.output import emit, emit_json, out, styled, table
 from bmq.cli.status import ExitStatus
@@ -40,7 +41,11 @@ async def command(
     target: BrokerTarget,
     queue: Annotated[
         str,
-        typer.Argument(metavar="QUEUE", help="bmq://DOMAIN/QUEUE, with ?id=APPID for one application of it"),
+        typer.Argument(
+            autocompletion=queues,
+            metavar="QUEUE",
+            help="bmq://DOMAIN/QUEUE, with ?id=APPID for one application of it",
+        ),
     ],
     guid: Annotated[
         str | None,

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from bmq.admin.words import number, several
+from bmq.cli.completion import queues
 from bmq.cli.output import note
 from bmq.cli.target import BrokerTarget, verb
 
@@ -22,7 +23,10 @@ async def command(
     queues: Annotated[
         list[str],
         typer.Argument(
-            metavar="QUEUE...", help="Where messages wait: bmq://DOMAIN/NAME.delayed", show_default=False
+            autocompletion=queues,
+            metavar="QUEUE...",
+            help="Where messages wait: bmq://DOMAIN/NAME.delayed",
+            show_default=False,
         ),
     ],
     longest: Annotated[

@@ -10,6 +10,7 @@ import typer
 
 from bmq.admin.words import age, number, size
 from bmq.cli.cluster import tell
+from bmq.cli.completion import queues
 from bmq.cli.output import emit_json, note, out, table
 from bmq.cli.target import BrokerTarget, verb
 
@@ -21,7 +22,11 @@ async def command(
     target: BrokerTarget,
     queue: Annotated[
         str,
-        typer.Argument(metavar="QUEUE", help="bmq://DOMAIN/QUEUE, with ?id=APPID for one application of it"),
+        typer.Argument(
+            autocompletion=queues,
+            metavar="QUEUE",
+            help="bmq://DOMAIN/QUEUE, with ?id=APPID for one application of it",
+        ),
     ],
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many to list.")] = 20,
     offset: Annotated[

@@ -14,6 +14,7 @@ import typer
 
 from bmq.admin.words import number, size
 from bmq.cli import files
+from bmq.cli.completion import queues
 from bmq.cli.messages import BadInput, from_json, parse_properties
 from bmq.cli.output import emit, note, stderr
 from bmq.cli.status import ExitStatus
@@ -95,7 +96,10 @@ class _Run:
 @verb("post")
 async def command(
     target: BrokerTarget,
-    queue: Annotated[str, typer.Argument(metavar="QUEUE", help="bmq://DOMAIN/QUEUE", show_default=False)],
+    queue: Annotated[
+        str,
+        typer.Argument(autocompletion=queues, metavar="QUEUE", help="bmq://DOMAIN/QUEUE", show_default=False),
+    ],
     payloads: Annotated[
         list[str] | None,
         typer.Argument(metavar="[PAYLOAD]...", help="Each is one message.", show_default=False),

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from bmq.admin.words import number, size
+from bmq.cli.completion import queues_or_domains
 from bmq.cli.messages import BadInput
 from bmq.cli.output import emit_json, note, out, table
 from bmq.cli.status import ExitStatus
@@ -22,7 +23,11 @@ async def command(
     target: BrokerTarget,
     what: Annotated[
         str,
-        typer.Argument(metavar="QUEUE|DOMAIN", help="bmq://DOMAIN/QUEUE, with ?id=APPID for one application"),
+        typer.Argument(
+            autocompletion=queues_or_domains,
+            metavar="QUEUE|DOMAIN",
+            help="bmq://DOMAIN/QUEUE, with ?id=APPID for one application",
+        ),
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object a queue.")] = False,

@@ -10,6 +10,7 @@ import typer
 from bmq.admin import Admin, Internals, QueueAdmin
 from bmq.admin.words import number, several, size
 from bmq.cli.cluster import tell_gap
+from bmq.cli.completion import domains
 from bmq.cli.output import emit_json, note, out, table
 from bmq.cli.target import BrokerTarget, verb
 
@@ -23,7 +24,10 @@ _NAMED = 5
 async def command(
     target: BrokerTarget,
     domain: Annotated[
-        str | None, typer.Argument(metavar="[DOMAIN]", help="Only queues of this domain.", show_default=False)
+        str | None,
+        typer.Argument(
+            autocompletion=domains, metavar="[DOMAIN]", help="Only queues of this domain.", show_default=False
+        ),
     ] = None,
     apps: Annotated[bool, typer.Option("--apps", "-a", help="One line an application.")] = False,
     json: Annotated[bool, typer.Option("--json", "-j", help="One JSON object a queue.")] = False,

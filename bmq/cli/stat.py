@@ -12,6 +12,7 @@ import typer
 from bmq.admin import QueueStatistics
 from bmq.admin.words import number, size
 from bmq.cli.cluster import tell_gap
+from bmq.cli.completion import queues_or_domains
 from bmq.cli.output import emit_json, out, table
 from bmq.cli.target import BrokerTarget, verb
 
@@ -43,6 +44,7 @@ async def command(
     queue: Annotated[
         str | None,
         typer.Argument(
+            autocompletion=queues_or_domains,
             metavar="[QUEUE|DOMAIN]",
             help="Only this queue, or the queues of this domain.",
             show_default=False,

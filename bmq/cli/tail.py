@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bmq.admin.words import number
+from bmq.cli.completion import queues
 from bmq.cli.messages import BadInput, property_text, text_or_base64, to_json
 from bmq.cli.output import emit, emit_json, note, out, printable
 from bmq.cli.status import ExitStatus
@@ -29,7 +30,12 @@ _BATCH = 1000
 async def command(
     target: BrokerTarget,
     queue: Annotated[
-        str, typer.Argument(metavar="QUEUE", help="bmq://DOMAIN/QUEUE, with ?id=APPID for a fanout queue")
+        str,
+        typer.Argument(
+            autocompletion=queues,
+            metavar="QUEUE",
+            help="bmq://DOMAIN/QUEUE, with ?id=APPID for a fanout queue",
+        ),
     ],
     expression: Annotated[
         str | None,

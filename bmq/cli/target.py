@@ -28,7 +28,15 @@ if TYPE_CHECKING:
     import bmq
     from bmq.admin import connect as AdminConnect
 
-__all__ = ["DEFAULT_URI", "BrokerTarget", "configuration_file", "is_broker_address", "offline", "verb"]
+__all__ = [
+    "DEFAULT_URI",
+    "BrokerTarget",
+    "configuration_file",
+    "is_broker_address",
+    "offline",
+    "target_of",
+    "verb",
+]
 
 DEFAULT_URI = "tcp://localhost:30114"
 _VARIABLE = "BMQ_BROKER_URI"
@@ -178,6 +186,21 @@ def _target(
         credentials=_credentials(entry),
         named=broker is not None,
     )
+
+
+def target_of(verb_name: str, options: dict[str, Any], *, timeout: float) -> BrokerTarget:
+    """Return the broker that the options of a command line mean.
+
+    Args:
+        verb_name: the name of the process for the broker's log.
+        options: the command's parameters by name; missing ones have their defaults.
+        timeout: seconds to connect, and for each request.
+
+    Raises:
+        BadInput: there is no broker of this name, or its credentials cannot be read.
+    """
+    shared: dict[str, Any] = {name: options.get(name) for name in _SHARED}
+    return _target(verb_name, **(shared | {"timeout": timeout}))
 
 
 def is_broker_address(text: str) -> bool:

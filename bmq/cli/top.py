@@ -21,6 +21,7 @@ import bmq
 from bmq.admin import Admin, Internals, QueueStatistics, Statistics
 from bmq.admin.words import number, several, size
 from bmq.cli.cluster import tell_gap
+from bmq.cli.completion import queues_or_domains
 from bmq.cli.figures import sparkline
 from bmq.cli.messages import BadInput
 from bmq.cli.output import emit_json, out, printable, styled, table
@@ -122,6 +123,7 @@ async def command(
     queue: Annotated[
         str | None,
         typer.Argument(
+            autocompletion=queues_or_domains,
             metavar="[QUEUE|DOMAIN]",
             help="Only this queue with its clients, or this domain.",
             show_default=False,

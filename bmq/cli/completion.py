@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Completion of queues, domains and applications in the shell: the broker is asked.
+
+A TAB must never hang or print. The answer takes one second at most. There are no candidates and no message
+without a broker, without permission to ask, and with a broker that does not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import redirect_stdout, suppress
+from typing import Any
+
+import typer
+
+from bmq.cli.verbs import VERBS
+
+__all__ = ["answer_shell", "chosen_verb", "domains", "queues", "queues_or_domains"]
+
+#: Seconds that a TAB waits for the broker.
+PATIENCE = 1.0
+# Characters at which bash cuts a word into several (COMP_WORDBREAKS), and which URIs have.
+_BREAKS = ":="
+
+
+def queues(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return queues and, behind ``?``, applications that begin with the incomplete word."""
+    return _candidates(ctx, incomplete, lambda uris, domains: uris)
+
+
+def domains(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return domains that begin with the incomplete word."""
+    return _candidates(ctx, incomplete, lambda uris, domains: domains)
+
+
+def queues_or_domains(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return queues, applications and domains that begin with the incomplete word."""
+    return _candidates(ctx, incomplete, lambda uris, domains: [*uris, *domains])
+
+
+def _candidates(
+    ctx: typer.Context, incomplete: str, choose: Callable[[list[str], list[str]], list[str]]
+) -> list[str]:
+    """Ask the broker in a thread, which ends with the process if the broker does not answer."""
+    found: list[str] = []
+
+    def ask() -> None:
+        with suppress(Exception, SystemExit):
+            uris, names = asyncio.run(_ask(ctx.params, incomplete))
+            begun = [each for each in uris if each.startswith(incomplete)]
+            found.extend(each for each in choose(begun, names) if each.startswith(incomplete))
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    # A name with a control character would run commands in some shells and break lines in all of them.
+    return sorted(each for each in found if each.isprintable() and not set(each) & set(" \"'`$\\"))
+
+
+async def _ask(options: dict[str, Any], incomplete: str) -> tuple[list[str], list[str]]:
+    """Return URIs of queues, or of the applications of one queue, and names of domains."""
+    from bmq.cli.target import target_of
+
+    target = target_of("completion", options, timeout=PATIENCE)
+    async with target.admin() as admin:
+        queue, mark, _ = incomplete.partition("?")
+        if mark:
+            apps = (await admin.queue(queue).depth()).apps
+            return [f"{queue}?id={app.app_id}" for app in apps if app.app_id != "__default"], []
+        return list(await admin.queues()), [each.name for each in await admin.domains()]
+
+
+# ---- the shells
+
+
+def chosen_verb() -> str | None:
+    """Return the verb of the line that is completed; None while the verb itself is being written."""
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
+    words = line.split()[1:]
+    if words and not line.endswith(" "):
+        words.pop()
+    return next((word for word in words if word in VERBS), None)
+
+
+def answer_shell(run: Callable[[], int]) -> int:
+    """Run the command line for a shell that asks what can follow; nothing is read from the terminal.
+
+    Bash hands over ``bmq://d/q?id=x`` as five words, and puts a candidate in place of the last one. The words
+    are joined first, and candidates lose their part that is on the line already.
+    """
+    sys.stdin = io.StringIO()
+    if os.environ.get("_BMQ_COMPLETE") != "complete_bash":
+        return run()
+    current = _join_words()
+    written = io.StringIO()
+    with redirect_stdout(written):
+        status = run()
+    kept = current[: max(current.rfind(each) for each in _BREAKS) + 1]
+    for candidate in written.getvalue().split("\n"):
+        if candidate:
+            print(candidate.removeprefix(kept))
+    return status
+
+
+def _join_words() -> str:
+    """Join the words of COMP_WORDS that bash cut at colons and equals signs; return the current one."""
+    words = os.environ.get("COMP_WORDS", "").split()
+    cursor = int(os.environ.get("COMP_CWORD") or 0)
+    joined: list[str] = []
+    place = 0
+    glue = False
+    for index, word in enumerate(words):
+        separator = not word.strip(_BREAKS)
+        if joined and (separator or glue):
+            joined[-1] += word
+        else:
+            joined.append(word)
+        glue = separator
+        if index == cursor:
+            place = len(joined) - 1
+    current = ""
+    if cursor >= len(words):
+        place = len(joined)
+    else:
+        current = joined[place]
+    os.environ["COMP_WORDS"] = " ".join(joined)
+    os.environ["COMP_CWORD"] = str(place)
+    return current
