@@ -41,7 +41,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
-from spark_demo_picture import Sample, picture
+from spark_demo_picture import Sample, picture, rates
 
 import bmq
 import bmq.admin
@@ -419,7 +419,19 @@ async def run(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     acknowledged = first.acknowledged + report.acknowledged
+    console.print(speed(stage.samples), soft_wrap=True)
     return balance(console, acknowledged, expected, books, driver, stage.waiting), stage
+
+
+def speed(samples: Sequence[Sample]) -> str:
+    """Throughput and lag in a sentence."""
+    done = max(rates(samples, lambda sample: sample.done))
+    lag = max(sample.waiting for sample in samples)
+    whole = samples[-1].done / samples[-1].at
+    return (
+        f"Throughput: {whole:,.0f} records a second with the start of Spark, and {done:,.0f} in the best "
+        f"second. Lag: {lag:,} records at most, {samples[-1].waiting:,} at the end."
+    )
 
 
 def balance(

@@ -46,6 +46,11 @@ def test_a_killed_pipeline_counts_every_flight_once(tmp_path: Path) -> None:
     assert said["left in the first queue"] == said["that came out twice"] == said["with wrong numbers"] == 0
     assert said["batches that a killed driver left half done"] == said["done again after the restart"]
     assert len(re.findall("The driver was killed", run.stdout)) == 1
+    assert re.search(
+        r"^Throughput: \d+ records a second, .*\. Lag: [\d,]+ records at most, 0 at the end\.$",
+        run.stdout,
+        re.M,
+    )
     assert run.stdout.splitlines()[-2:] == [
         "The books are balanced: nothing was lost, and nothing came twice.",
         f"Throughput and lag over time: {drawn}",

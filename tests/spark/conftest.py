@@ -26,6 +26,10 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))
 
 
+#: Settings that tests change.
+CHANGED = ("spark.sql.python.filterPushdown.enabled", "spark.sql.execution.arrow.maxRecordsPerBatch")
+
+
 def start_spark(master: str, **more: str) -> SparkSession:
     """Start Spark as all these tests want it; there is one at a time."""
     check_java()
@@ -53,20 +57,53 @@ def start_spark(master: str, **more: str) -> SparkSession:
     return spark
 
 
+class Sparks:
+    """The Spark of this process: there is one at a time, and modules that want the same share it.
+
+    A session that starts looks for formats and starts workers, which takes longer than most tests.
+    """
+
+    def __init__(self) -> None:
+        self._master = ""
+        self._spark: SparkSession | None = None
+
+    def session(self, master: str) -> Iterator[SparkSession]:
+        """Yield the session, and put its settings back afterwards."""
+        if master != self._master or self._spark is None:
+            self.stop()
+            self._master, self._spark = master, start_spark(master)
+        conf = self._spark.conf
+        before = {name: conf.get(name, None) for name in CHANGED}
+        yield self._spark
+        for name, value in before.items():
+            conf.unset(name)
+            if value is not None:
+                conf.set(name, value)
+
+    def stop(self) -> None:
+        """Stop Spark, if it runs."""
+        if self._spark is not None:
+            self._spark.stop()
+        self._master, self._spark = "", None
+
+
+@pytest.fixture(scope="session")
+def sparks() -> Iterator[Sparks]:
+    sparks = Sparks()
+    yield sparks
+    sparks.stop()
+
+
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
+def spark(sparks: Sparks) -> Iterator[SparkSession]:
     """Two cores in one process, three tries a task."""
-    spark = start_spark("local[2,3]")
-    yield spark
-    spark.stop()
+    yield from sparks.session("local[2,3]")
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[SparkSession]:
+def cluster(sparks: Sparks) -> Iterator[SparkSession]:
     """Two executors, so that a repeated task runs elsewhere and sees its rows in another order."""
-    spark = start_spark("local-cluster[2,1,1024]")
-    yield spark
-    spark.stop()
+    yield from sparks.session("local-cluster[2,1,1024]")
 
 
 @pytest.fixture(scope="module")
