@@ -8,6 +8,7 @@ import inspect
 import logging
 import ssl as ssl_module
 from collections.abc import AsyncIterator, Generator, Iterable
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, cast
@@ -19,6 +20,7 @@ from bmq._local import is_loopback
 from bmq.admin import parsing
 from bmq.admin.connection import AdminConnection
 from bmq.admin.results import (
+    Client,
     Cluster,
     ClusterStatus,
     ClusterTopology,
@@ -572,12 +574,40 @@ class QueueAdmin:
             raise
 
     async def internals(self) -> Internals:
-        """Return who has the queue open, their subscriptions, and what is unconfirmed."""
-        return parsing.internals(await self._ask(f"{self._prefix} INTERNALS", "queueInternals"))
+        """Return who has the queue open, their subscriptions, and what is unconfirmed.
+
+        Another node of a cluster is a client that stands for its own clients. They are in its ``behind`` if
+        the node's address was given and the node answers.
+        """
+        found = await self._internals()
+        nodes = await self._forwarding({client.description for client in found.clients})
+        behind = dict(zip(nodes, await asyncio.gather(*map(self._clients_of, nodes.values())), strict=True))
+        clients = [replace(each, behind=behind.get(each.description, ())) for each in found.clients]
+        return replace(found, clients=tuple(clients))
+
+    async def _forwarding(self, clients: set[str]) -> dict[str, Admin]:
+        """Return the other nodes that are among these clients, by name."""
+        admin = self._admin
+        holder, _ = await admin._holder(self.uri)  # pyright: ignore[reportPrivateUsage]
+        nodes = await admin._nodes()  # pyright: ignore[reportPrivateUsage]
+        named = {survey.standing(self.uri).node: node for node, survey in nodes if node is not holder}
+        return {name: node for name, node in named.items() if name in clients}
+
+    async def _clients_of(self, node: Admin) -> tuple[Client, ...]:
+        try:
+            async with asyncio.timeout(_OTHERS):
+                answer = await node._ask(f"{self._prefix} INTERNALS", "queueInternals")
+                return parsing.internals(answer).clients
+        except (TimeoutError, ConnectionFailed, AdminError, ProtocolError) as error:
+            logger.info("%s does not tell its clients: %r", node, error)
+            return ()
 
     async def depth(self) -> Depth:
         """Return how many messages and bytes the queue holds, by application too."""
-        return (await self.internals()).depth
+        return (await self._internals()).depth
+
+    async def _internals(self) -> Internals:
+        return parsing.internals(await self._ask(f"{self._prefix} INTERNALS", "queueInternals"))
 
     async def statistics(self) -> QueueStatistics | None:
         """Return the queue's statistics; None when the broker has none."""

@@ -11,6 +11,7 @@ from bmq import _world
 from bmq.admin.results import (
     AppDepth,
     AppState,
+    Client,
     DomainInfo,
     Internals,
     ReaderSubscription,
@@ -194,7 +195,7 @@ class Explanation:
     def readers(self, app: AppDepth) -> list[Reader]:
         """Return the subscriptions of an application, in the order in which they are tried."""
         found = [
-            Reader(client.description, stream, subscription)
+            Reader(_name(client, stream, subscription), stream, subscription)
             for client in self._internals.clients
             for stream in client.streams
             if stream.app_id == app.app_id
@@ -207,9 +208,10 @@ class Explanation:
 
     def _holders(self, app: AppDepth) -> dict[str, int]:
         return {
-            client.description: stream.unconfirmed or 0
+            each.description + ("" if each is client else _via(client)): stream.unconfirmed or 0
             for client in self._internals.clients
-            for stream in client.streams
+            for each in (_beneath(client, app.app_id) or (client,))
+            for stream in each.streams
             if stream.app_id == app.app_id
         }
 
@@ -233,6 +235,30 @@ class Explanation:
             for reader in self.readers(app)
         ]
         return RoutingTable(routes, broadcast=self._domain.mode == "broadcast").route(self._message)
+
+
+def _beneath(client: Client, app_id: str) -> tuple[Client, ...]:
+    """Return the clients of a node that have a stream of an application."""
+    return tuple(each for each in client.behind if any(stream.app_id == app_id for stream in each.streams))
+
+
+def _via(node: Client) -> str:
+    return f" (behind {node.description})"
+
+
+def _name(client: Client, stream: Stream, subscription: ReaderSubscription) -> str:
+    """Name the clients of a subscription: those of a node have the same expression and priority there."""
+    whose = {
+        each.description: None
+        for each in _beneath(client, stream.app_id)
+        for own in each.streams
+        if own.app_id == stream.app_id
+        and any(
+            (it.expression, it.priority) == (subscription.expression, subscription.priority)
+            for it in own.subscriptions
+        )
+    }
+    return ", ".join(whose) + _via(client) if whose else client.description
 
 
 def _clients(count: int) -> str:

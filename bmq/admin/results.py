@@ -370,12 +370,14 @@ class Client:
         readers: how many times it has the queue open for reading.
         writers: how many times for writing.
         streams: by application.
+        behind: the clients of a node that forwards the queue, if the node was asked and answered.
     """
 
     description: str
     readers: int
     writers: int
     streams: tuple[Stream, ...]
+    behind: tuple[Client, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import bmq
+from bmq.admin.explanation import Explanation
 from tests.fakes.broker import Peer
 from tests.fakes.cluster import DOMAIN, ORDERS, OTHER, RecordedCluster
 
@@ -55,7 +56,42 @@ async def test_the_primary_answers_whichever_address_is_first(cluster: RecordedC
         figures = {each.uri: each for each in (await admin.statistics()).queues}
     assert (figures[ORDERS].posted, figures[ORDERS].consumers, figures[ORDERS].producers) == (6, 1, 1)
     for name in ("node1", "node2", "proxy"):
-        assert not [each for each in cluster[name].asked if " QUEUE " in each]
+        asked = [each for each in cluster[name].asked if " QUEUE " in each]
+        assert set(asked) <= {f"DOMAINS DOMAIN {DOMAIN} QUEUE other INTERNALS"}, "only for its own clients"
+
+
+async def test_clients_behind_another_node_are_told_where_that_node_answers(cluster: RecordedCluster) -> None:
+    async with bmq.admin.connect(cluster.uris("node0", "node1", "node2")) as admin:
+        clients = {each.description: each for each in (await admin.queue(ORDERS).internals()).clients}
+    assert clients.keys() == {"node1", "node2"}
+    for name, readers, writers in (("node1", 0, 1), ("node2", 1, 0)):
+        (behind,) = clients[name].behind
+        assert behind.description not in clients
+        assert (behind.readers, behind.writers) == (readers, writers)
+    cluster["node2"].stop()
+    async with bmq.admin.connect(cluster.uris("node0", "node1", "node2")) as admin:
+        clients = {each.description: each for each in (await admin.queue(ORDERS).internals()).clients}
+    assert clients["node1"].behind
+    assert clients["node2"].behind == ()
+
+
+async def test_a_single_address_tells_the_nodes_alone(cluster: RecordedCluster) -> None:
+    async with bmq.admin.connect(cluster.uris("node0")) as admin:
+        clients = (await admin.queue(ORDERS).internals()).clients
+    assert [each.behind for each in clients] == [()] * len(clients)
+
+
+async def test_an_explanation_names_the_reader_behind_a_node(cluster: RecordedCluster) -> None:
+    async with bmq.admin.connect(cluster.uris("node0", "node1", "node2")) as admin:
+        internals = await admin.queue(ORDERS).internals()
+        domain = await admin.domain(DOMAIN)
+    explanation = Explanation(internals, domain)
+    (node,) = [each for each in internals.clients if each.readers]
+    (reader,) = node.behind
+    (app,) = internals.depth.apps
+    assert [each.client for each in explanation.readers(app)] == [f"{reader.description} (behind node2)"]
+    holding = [each for each in explanation.words(app) if "not confirmed" in each]
+    assert not holding or f"{reader.description} (behind node2)" in holding[0]
 
 
 async def test_a_single_address_asks_no_other_node(cluster: RecordedCluster) -> None:
