@@ -655,10 +655,24 @@ class Workers:
         alarm: Alarm | None,
     ) -> None:
         """Take messages and handle them one after another, with this handler if one is given."""
-        held, progress, now = self._held, self.progress, self._clock.time
+        held, progress, consumer = self._held, self.progress, self._consumer
         turn = turn_of(task.get_loop())
         clock = turn.clock
-        async for message in self._consumer:
+        arriving, waiting = aiter(consumer), consumer._messages
+        # A look at the clock takes a fiftieth of the time of a message, so there is one a message: the end of
+        # a call is the beginning of the next call. The clock of the retries is looked at for each message
+        # only where it is another clock.
+        now = None if type(self._clock) is LoopClock else self._clock.time
+        called = clock()
+        while True:
+            if waiting and called < turn.until:
+                message = consumer._pop()
+            else:
+                try:
+                    message = await anext(arriving)
+                except StopAsyncIteration:
+                    return
+                called = clock()
             if message.redelivered:
                 if any(message.guid == other.guid for other in held.values()):
                     continue  # delivered again after a reconnect; the worker that has it will confirm it
@@ -668,24 +682,27 @@ class Workers:
                 self._left.forget(message)
             if self._pace is not None:
                 await self._paced(message)
+                called = clock()
             held[task] = message
             progress.handling += 1
-            began = now()
+            began = now() if now is not None else None
             try:
                 if handler is None or (self.quarantine is not None and message.redelivered):
-                    await self._handle(message, task, began)
+                    await self._handle(message, task, self._clock.time() if began is None else began)
+                    called = clock()
                 else:
                     error: BaseException | None = None
-                    called = clock()
                     if alarm is not None:
                         alarm.begin()
                     try:
                         await handler(message)
                     except (Exception, asyncio.CancelledError) as raised:
                         error = raised
-                    spent = clock() - called
+                    ended = clock()
+                    spent = ended - called
                     if spent >= LONG:
                         handler = self._took_long(handler, spent, turn.kept_since(called))
+                    called = ended
                     if alarm is not None and alarm.end():
                         error = self._too_late(error)
                     if task.cancelling() and (error is None or isinstance(error, asyncio.CancelledError)):
@@ -695,7 +712,9 @@ class Workers:
                         progress.failed_last = False
                         message.confirm()
                     else:
-                        await self._handle(message, task, began, error)
+                        taken = self._clock.time() - spent if began is None else began
+                        await self._handle(message, task, taken, error)
+                        called = clock()
                         error = None  # it refers to this frame
             finally:
                 del held[task]

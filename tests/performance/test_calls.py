@@ -133,6 +133,33 @@ async def test_iterating_and_confirming(server: Server, queue: bmq.Queue) -> Non
     assert counter.calls / COUNT < 18.3
 
 
+async def test_handling(server: Server, queue: bmq.Queue) -> None:
+    """One handler after the other; what is imported and compiled at first is left out."""
+    left = 0
+    done = asyncio.Event()
+
+    async def handle(message: bmq.Message) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            done.set()
+
+    working = asyncio.create_task(bmq.consume(queue._default_consumer(), handle))
+    calls: list[int] = []
+    for _ in range(3):
+        left = COUNT
+        done.clear()
+        server.confirm_count = 0
+        server.deliver(COUNT, PAYLOAD)
+        with counted() as counter:
+            await done.wait()
+            await server.until(lambda: server.confirm_count == COUNT)
+        calls.append(counter.calls)
+    working.cancel()
+    await asyncio.wait([working])
+    assert min(calls) / COUNT < 19.6
+
+
 async def test_batches(server: Server, queue: bmq.Queue) -> None:
     server.deliver(COUNT, PAYLOAD)
     left = COUNT
