@@ -101,7 +101,9 @@ if TABLES:
 
     @pytest.mark.parametrize("how", HOW)
     @pytest.mark.parametrize("count", [4, 400], ids=["message by message", "as columns"])
-    async def test_tables_that_shall_fail_raise_for_each_unreadable_message(peer: Peer, how: str, count: int) -> None:
+    async def test_tables_that_shall_fail_raise_for_each_unreadable_message(
+        peer: Peer, how: str, count: int
+    ) -> None:
         async with delivered(peer, how, count) as (queue, deliver), queue.tables(on_invalid="fail") as tables:
             deliver()
             rows: list[bytes] = []
