@@ -36,7 +36,7 @@ export FOREIGN
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo demo-spark test test-programs soak browser lint format types docs dist bench mutants spark-versions check clean
+.PHONY: help setup demo demo-spark test test-programs soak browser lint format types docs dist bench simulate mutants spark-versions check clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -134,6 +134,9 @@ dist: ## sdist, wheel and bill of materials of a release into dist/, tried in an
 bench: setup ## this client, the official one and the broker's limit, side by side; ARGS=--quick for a look
 	@$(RUN) -c 'import matplotlib' 2>/dev/null || $(PIP) --group bench
 	$(RUN) benchmarks/run.py $(ARGS)
+
+simulate: setup ## programs under faults of many seeds: ARGS="--seeds 10000 --jobs 2"
+	$(RUN) -m tests.simulation $(ARGS)
 
 mutants: setup ## bugs planted at random: do the tests find them? takes an hour or two
 	@$(RUN) -c 'import mutmut' 2>/dev/null || $(PIP) --group mutants

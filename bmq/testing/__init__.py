@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from bmq.testing._names import fresh_queue_uri
     from bmq.testing._pipe import Direction
     from bmq.testing._proxy import FaultProxy, ProxiedConnection, Side
+    from bmq.testing._sim_faults import SIMULATED_FAULTS, SimulatedFault
+    from bmq.testing._simulated import simulated
     from bmq.testing._simulation import (
         SimulatedBroker,
         SimulatedNetwork,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FAULTS",
+    "SIMULATED_FAULTS",
     "BackgroundBroker",
     "BrokenPromise",
     "Direction",
@@ -41,6 +44,7 @@ __all__ = [
     "Recorder",
     "Side",
     "SimulatedBroker",
+    "SimulatedFault",
     "SimulatedNetwork",
     "SimulatedProcess",
     "Simulation",
@@ -53,6 +57,7 @@ __all__ = [
     "plan_faults",
     "random_faults",
     "replay_faults",
+    "simulated",
 ]
 
 # Loaded when asked for: the plugin is imported by every run of pytest, whatever it tests.
@@ -66,7 +71,9 @@ _MODULES = {
     "ProxiedConnection": "_proxy",
     "Recorder": "_history",
     "Side": "_proxy",
+    "SIMULATED_FAULTS": "_sim_faults",
     "SimulatedBroker": "_simulation",
+    "SimulatedFault": "_sim_faults",
     "SimulatedNetwork": "_simulation",
     "SimulatedProcess": "_simulation",
     "Simulation": "_simulation",
@@ -76,6 +83,7 @@ _MODULES = {
     "check": "_checking",
     "examine": "_checking",
     "fresh_queue_uri": "_names",
+    "simulated": "_simulated",
 }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import math
 import os
 import random as random_module
@@ -24,8 +25,11 @@ from typing import Any, Final, TypeVar
 
 from bmq import _checks, _world
 from bmq.errors import InvalidArgument, StateError, UsageError
+from bmq.testing._history import History, Recorder
+from bmq.testing._sim_faults import SIMULATED_FAULTS, SimulatedFault, run_faults
 from bmq.testing._sim_loop import Engine, SimLoop, place_of
 from bmq.testing._sim_network import Connection, Host, Network
+from bmq.testing._sim_replay import replayed, skipped_faults
 
 __all__ = ["SimulatedBroker", "SimulatedNetwork", "SimulatedProcess", "Simulation", "SimulationError"]
 
@@ -38,6 +42,7 @@ _PORT: Final = 30114
 #: Virtual seconds that processes may take to end when the simulation is over.
 _GRACE: Final = 3600.0
 _LAST_FAULTS: Final = 10
+_LAST_EVENTS: Final = 15
 _MOST_TASKS: Final = 40
 
 
@@ -78,6 +83,7 @@ class SimulatedProcess:
         self._done = False
         self._waiting: list[asyncio.Future[None]] = []
         self._stopping = False
+        self._recorder: Recorder | None = None
 
     def __repr__(self) -> str:
         return f"<simulated process {self.name}, {self.state}>"
@@ -106,6 +112,17 @@ class SimulatedProcess:
             InvalidArgument: the seconds are no number.
         """
         self._ahead += _checks.number("seconds", seconds, -1e9, 1e9, unit="seconds")
+
+    @property
+    def recorder(self) -> Recorder:
+        """Its recorder in the simulation's history; a new one each time the process was started."""
+        if self._recorder is None:
+            self._recorder = self._simulation.history.process(self.name)
+        return self._recorder
+
+    def _busy(self, seconds: float) -> None:
+        if self._loop is not None and not self._loop.dead:
+            self._loop.busy(seconds)
 
     def start(self) -> None:
         """Start it again after it has ended or was killed.
@@ -178,6 +195,9 @@ class SimulatedProcess:
 
     def _ended(self, loop: SimLoop) -> None:
         self._done = True
+        if self._recorder is not None:
+            self._recorder.close()
+            self._recorder = None
         loop.kill()
         self._host.release(loop)
         self._wake()
@@ -202,6 +222,9 @@ class SimulatedProcess:
             self._loop.problems.clear()
             self._loop.set_exception_handler(_ignore)
             self._loop.kill()
+            if self._recorder is not None:
+                self._simulation.history.killed(self.name)
+                self._recorder = None
             self._host.up = not machine
             self._host.release(self._loop)
             self._wake()
@@ -438,6 +461,10 @@ class SimulatedNetwork:
                     end.out.stall(0.0)
         self._network.heal()
 
+    def mend(self, one: str, other: str) -> None:
+        """Take a partition between two hosts back."""
+        self._network.heal(self._host(one), self._host(other))
+
     def refuse(self, host: str, port: int = _PORT, *, refuse: bool = True) -> None:
         """Refuse connections to a port, or accept them again; those that are open stay open."""
         found = self._host(host)
@@ -499,6 +526,9 @@ class Simulation:
         network: the network.
         random: random numbers for the program's plan; a stream apart from schedule and network.
         drawn: what :meth:`draw` drew, by name.
+        fault_numbers: the numbers of the faults that :meth:`faults` has done.
+        history: what processes with a :attr:`recorder` did, for :func:`bmq.testing.check`. Its clock is the
+            simulation's own.
         digest: stands for every byte that has crossed the network, and its time.
 
     Raises:
@@ -517,9 +547,19 @@ class Simulation:
         self._options = Random(f"{seed}/options")
         self._loops: list[SimLoop] = []
         self._processes: list[SimulatedProcess] = []
+        self._brokers: list[SimulatedBroker] = []
         self._pids = count(100)
+        self._fault_number = 0
+        self._skipped = skipped_faults()
+        # What takes the present faults back, the oldest first.
+        self._mending: dict[object, Callable[[], object]] = {}
+        self.fault_numbers: list[int] = []
+        self.history = History(clock=self._true_time)
         self._did: deque[_Did] = deque(maxlen=_LAST_FAULTS)
         self._over = False
+
+    def _true_time(self) -> float:
+        return _EPOCH - _START + self._engine.time()
 
     @property
     def now(self) -> float:
@@ -544,9 +584,75 @@ class Simulation:
         self.drawn[name] = drawn
         return drawn
 
-    def note(self, what: str) -> None:
-        """Note a fault that the program has caused, for the report of a failure."""
-        self._did.append(_Did(self.now, _checks.text("what", what)))
+    def note(self, what: str, *, number: int | None = None) -> None:
+        """Note a fault that the program has caused, for the history and the report of a failure.
+
+        Args:
+            what: the fault.
+            number: the number of the fault; None for one that :meth:`faults` has not drawn.
+        """
+        what = _checks.text("what", what)
+        number = _checks.optional(_checks.integer, "number", number)
+        self._did.append(_Did(self.now, what if number is None else f"{number}: {what}"))
+        if number is not None:
+            self.fault_numbers.append(number)
+        self.history.fault(what)
+
+    @property
+    def recorder(self) -> Recorder:
+        """The recorder of the running process in :attr:`history`, for ``interceptors`` and ``on_event``.
+
+        Raises:
+            StateError: no process of the simulation is running.
+        """
+        running = self._engine.running
+        for each in self._processes:
+            if each._loop is running and running is not None:
+                return each.recorder
+        raise StateError("sim.recorder belongs to the process whose code asks for it")
+
+    async def faults(
+        self,
+        seconds: float,
+        *,
+        kinds: Sequence[SimulatedFault] | None = None,
+        victims: Sequence[SimulatedProcess] = (),
+        pause: tuple[float, float] = (0.02, 0.6),
+        duration: tuple[float, float] = (0.01, 1.5),
+    ) -> None:
+        """Do faults that the seed draws, and take all of them back at the end.
+
+        Args:
+            seconds: virtual seconds from the first fault to the end.
+            kinds: the kinds to draw from; None for all.
+            victims: processes that may be killed and started again, paused, or have their clocks set.
+            pause: the least and the greatest time between two faults, in seconds.
+            duration: the least and the greatest time that a fault lasts, in seconds.
+
+        Cancelling it takes the faults back too.
+        """
+        seconds = _checks.seconds("seconds", seconds)
+        chosen = SIMULATED_FAULTS if kinds is None else _checks.items("kinds", kinds, "kinds of faults")
+        for kind in chosen:
+            _checks.one_of("kinds", kind, SIMULATED_FAULTS)
+        victims = _checks.items("victims", victims, "processes")
+        for victim in victims:
+            _checks.choice("victims", victim, SimulatedProcess)
+        low, high = sorted(_checks.seconds("pause", each) for each in _pair("pause", pause))
+        least, most = sorted(_checks.seconds("duration", each) for each in _pair("duration", duration))
+        await run_faults(self, seconds, chosen, victims, (max(low, 1e-3), max(high, 1e-3)), (least, most))
+
+    def heal(self) -> None:
+        """Take all faults back: paths are open, brokers run, and so do processes that :meth:`faults` stopped.
+
+        Connections that have lost bytes stay broken, until an end notices.
+        """
+        self.network.heal()
+        waiting, self._mending = list(self._mending.items()), self._mending
+        for token, action in waiting:
+            if self._mending.pop(token, None) is not None:
+                action()
+        self.history.healed()
 
     def process(
         self, name: str, main: Callable[..., Awaitable[Any]], *arguments: object, host: str | None = None
@@ -582,7 +688,9 @@ class Simulation:
             options: those of :class:`bmq.broker.Broker`, but for ``host``.
         """
         names = [_checks.text("host", each, empty=False) for each in hosts or ("broker",)]
-        return SimulatedBroker(self, names, options)
+        broker = SimulatedBroker(self, names, options)
+        self._brokers.append(broker)
+        return broker
 
     async def until(self, condition: Callable[[], Any], timeout: float = 3600.0, every: float = 0.01) -> Any:
         """Wait until something is true; return it.
@@ -628,6 +736,10 @@ class Simulation:
             raise StateError("the simulation is over: make another one")
         if asyncio.events._get_running_loop() is not None:
             raise UsageError("a simulation has event loops of its own: run() it outside of coroutines")
+        with replayed(self):
+            return self._run(main, arguments)
+
+    def _run(self, main: Callable[..., Coroutine[Any, Any, T]], arguments: tuple[object, ...]) -> T:
         with self._frozen(), _patched(self.seed):
             try:
                 process = self.process("main", main, *arguments)
@@ -688,8 +800,8 @@ class Simulation:
 
     def _end(self) -> None:
         """End all processes in good order: clients first, then brokers."""
-        self.network.heal()
-        brokers = [each for each in self._processes if getattr(each._main, "__name__", "") == "_serve"]
+        self.heal()
+        brokers = [each.process for each in self._brokers]
         clients = [each for each in self._processes if each not in brokers]
         for group in (clients, brokers):
             for each in group:
@@ -732,8 +844,10 @@ class Simulation:
         """Return what a run of this seed was like: the seed, what was drawn, and the last faults."""
         drawn = ", ".join(f"{name}={value!r}" for name, value in self.drawn.items()) or "nothing"
         faults = "\n".join(f"  {each}" for each in self._did) or "  none"
+        history = "\n".join(f"  {line}" for line in self.history.tail(_LAST_EVENTS)) or "  nothing"
         return (
-            f"seed {self.seed} after {self.now:.6f} virtual seconds\ndrawn: {drawn}\nlast faults:\n{faults}"
+            f"seed {self.seed} after {self.now:.6f} virtual seconds\ndrawn: {drawn}\n"
+            f"last faults:\n{faults}\nlast of the history:\n{history}"
         )
 
 
@@ -751,8 +865,9 @@ def _told(error: BaseException) -> str:
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
     """Report nothing about coroutines of killed processes, which are closed now."""
-    before = sys.unraisablehook
+    before, disabled = sys.unraisablehook, logging.root.manager.disable
     sys.unraisablehook = lambda _: None
+    logging.disable(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -760,6 +875,7 @@ def _silence() -> Iterator[None]:
             gc.collect()
     finally:
         sys.unraisablehook = before
+        logging.disable(disabled)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ BMQ_BROKER_URI names a broker, that one is used instead of an embedded one.
 ``bmq_domain``             ``bmq_domain(mode, **settings)`` makes a domain and returns its name
 ``bmq_proxy``              a fault-injecting proxy in front of the broker; sessions go through it
 ``bmq_background_broker``  an embedded broker on a thread of its own, for tests without an event loop
+``bmq_simulation``         a simulation; the test runs for 20 seeds: ``@pytest.mark.bmq_seeds(100)``
 =========================  ============================================================================
 """
 
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,10 +34,12 @@ if TYPE_CHECKING:
     from bmq.client.session import Session
     from bmq.testing._background import BackgroundBroker
     from bmq.testing._proxy import FaultProxy
+    from bmq.testing._simulation import Simulation
 
 _VARIABLE = "BMQ_BROKER_URI"
 _DOMAIN = "bmq.test.mem.priority"
 _POSTS_KEPT = 10_000
+_SEEDS = 20
 
 
 def _async_fixture(function: Callable[..., Any]) -> Any:
@@ -207,3 +210,40 @@ def bmq_background_broker(bmq_broker_options: Mapping[str, Any]) -> Iterator[Bac
     options: dict[str, Any] = {"posts_kept": _POSTS_KEPT, **bmq_broker_options}
     with BackgroundBroker(**options) as broker:
         yield broker
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker."""
+    config.addinivalue_line("markers", "bmq_seeds(count): run the test for so many seeds of bmq_simulation")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests with a simulation once for each seed."""
+    if "bmq_simulation" in metafunc.fixturenames:
+        from bmq.testing._sim_replay import seeds_to_run
+
+        marker = metafunc.definition.get_closest_marker("bmq_seeds")
+        seeds = seeds_to_run(1, marker.args[0] if marker is not None else _SEEDS)
+        metafunc.parametrize("bmq_simulation", seeds, indirect=True, ids=[f"seed{seed}" for seed in seeds])
+
+
+@pytest.fixture
+def bmq_simulation(request: pytest.FixtureRequest) -> Simulation:
+    """A simulation, for a test that is no coroutine; the test runs once for each of 20 seeds.
+
+    ``@pytest.mark.bmq_seeds(100)`` changes their number, and the environment variable BMQ_SIM_SEED chooses
+    one of them.
+    """
+    from bmq.testing._simulation import Simulation
+
+    return Simulation(request.param)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Add what a simulation was like to the report of a failure."""
+    report = yield
+    simulation = getattr(item, "funcargs", {}).get("bmq_simulation")
+    if simulation is not None and report.when == "call" and report.failed:
+        report.sections.append(("Simulation", simulation.report()))
+    return report

@@ -483,6 +483,7 @@ async def faults(w: World) -> None:
 
 
 simple("Simulation.until", lambda w: Simulation(1).until(lambda: True))
+simple("Simulation.faults", lambda w: Simulation(1).faults(0.0))
 simple(
     "SimulatedProcess.wait", lambda w: Simulation(1).process("waits", asyncio.sleep, 1).wait(), endless=True
 )

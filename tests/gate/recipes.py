@@ -464,6 +464,8 @@ ARGUMENTS: dict[str, dict[str, Made]] = {
     "bmq.testing.SimulatedNetwork.partition": {"one": lambda _: "broker", "other": lambda _: "other"},
     "bmq.testing.SimulatedNetwork.refuse": {"host": lambda _: "broker"},
     "bmq.testing.SimulatedProcess.jump": {"seconds": lambda _: 1.0},
+    "bmq.testing.SimulatedNetwork.mend": {"one": lambda _: "broker", "other": lambda _: "other"},
+    "bmq.testing.Simulation.faults": {"seconds": lambda _: 0.0},
     "bmq.testing.Simulation.draw": {"name": lambda _: "size", "usual": lambda _: 1},
     "bmq.testing.Simulation.note": {"what": lambda _: "a fault"},
     "bmq.testing.Simulation.process": {"name": lambda _: "name", "main": lambda _: asyncio.sleep},

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run worlds for many seeds; a failure is run again with fewer and fewer faults."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from itertools import islice
+
+from bmq.testing import Simulation
+from tests.simulation.worlds import WORLDS
+
+_AT_ONCE = 4
+#: How often a failing run is tried with fewer faults.
+_MOST_TRIES = 60
+
+
+def run(name: str, seed: int) -> tuple[str, Simulation]:
+    """Run a world; return the error, "" if there is none."""
+    simulation = Simulation(seed)
+    try:
+        simulation.run(WORLDS[name], simulation)
+    except Exception as error:
+        return "".join(traceback.format_exception(error)), simulation
+    return "", simulation
+
+
+def one(name: str, seed: int) -> tuple[str, int, str, float, int]:
+    """Run a world in a process of the pool."""
+    logging.disable(logging.CRITICAL)
+    error, simulation = run(name, seed)
+    return name, seed, error, simulation.now, len(simulation.fault_numbers)
+
+
+def shrink(name: str, seed: int) -> tuple[list[int], str]:
+    """Leave out as many faults as the failure allows; return those that are left out, and the error."""
+    os.environ["BMQ_SIM_SKIP"] = ""
+    error, simulation = run(name, seed)
+    needed, skipped = list(dict.fromkeys(simulation.fault_numbers)), list[int]()
+    tries, part = 0, max(1, len(needed) // 2)
+    while part and needed and tries < _MOST_TRIES:
+        smaller = False
+        for start in range(0, len(needed), part):
+            without = needed[start : start + part]
+            os.environ["BMQ_SIM_SKIP"] = " ".join(map(str, [*skipped, *without]))
+            tries += 1
+            again, simulation = run(name, seed)
+            if again:
+                # Faults that do not come any more need not be left out.
+                skipped += without
+                needed = [each for each in dict.fromkeys(simulation.fault_numbers) if each not in skipped]
+                error, smaller = again, True
+                break
+        if not smaller:
+            part //= 2
+    return sorted(skipped), error
+
+
+def work(names: list[str], first: int, count: int) -> Iterator[tuple[str, int]]:
+    """Yield what is to be run: all worlds of one seed before the next seed."""
+    for seed in range(first, first + count):
+        for name in names:
+            yield name, seed
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(prog="make simulate", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=100, help="how many seeds of each world")
+    parser.add_argument("--first", type=int, default=1, help="the first seed")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many processes")
+    parser.add_argument(
+        "--world", action="append", choices=sorted(WORLDS), help="only this one; may be repeated"
+    )
+    options = parser.parse_args()
+    names = options.world or list(WORLDS)
+    total, began, virtual, faults, failed = (
+        options.seeds * len(names),
+        time.monotonic(),
+        0.0,
+        0,
+        list[tuple[str, int]](),
+    )
+    todo, done = work(names, options.first, options.seeds), 0
+    with ProcessPoolExecutor(options.jobs) as pool:
+        while batch := list(islice(todo, options.jobs * _AT_ONCE)):
+            for name, seed, error, now, count in pool.map(partial(_one_of, one), batch):
+                done, virtual, faults = done + 1, virtual + now, faults + count
+                if error:
+                    failed.append((name, seed))
+                    print(f"\n{name}, seed {seed}:\n{error}", flush=True)
+            rate = done / (time.monotonic() - began)
+            print(
+                f"\r{done} of {total} runs, {len(failed)} failed, {virtual / 3600:.1f} virtual hours, "
+                f"{faults} faults, {rate:.1f} runs a second, {(total - done) / rate:.0f} s left ",
+                end="",
+                flush=True,
+            )
+    print()
+    logging.disable(logging.CRITICAL)
+    for name, seed in failed[:5]:
+        skipped, error = shrink(name, seed)
+        print(f"{name}, seed {seed}, with the fewest faults:\n{error}")
+        left_out = " ".join(map(str, skipped))
+        command = f"python -m tests.simulation --first {seed} --seeds 1 --jobs 1 --world '{name}'"
+        print(f"BMQ_SIM_SEED={seed} BMQ_SIM_SKIP='{left_out}' {command}\n")
+    for name, seed in failed:
+        print(f"failed: {name}, seed {seed}")
+    return 1 if failed else 0
+
+
+def _one_of(function: object, job: tuple[str, int]) -> tuple[str, int, str, float, int]:
+    return one(*job)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Worlds: programs that run under faults of any seed, and must keep every promise.
+
+A world has two phases. Under faults nothing wrong happens; after the faults everything arrives within a bound
+of virtual time. The history is checked at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import bmq
+from bmq.broker import DomainConfig, Mode
+from bmq.delays import Mover
+from bmq.testing import SimulatedBroker, SimulatedProcess, Simulation, check
+
+__all__ = ["WORLDS", "World"]
+
+World = Callable[[Simulation], Awaitable[None]]
+WORLDS: dict[str, World] = {}
+
+DOMAIN = "sim"
+FANOUT = "sim.fanout"
+#: Virtual seconds after the last fault in which everything arrives. A silent link is noticed, a request is
+#: given up, and the longest pause of a drawn policy passes.
+BOUND = 300.0
+
+
+def world(function: World) -> World:
+    WORLDS[function.__name__.replace("_", " ")] = function
+    return function
+
+
+# what all worlds have
+
+
+def uri(name: str) -> str:
+    return f"bmq://{DOMAIN}/{name}"
+
+
+def start_broker(sim: Simulation, *hosts: str) -> SimulatedBroker:
+    """A broker with queues that keep everything for a month, and drawn limits."""
+    month = 30 * 86400
+    domains = [
+        DomainConfig(DOMAIN, Mode.PRIORITY, message_ttl=month, max_delivery_attempts=0),
+        DomainConfig(FANOUT, Mode.FANOUT, app_ids=("foo", "bar"), message_ttl=month, max_delivery_attempts=0),
+    ]
+    return sim.broker(
+        *hosts,
+        domains=domains,
+        heartbeat_interval_ms=sim.draw("heartbeat_interval_ms", 3000, 200, 20_000),
+        max_missed_heartbeats=sim.draw("max_missed_heartbeats", 0, 2),
+        high_water=sim.draw("high_water", 16 * 1024 * 1024, 1000, 100_000),
+    )
+
+
+def connect(sim: Simulation, broker: SimulatedBroker, **options: Any) -> Any:
+    """A session whose process is recorded, with the options of this seed."""
+    recorder = sim.recorder
+    given: dict[str, Any] = {
+        "interceptors": [recorder],
+        "on_event": recorder.on_event,
+        "retry_first_connect": True,
+        "open_timeout": BOUND,
+        "configure_timeout": BOUND,
+        "busy_poll": sim.drawn["busy_poll"],
+        "connect_timeout": sim.drawn["connect_timeout"],
+        "liveness": sim.drawn["liveness"],
+        "max_unacked_messages": sim.drawn["max_unacked_messages"],
+        "max_buffered_messages": sim.drawn["max_buffered_messages"],
+    }
+    return bmq.connect(broker.uri, **{**given, **options})
+
+
+def draw_options(sim: Simulation) -> None:
+    """Draw what sessions and queues get, absurd values included."""
+    sim.draw("connect_timeout", 5.0, 0.5, 60.0)
+    sim.draw("liveness", 10.0, 2.0, 1.0)
+    sim.draw("max_unacked_messages", 10_000, 1, 3, 50)
+    sim.draw("max_buffered_messages", 10_000, 1, 7)
+    sim.draw("max_unconfirmed_messages", 1000, 1, 2, 10)
+    sim.draw("busy_poll", 0.0, 20e-6)
+    sim.draw("size", 20, 0, 3000, 200_000)
+    sim.network.set(
+        latency=sim.draw("latency", (50e-6, 500e-6), (0.0, 1e-6), (1e-3, 0.2)),
+        segment=sim.draw("segment", None, (1, 50), (1, 5000)),
+        window=sim.draw("window", 256 * 1024, 500, 10_000),
+    )
+
+
+async def settle(sim: Simulation, condition: Callable[[], bool], what: Callable[[], object]) -> None:
+    """Wait until everything has arrived."""
+    try:
+        await sim.until(condition, timeout=BOUND, every=0.5)
+    except TimeoutError:
+        raise AssertionError(f"not settled {BOUND:g} s after the last fault: {what()}") from None
+
+
+async def stop(*processes: SimulatedProcess) -> None:
+    """Ask processes to end, and wait for it."""
+    for process in processes:
+        process.stop()
+    for process in processes:
+        await process.wait()
+
+
+# worlds
+
+
+@world
+async def posting(sim: Simulation) -> None:
+    """Two producers, two competing consumers, a fanout queue: everything arrives, in order where promised."""
+    draw_options(sim)
+    broker = start_broker(sim, *sim.draw("hosts", ("broker",), ("node1", "node2", "node3")))
+    count = sim.draw("count", 40, 5, 150)
+    wanted = {f"{name}/{number}" for name in ("one", "two") for number in range(count)}
+    arrived: dict[str, set[str]] = {"orders": set(), "foo": set(), "bar": set()}
+    posted: set[str] = set()
+    filler = "." * sim.drawn["size"]
+
+    async def produce(name: str) -> None:
+        async with connect(sim, broker) as session:
+            orders = await session.open_queue(uri("orders"), write=True)
+            news = await session.open_queue(f"bmq://{FANOUT}/news", write=True)
+            for number in range(count):
+                data = f"{name}/{number}/{filler}".encode()
+                if number % 3:
+                    await orders.post(data)
+                else:
+                    await orders.post_many([data])
+                await news.post(data)
+                posted.add(f"{name}/{number}")
+                await asyncio.sleep(sim.random.expovariate(count / 4))
+
+    async def consume(where: str, app: str) -> None:
+        async with connect(sim, broker) as session:
+            queue = await session.open_queue(
+                where,
+                read=True,
+                max_unconfirmed_messages=sim.drawn["max_unconfirmed_messages"],
+            )
+            async for message in queue:
+                if sim.random.random() < 0.1:
+                    await asyncio.sleep(sim.random.uniform(0, 0.1))
+                arrived[app].add(message.data.decode().rpartition("/")[0])
+                message.confirm()
+
+    producers = [sim.process(f"producer-{name}", produce, name) for name in ("one", "two")]
+    consumers = [sim.process(f"consumer-{number}", consume, uri("orders"), "orders") for number in range(2)]
+    consumers += [sim.process(app, consume, f"bmq://{FANOUT}/news?id={app}", app) for app in ("foo", "bar")]
+    await sim.faults(6.0, victims=consumers)
+    await settle(sim, lambda: all(not each.running for each in producers), sim.waiting)
+    for each in producers:
+        await each.wait()
+    await settle(
+        sim,
+        lambda: all(each >= wanted for each in arrived.values()),
+        lambda: {app: sorted(wanted - each)[:5] for app, each in arrived.items()},
+    )
+    await stop(*consumers)
+    check(sim.history)
+
+
+@world
+async def workers(sim: Simulation) -> None:
+    """Workers that fail now and then: every message is handled or becomes a dead letter."""
+    draw_options(sim)
+    broker = start_broker(sim)
+    count = sim.draw("count", 30, 3, 100)
+    done: set[int] = set()
+    dead: set[int] = set()
+    every = sim.draw("retry every", 1.0, 0.0, 30.0)
+    retries = sim.draw("retries", 2, 0, 5)
+    concurrency = sim.draw("concurrency", 5, 1, 50)
+
+    async def produce() -> None:
+        async with connect(sim, broker) as session:
+            queue = await session.open_queue(uri("work"), write=True)
+            for number in range(count):
+                await queue.post(b"%d" % number)
+                await asyncio.sleep(sim.random.expovariate(count / 4))
+
+    async def work() -> None:
+        async with connect(sim, broker) as session:
+            queue = await session.open_queue(
+                uri("work"),
+                read=True,
+                max_unconfirmed_messages=sim.drawn["max_unconfirmed_messages"],
+            )
+            letters = await session.open_queue(uri("dead"), write=True)
+
+            async def handle(message: bmq.Message) -> None:
+                number = int(message.data)
+                await asyncio.sleep(sim.random.uniform(0, 0.2))
+                if number % 7 == 0 or sim.random.random() < 0.2:
+                    raise RuntimeError("a drawn failure")
+                done.add(number)
+
+            retry = bmq.Backoff(every=every, retries=retries, then=bmq.DeadLetter(letters))
+            await bmq.consume(queue, handle, concurrency=concurrency, retry=retry)
+
+    async def bury() -> None:
+        async with connect(sim, broker) as session:
+            queue = await session.open_queue(uri("dead"), read=True)
+            async for message in queue:
+                dead.add(int(message.data))
+                message.confirm()
+
+    producer = sim.process("producer", produce)
+    victims = [sim.process(f"worker-{number}", work) for number in range(2)]
+    undertaker = sim.process("undertaker", bury)
+    await sim.faults(6.0, victims=victims)
+    await producer.wait()
+    wanted = set(range(count))
+    await settle(sim, lambda: done | dead >= wanted, lambda: sorted(wanted - done - dead)[:5])
+    await settle(
+        sim,
+        lambda: not len(broker.broker.queues[uri("work")]),
+        lambda: f"{len(broker.broker.queues[uri('work')])} messages are left in the queue",
+    )
+    assert {number for number in wanted if number % 7 == 0} <= dead
+    await stop(*victims, undertaker)
+    check(sim.history)
+
+
+@world
+async def groups(sim: Simulation) -> None:
+    """Members that come, go and die: all is handled, and each member gets its part of a key in order."""
+    draw_options(sim)
+    broker = start_broker(sim)
+    count, keys = sim.draw("count", 60, 10, 150), sim.draw("keys", 8, 1, 40)
+    buckets = sim.draw("buckets", 8, 1, 16)
+    handled: dict[str, set[int]] = {}
+    posted: dict[str, int] = {}
+
+    async def produce() -> None:
+        async with connect(sim, broker) as session:
+            queue = await session.open_queue(uri("jobs"), write=True)
+            for _ in range(count):
+                key = f"k{sim.random.randrange(keys)}"
+                number = posted.get(key, 0)
+                await queue.post(b"%d" % number, properties={"key": key})
+                posted[key] = number + 1
+                await asyncio.sleep(sim.random.expovariate(count / 4))
+
+    async def take(name: str) -> None:
+        async with connect(sim, broker) as session:
+            queue = await session.open_queue(uri("jobs"), read=True)
+            latest: dict[str, int] = {}
+            async with queue.group("key", buckets=buckets, member=name, grace=5.0) as group:
+                async for message in group:
+                    key, number = str(message.properties["key"]), int(message.data)
+                    if not message.redelivered:
+                        assert number > latest.get(key, -1), (key, number, latest[key])
+                        latest[key] = number
+                    handled.setdefault(key, set()).add(number)
+                    if sim.random.random() < 0.2:
+                        await asyncio.sleep(sim.random.uniform(0, 0.05))
+                    message.confirm()
+
+    producer = sim.process("producer", produce)
+    members = [sim.process(f"member-{number}", take, f"m{number}") for number in range(3)]
+    await sim.faults(6.0, victims=members)
+    await producer.wait()
+    await settle(
+        sim,
+        lambda: {key: len(seen) for key, seen in handled.items()} == posted,
+        lambda: {key: (count, len(handled.get(key, ()))) for key, count in posted.items()},
+    )
+    for each in members:
+        assert each.running, await each.wait()
+    await stop(*members)
+    check(sim.history, without=["order"])
+
+
+@world
+async def delays(sim: Simulation) -> None:
+    """Two movers: every delayed message arrives, none early, and none much later than due."""
+    draw_options(sim)
+    broker = start_broker(sim)
+    count = sim.draw("count", 30, 3, 100)
+    due: dict[int, float] = {}
+    arrived: dict[int, float] = {}
+    tick = sim.draw("tick", 0.5, 0.05, 5.0)
+    lookahead = sim.draw("lookahead", 3600.0, 1.0, 20.0)
+    max_held = sim.draw("max_held", 10_000, 2, 20)
+
+    def clock() -> float:
+        return sim._true_time()
+
+    async def produce() -> None:
+        async with connect(sim, broker) as session:
+            queue = await session.open_queue(uri("later"), write=True)
+            for number in range(count):
+                delay = sim.random.choice((0.0, sim.random.uniform(0, 5), sim.random.uniform(0, 100)))
+                due[number] = clock() + delay
+                await queue.post(b"%d" % number, delay=delay)
+                await asyncio.sleep(sim.random.expovariate(count / 4))
+
+    async def move() -> None:
+        async with connect(sim, broker) as session:
+            queue = await session.open_queue(uri("later.delayed"), read=True)
+            await Mover(
+                queue, tick=tick, lookahead=max(lookahead, tick), max_held=max_held, clock=clock
+            ).run()
+
+    async def receive() -> None:
+        async with connect(sim, broker) as session:
+            queue = await session.open_queue(uri("later"), read=True)
+            async for message in queue:
+                number, now = int(message.data), clock()
+                # Rounded to milliseconds by the property, and never early.
+                assert now >= due[number] - 0.001, (number, now - due[number])
+                arrived.setdefault(number, now)
+                message.confirm()
+
+    producer = sim.process("producer", produce)
+    movers = [sim.process(f"mover-{number}", move) for number in range(2)]
+    receiver = sim.process("receiver", receive)
+    await sim.faults(6.0, victims=movers)
+    healed = clock()
+    await producer.wait()
+    wanted = set(range(count))
+    await settle(sim, lambda: arrived.keys() >= wanted, lambda: sorted(wanted - arrived.keys())[:5])
+    late = {number: at - max(due[number], healed) for number, at in arrived.items()}
+    assert max(late.values()) < 60 + 2 * tick, sorted(late.values())[-3:]
+    for each in (*movers, receiver):
+        assert each.running, await each.wait()
+    await stop(*movers, receiver)
+    check(sim.history, without=["order"])
+
+
+@world
+async def quiet(sim: Simulation) -> None:
+    """A day in which hardly anything happens: sessions stay, and what is posted arrives at once."""
+    draw_options(sim)
+    sim.network.set()
+    broker = start_broker(sim)
+    waited: list[float] = []
+    sent: dict[bytes, float] = {}
+
+    async def consume() -> None:
+        async with connect(sim, broker) as session:
+            queue = await session.open_queue(uri("quiet"), read=True)
+            async for message in queue:
+                waited.append(sim.now - sent[message.data])
+                message.confirm()
+            assert session.stats().reconnects == 0
+
+    consumer = sim.process("consumer", consume)
+    hours = 0.5
+    async with connect(sim, broker) as session:
+        queue = await session.open_queue(uri("quiet"), write=True)
+        while sim.now < hours * 3600:
+            data = b"%d" % len(sent)
+            sent[data] = sim.now
+            await queue.post(data)
+            assert session.health().ready
+            await asyncio.sleep(sim.random.expovariate(1 / 300))
+        assert session.stats().reconnects == 0
+    await sim.until(lambda: len(waited) == len(sent))
+    assert max(waited) < 1.0
+    await stop(consumer)
+    check(sim.history)
