@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from bmq.broker import (
     Limits,
     Mode,
     TagConsumerFilter,
+    _consumer_filter,
 )
 
 ROOM = Limits(1000, 2**20)
@@ -49,6 +52,28 @@ async def session(broker: Broker) -> AsyncIterator[bmq.Session]:
 async def post(queue: bmq.Queue, **messages: Mapping[str, Any]) -> None:
     items = [bmq.PutMessage(name.encode(), properties) for name, properties in messages.items()]
     (await queue.post_many(items)).raise_for_failures()
+
+
+@pytest.mark.statement("5.12")
+@pytest.mark.parametrize("filtered", [False, True])
+async def test_without_a_filter_no_function_of_the_filter_is_called(broker: Broker, filtered: bool) -> None:
+    domain = replace(PRIORITY, consumer_filter=TagConsumerFilter({}) if filtered else None)
+    broker.add_domain(domain)
+    calls = 0
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal calls
+        calls += event == "call" and frame.f_code.co_filename == _consumer_filter.__file__
+
+    async with bmq.connect(broker.uri) as session:
+        queue = await session.open_queue("bmq://filtered/q", read=True, write=True)
+        sys.setprofile(count)
+        try:
+            await post(queue, one=URGENT, two=ONE, end={})
+            assert await names(queue) == ["one", "two"]
+        finally:
+            sys.setprofile(None)
+    assert bool(calls) is filtered
 
 
 async def names(queue: bmq.Queue | bmq.Consumer, until: str = "end") -> list[str]:

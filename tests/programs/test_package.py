@@ -216,6 +216,7 @@ def test_issue_forms_ask_for_something(path: Path) -> None:
     assert all(part["attributes"]["label"] for part in form["body"])
 
 
+@pytest.mark.statement("8.9")
 @pytest.mark.parametrize(
     "name", ["SECURITY.md", "CODE_OF_CONDUCT.md", "RELEASING.md", "LICENSE", "CHANGELOG.md"]
 )

@@ -95,6 +95,7 @@ def test_a_refused_row_fails_the_job_by_name(spark: SparkSession, broker: Broker
         writer.mode("append").save()
 
 
+@pytest.mark.statement("8.10")
 def test_the_plain_sink_counts(spark: SparkSession, broker: BrokerThread, queue: str) -> None:
     summary = bmq.spark.summary_accumulator(spark)
     write = bmq.spark.write_partition(
