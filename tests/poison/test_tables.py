@@ -128,9 +128,11 @@ async def test_without_a_name_the_column_is_called_error(queue: bmq.Queue) -> No
     assert queue.tables(on_invalid="row").schema.field("error").type == pa.string()
 
 
-async def test_an_unreadable_message_is_an_error_that_names_it_and_is_left_out(bmq_broker: Any) -> None:
+async def test_an_unreadable_message_is_an_error_that_names_it_and_is_left_out(
+    bmq_broker: Any, bmq_queue_uri: str
+) -> None:
     async with bmq.connect(bmq_broker.uri, max_message_size=1000) as session:
-        queue = await session.open_queue("bmq://bmq.test.mem.priority/failing", read=True, write=True)
+        queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
         payloads = [b"first", b"z" * 5000, b"third", b"z" * 5000, b"z" * 5000, b"last"]
         await queue.post_many([bmq.PutMessage(p, compression=bmq.Compression.ZLIB) for p in payloads])
         tables = await queue.tables(on_invalid="fail", metadata=["guid"])
@@ -173,7 +175,7 @@ async def test_a_loop_ends_when_all_that_is_left_is_unreadable(queue: bmq.Queue)
     assert found == [GOOD]
 
 
-async def test_interceptors_see_unreadable_messages_confirmed(bmq_broker: Any) -> None:
+async def test_interceptors_see_unreadable_messages_confirmed(bmq_broker: Any, bmq_queue_uri: str) -> None:
     seen: list[bytes] = []
 
     class Watch(bmq.Interceptor):
@@ -181,7 +183,7 @@ async def test_interceptors_see_unreadable_messages_confirmed(bmq_broker: Any) -
             seen.extend(message.raw for message in messages)
 
     async with bmq.connect(bmq_broker.uri, interceptors=[Watch()]) as session:
-        queue = await session.open_queue("bmq://bmq.test.mem.priority/watched", read=True, write=True)
+        queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
         async with queue.tables() as tables:
             await flood(queue, [BAD] * 3)
             await queue.post(GOOD)
