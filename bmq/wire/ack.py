@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ACK events: what became of posted messages."""
+"""ACK events: the outcomes of posted messages."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ __all__ = [
 ]
 
 _HEADER = ACK_HEADER.build(headerWords=ACK_HEADER.size // 4, perMessageWords=ACK_MESSAGE.size // 4)
-#: One acknowledgement's bytes from (wire status, correlation id, GUID, qId).
+# : Encode one acknowledgement from (wire status, correlation id, GUID, qId).
 encode_ack = ACK_MESSAGE.packer("status", "correlationId", "messageGUID", "queueId", reserved=0)
-#: The bytes of one acknowledgement.
+# : Size of an acknowledgement in bytes.
 ACK_SIZE = ACK_MESSAGE.size
-#: Where the GUID is in it.
+# : Offset of the GUID in an acknowledgement.
 ACK_GUID = ACK_MESSAGE.offset_of("messageGUID")
 # The bytes in front of the acknowledgement in an event that accepts one message.
 _ACCEPTED = pack_event_header(HEADER_SIZE + len(_HEADER) + ACK_SIZE, EventType.ACK) + _HEADER
-#: Where the GUID is in such an event.
+# : Position of the GUID in an event that accepts one message.
 ACCEPTED_GUID = slice(len(_ACCEPTED) + ACK_GUID, len(_ACCEPTED) + ACK_GUID + len(UNSET_GUID))
 
 _STATUS_AND_GUID = ACK_MESSAGE.words("reserved+status", "messageGUID")
-#: Reads one acknowledgement, from (event, offset): a number with the wire status in it, and the GUID.
+# : Read one acknowledgement, from (event, offset): a number that contains the wire status, and the GUID.
 read_ack = _STATUS_AND_GUID.unpack_from
-#: The bits with the status in the number that :func:`read_ack` and :func:`iter_acks` return.
+# : Bits of the status in the number that :func:`read_ack` and :func:`iter_acks` return.
 STATUS_MASK = _STATUS_AND_GUID.mask("status") << _STATUS_AND_GUID.shift("status")
 
 _read_message = ACK_MESSAGE.unpacker("status", "correlationId", "messageGUID", "queueId")
@@ -69,7 +69,7 @@ def encode_acceptance(queue_id: int, guid: bytes) -> bytes:
 
 
 def encode_queue_acks(queue_id: int, guids: Sequence[bytes]) -> bytes:
-    """Return acknowledgements that accept messages of one queue: only the GUIDs in the middle differ."""
+    """Return acknowledgements that accept messages of one queue: they differ only in their GUIDs."""
     if not guids:
         return b""
     one = encode_ack(0, 0, UNSET_GUID, queue_id)
@@ -78,7 +78,7 @@ def encode_queue_acks(queue_id: int, guids: Sequence[bytes]) -> bytes:
 
 
 def pack_acks(acks: Sequence[bytes]) -> bytes:
-    """Return an ACK event of acknowledgements that are already encoded, one or more in an item."""
+    """Return an ACK event of encoded acknowledgements; an item holds one or more."""
     body = b"".join(acks)
     return pack_event_header(HEADER_SIZE + len(_HEADER) + len(body), EventType.ACK) + _HEADER + body
 
@@ -94,17 +94,17 @@ def decode_acks(event: bytes, body: int) -> list[AckMessage]:
 
 
 def iter_acks(event: bytes, body: int) -> Iterator[tuple[int, bytes]]:
-    """Iterate over the acknowledgements of an event, what a client wants to know of them: the hot path.
+    """Iterate over the acknowledgements of an event, without the fields that a client ignores: the hot path.
 
     Returns:
-        (a number whose :data:`STATUS_MASK` bits are the wire status, GUID) each.
+        An iterator of (number, GUID). The :data:`STATUS_MASK` bits of the number are the wire status.
 
     Raises:
         ProtocolError: as :func:`decode_acks`.
     """
     start = body + len(_HEADER)
     if event[body:start] == _HEADER and not (len(event) - start) % ACK_SIZE:
-        # As every broker sends them.
+        # The sizes that every known broker sends.
         return _STATUS_AND_GUID.iter_unpack(memoryview(event)[start:])
     start, stride = read_list_header(event, body, "Ack", ACK_SIZE)
     if stride == ACK_SIZE:
@@ -125,8 +125,8 @@ def read_list_header(
         event: the event.
         body: the start of the event's body.
         kind: the kind of the event, for errors.
-        minimum: the bytes of an item that this version reads.
-        read_sizes: reads the words of the header, and of an item, from a header of this kind.
+        minimum: the smallest valid size of an item in bytes.
+        read_sizes: reads the header size and the item size, in words, from a header of this kind.
 
     Raises:
         ProtocolError: the sizes are too small, or the items do not fill the event exactly.

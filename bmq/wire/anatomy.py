@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events taken apart, field by field, from the declarations in :mod:`bmq.wire.layout`.
+"""Dissect events field by field, using the declarations in :mod:`bmq.wire.layout`.
 
-Nothing here raises on bad bytes: what cannot be read is reported in its place, and the rest is still read.
+Malformed bytes do not raise: an unreadable part carries an error, and the following parts are still read.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from bmq.wire.padding import unpadded_length
 
 __all__ = ["Part", "dissect", "read_control", "summary"]
 
-# How many bytes each structure has.
+# Size of each structure in bytes.
 _SIZES = {name: sum(width for _, width, _ in fields) // 8 for name, fields in FIELDS.items()}
-# The header of a message says how long the header is.
+# The header of a message contains its own size.
 _header_words = {name: CODECS[name].words("headerWords", cut=True) for name in ("PutHeader", "PushHeader")}
 _WORD = 4
 _SHOWN = 64
@@ -45,14 +45,14 @@ _HEADER = 8
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One thing in an event.
+    """One part of an event: a structure, or a field of a structure.
 
     Attributes:
-        offset: its first byte in the event.
-        depth: how deep it is inside others.
-        name: the field or structure, as in the protocol.
-        value: its value for people; empty for a structure.
-        error: whether it says that something is wrong.
+        offset: offset of the first byte in the event.
+        depth: nesting depth.
+        name: name of the field or structure in the protocol.
+        value: the value as text; empty for a structure.
+        error: whether the part reports an error.
     """
 
     offset: int
@@ -63,7 +63,7 @@ class Part:
 
 
 def dissect(event: bytes) -> Iterator[Part]:
-    """Iterate over everything in one event."""
+    """Iterate over all parts of an event."""
     fields, parts = _structure("EventHeader", event, 0, 0, {"type": EventType})
     yield from parts
     if not fields:
@@ -91,11 +91,11 @@ def dissect(event: bytes) -> Iterator[Part]:
 
 
 def summary(event: bytes, parts: Iterable[Part] | None = None) -> str:
-    """Return what an event is, in one line.
+    """Return a one-line summary of an event.
 
     Args:
         event: the event.
-        parts: what :func:`dissect` returned for it, if it was called.
+        parts: the result of :func:`dissect` for this event, if available.
     """
     parts = list(dissect(event) if parts is None else parts)
     kind = next((part.value for part in parts if part.name == "type"), "?")
@@ -118,7 +118,7 @@ def _structure(
     meanings: dict[str, type[IntEnum] | type[IntFlag]],
     size: int | None = None,
 ) -> tuple[dict[str, Any], list[Part]]:
-    """Read a declared structure; where ``size`` says that it is shorter, the fields after that are zero."""
+    """Read a declared structure. If ``size`` is smaller than the structure, the remaining fields are zero."""
     whole = _SIZES[name]
     raw = data[start : start + (whole if size is None else min(size, whole))]
     parts = [Part(start, depth, name)]
@@ -175,10 +175,10 @@ def _text(data: bytes) -> str:
 
 
 def read_control(event: Event) -> tuple[Message, str, dict[str, Any]]:
-    """Return the message of a control or authentication event, what it is called, and its content.
+    """Return the message of a control or authentication event, its name, and its content.
 
     Raises:
-        ProtocolError: there is no such message in it.
+        ProtocolError: the event contains no readable message.
     """
     kinds = [MessageKind.CONTROL, MessageKind.NEGOTIATION]
     if event.type == EventType.AUTHENTICATION:

@@ -2,16 +2,19 @@
 # pyright: basic
 """Fast codecs, derived from the Construct declarations.
 
-Construct reads well and runs slowly: some 50,000 headers a second. So the fields of each declaration, which
-``bmq/wire/_fields.py`` has written out, are gathered into machine words. Small functions are generated when a
-caller first asks for one; each packs or unpacks those words with one precompiled :class:`struct.Struct`. A
-property test holds Construct and these functions equal for arbitrary field values.
+The problem: Construct declarations are readable, but Construct parses only about 50,000 headers a second. A
+hand-written second layout would be fast, and could disagree with the declarations.
 
-There is no second, hand-written layout. Hot paths have no time for a call per structure, so they pack and
-unpack machine words themselves. :meth:`StructureCodec.words` takes the fields of each word and the order of
-the words. While the declaration has the same words in the same order, ``struct``'s own functions do the work.
-When the declaration changes, slower functions put each field in its new place, and shifts and masks follow.
-A test swaps neighbouring fields of every structure and compares the bytes.
+This module generates the fast code instead. ``bmq/wire/_fields.py`` lists the fields of each declaration;
+:class:`StructureCodec` groups the fields into machine words. On first use, a codec generates a small function
+that packs or unpacks these words with one precompiled :class:`struct.Struct`. A property test checks that
+Construct and the generated functions agree for arbitrary field values.
+
+Hot paths cannot afford one call per structure, so they pack and unpack the machine words themselves.
+:meth:`StructureCodec.words` takes the fields of each word and the order of the words. While the declaration
+has the same words in the same order, the result holds ``struct``'s own functions. After a change of the
+declaration, the result holds slower functions that move each field to its new place, and shifts and masks
+follow the declaration. A test swaps neighbouring fields of every structure and compares the bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from bmq.wire._fields import FIELDS
 
 __all__ = ["CODECS", "Field", "StructItem", "StructureCodec", "Words", "new_tuple"]
 
-#: ``new_tuple(SomeNamedTuple, items)``: half the cost of calling the class, and as readable.
+# : ``new_tuple(SomeNamedTuple, items)``: half the cost of calling the class.
 new_tuple: Callable[[Any, tuple[Any, ...]], Any] = tuple.__new__
 
 _INT_FORMATS = {8: "B", 16: "H", 32: "I", 64: "Q"}
@@ -35,12 +38,12 @@ _INT_FORMATS = {8: "B", 16: "H", 32: "I", 64: "Q"}
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a structure: its place in the slot that carries it.
+    """One field of a structure, and its position in the slot that contains the field.
 
     Attributes:
-        name: the field's name in the protocol.
-        bits: its width.
-        shift: how far it is from the slot's least significant bit (0 for bytes).
+        name: name of the field in the protocol.
+        bits: width in bits.
+        shift: distance from the slot's least significant bit (0 for bytes).
         signed: whether the integer is two's complement.
         raw: whether the field is a byte string.
     """
@@ -59,14 +62,16 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class StructItem:
-    """One item of the ``struct`` format, holding one or more fields."""
+    """One item of the ``struct`` format, with one or more fields."""
 
     format: str
     fields: tuple[Field, ...]
 
     @property
     def wide(self) -> bool:
-        """Whether integers in this slot travel as a byte string (no struct code has the width)."""
+        """Whether integers in this slot are packed as a byte string, because no ``struct`` code has this
+        width.
+        """
         return self.format.endswith("s") and not self.fields[0].raw
 
 
@@ -108,9 +113,9 @@ class StructureCodec:
     """Packs and unpacks one structure.
 
     Attributes:
-        name: the structure's name in the protocol.
-        size: its length in bytes.
-        fields: its fields by name.
+        name: name of the structure in the protocol.
+        size: size in bytes.
+        fields: the fields by name.
         struct: the precompiled struct; its items are ``slots``, in order.
     """
 
@@ -130,7 +135,7 @@ class StructureCodec:
 
     @cached_property
     def _places(self) -> dict[str, tuple[int, int]]:
-        """The first bit of each field in the structure, and the bit behind the field."""
+        """The first bit of each field in the structure, and the bit after the field."""
         places, at = {}, 0
         for name, field in self.fields.items():
             places[name] = at, at + field.bits
@@ -138,15 +143,15 @@ class StructureCodec:
         return places
 
     def offset_of(self, name: str) -> int:
-        """Return the byte of the structure in which a field begins."""
+        """Return the offset of the byte in which a field begins."""
         return self.bits_of(name)[0] // 8
 
     def end_of(self, *names: str) -> int:
-        """Return the number of bytes from the structure's beginning that hold all of these fields."""
+        """Return the size in bytes of the beginning of the structure that holds all these fields."""
         return max(-(-self.bits_of(name)[1] // 8) for name in names)
 
     def bits_of(self, name: str) -> tuple[int, int]:
-        """Return the first bit of a field in the structure, and the bit behind the field.
+        """Return the first bit of a field in the structure, and the bit after the field.
 
         Raises:
             TypeError: the structure has no such field.
@@ -157,15 +162,15 @@ class StructureCodec:
             raise TypeError(f"{self.name} has no field {name}") from None
 
     def words(self, *words: str, cut: bool = False) -> Words:
-        """Return the structure as machine words in the order that a hot path wants.
+        """Return functions that pack and unpack the structure as machine words, for hot paths.
 
         Args:
             words: the names of the fields in each word, the most significant first, joined by ``+``. Fields
-                of no word are written as 0 and not read.
-            cut: whether the structure may end behind the last of these fields.
+                absent from all words are written as 0 and not read.
+            cut: whether the structure may end after the last of these fields.
 
         Raises:
-            TypeError: the structure has no such field, or a word mixes bytes with other fields.
+            TypeError: the structure lacks a named field, or a word mixes bytes with other fields.
         """
         return Words(self, [word.split("+") for word in words], cut=cut)
 
@@ -180,11 +185,11 @@ class StructureCodec:
     def packer(self, *names: str, **constants: int | bytes) -> Callable[..., bytes]:
         """Generate ``pack(*values of the named fields) -> bytes``; constants fill the other fields.
 
-        The generated function trusts its arguments: a value too large for its field raises
-        ``struct.error`` or spills into its neighbour, so callers check sizes first.
+        The generated function does not check its arguments: a value too large for its field raises
+        ``struct.error`` or corrupts the neighbouring field. Callers check sizes first.
 
         Raises:
-            TypeError: the names and the constants are not all fields of the structure, each once.
+            TypeError: the names and the constants together do not list each field of the structure once.
         """
         if sorted((*names, *constants)) != sorted(self.fields):
             raise TypeError(
@@ -205,7 +210,7 @@ class StructureCodec:
                         raise TypeError(f"{self.name}.{f.name} is an integer")
                     fixed |= (value & f.mask) << f.shift if len(slot.fields) > 1 else value
                     continue
-                # Two's complement, among other fields.
+                # Mask the sign bits of a negative number: they would overwrite the neighbouring fields.
                 masked = f.signed and (len(slot.fields) > 1 or slot.wide)
                 term = f"({f.name} & {f.mask})" if masked else f.name
                 terms.append(f"{term} << {f.shift}" if f.shift else term)
@@ -221,8 +226,8 @@ class StructureCodec:
     def unpacker(self, *names: str) -> Callable[..., tuple[Any, ...]]:
         """Generate ``unpack_from(buffer, offset=0) -> tuple of the named fields``.
 
-        The generated function raises ``struct.error`` when the buffer is too short; :meth:`read` is the
-        checked form.
+        The generated function raises ``struct.error`` if the buffer is too short; :meth:`read` is the checked
+        form.
         """
         targets = [f"_{i}" for i in range(len(self.slots))]
         where: dict[str, str] = {}
@@ -236,7 +241,7 @@ class StructureCodec:
                 if f.shift + f.bits < sum(x.bits for x in slot.fields):
                     text = f"({text}) & {f.mask}" if f.shift else f"{text} & {f.mask}"
                 if f.signed:
-                    # Two's complement in the middle of a word.
+                    # Extend the sign of a two's complement number in the middle of a word.
                     text = f"(({text}) & {f.mask} ^ {1 << f.bits - 1}) - {1 << f.bits - 1}"
                 where[f.name] = text
         result = ", ".join(where[name] for name in names)
@@ -262,7 +267,7 @@ class StructureCodec:
         return dict(zip(self.fields, self._unpack_all(buffer, offset), strict=True))
 
     def build(self, **values: int | bytes) -> bytes:
-        """Return the structure's bytes from fields by name; absent fields are 0."""
+        """Return the structure's bytes from fields by name; omitted fields are 0."""
         zero = {name: bytes(f.bits // 8) if f.raw else 0 for name, f in self.fields.items()}
         return self._pack_all(*(zero | values).values())
 
@@ -274,13 +279,13 @@ class StructureCodec:
 
 
 class Words:
-    """A structure as a hot path packs and unpacks the structure: as machine words.
+    """Functions that pack and unpack a structure as machine words.
 
     Attributes:
-        direct: whether the declaration has these words in this order. Then the three functions are those of
+        direct: whether the declaration has these words in this order. If so, the three functions are those of
             :class:`struct.Struct`.
-        format: the format of ``struct`` then, None otherwise.
-        size: the bytes of the structure; those up to the last field of the words if it may be cut.
+        format: the ``struct`` format if ``direct``, otherwise None.
+        size: size of the structure in bytes; if the structure may be cut, size up to the last field used.
         pack: ``pack(*words) -> bytes``.
         unpack_from: ``unpack_from(buffer, offset=0) -> words``.
         iter_unpack: ``iter_unpack(buffer) -> iterator of words``.
@@ -311,7 +316,7 @@ class Words:
             self.iter_unpack = direct.iter_unpack
 
     def shift(self, name: str) -> int:
-        """Return the distance of a field from the least significant bit of the word with the field."""
+        """Return the distance of a field from the least significant bit of its word."""
         return self._shifts[name]
 
     def mask(self, name: str) -> int:
@@ -319,7 +324,7 @@ class Words:
         return self._codec.fields[name].mask
 
     def _formats(self) -> str | None:
-        """Return the format of ``struct``; None if the structure has no such words in this order."""
+        """Return the ``struct`` format; None if the structure does not have these words in this order."""
         codec, at, formats = self._codec, 0, [">"]
         for word in self._words:
             start = codec.bits_of(word[0])[0]

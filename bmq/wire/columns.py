@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headers by the thousand: numpy arrays whose layout is that of the declarations.
+"""Headers by the thousand, as numpy arrays.
 
-:mod:`bmq.wire.codec` packs and unpacks one structure; here the same structures are packed and read as columns
-of numpy arrays. Both come from one declaration, and a property test holds them equal. Needs numpy, so it is
-imported by those modules alone that work on columns.
+:mod:`bmq.wire.codec` packs and unpacks one structure; this module packs and reads columns of structures. Both
+derive from one declaration, and a property test checks that they agree. The module needs numpy, so only
+modules that work on columns import it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _slot_name(slot: StructItem) -> str:
 
 
 def dtype_of(codec: StructureCodec) -> np.dtype[Any]:
-    """Return the dtype of a structure: an item for each of its machine words, named by the fields in it."""
+    """Return the dtype of a structure: an item for each machine word, named after the fields in the word."""
     return np.dtype([(_slot_name(slot), _type_of(slot)) for slot in codec.slots])
 
 
@@ -48,12 +48,14 @@ def _place(codec: StructureCodec, name: str) -> tuple[str, Field]:
 
 
 def fill(array: Array, codec: StructureCodec, **values: Any) -> None:
-    """Write fields into an array of :func:`dtype_of` that is zero so far; fields that are left out stay 0.
+    """Write fields into an array of :func:`dtype_of` whose bytes are zero; omitted fields stay 0.
 
     Args:
         array: the structures.
-        codec: which.
-        values: a number, or one for each item, that fits the field; for a field of bytes an array of them.
+        codec: the codec of the structures.
+        values: for each field a number, or an array with a number for each structure; for a field of bytes,
+            an
+            array of bytes. Numbers have to fit the field.
     """
     for name, value in values.items():
         slot, field = _place(codec, name)
@@ -96,20 +98,20 @@ def _bytes_of(column: Array) -> Array:
 
 
 def at_offsets(buffer: bytes, dtype: np.dtype[Any], offsets: Array) -> Array:
-    """Return what is at these places of a buffer, wherever they are; each item must fit in it."""
-    # One item begins at every byte; those that are wanted are copied.
+    """Return the items at these offsets of a buffer, aligned or not. Each item must end inside the buffer."""
+    # A view with an item at every byte; indexing copies the requested items.
     everywhere: Array = np.ndarray((len(buffer) - dtype.itemsize + 1,), dtype, buffer, 0, (1,))
     found: Array = everywhere[offsets]
     return found
 
 
 class WordWriter:
-    """Writes a field of structures that lie anywhere in an array of four-byte words.
+    """Writes a field of structures at arbitrary positions in an array of four-byte words.
 
     Args:
-        codec: the structure.
-        name: the field, whose bits are 0 in the array so far.
-        others: the fields that are not 0 in the array. Those that share a word with the field are kept.
+        codec: the codec of the structure.
+        name: the field. Its bits in the array must be 0.
+        others: the fields already written. Fields that share a word with the new field are kept.
     """
 
     def __init__(self, codec: StructureCodec, name: str, others: Iterable[str]) -> None:
@@ -117,8 +119,9 @@ class WordWriter:
         self._bits = stop - start
         self._lead = start // 8 % 4
         taken = {at // 32 for each in others if each != name for at in range(*codec.bits_of(each))}
-        # For each word: the place in the structure; whether other fields share the word; the shifts of the
-        # word's part of the field, in the field and in the word.
+        # For each word: its index in the structure; whether other fields share the word; and for the part of
+        # the
+        # field in this word, its shift in the field and its shift in the word.
         self._words: list[tuple[int, bool, int, int]] = []
         for word in range(start // 32, -(-stop // 32)):
             last = min(stop, (word + 1) * 32)
@@ -129,8 +132,10 @@ class WordWriter:
 
         Args:
             words: big-endian words of four bytes.
-            starts: the word with which each structure begins.
-            values: one number for all, or one for each structure; for bytes an array of items of that many.
+            starts: index of the first word of each structure.
+            values: one number for all structures, or one for each; for a field of bytes, an array of items of
+                the
+                field's size.
         """
         if values.dtype.kind == "V":
             parts = self._parts(values)
@@ -146,7 +151,7 @@ class WordWriter:
                 words[starts + word] = part
 
     def _parts(self, values: Array) -> list[Array]:
-        """The words of items of bytes, in which they lie as they do in the structure."""
+        """The words of a field of bytes, in the order of the structure."""
         wide = np.zeros((len(values), len(self._words) * 4), np.uint8)
         wide[:, self._lead : self._lead + values.dtype.itemsize] = _bytes_of(values)
         return list(wide.view(">u4").T)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ZLIB compression of application data, with the decompressed size capped."""
+"""ZLIB compression of application data, with a limit for the decompressed size."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class TooLarge(ProtocolError):
     """Data that decompresses to more than the limit."""
 
 
-#: zlib's own compromise between speed and size; 1 is the fastest, 9 the smallest.
+# : zlib's default compromise between speed and size; 1 is the fastest level, 9 the smallest output.
 DEFAULT_LEVEL = zlib.Z_DEFAULT_COMPRESSION
-# What other clients pass after the level: 15 window bits, memory level 8, strategy "filtered".
+# The parameters of the other clients: 15 window bits, memory level 8, strategy "filtered".
 _PARAMETERS = (zlib.DEFLATED, 15, 8, zlib.Z_FILTERED)
 
 
 def compress(*parts: bytes, level: int = DEFAULT_LEVEL) -> bytes:
-    """Return the parts, joined, as one zlib stream."""
+    """Return the concatenated parts, compressed, as one zlib stream."""
     stream = zlib.compressobj(level, *_PARAMETERS)
     return b"".join([*(stream.compress(part) for part in parts), stream.flush()])
 
@@ -70,20 +70,20 @@ def decompress_start(data: bytes | memoryview, size: int) -> bytes:
 
 
 def decompress_part(data: bytes | memoryview, size: int) -> tuple[bytes, bool]:
-    """Return the first bytes of what a zlib stream holds, and whether these are all.
+    """Return the first decompressed bytes of a zlib stream, and whether the stream ends after them.
 
     Args:
         data: the whole stream.
-        size: how many bytes, 1 or more; fewer are returned if there are no more. No more is decompressed.
+        size: number of bytes to decompress, 1 or more; a shorter stream gives fewer.
 
     Raises:
-        ProtocolError: not a zlib stream, or cut short within these bytes.
+        ProtocolError: the data is not a zlib stream, or is truncated within these bytes.
     """
     stream = zlib.decompressobj()
     try:
         plain = stream.decompress(data, size)
         if not stream.eof and len(plain) == size:
-            # The last bytes are out, and the stream's end may not have been read yet.
+            # zlib may have output the last byte without having read the end of the stream.
             return plain, not stream.decompress(stream.unconsumed_tail, 1) and stream.eof
     except zlib.error as error:
         raise ProtocolError(f"not a zlib stream: {error}", field="application data") from error

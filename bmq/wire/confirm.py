@@ -28,20 +28,20 @@ _HEADER = CONFIRM_HEADER.build(
 )
 _WORDS = CONFIRM_MESSAGE.words("queueId", "messageGUID", "subQueueId")
 
-#: One confirmation's bytes from (queueId, messageGUID, subQueueId).
+# : Encode one confirmation from (queueId, messageGUID, subQueueId).
 encode_confirm = _WORDS.pack
 _unpack = _WORDS.unpack_from
 _read_sizes = CONFIRM_HEADER.unpacker("headerWords", "perMessageWords")
 
-#: The bytes of one confirmation.
+# : Size of a confirmation in bytes.
 CONFIRM_SIZE = CONFIRM_MESSAGE.size
 
-#: How many confirmations one event holds at most.
+# : Largest number of confirmations in an event.
 MAX_CONFIRMS = (MAX_EVENT_SOFT - HEADER_SIZE - len(_HEADER)) // CONFIRM_SIZE
 
 
 class ConfirmMessage(NamedTuple):
-    """One confirmation: qId, GUID, and the subId of openQueue."""
+    """One confirmation: qId, GUID, and the subId from openQueue."""
 
     queue_id: int
     guid: bytes
@@ -53,7 +53,7 @@ _GUID_SIZE = len(UNSET_GUID)
 
 
 def encode_queue_confirms(queue_id: int, guids: Sequence[bytes], sub_queue_id: int) -> bytes:
-    """Return the confirmations of several messages of one queue: only the GUIDs in the middle differ."""
+    """Return the confirmations of several messages of one queue: they differ only in their GUIDs."""
     if not guids:
         return b""
     one = encode_confirm(queue_id, UNSET_GUID, sub_queue_id)
@@ -67,7 +67,7 @@ def confirmed_guids(confirms: bytes) -> list[bytes]:
 
 
 def pack_confirms(confirms: Sequence[bytes]) -> bytes:
-    """Return a CONFIRM event of confirmations that are already encoded, one or more in an item."""
+    """Return a CONFIRM event of encoded confirmations; an item holds one or more."""
     body = b"".join(confirms)
     return pack_event_header(HEADER_SIZE + len(_HEADER) + len(body), EventType.CONFIRM) + _HEADER + body
 
@@ -82,7 +82,7 @@ def decode_confirms(event: bytes, body: int) -> list[ConfirmMessage]:
 
 
 def iter_confirms(event: bytes, body: int) -> Iterable[tuple[int, bytes, int]]:
-    """Iterate over the same items as bare tuples: the hot path of a broker.
+    """Iterate over the confirmations as plain tuples: the hot path of a broker.
 
     Raises:
         ProtocolError: as :func:`decode_confirms`.

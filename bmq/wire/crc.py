@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CRC32C, the checksum of PUT messages, computed by the processor's own instruction where it has one."""
+"""CRC32C, the checksum of PUT messages, computed by a processor instruction if available."""
 
 from __future__ import annotations
 

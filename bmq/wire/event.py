@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Event headers: packing them, and checking those that arrive."""
+"""Event headers: packing our own, and checking a peer's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _pack = EVENT_HEADER.packer(
 _unpack = EVENT_HEADER.unpacker(
     "fragment", "length", "protocolVersion", "type", "headerWords", "typeSpecific"
 )
-#: A header may be shorter than ours, but must hold the fields up to headerWords.
+# : Smallest valid header: a peer's header may be shorter than ours, but must reach headerWords.
 MIN_HEADER_SIZE = EVENT_HEADER.end_of("fragment", "length", "protocolVersion", "type", "headerWords")
 
 
@@ -43,9 +43,9 @@ class Event(NamedTuple):
 
     Attributes:
         type: an :class:`EventType` value; unknown numbers stay plain integers.
-        type_specific: the header byte that carries the codec of control events.
-        data: the event's bytes, header included, so that offsets in errors are offsets in the event.
-        body: where the body starts in ``data``.
+        type_specific: the header byte that contains the codec of control events.
+        data: the event's bytes with the header, so that offsets in errors are offsets in the event.
+        body: offset of the body in ``data``.
     """
 
     type: int
@@ -55,10 +55,10 @@ class Event(NamedTuple):
 
 
 def pack_event_header(length: int, event_type: int, type_specific: int = 0) -> bytes:
-    """Return the eight header bytes of an event of ``length`` bytes in all.
+    """Return the eight header bytes of an event with a total of ``length`` bytes.
 
     Raises:
-        ValueError: the length does not fit its 31 bits.
+        ValueError: the length needs more than 31 bits.
     """
     if not HEADER_SIZE <= length <= MAX_EVENT_HARD:
         raise ValueError(f"an event has {HEADER_SIZE} to {MAX_EVENT_HARD} bytes, not {length}")
@@ -66,7 +66,9 @@ def pack_event_header(length: int, event_type: int, type_specific: int = 0) -> b
 
 
 def pack_schema_event(event_type: int, codec: int, body: bytes) -> bytes:
-    """Return a control or authentication event: header with the codec in its top bits, body, padding."""
+    """Return a control or authentication event: header with the codec in the top bits of byte 6, body,
+    padding.
+    """
     pad = padding(len(body))
     return pack_event_header(HEADER_SIZE + len(body) + len(pad), event_type, codec << 5) + body + pad
 
@@ -75,8 +77,8 @@ def read_event(data: bytes) -> Event:
     """Check the header of one whole event.
 
     Raises:
-        ProtocolError: the fragment bit is set, the protocol's version is another, or a length in the header
-            is impossible.
+        ProtocolError: the fragment bit is set, the protocol version differs, or a length in the header is
+            impossible.
     """
     if len(data) < HEADER_SIZE:
         raise ProtocolError(

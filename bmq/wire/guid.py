@@ -20,7 +20,7 @@ _SIZE = MESSAGE_GUID.size
 _COUNTER_MASK = MESSAGE_GUID.fields["counter"].mask
 _TICK_MASK = MESSAGE_GUID.fields["timerTick"].mask
 _pack = MESSAGE_GUID.packer("timerTick", "clientId", version=_VERSION, counter=0)
-# The counter in the GUID as a number, and the bytes that have the counter.
+# The shift of the counter in the GUID as an integer, and the bytes of the counter.
 _COUNTER_SHIFT = _SIZE * 8 - MESSAGE_GUID.bits_of("counter")[1]
 _COUNTER_START = MESSAGE_GUID.offset_of("counter")
 _COUNTER_STOP = MESSAGE_GUID.end_of("counter")
@@ -32,10 +32,10 @@ class GuidGenerator:
     """Makes the GUIDs of one client.
 
     Args:
-        client_id: six bytes that no other client shares.
+        client_id: six bytes, unique to this client.
 
-    The counter alone makes 4 million GUIDs distinct within one tick; the tick is a parameter, so that
-    nothing here reads a clock.
+    The counter alone distinguishes 4 million GUIDs within one tick. The tick is a parameter, so this module
+    reads no clock.
     """
 
     __slots__ = ("_base", "_counter", "_tick", "client_id")
@@ -51,10 +51,10 @@ class GuidGenerator:
         """Return a new GUID.
 
         Args:
-            tick: nanoseconds since the generator was made, from a monotonic clock.
+            tick: nanoseconds since the creation of the generator, from a monotonic clock.
         """
         if tick != self._tick:
-            # Everything but the counter stays the same as long as the tick does.
+            # While the tick stays the same, only the counter changes.
             self._tick = tick
             self._base = int.from_bytes(_pack(tick & _TICK_MASK, self.client_id), "big")
         counter = self._counter
@@ -62,17 +62,17 @@ class GuidGenerator:
         return (self._base | counter << _COUNTER_SHIFT).to_bytes(_SIZE, "big")
 
     def next_many(self, tick: int, count: int) -> bytes:
-        """Return new GUIDs, one behind the other: the same as :meth:`next` would make.
+        """Return new GUIDs, concatenated, equal to ``count`` calls of :meth:`next`.
 
         Args:
             tick: as for :meth:`next`.
-            count: how many.
+            count: number of GUIDs.
         """
         if not count:
             return b""
         guids = bytearray(self.next(tick) * count)
         first = self._counter - 1 & _COUNTER_MASK
-        # Only the bytes with the counter differ. These count up, and the counter may begin anew.
+        # Only the bytes with the counter differ. The counter may wrap around.
         below = (_SIZE - _COUNTER_STOP) * 8
         step = 1 << _COUNTER_SHIFT - below
         base = self._base >> below & (1 << (_COUNTER_STOP - _COUNTER_START) * 8) - 1
@@ -89,7 +89,7 @@ class GuidGenerator:
         return bytes(guids)
 
     def next_list(self, tick: int, count: int) -> list[bytes]:
-        """Return the same in a list."""
+        """Return the GUIDs of :meth:`next_many` as a list."""
         if count == 1:
             return [self.next(tick)]
         guids = self.next_many(tick, count)
@@ -97,7 +97,7 @@ class GuidGenerator:
 
     @property
     def client_id_text(self) -> str:
-        """The client id as negotiation wants it: 12 upper-case hexadecimal digits."""
+        """The client id in the format of the negotiation: 12 upper-case hexadecimal digits."""
         return self.client_id.hex().upper()
 
 
@@ -115,15 +115,15 @@ def client_id_from(host: str, nanoseconds: int, pid: int, session: int) -> bytes
 
 
 def guid_to_text(guid: bytes) -> str:
-    """Return a GUID's text form: 32 upper-case hexadecimal digits."""
+    """Return a GUID as text: 32 upper-case hexadecimal digits."""
     return guid.hex().upper()
 
 
 def guid_from_text(text: object) -> bytes:
-    """Return the GUID that ``text`` spells.
+    """Return the GUID for a text of 32 digits.
 
     Raises:
-        UsageError: the text is not 32 upper-case hexadecimal digits, or spells the unset GUID.
+        UsageError: the text is not 32 upper-case hexadecimal digits, or is the unset GUID.
     """
     if not isinstance(text, str) or not _TEXT.match(text):
         hint = "; bytes are spelled guid.hex().upper()" if isinstance(text, bytes) else ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bucket of a key: which messages have to stay in order among themselves."""
+"""The bucket of a key: messages with equal keys stay in order among themselves."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from bmq.wire.crc import crc32c
 
 __all__ = ["Key", "key_bucket"]
 
-#: What must stay in order: text, bytes, or an integer.
+# : A key: text, bytes, or an integer.
 Key: TypeAlias = str | bytes | int
 
-# Writing the digits of an integer takes time that grows with the square of its length.
+# The time to write an integer in digits grows with the square of its length.
 _MOST_BITS: Final = 4096
 
 
 def key_bucket(key: Key) -> int:
     """Return the bucket of a key, 0 to 2**31 - 1: the value of the property ``bmq_bucket``.
 
-    It is the CRC-32C of the key without its highest bit, so that it fits a 32-bit integer property: text as
-    UTF-8, bytes as they are, an integer as its decimal digits. Groups take the remainder by as many buckets
-    as they have. The page *Conventions* of the documentation has vectors.
+    The bucket is the CRC-32C of the key without the highest bit, so that the number fits a 32-bit integer
+    property. Text is hashed as UTF-8, bytes unchanged, and an integer as its decimal digits. Groups take the
+    remainder by their number of buckets. The page *Conventions* of the documentation has test vectors.
 
     Raises:
-        InvalidArgument: it is none of these.
+        InvalidArgument: the key has another type.
     """
     return crc32c(_as_bytes(key)) & 0x7FFF_FFFF
 

@@ -2,13 +2,12 @@
 # pyright: basic
 """The layout of every binary header, declared once with Construct.
 
-Field names are those of the protocol. Everything that packs or unpacks one of these structures is derived
-from the declaration here (see :mod:`bmq.wire.codec`); the tables in the documentation are too.
-All integers are big-endian. A *word* is four bytes.
+Field names are the protocol's. The codecs (see :mod:`bmq.wire.codec`) and the tables in the documentation are
+derived from these declarations. All integers are big-endian. A *word* is four bytes.
 
-Construct takes longer to import than all codecs together, and nothing of it runs in a client. So what the
-codecs need of a declaration, the names, widths and kinds of its fields, is written out in
-``bmq/wire/_fields.py``. After a change here write it anew; a test holds the two equal::
+Construct takes longer to import than all codecs together, and a client never uses Construct. Therefore
+``bmq/wire/_fields.py`` contains the names, widths and kinds of all fields. After a change here, regenerate
+the file; a test checks that the two agree::
 
     python -m bmq.wire.layout
 """
@@ -205,7 +204,7 @@ LAYOUTS: dict[str, Construct] = {
 
 
 def fields_of(declaration: Any) -> list[tuple[str, int, str]]:
-    """Return what the codecs need of a declaration: name, width in bits and kind of each field.
+    """Return the name, width in bits and kind of each field of a declaration.
 
     Raises:
         TypeError: a field is neither an integer of some bits nor a byte string.

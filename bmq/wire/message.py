@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Application data: properties and payload of one message, compressed or not.
 
-What is compressed differs between the encodings: the old one compresses properties and payload together,
-the new one only the payload, with the properties plain in front.
+The old encoding compresses properties and payload together. The new encoding compresses only the payload and
+leaves the properties in front readable.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ __all__ = [
 
 NO_PROPERTIES = Properties()
 
-# Plain integers: they go into tuples that are kept by the hundred thousand, and the garbage collector would
-# have to follow those that hold members of an enumeration.
+# Plain integers instead of enumerators: tuples with these values are kept by the hundred thousand, and the
+# garbage collector would have to track tuples that contain enumerators.
 _NONE = int(Compression.NONE)
 _ZLIB = int(Compression.ZLIB)
 
@@ -49,24 +49,24 @@ def join_application_data(
     level: int = DEFAULT_LEVEL,
     threshold: int = COMPRESSION_THRESHOLD,
 ) -> tuple[bytes, int]:
-    """Return the application data of a PUT and the compression it really has.
+    """Return the application data of a PUT, and the compression used.
 
     Args:
         payload: the message.
         area: the encoded properties, or ``b""``.
         new: whether the properties are in the new encoding.
-        compression: what is wanted; data that would not shrink stays plain.
+        compression: the requested compression; data that would not shrink stays plain.
         level: zlib's level, 0 to 9, or -1 for its default.
-        threshold: data of fewer bytes stays plain.
+        threshold: minimum number of bytes to compress.
 
     Raises:
-        InvalidPayload: properties and payload exceed 64 MiB, the most that readers accept decompressed.
+        InvalidPayload: properties and payload exceed 64 MiB, the limit of readers for decompressed data.
     """
     plain = area + payload if area else payload
     if len(plain) > MAX_APPLICATION_DATA:
         raise too_large(len(plain))
     if compression == _ZLIB:
-        # What is not compressed, and what is.
+        # The part that stays plain, and the part to compress.
         head, rest = (area, (payload,)) if new else (b"", (area, payload))
         size = len(plain) - len(head)
         if size >= threshold:
@@ -77,7 +77,7 @@ def join_application_data(
 
 
 def too_large(size: int) -> InvalidPayload:
-    """Return the error for properties and a payload that are too much together."""
+    """Return the error for properties and a payload that together are too large."""
     return InvalidPayload(
         f"properties and payload take {size:,} bytes; a message has at most {MAX_APPLICATION_DATA:,} (64 MiB)"
     )
@@ -91,9 +91,9 @@ def split_application_data(
     Args:
         data: the application data without its padding.
         has_properties: the flag MESSAGE_PROPERTIES of the message.
-        schema_id: the message's schema id: 0 is the old encoding, anything else the new one.
+        schema_id: the message's schema id; 0 is the old encoding, any other value the new one.
         compression: the message's compression, or its :class:`~bmq.wire.shape.Flaw`.
-        limit: how many bytes the decompressed data may have.
+        limit: largest size in bytes of the decompressed data.
 
     Raises:
         ProtocolError: the compression is unknown, the message or its data malformed, the data too large.
@@ -113,14 +113,14 @@ def split_application_data(
 
 
 def properties_size(data: bytes, limit: int = MAX_APPLICATION_DATA) -> int:
-    """Return how many bytes the properties of compressed application data in the old encoding take.
+    """Return the size in bytes of the properties in compressed application data of the old encoding.
 
     Args:
         data: the application data without its padding.
-        limit: how many bytes they may take.
+        limit: largest size in bytes of the properties.
 
     Raises:
-        ProtocolError: the data is no zlib stream, or does not begin with properties.
+        ProtocolError: the data is not a zlib stream, or does not begin with properties.
     """
     return properties_length(decompress_start(data, AREA_HEADER), limit=limit)
 
@@ -128,13 +128,13 @@ def properties_size(data: bytes, limit: int = MAX_APPLICATION_DATA) -> int:
 def read_properties(
     data: bytes, schema_id: int, compression: int, limit: int = MAX_APPLICATION_DATA
 ) -> Properties:
-    """Return the properties of application data that has some, and leave the payload as it is.
+    """Return the properties of application data with properties; the payload is not read.
 
     Args:
         data: the application data without its padding.
-        schema_id: the message's schema id: 0 is the old encoding, anything else the new one.
+        schema_id: the message's schema id; 0 is the old encoding, any other value the new one.
         compression: the message's compression, or its :class:`~bmq.wire.shape.Flaw`.
-        limit: how many bytes the decompressed data may have.
+        limit: largest size in bytes of the decompressed data.
 
     Raises:
         ProtocolError: the compression is unknown, or the message or its properties are malformed.
@@ -143,18 +143,18 @@ def read_properties(
         raise unreadable(compression)
     new = schema_id != 0
     if compression and not new:
-        # The properties come first and say how long they are: what follows is not inflated.
+        # The properties begin with their own size, so the payload after them need not be decompressed.
         data = decompress_start(data, properties_size(data, limit))
     return split_properties(data, new)[0]
 
 
 class Beginning(NamedTuple):
-    """What a message begins with.
+    """The beginning of a message.
 
     Attributes:
-        properties: its properties, all of them.
-        payload: the first bytes of its payload, decompressed.
-        size: how many bytes the payload has; None where only decompressing all of it would tell.
+        properties: all properties.
+        payload: the first bytes of the payload, decompressed.
+        size: size of the payload in bytes; None if only decompressing the whole payload could tell.
     """
 
     properties: Properties
@@ -165,14 +165,14 @@ class Beginning(NamedTuple):
 def read_beginning(
     data: bytes | memoryview, *, has_properties: bool, schema_id: int, compression: int, most: int
 ) -> Beginning:
-    """Return the properties and the first bytes of the payload, whatever the rest decompresses to.
+    """Return the properties and the first bytes of the payload, regardless of the decompressed size.
 
     Args:
         data: the application data without its padding.
         has_properties: the flag MESSAGE_PROPERTIES of the message.
-        schema_id: the message's schema id: 0 is the old encoding, anything else the new one.
+        schema_id: the message's schema id; 0 is the old encoding, any other value the new one.
         compression: the message's compression, or its :class:`~bmq.wire.shape.Flaw`.
-        most: how many bytes of the payload, and how many bytes the properties may take.
+        most: number of payload bytes to return, and largest size in bytes of the properties.
 
     Raises:
         ProtocolError: the compression is unknown, or the properties are malformed or larger than ``most``.
@@ -200,6 +200,6 @@ def read_beginning(
         else:
             payload, ended = bytes(view[length : length + most]), True
     properties = split_properties(area, new)[0] if has_properties else NO_PROPERTIES
-    len(properties)  # decodes them
+    len(properties)  # Decode the properties now: errors have to be raised here.
     size = len(payload) if compression else len(view) - length
     return Beginning(properties, payload, size if ended else None)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notices: decoders report input that only a newer peer sends and this version skips.
+"""Notices: reports of input that only a newer peer sends and this version skips.
 
-A decoder has neither log nor session. The caller may pass a :data:`Notice`, and receives one text for each
-skipped thing. Equal things have equal texts, so the caller can report each kind once. Texts may contain names
-from the peer, which :func:`peers_word` makes short and printable.
+A decoder has neither log nor session. The caller may pass a :data:`Notice`, which receives one text for each
+skipped element. Equal elements have equal texts, so the caller can report each kind once. Texts may contain
+names from the peer, which :func:`peers_word` makes short and printable.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bmq.wire.printable import printable
 
 __all__ = ["FewNotices", "Notice", "peers_word"]
 
-#: Takes the description of a thing that was skipped.
+# : Receives the description of a skipped element.
 Notice: TypeAlias = Callable[[str], None]
 
 _SHOWN = 64
@@ -23,10 +23,10 @@ _MOST = 16
 
 
 class FewNotices:
-    """Passes on the first notices of a message: a message of nothing but unknown members costs no more.
+    """Passes on the first notices of a message, so that a message full of unknown members stays cheap.
 
     Args:
-        notice: receives the first ones.
+        notice: receives the first notices.
     """
 
     __slots__ = ("_left", "_notice")
@@ -36,12 +36,12 @@ class FewNotices:
         self._left = _MOST
 
     def __call__(self, what: str) -> None:
-        """Pass on a notice, unless the message had many."""
+        """Pass on a notice, unless the message already had many."""
         if self._left:
             self._left -= 1
             self._notice(what)
 
 
 def peers_word(value: object) -> str:
-    """Return a name or a number that a peer chose, short and printable."""
+    """Return a name or a number from a peer, short and printable."""
     return printable(f"{value!r:.{_SHOWN}}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of a PUSH message: which subscriptions it is for."""
+"""Options of a PUSH message: its subscription ids."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _pack_id = SUB_QUEUE_ID.packer("id")
 _unpack_id = SUB_QUEUE_ID.unpacker("id")
 _INFO = SUB_QUEUE_INFO.words("id", "unlimited+potentiallyPoisonous+remainingDeliveryAttempts")
 _read_info = _INFO.unpack_from
-# In the byte of remaining delivery attempts, which a packed option has in place of its length.
+# A packed option has the byte of remaining delivery attempts in place of its length.
 _UNLIMITED = 1 << _INFO.shift("unlimited")
 _ATTEMPTS = _INFO.mask("remainingDeliveryAttempts")
 _TYPES = frozenset(map(int, OptionType))
 
 
 class LimitedIds(tuple[int, ...]):
-    """Subscription ids of a message that is delivered a limited number of times.
+    """Subscription ids of a message with a limited number of delivery attempts.
 
     Attributes:
-        attempts_left: how many more times it is delivered if it is not confirmed.
+        attempts_left: remaining deliveries if the message is not confirmed.
     """
 
     attempts_left: int
@@ -38,14 +38,14 @@ def encode_sub_queue_ids(ids: tuple[int, ...]) -> bytes:
 
 
 def read_sub_queue_ids(options: bytes, offset: int = 0, notice: Notice | None = None) -> tuple[int, ...]:
-    """Return the subscription ids that an options area names; ``(0,)`` when it names none.
+    """Return the subscription ids in an options area; ``(0,)`` if the area has no ids.
 
-    They are :class:`LimitedIds` where the broker says how many delivery attempts are left. Options of other
+    If the broker reports the remaining delivery attempts, the result is :class:`LimitedIds`. Options of other
     types are skipped.
 
     Args:
         options: the options area.
-        offset: where it starts in its event, for the error.
+        offset: offset of the area in its event, for errors.
         notice: receives the unknown types, which are skipped.
 
     Raises:

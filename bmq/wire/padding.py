@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The padding rule: 1 to 4 bytes, each holding the number of padding bytes, never none."""
+"""The padding rule: 1 to 4 bytes, each with the number of padding bytes as its value; never absent."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from bmq.errors import ProtocolError
 
 __all__ = ["PADDING", "padding", "unpadded_length"]
 
-#: ``PADDING[length % 4]`` is what follows ``length`` bytes.
+# : ``PADDING[length % 4]`` is the padding for ``length`` bytes.
 PADDING: tuple[bytes, bytes, bytes, bytes] = (b"\4\4\4\4", b"\3\3\3", b"\2\2", b"\1")
 
 
 def padding(length: int) -> bytes:
-    """Return the padding that follows ``length`` bytes."""
+    """Return the padding for ``length`` bytes."""
     return PADDING[length & 3]
 
 
@@ -20,7 +20,7 @@ def unpadded_length(buffer: bytes | memoryview, start: int, end: int, *, field: 
     """Return the length of ``buffer[start:end]`` without its padding, read from the last byte.
 
     Raises:
-        ProtocolError: the last byte is not 1 to 4, or there are fewer bytes than that.
+        ProtocolError: the last byte is not 1 to 4, or exceeds the number of bytes.
     """
     pad = buffer[end - 1] if end > start else 0
     if not 1 <= pad <= 4 or pad > end - start:

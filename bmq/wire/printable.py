@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text from a peer, fit for a log or a terminal."""
+"""Text from a peer, made safe for a log or a terminal."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ _LONGEST = 1000
 
 
 def printable(text: object, limit: int = _LONGEST) -> str:
-    r"""Return a text in which nothing moves the cursor, ends the line or cannot be encoded.
+    r"""Return a text without characters that move the cursor, end the line or cannot be encoded.
 
     Control characters, line and paragraph separators, characters that change the direction of writing and
     lone surrogates are written as escapes, as in ``\n`` and ``\x1b``.
 
     Args:
         text: the text, or any object with a ``str()``.
-        limit: how many characters of it are shown at most; "..." stands for the rest.
+        limit: largest number of characters shown; "..." replaces the rest.
 
     >>> printable("no such queue\n\x1b[2J")
     'no such queue\\n\\x1b[2J'

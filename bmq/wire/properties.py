@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Message properties: typed name/value pairs in front of the payload, in both encodings.
 
-The *old* encoding stores each value's length, the *new* one (MESSAGE_PROPERTIES_EX) each name's offset; all
-else is the same. Values are ``bool`` (BOOL), ``int`` (INT64), ``str`` (STRING, UTF-8) and ``bytes``
-(BINARY); :class:`Typed` names any other type.
+The *old* encoding stores the length of each value, the *new* one (MESSAGE_PROPERTIES_EX) the offset of each
+name; all other bytes are equal. Values are ``bool`` (BOOL), ``int`` (INT64), ``str`` (STRING, UTF-8) and
+``bytes`` (BINARY); :class:`Typed` selects any other type.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ __all__ = [
     "split_properties",
 ]
 
-#: What a property's value is when it is read.
+# : A property's value as read.
 PropertyValue = bool | int | str | bytes
 
 
 class Typed(NamedTuple):
-    """A property value with its type named, where the Python type alone does not say it.
+    """A property value with an explicit type, for types that the Python type does not determine.
 
     >>> Typed(PropertyType.SHORT, 7)
     Typed(type=<PropertyType.SHORT: 3>, value=7)
 
     Attributes:
-        type: the type as the protocol knows it.
-        value: the value, which must fit it.
+        type: the property type of the protocol.
+        value: the value, within the range of the type.
     """
 
     type: PropertyType
     value: PropertyValue
 
 
-#: What may be given as a property's value when posting.
+# : A property's value as accepted when posting.
 PropertyInput = PropertyValue | bytearray | memoryview | Typed
 
 _INT_SIZES = {PropertyType.SHORT: 2, PropertyType.INT32: 4, PropertyType.INT64: 8}
@@ -73,7 +73,7 @@ _TYPE_SHIFT = PROPERTY_WORDS.shift("type")
 _TYPE_MASK = PROPERTY_WORDS.mask("type")
 _VALUE_MASK = PROPERTY_WORDS.mask("valueField")
 _NAME_MASK = PROPERTY_WORDS.mask("nameLength")
-# What packs the headers of so many properties.
+# Functions that pack all property headers of an area, by the number of properties.
 _packers: dict[int, Callable[..., bytes]] = {}
 
 _pack_area = PROPERTIES_HEADER.packer(
@@ -96,19 +96,19 @@ _WORDS_SHIFT = _WITH_LENGTH.shift("areaWords")
 # The first byte of an area whose headers have the sizes declared here; None if no area is read by its shape.
 _STANDARD_SIZES = _pack_area(0, 0)[0] if BY_SHAPE else None
 
-# Schemas repeat from message to message: these are kept for writing them.
+# Schemas repeat from message to message, so their encoders are cached.
 _encoders: dict[tuple[Any, ...], Encoder | None] = {}
 _ENCODERS_CACHED = 512
 _ENCODER_PROPERTIES = 32
 
-#: What an encoder raises when properties are not of its schema, or a value is not legal.
+# : Errors of an encoder whose schema does not match, or of an illegal value.
 NOT_OF_THE_SCHEMA = (ValueError, KeyError, error)
 
 # The new encoding, without a schema id.
 _NO_SCHEMA = 1
 _raw_name = itemgetter(0)
 
-# Names repeat from message to message; the cache holds those found legal, with their bytes.
+# Names repeat from message to message: a cache of legal names with their bytes.
 _names: dict[str, bytes] = {}
 _NAMES_CACHED = 4096
 
@@ -169,7 +169,7 @@ def _typed_value(name: str, kind: PropertyType, value: Any) -> bytes:
 
 
 def _encode_value(name: str, value: Any) -> tuple[int, bytes]:
-    """Return the wire type and bytes of a value of any kind that may be posted."""
+    """Return the wire type and the bytes of a value of any supported kind."""
     if isinstance(value, bool):
         return PropertyType.BOOL, _TRUE if value else _FALSE
     if isinstance(value, Typed):
@@ -193,11 +193,11 @@ def _encode_value(name: str, value: Any) -> tuple[int, bytes]:
 
 
 def encode_properties(properties: Mapping[str, PropertyInput], *, new: bool) -> bytes:
-    """Return the properties area, padding included; ``b""`` when there are no properties.
+    """Return the properties area, padding included; ``b""`` if there are no properties.
 
     Args:
-        properties: values by name. The old encoding keeps their order, the new one has them in the order of
-            their names' bytes: a broker that knows a schema finds a property by the rank of its name.
+        properties: values by name. The old encoding keeps their order. The new encoding sorts the names by
+            their bytes, because a broker that knows a schema finds a property by the rank of its name.
         new: whether to write the new encoding (the broker advertises MPS:MESSAGE_PROPERTIES_EX).
 
     Raises:
@@ -212,7 +212,7 @@ def encode_properties(properties: Mapping[str, PropertyInput], *, new: bool) -> 
                 if area is not None:
                     return area
             except NOT_OF_THE_SCHEMA:
-                pass  # the slower way below raises the error that explains it
+                pass  # The slower code below raises a precise error.
         elif key not in _encoders:
             _learn_encoder(key, properties, new=new)
     return _encode(properties, new=new)
@@ -277,7 +277,7 @@ def _encode(properties: Mapping[str, PropertyInput], *, new: bool) -> bytes:
 
 
 def _header_packer(count: int) -> Callable[..., bytes]:
-    """Return what packs the words of so many property headers."""
+    """Return a function that packs the words of ``count`` property headers."""
     words = PROPERTY_WORDS
     if words.format is not None:
         return Struct(f">{words.format[1:] * count}").pack
@@ -293,31 +293,32 @@ def _no_encoder(_: Mapping[str, Any], _payload: bytes) -> bytes | None:
 
 
 class SchemaIds:
-    """Numbers the sequences of property names that a session posts, for brokers to recognise.
+    """Numbers the sequences of property names that a session posts, so that brokers recognise them.
 
-    A broker that has seen a schema id reads one property of the next message with it without reading the
-    others. An id is never used again for other names: what waits in a queue may still have the old ones. When
-    there are more sequences than ids, the others are posted without one.
+    A broker that knows a schema id finds one property of a message without reading the others. An id is never
+    reused for other names: messages with the old names may still wait in a queue. When all ids are taken,
+    other
+    sequences are posted without an id.
 
-    A schema id travels shifted by one; the lowest bit says that this message introduces it.
+    On the wire a schema id is shifted by one bit; the lowest bit marks the message that introduces the id.
 
     Attributes:
-        usual: the encoder for the names and types seen last, and their schema id.
+        usual: the encoder for the latest names and types, and their schema id.
     """
 
     __slots__ = ("_by_names", "_known", "usual")
 
-    #: How many ids a session uses: all producers of a queue share the broker's 32,767 numbers for it.
+    # : Number of ids for a session: all producers of a queue share the broker's 32,767 numbers.
     LIMIT = 1000
 
     def __init__(self) -> None:
         self._by_names: dict[tuple[str, ...], int] = {}
-        # The encoder and the id for names and types seen before.
+        # The encoder and the id by names and types.
         self._known: dict[tuple[Any, ...], tuple[Encoder, int]] = {}
         self.usual: tuple[Encoder, int] = _no_encoder, 0
 
     def encode(self, properties: Mapping[str, PropertyInput], payload: bytes = b"") -> tuple[bytes, int]:
-        """Return the area in the new encoding with a payload behind it, and the schema id of the PUT message.
+        """Return the area in the new encoding followed by the payload, and the schema id of the PUT message.
 
         Raises:
             InvalidProperty: a name, type, value or the number of properties is not legal.
@@ -329,13 +330,13 @@ class SchemaIds:
                 if data is not None:
                     return data, schema_id
             except NOT_OF_THE_SCHEMA:
-                pass  # another schema, or a value that does not fit
+                pass  # The schema differs, or a value is out of range.
             return self._encode_another(properties, payload)
         area = encode_properties(properties, new=True)
         return area + payload, self.number(properties) if area else 0
 
     def _encode_another(self, properties: Mapping[str, PropertyInput], payload: bytes) -> tuple[bytes, int]:
-        """Do the same for properties that are not of the schema before."""
+        """Encode properties whose schema differs from the previous message's; see :meth:`encode`."""
         key = (True, *properties, *map(type, properties.values()))
         known = self._known.get(key)
         if known is not None:
@@ -345,7 +346,7 @@ class SchemaIds:
                     self.usual = known
                     return data, known[1]
             except NOT_OF_THE_SCHEMA:
-                pass  # the slower way below raises the error that explains it
+                pass  # The slower code below raises a precise error.
         area = encode_properties(properties, new=True)
         schema_id = self.number(properties)
         made = _encoders.get(key)
@@ -354,7 +355,7 @@ class SchemaIds:
         return area + payload, schema_id
 
     def number(self, properties: Iterable[str]) -> int:
-        """Return the schema id, as it travels, of a message whose properties have these names."""
+        """Return the schema id, in its wire form, of a message whose properties have these names."""
         names = tuple(sorted(properties))
         number = self._by_names.get(names)
         if number is not None:
@@ -366,15 +367,15 @@ class SchemaIds:
 
 
 def properties_length(data: bytes, start: int = 0, limit: int = 0) -> int:
-    """Return how many bytes the properties area at ``start`` takes, padding included.
+    """Return the size in bytes of the properties area at ``start``, padding included.
 
     Args:
-        data: what has the area, or at least its header.
-        start: where it begins.
-        limit: how many bytes it may take, if they need not all be there.
+        data: bytes with the area, or at least its header.
+        start: offset of the area.
+        limit: largest size in bytes of an area that is only partly present; 0 if the whole area is present.
 
     Raises:
-        ProtocolError: the header is cut short or claims more bytes than there are.
+        ProtocolError: the header is cut short, or claims more bytes than allowed.
     """
     available = len(data) - start
     if available < AREA_HEADER:
@@ -395,11 +396,11 @@ def properties_length(data: bytes, start: int = 0, limit: int = 0) -> int:
 
 
 def split_properties(data: bytes, new: bool) -> tuple[Properties, int]:
-    """Return the properties that application data begins with, and how many bytes they take.
+    """Return the properties at the start of application data, and their size in bytes.
 
     Args:
-        data: the properties area and what follows it.
-        new: whether it is in the new encoding.
+        data: the properties area and the bytes after it.
+        new: whether the area is in the new encoding.
 
     Raises:
         ProtocolError: the header is cut short or claims more bytes than there are.
@@ -409,11 +410,11 @@ def split_properties(data: bytes, new: bool) -> tuple[Properties, int]:
 
 
 def first_properties(data: bytes, new: bool) -> Properties:
-    """Return the properties that application data begins with; all values are there if that costs little.
+    """Return the properties at the start of application data, with all values decoded if that is cheap.
 
     Args:
-        data: the properties area and what follows it.
-        new: whether it is in the new encoding.
+        data: the properties area and the bytes after it.
+        new: whether the area is in the new encoding.
 
     Raises:
         ProtocolError: the header is cut short or claims more bytes than there are.
@@ -431,14 +432,14 @@ def first_properties(data: bytes, new: bool) -> Properties:
 
 
 def plain_values(data: bytes, new: bool) -> dict[str, Any] | None:
-    """Return all values of the properties that application data begins with, where these are read at once.
+    """Return all values of the properties at the start of application data, if one call can decode them.
 
     Args:
-        data: the properties area and what follows it.
-        new: whether it is in the new encoding.
+        data: the properties area and the bytes after it.
+        new: whether the area is in the new encoding.
 
     Returns:
-        The values by name, all of them bool, int or str; None if they have to be read in another way.
+        The values by name, all of them bool, int or str; None if one call cannot decode them.
     """
     layouts = LAYOUTS[1 if new else 0]
     values = layouts.usual.values(data)
@@ -450,7 +451,7 @@ def plain_values(data: bytes, new: bool) -> dict[str, Any] | None:
 
 
 def property_column(data: Sequence[bytes], new: bool, name: str) -> list[PropertyValue | None]:
-    """Return one property of many messages: in a few passes over all of them where they have one schema.
+    """Return one property of many messages, in a few passes over all messages if they share one schema.
 
     Args:
         data: application data that begins with an area.
@@ -476,23 +477,23 @@ def property_column(data: Sequence[bytes], new: bool, name: str) -> list[Propert
 
 
 class Properties(Mapping[str, PropertyValue]):
-    """The properties of a message, decoded when they are read.
+    """The properties of a message, decoded on first access.
 
     A read-only mapping of names to values; ``types`` has the types. BOOL reads as ``bool``, SHORT, INT32
     and INT64 as ``int``, STRING as ``str``, CHAR and BINARY as ``bytes``.
 
     Args:
         area: the properties area (more bytes may follow).
-        new: whether it is in the new encoding.
-        length: what :func:`properties_length` returned for it, if it was called.
+        new: whether the area is in the new encoding.
+        length: the result of :func:`properties_length` for this area, if available.
 
     Attributes:
-        length: how many bytes the area takes, padding included; 0 until that is known.
-        plain: all values by name, if they were read at once and are nothing but bool, int and str (no CHAR,
-            no BINARY); None otherwise. It must not be changed.
+        length: size of the area in bytes, padding included; 0 until known.
+        plain: all values by name if they were decoded at once and are only bool, int and str (no CHAR, no
+            BINARY); otherwise None. Must not be changed.
 
     Raises:
-        ProtocolError: on first access, when the area is malformed.
+        ProtocolError: on first access, if the area is malformed.
     """
 
     __slots__ = ("_area", "_end", "_index", "_new", "_values", "length", "plain")
@@ -501,7 +502,8 @@ class Properties(Mapping[str, PropertyValue]):
         self._area = area
         self._new = new
         self.length = length
-        # Where values are, and where the last one ends, once the area is indexed; or the values themselves.
+        # The positions of values once the area is indexed, and the end of the last one; or the values
+        # themselves.
         self._index: dict[str, tuple[int, int, int]] | None = None if area else {}
         self._end = 0
         self._values: dict[str, Any] | None = None
@@ -562,12 +564,12 @@ class Properties(Mapping[str, PropertyValue]):
         return {name: _TYPES[kind] for name, (kind, _, _) in self._entries().items()}
 
     def typed(self) -> dict[str, PropertyInput]:
-        """Every value with its type, so that posting them again keeps the types."""
+        """Every value with its type, so that posting the properties again keeps the types."""
         types = self.types
         return {name: Typed(types[name], value) for name, value in self.items()}
 
 
-#: What is known of areas seen before: of the old encoding, and the new one.
+# : Layouts of areas seen earlier, for the old and for the new encoding.
 LAYOUTS = Layouts(Properties, new=False), Layouts(Properties, new=True)
 
 

@@ -1,11 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 # pyright: basic
-"""Message properties whose names and types repeat: work that is done once a schema, not once a message.
+"""Message properties whose names and types repeat: work once a schema instead of once a message.
 
-Most producers send the same properties with every message. For each sequence of names and types seen, a
-function is generated that packs headers, names and fixed-size values with one precompiled struct; for each
-sequence of property headers received, the positions of names and values are kept. Both are caches: they give
-the same results as :mod:`bmq.wire.properties`, which does what they cannot.
+The problem: an area of properties describes itself. Decoding reads a header for each property, checks the
+lengths, and looks up each name; encoding packs the same parts one by one. Most producers send the same names
+and types with every message, so nearly all of this work has the same result each time. For short messages the
+work costs more than the rest of posting or receiving.
+
+The solution: code generated for each schema.
+
+- Encoding: :func:`make_encoder` generates a function for a sequence of names and types. The function packs
+  headers, names and values of fixed size with one precompiled struct, and joins the values of any length.
+- Decoding: :class:`Layouts` keeps the layout of each sequence of property headers, by the bytes of the
+  headers. Areas with few, short values also get a generated :class:`Reader`, which decodes all values with
+  one ``struct`` call. The reader for the headers and length of the latest areas is the first guess
+  (``usual``); the second of two equal areas replaces the guess.
+- Columns: :class:`_Columns` reads one property of many areas with a few passes over all bytes.
+
+Invariants:
+
+- The module only caches. Results equal those of :mod:`bmq.wire.properties`, and any doubt (None, or an error
+  in ``UNREADABLE``) leaves the area to that module, which raises the precise errors.
+- Equal headers do not imply equal names: names of equal length have equal headers. Every reader compares the
+  name bytes before returning values.
+- Caches are bounded, in entries and in bytes an entry. A peer that never repeats a schema fills some
+  megabytes
+  at most: without the limit on the length of names, such a peer could fill hundreds of megabytes.
+
+Replaced designs: a key of all names and types, built for each message (encoders now compare the properties
+themselves); an index of positions for each message, read value by value (still used for large areas); a
+column
+read area by area (a slice across all areas costs a nanosecond an area, a slice of each area fifty).
 """
 
 from __future__ import annotations
@@ -31,18 +56,19 @@ __all__ = [
     "make_encoder",
 ]
 
-#: Takes properties, in a dict, and a payload; returns the area with the payload behind it. None when they are
-#: not of its schema; ``KeyError`` when a name is not; ``struct.error`` on an int out of range, ``ValueError``
-#: when the area is so large that every limit has to be looked at, or a text is no plain UTF-8.
+# : Encode properties, from a dict, followed by a payload. If the properties do not match the schema, an
+# encoder
+# : returns None, or raises ``KeyError`` for a missing name, ``struct.error`` for an int out of range, and
+# : ``ValueError`` for a text that is not plain UTF-8 or an area so large that all limits need checking.
 Encoder = Callable[[Mapping[str, Any], bytes], "bytes | None"]
 
 _AREA = PROPERTIES_HEADER.words(
     "reserved+propertyHeaderSize2x+headerSize2x+areaWords", "reserved2", "numProperties"
 )
-#: The words of a property's header.
+# : The words of a property's header.
 PROPERTY_WORDS = PROPERTY_HEADER.words("reserved+type+valueField", "reserved2+nameLength")
-#: Whether areas have the words that this module works with: the area's length is in the first word, and the
-#: number of properties in the last byte. Otherwise :mod:`bmq.wire.properties` does all the work.
+# : Whether areas have the words that this module works with: the area's length is in the first word, and the
+# : number of properties in the last byte. Otherwise :mod:`bmq.wire.properties` does all the work.
 BY_SHAPE = _AREA.direct and PROPERTY_WORDS.direct
 _TYPE_SHIFT = PROPERTY_WORDS.shift("type")
 # The first word of an area is followed by a reserved byte and the number of properties.
@@ -56,17 +82,18 @@ _FIXED: dict[type, tuple[str, int, PropertyType]] = {
     bool: ("?", 1, PropertyType.BOOL),
 }
 _VARIABLE: dict[type, PropertyType] = {str: PropertyType.STRING, bytes: PropertyType.BINARY}
-# An area begins with a word that ends with its length in words, which is 0 in this one.
+# The first word of an area, with 0 in the bits of the area's length.
 _EMPTY = PROPERTY_HEADER.size // 2 << _AREA.shift(
     "propertyHeaderSize2x"
 ) | PROPERTIES_HEADER.size // 2 << _AREA.shift("headerSize2x")
 
 
 class _Pieces:
-    """The pieces of an area, in order: what is of a known length is packed together, and then all is joined.
+    """The pieces of an area, in order: adjacent pieces of known length are packed together, then all are
+    joined.
 
     Attributes:
-        names: what the expression refers to.
+        names: the objects that the expression refers to, by name.
     """
 
     def __init__(self) -> None:
@@ -74,7 +101,7 @@ class _Pieces:
         self.names: dict[str, Any] = {"join": b"".join}
 
     def constant(self, raw: bytes) -> None:
-        """Add bytes that are always the same."""
+        """Add constant bytes."""
         last = self._items[-1] if self._items else None
         if isinstance(last, bytes):
             self._items[-1] = last + raw
@@ -82,11 +109,11 @@ class _Pieces:
             self._items.append(raw)
 
     def add(self, letter: str, expression: str) -> None:
-        """Add what an expression gives: a number or so in a format of ``struct``, or, with "", bytes."""
+        """Add the result of an expression: a value for a ``struct`` format, or bytes if the format is ""."""
         self._items.append((letter, expression))
 
     def expression(self) -> str:
-        """Return the expression for all of them in one piece."""
+        """Return one expression for all pieces joined."""
         joined: list[str] = []
         run: list[bytes | tuple[str, str]] = []
         for item in [*self._items, None]:
@@ -120,25 +147,27 @@ class _Pieces:
 
 
 def make_encoder(keys: list[str], names: list[bytes], types: list[type], *, new: bool) -> Encoder | None:
-    """Generate the encoder of one schema; None if a type's values cannot be packed this way.
+    """Generate the encoder of one schema; None if values of a type cannot be packed this way.
 
     Args:
         keys: the names, in the order of the properties.
-        names: the same, legal and encoded.
+        names: the same names, legal and encoded.
         types: the Python types of the values.
-        new: the encoding; the new one has its properties in the order of their names.
+        new: whether to use the new encoding, whose properties are in the order of their names.
     """
     if not BY_SHAPE or not all(t in _FIXED or t in _VARIABLE for t in types):
         return None
     count = len(names)
     order = sorted(range(count), key=names.__getitem__) if new else range(count)
-    # In the old encoding the order matters too.
+    # In the old encoding the order of the properties counts too.
     same = f"len(p) != {count}" if new else "(*p,) != KEYS"
     values = [f"type(v{i} := p[K{i}]) is not {kind.__name__}" for i, kind in enumerate(types)]
     lines = [f"if {' or '.join([same, *values])}: return None"]
-    heads: list[tuple[str, int]] = []  # the words of each property's header: what changes in it, and the rest
-    parts: list[bytes | tuple[str, str]] = []  # names; values as (format, expression), "" for any length
-    offset, lengths = 0, ""  # a constant, and the variable lengths added so far
+    # The words of each property's header: the variable part, and the constant part.
+    heads: list[tuple[str, int]] = []
+    # Names; and values as (format, expression), with the format "" for bytes of any length.
+    parts: list[bytes | tuple[str, str]] = []
+    offset, lengths = 0, ""  # The constant part of the offset, and the sum of the variable lengths so far.
     for i in order:
         name, kind = names[i], types[i]
         if kind in _FIXED:
@@ -159,8 +188,8 @@ def make_encoder(keys: list[str], names: list[bytes], types: list[type], *, new:
         offset += len(name) + size
         lengths += own
     fixed = _HEADERS_AT + _HEADER * count + offset
-    # All that is constant, in a row, is one piece of bytes; the rest is packed up to the first value of any
-    # length, and what follows that is joined.
+    # Merge adjacent constants into one piece. Pack everything before the first value of variable length with
+    # one struct, and join the rest.
     pieces = _Pieces()
     if lengths:
         lines += [f"size = {fixed}{lengths}", f"if size > {MAX_PROPERTY_VALUE}: raise ValueError"]
@@ -195,20 +224,23 @@ def make_encoder(keys: list[str], names: list[bytes], types: list[type], *, new:
     return encoder
 
 
-#: An area's length; all values by name; these again if they alone tell their types (none is CHAR or BINARY).
+# : The area's length; all values by name; and the same values again if their Python types determine the
+# property
+# : types (no CHAR, no BINARY), otherwise None.
 _Read = tuple[int, dict[str, Any], "dict[str, Any] | None"]
 
 
 class Reader(NamedTuple):
-    """What reads application data that begins with an area of one shape.
+    """Functions that read application data beginning with an area of one shape.
 
     Attributes:
-        values: reads its values where these alone tell their types; None for others, and for an area that it
-            cannot read.
-        read: reads its values. None, IndexError, UnicodeDecodeError or ``struct.error`` for an area that it
-            cannot read.
-        properties: makes an object of them, without a further call: that is done for every message that
-            somebody looks into. None for an area that it cannot read.
+        values: returns the values if their Python types determine the property types; None otherwise, and for
+            an area of another shape.
+        read: returns the values. Returns None or raises IndexError, UnicodeDecodeError or ``struct.error``
+            for
+            an area of another shape.
+        properties: returns a ``Properties`` object, built inline because this runs for every message whose
+            properties are read; None for an area of another shape.
     """
 
     read: Callable[[bytes], _Read | None]
@@ -216,39 +248,39 @@ class Reader(NamedTuple):
     properties: Callable[[bytes], Any]
 
 
-#: What reading an area of another shape may raise.
+# : Errors of a reader for an area of another shape.
 UNREADABLE = (IndexError, UnicodeDecodeError, error)
 
-# How values are unpacked, and what makes a property's value of that, by the number of their type.
+# The ``struct`` format of each property type, and the expression that makes a property's value.
 _UNPACKED = {PropertyType.SHORT: "h", PropertyType.INT32: "i", PropertyType.INT64: "q"}
 _OPEN = (PropertyType.STRING, PropertyType.BINARY)
 _AMBIGUOUS = (PropertyType.CHAR, PropertyType.BINARY)
 _MADE = {PropertyType.BOOL: " == b'\\1'", PropertyType.STRING: ".decode()"}
-# The last byte of a padding.
+# The possible values of the last byte of padding.
 _PADS = bytes(range(1, 5))
-# From so many areas on, and up to this length, they are worth a table; of it, texts up to this length.
+# Minimum number of areas, and maximum length of an area, for a table; maximum length of texts cut from it.
 _MANY = 64
 _SHORT = 128
 _NARROW = 24
-# All values are read at once only where that costs little: few, short ones.
+# Decode all values at once only if that is cheap: few and short values.
 _READ_PROPERTIES = 8
 _READ_BYTES = 512
-# The source of a reader depends on the types, and on whether the last value is of any length: it is compiled
-# once for each sequence of them.
+# The source of a reader depends on the types, and on whether the last value has variable length. Compile it
+# once for each combination.
 _reader_makers: dict[tuple[tuple[int, ...], bool], Callable[..., Reader]] = {}
 _READER_MAKERS = 512
 
 
 def headers_of(area: bytes) -> bytes:
-    """Return the bytes of all headers, from behind the area's length on."""
+    """Return the bytes from the number of properties to the end of all headers."""
     return area[_KEY_AT : _HEADERS_AT + area[_COUNT_AT] * _HEADER] if len(area) > _COUNT_AT else b""
 
 
 def alike(data: Sequence[bytes]) -> Iterable[list[int]]:
-    """Return the places of those that begin with the same headers, their area's length included."""
+    """Return the positions of areas, grouped by equal headers (including the area's length)."""
     places: dict[bytes, list[int]] = {}
     for place, area in enumerate(data):
-        # As headers_of() does it, without the call.
+        # Same as headers_of(), inlined.
         headers = area[: _HEADERS_AT + area[_COUNT_AT] * _HEADER] if len(area) > _COUNT_AT else b""
         try:
             places[headers].append(place)
@@ -258,14 +290,14 @@ def alike(data: Sequence[bytes]) -> Iterable[list[int]]:
 
 
 class Layout(NamedTuple):
-    """Where everything is in areas with the same property headers.
+    """The positions in areas with the same property headers.
 
     Attributes:
-        entries: (type, start, stop) of each value by name; the last value in the new encoding has no stop of
-            its own: 0 stands for the end of the area.
-        names: (start, stop, bytes) of each name: what has to be compared before the index is believed.
-        minimum: the length, without padding, below which the headers would not be legal.
-        exact: whether it is also the only legal length.
+        entries: (type, start, stop) of each value by name. In the new encoding the last value of variable
+            length has the stop 0: the area's end is its end.
+        names: (start, stop, bytes) of each name, compared before the entries are used.
+        minimum: smallest legal length without padding.
+        exact: whether ``minimum`` is the only legal length.
     """
 
     entries: dict[str, tuple[int, int, int]]
@@ -282,19 +314,19 @@ _NOTHING = Reader(_nothing, _nothing, _nothing)
 
 
 class Layouts:
-    """The layouts of one encoding by their headers' bytes.
+    """The layouts of one encoding, by the bytes of the headers.
 
     Args:
-        new: whether it is the new encoding.
-        cls: the class of the objects to be made: :class:`bmq.wire.properties.Properties`.
+        new: whether this is the new encoding.
+        cls: the class of the objects to create: :class:`bmq.wire.properties.Properties`.
 
     Attributes:
-        usual: reads areas with the headers and the length that are usual at present.
+        usual: reader for the headers and the length of the latest areas.
     """
 
     __slots__ = ("_cls", "_columns", "_exact", "_known", "_new", "_readers", "_unusual", "usual")
 
-    # So a peer that never repeats a schema fills some megabytes at most.
+    # Limits, so that a peer that never repeats a schema fills some megabytes at most.
     _MAX = 1024
     _MAX_KEY = 512
     _MAX_NAMES = 1024
@@ -303,20 +335,21 @@ class Layouts:
         self._cls = cls
         self._known: dict[bytes, Layout] = {}
         self._new = new
-        # What reads all values of an area at once, and one of many areas, where they are few and short.
+        # For areas with few, short values: readers of one area, and readers of a column of many areas.
         self._readers: dict[bytes, Reader] = {}
         self._columns: dict[bytes, _Columns] = {}
-        # Those for areas of one length, which are the quickest; and the last area that was not as usual.
+        # The fastest readers, for areas of one length; and the key of the last area that differed from the
+        # usual.
         self._exact: dict[tuple[bytes, int], Reader | None] = {}
         self._unusual: tuple[bytes, int] = b"", 0
         self.usual = _NOTHING
 
     def find(self, area: bytes, end: int) -> dict[str, tuple[int, int, int]] | None:
-        """Return the index of an area whose headers and names are known.
+        """Return the index of an area with known headers and names; None for other areas.
 
         Args:
-            area: the area; its headers have the sizes declared.
-            end: its length without padding.
+            area: the area; its headers have the declared sizes.
+            end: the area's length without padding.
         """
         layout = self._known.get(headers_of(area))
         if layout is None:
@@ -330,9 +363,9 @@ class Layouts:
         return entries
 
     def read(self, data: bytes) -> _Read | None:
-        """Read an area that is not as usual; None if it cannot be read at once.
+        """Read an area that differs from the usual ones; None if no reader fits.
 
-        The second of two that are alike in headers and length makes these the usual ones.
+        If two such areas in a row have equal headers and lengths, their reader becomes the usual one.
         """
         key = headers_of(data)
         reader = self._readers.get(key)
@@ -355,14 +388,15 @@ class Layouts:
         return found
 
     def column(self, data: Sequence[bytes], name: str) -> list[Any] | None:
-        """Read one property of areas that all have the same headers, their length included.
+        """Read one property of areas with equal headers and lengths.
 
         Args:
-            data: application data that begins with an area; at least one.
+            data: application data that begins with an area; at least one item.
             name: the property's name.
 
         Returns:
-            Its values, None where an area does not have it; None if the areas cannot be read this way.
+            The values, with None for an absent property; None instead of the list if the areas cannot be read
+            this way.
         """
         try:
             columns = self._columns.get(headers_of(data[0]))
@@ -371,10 +405,11 @@ class Layouts:
             return None
 
     def prepare(self, area: bytes, end: int, index: dict[str, tuple[int, int, int]]) -> None:
-        """Keep what reads areas with the same headers as a legal one at once, if that is worth it.
+        """Create the readers for areas with the headers of a legal area, if the values are few and short.
 
-        Names of the same lengths have the same headers: the first ones are kept. When there are too many, no
-        more are made, and the other areas are read by their index.
+        Names of equal lengths have equal headers; the first names get the readers. When the cache is full,
+        other
+        areas are read by their index.
         """
         key = headers_of(area)
         if (
@@ -413,18 +448,19 @@ class Layouts:
 
 
 class _Shape:
-    """Where everything is in areas with the same headers and names, as ``struct`` wants it.
+    """The positions in areas with the same headers and names, prepared for ``struct``.
 
     Attributes:
         names: the properties' names.
-        kinds: their types.
-        constants: for each property, the bytes that are the same in all areas, in front of its value: the
-            headers and its name, or its name alone.
-        formats: how its value is unpacked; that of a last value of any length is "".
-        start: where such a value starts, 0 if there is none: then the areas are all of one length.
-        last: the padding's last byte then.
-        words: the least and the greatest word that an area begins with.
-        new: the encoding.
+        kinds: the properties' types.
+        constants: for each property, the constant bytes in front of its value: all headers and the first
+            name,
+            or only the name.
+        formats: the ``struct`` format of each value; "" for a last value of variable length.
+        start: start of a last value of variable length; 0 if all areas have one length.
+        last: the last byte of the padding, if all areas have one length.
+        words: the smallest and the largest first word of an area.
+        new: whether this is the new encoding.
     """
 
     __slots__ = ("constants", "formats", "kinds", "last", "names", "new", "start", "words")
@@ -449,7 +485,9 @@ class _Shape:
             self.words = _EMPTY + (self.start >> 2) + 1, _EMPTY + _READ_BYTES // 4
 
     def ending(self, end: int) -> _Shape:
-        """Return that of areas of one length, which is quicker to read; ``end`` is that without padding."""
+        """Return the shape of areas of a single length, which is faster to read; ``end`` excludes the
+        padding.
+        """
         if not self.start:
             return self
         shape = copy(self)
@@ -459,7 +497,7 @@ class _Shape:
         return shape
 
     def reader(self, cls: type) -> Reader | None:
-        """Return what reads all values of an area, and makes objects of a class."""
+        """Return a reader of all values of an area, which creates objects of a class."""
         kinds = self.kinds, bool(self.start)
         maker = _reader_makers.get(kinds)
         if maker is None:
@@ -468,7 +506,7 @@ class _Shape:
             maker = _reader_makers[kinds] = _make_maker(*kinds)
         constants, word, end = self.constants, "I", ""
         if not self.start:
-            # All are of one length, and begin with the same word.
+            # All areas have one length, and therefore the same first word.
             constants = [Struct(">I").pack(self.words[0]) + constants[0], *constants[1:]]
             word, end = "", f"{self.last - 1}xB"
         items = [f"{len(each)}s{value}" for each, value in zip(constants, self.formats, strict=True)]
@@ -485,7 +523,7 @@ def _make_maker(kinds: tuple[int, ...], any_length: bool) -> Callable[..., Reade
     same = " and ".join(f"c{i} == C{i}" for i in count)
     again = "None" if any(kind in _AMBIGUOUS for kind in kinds) else "values"
     values_made = f"values = {{{', '.join(made)}}}"
-    # As Properties.__init__ would do it, without the call.
+    # Same as Properties.__init__, inlined.
     attributes = {
         "_area": "area", "_new": "new", "_index": "None", "length": "length", "_values": "values",
         "plain": again,
@@ -540,17 +578,17 @@ def _make_maker(kinds: tuple[int, ...], any_length: bool) -> Callable[..., Reade
 
 
 class _Columns:
-    """Reads one property of many areas: a few passes over all of them, each of them in C.
+    """Reads one property of many areas with a few passes over all of them, each pass in C.
 
     Attributes:
-        shape: what all the areas have to be like.
+        shape: the required shape of all areas.
     """
 
     __slots__ = ("_places", "shape")
 
     def __init__(self, shape: _Shape) -> None:
         self.shape = shape
-        # Where each value starts and stops, and how it is unpacked.
+        # Start, stop and ``struct`` format of each value.
         self._places: list[tuple[int, int, str]] = []
         at = _WORD
         for constant, number in zip(shape.constants, shape.formats, strict=True):
@@ -562,14 +600,14 @@ class _Columns:
         """Return the values of a property; None unless all areas have this shape, and one length in words.
 
         Raises:
-            IndexError, UnicodeDecodeError: not all of them can be read.
+            IndexError, UnicodeDecodeError: an area cannot be read.
         """
         shape, count, every = self.shape, len(data), tuple(data)
         first = data[0][:_WORD] + shape.constants[0]
         word = int.from_bytes(first[:_WORD], "big")
         if not shape.words[0] <= word <= shape.words[1]:
             return None
-        # All headers, and the first name. "%.9b" stands for the first nine bytes.
+        # Compare all headers and the first name at once. "%.9b" takes the first nine bytes.
         if b"%%.%db" % len(first) * count % every != first * count:
             return None
         length = word - _EMPTY << 2
@@ -592,7 +630,7 @@ class _Columns:
 
         size = len(name.encode("utf-8", "surrogateescape"))
         for constant, (start, _, _) in zip(shape.constants[1:], self._places[1:], strict=True):
-            # One of another length cannot be the name that is wanted.
+            # A name of another length cannot be the requested one.
             if len(constant) == size and cut(start - size, start) != constant * count:
                 return None
         try:
@@ -607,7 +645,7 @@ class _Columns:
         if not number:
             stop = length - pads[0] if pads.count(pads[0]) == count else 0
         if table is not None and kind == PropertyType.STRING and 0 < stop <= start + _NARROW:
-            # With a zero behind each text they are decoded together, and split again.
+            # With a zero after each text, one call decodes all texts, and another splits them.
             texts = table.cut(start, stop, 1).decode().split("\0")
             texts.pop()
             if len(texts) == count:
@@ -620,21 +658,21 @@ class _Columns:
 
 
 class _Table(NamedTuple):
-    """Areas of one length, one behind the other.
+    """Areas of one length, concatenated.
 
-    What stands at one place of all of them is a slice with a step, which takes a nanosecond an area, where
-    cutting something out of each area takes fifty; to begin with it takes longer.
+    The bytes at one position of all areas are a slice with a step, which costs a nanosecond an area. A slice
+    of each area costs fifty, but has no cost of setting up the table.
 
     Attributes:
-        areas: their bytes.
-        length: the length of each.
+        areas: the bytes of all areas.
+        length: length of each area.
     """
 
     areas: bytes
     length: int
 
     def cut(self, start: int, stop: int, zeros: int = 0) -> bytearray:
-        """Return what is between two places in all of them, with so many zeros behind each."""
+        """Return the bytes between two positions of every area, each followed by ``zeros`` zeros."""
         areas, length = self
         width = stop - start + zeros
         cut = bytearray(len(areas) // length * width)

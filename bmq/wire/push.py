@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PUSH messages: what a consumer receives."""
+"""PUSH messages: delivery to a consumer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FLAGS_SHIFT = _WORDS.shift("flags")
 _OPTIONS_SHIFT = _WORDS.shift("optionsWords")
 _CAT_SHIFT = _WORDS.shift("compressionAlgorithmType")
 _WORDS_MASK = _WORDS.mask("messageWords")
-# The length of a message is read from headers that are cut short, too.
+# The length of a message is read even from truncated headers.
 _LENGTH = PUSH_HEADER.words("flags+messageWords", cut=True)
 _unpack_length = _LENGTH.unpack_from
 # Old brokers send headers that end before the schema id.
@@ -46,12 +46,12 @@ _MIN_HEADER = PUSH_HEADER.end_of(
 )
 _WITH_SCHEMA_ID = PUSH_HEADER.end_of("schemaId")
 _IMPLICIT = int(PushFlags.IMPLICIT_PAYLOAD)
-# The flags that a client hardly ever sees; of the last one nothing is known.
+# Flags that a client rarely sees, including the unknown ones.
 _UNKNOWN = PUSH_HEADER.fields["flags"].mask & ~sum(PushFlags)
 _RARE = _IMPLICIT | _UNKNOWN
 _PADDING, _NO_DATA = int(Flaw.PADDING), int(Flaw.NO_DATA)
 
-# Options repeat from message to message: what an options area says depends on its bytes alone.
+# The ids depend only on the bytes of the options area, and options repeat from message to message.
 _options: dict[bytes, tuple[int, ...]] = {b"": (0,)}
 _OPTIONS_CACHED = 1024
 
@@ -61,12 +61,12 @@ class PushMessage(NamedTuple):
 
     Attributes:
         queue_id: the receiver's qId.
-        sub_ids: the subscription ids it is for (several: one logical message each).
+        sub_ids: the matching subscription ids (several: one logical message each).
         guid: the message GUID.
         flags: :class:`PushFlags` bits.
-        schema_id: 0 for the old property encoding, anything else for the new one.
-        compression: the CAT field, or a :class:`~bmq.wire.shape.Flaw`: then the message cannot be read.
-        data: the application data as it travelled, without padding.
+        schema_id: 0 for the old property encoding, any other value for the new one.
+        compression: the CAT field; a :class:`~bmq.wire.shape.Flaw` if the message is unreadable.
+        data: the application data as transmitted, without padding.
     """
 
     queue_id: int
@@ -78,12 +78,13 @@ class PushMessage(NamedTuple):
     data: bytes
 
 
-#: The items of a :class:`PushMessage` as a bare tuple, on the way to a consumer: it costs half as much to
-#: make, and the garbage collector looks at it once, not again and again.
+# : The items of a :class:`PushMessage` as a plain tuple, on the way to a consumer. A plain tuple costs half
+# as
+# : much to create, and the garbage collector stops tracking it after one look.
 Push = tuple[int, tuple[int, ...], bytes, int, int, int, bytes]
-#: The flags of messages that are read one by one only.
+# : Flags of messages that only the message-by-message decoder reads.
 RARE_FLAGS: Final = _RARE
-#: The places of these items in it.
+# : Indexes of items in a :data:`Push`.
 SUB_IDS: Final = 1
 GUID: Final = 2
 FLAGS: Final = 3
@@ -105,7 +106,7 @@ def encode_push(
     Args:
         queue_id: the receiver's qId.
         guid: 16 bytes.
-        data: the application data as it travels, with its padding, as it came in the PUT.
+        data: the application data as received in the PUT, with its padding.
         options: the encoded options area, see :mod:`bmq.wire.options`.
         flags: :class:`PushFlags` bits.
         schema_id: as in the PUT.
@@ -117,11 +118,11 @@ def encode_push(
 def encode_push_head(
     queue_id: int, guid: bytes, size: int, options: bytes, flags: int, schema_id: int, compression: int
 ) -> bytes:
-    """Return what stands in front of the application data: that need not be copied more than once.
+    """Return the bytes in front of the application data, so that the data is copied only once.
 
     Args:
         queue_id, guid, options, flags, schema_id, compression: as for :func:`encode_push`.
-        size: the bytes of the application data, with its padding.
+        size: size in bytes of the application data, with its padding.
     """
     words = len(options) >> 2
     return (
@@ -139,13 +140,14 @@ def encode_push_head(
 def encode_push_run(
     queue_id: int, messages: Iterable[tuple[bytes, bytes, bytes, int, int, int]]
 ) -> tuple[list[bytes], int]:
-    """Return messages of one queue as pieces to be joined (a head, its data, a head ...), and their bytes.
+    """Return messages of one queue as pieces to join (a head, its data, a head ...), and their total size.
 
-    This is where a broker's time goes when it delivers: one call for as many messages as there are.
+    A broker spends most of its delivery time here, so one call encodes as many messages as possible.
 
     Args:
         queue_id: the receiver's qId.
-        messages: of each GUID, data, options, flags, schema id and compression, as for :func:`encode_push`.
+        messages: GUID, data, options, flags, schema id and compression of each message, as for
+            :func:`encode_push`.
     """
     pieces: list[bytes] = []
     total = 0
@@ -183,8 +185,8 @@ def decode_pushes(event: bytes, body: int, notice: Notice | None = None) -> list
 
     Args:
         event: the event.
-        body: where its body starts.
-        notice: receives skipped things.
+        body: offset of the body.
+        notice: receives skipped content.
 
     Raises:
         ProtocolError: the length of a message does not fit the event.
@@ -193,13 +195,17 @@ def decode_pushes(event: bytes, body: int, notice: Notice | None = None) -> list
 
 
 def decode_push_runs(event: bytes, body: int, notice: Notice | None = None) -> list[list[Push]]:
-    """Return the same messages in runs: consecutive ones with the same qId and subscription ids.
+    """Return the messages of :func:`decode_pushes` in runs: consecutive ones with equal qId and subscription
+    ids.
 
-    A message that cannot be read has a :class:`~bmq.wire.shape.Flaw` for its compression; without readable
-    options it is for subscription 0. A message too short to have a GUID is skipped: nobody could confirm it.
+    An unreadable message has a :class:`~bmq.wire.shape.Flaw` for its compression; without readable options
+    its
+    subscription id is 0. A message too short to contain a GUID is skipped, because no client could confirm
+    the
+    message.
 
-    This is where a consumer's time goes: what is the same as in the message before (the sizes of header and
-    options, the options themselves) is not looked at again.
+    A consumer spends most of its time here. Parts equal to the previous message's (the sizes of header and
+    options, the options themselves) are not parsed again.
 
     Raises:
         ProtocolError: as :func:`decode_pushes`.
@@ -211,7 +217,7 @@ def decode_push_runs(event: bytes, body: int, notice: Notice | None = None) -> l
     words_mask, flags_shift, rare = _WORDS_MASK, _FLAGS_SHIFT, _RARE
     size, end = PUSH_HEADER.size, len(event)
     last_shape, last_options = -1, b""
-    last_queue: int | None = None  # no run yet
+    last_queue: int | None = None  # No run yet.
     ids: tuple[int, ...] = ()
     cat = header = header_and_options = 0
     short = False
@@ -237,7 +243,7 @@ def decode_push_runs(event: bytes, body: int, notice: Notice | None = None) -> l
         if start >= stop or stop > end:
             after = _skip(first, header, header_and_options, offset, end, notice)
             if start > stop:
-                # The options are not where they should be.
+                # The options are outside their message.
                 last_queue = None
                 if stop - offset >= _MIN_HEADER:
                     runs.append([(queue_id, (0,), guid, flags, schema_id, int(Flaw.PARTS), b"")])
@@ -273,7 +279,7 @@ def decode_push_runs(event: bytes, body: int, notice: Notice | None = None) -> l
 
 
 def _has_no_data(flags: int, notice: Notice | None) -> bool:
-    """Whether a message travels without its data; flags of which nothing is known change nothing."""
+    """Whether a message comes without its data. Unknown flags are reported and otherwise ignored."""
     if flags & _UNKNOWN and notice is not None:
         notice(f"flag {flags & _UNKNOWN} of PUSH messages")
     return bool(flags & _IMPLICIT)
@@ -282,7 +288,7 @@ def _has_no_data(flags: int, notice: Notice | None) -> bool:
 def _skip(
     first: int, header: int, header_and_options: int, offset: int, end: int, notice: Notice | None
 ) -> int:
-    """Return where a message ends whose parts do not fit it; report one that has no room for a GUID.
+    """Return the end of a message whose parts do not fit; report a message without room for a GUID.
 
     Raises:
         ProtocolError: the message does not fit the event.
@@ -296,10 +302,10 @@ def _skip(
 
 
 def _skip_rest(event: bytes, offset: int, notice: Notice | None) -> None:
-    """Skip what follows the last message: messages that are shorter than a header.
+    """Skip the bytes after the last complete message: messages shorter than a header.
 
     Raises:
-        ProtocolError: the rest is no messages.
+        ProtocolError: the bytes are not messages.
     """
     end = len(event)
     while offset < end:

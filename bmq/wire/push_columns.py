@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PUSH events as columns: where everything is in them, found with numpy, no object a message.
+"""PUSH events as columns: numpy finds all positions, without an object for each message.
 
-What each message says is what :func:`bmq.wire.push.decode_push_runs` says, which a property test shows. That
-decoder also does what this one does not: whatever is rare, and saying what is wrong with an event. Needs
-numpy, so it is imported by those modules alone that work on columns.
+Results equal those of :func:`bmq.wire.push.decode_push_runs`, as a property test checks. Rare cases and
+precise errors are left to that decoder. The module needs numpy, so only modules that work on columns import
+it.
 """
 
 from __future__ import annotations
@@ -35,27 +35,26 @@ _MIN_HEADER = PUSH_HEADER.end_of(
 )
 _WITH_SCHEMA_ID = PUSH_HEADER.end_of("schemaId")
 
-# After so many messages of one length, the next ones are compared together.
+# Number of consecutive messages of one length before the next ones are compared together.
 _ALIKE = 8
 _FIRST_STRIDE = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PushColumns:
-    """Messages of PUSH events, an array for each of their fields.
+    """Messages of PUSH events, with an array for each field.
 
     Attributes:
-        buffer: what has their application data.
-        starts: where that of each begins, never before the one in front of it ends.
-        stops: where it ends, without its padding.
-        guids: their GUIDs, items of 16 bytes.
+        buffer: bytes that contain the application data of all messages.
+        starts: start of each message's data; never before the end of the previous one.
+        stops: end of each message's data, without its padding.
+        guids: the GUIDs, items of 16 bytes.
         flags: :class:`PushFlags` bits.
-        schema_ids: 0 for the old property encoding, anything else for the new one.
-        compressions: the CAT fields, or what keeps a message from being read: a
-            :class:`~bmq.wire.shape.Flaw`.
-        queue_ids: the qId of each.
-        sub_ids: the sets of subscription ids there are.
-        sub_ids_of: which of these each has.
+        schema_ids: 0 for the old property encoding, any other value for the new one.
+        compressions: the CAT fields; a :class:`~bmq.wire.shape.Flaw` for an unreadable message.
+        queue_ids: the qId of each message.
+        sub_ids: the distinct sets of subscription ids.
+        sub_ids_of: for each message, the index of its set in ``sub_ids``.
     """
 
     buffer: bytes
@@ -71,21 +70,21 @@ class PushColumns:
 
     @property
     def count(self) -> int:
-        """How many messages there are."""
+        """The number of messages."""
         return len(self.starts)
 
     @property
     def size(self) -> int:
-        """The bytes of their application data, as it travelled."""
+        """The size in bytes of the application data as transmitted."""
         return int((self.stops - self.starts).sum())
 
     @classmethod
     def of(cls, messages: Sequence[Push]) -> PushColumns:
-        """Make columns of messages that are decoded already."""
+        """Make columns from decoded messages."""
         count = len(messages)
         lengths = np.fromiter([len(each[DATA]) for each in messages], np.int64, count)
         stops = np.cumsum(lengths)
-        # By identity: ids that say how many deliveries are left are equal to those that do not.
+        # Compare by identity: ids with a number of remaining deliveries equal the same ids without.
         known = {id(each[SUB_IDS]): each[SUB_IDS] for each in messages}
         places = {key: place for place, key in enumerate(known)}
         which = [places[id(each[SUB_IDS])] for each in messages]
@@ -104,7 +103,7 @@ class PushColumns:
 
     @classmethod
     def concat(cls, parts: Sequence[PushColumns]) -> PushColumns:
-        """Put messages behind each other; there is one part at least."""
+        """Concatenate columns; at least one part is required."""
         if len(parts) == 1:
             return parts[0]
         shifts = np.cumsum([0, *(len(part.buffer) for part in parts[:-1])])
@@ -127,7 +126,7 @@ class PushColumns:
         return self._at(slice(start, stop))
 
     def select(self, rows: Array) -> PushColumns:
-        """Return some of the messages; the rows count up."""
+        """Return some of the messages; the rows must be ascending."""
         return self._at(rows)
 
     def _at(self, rows: Any) -> PushColumns:
@@ -145,7 +144,7 @@ class PushColumns:
         )
 
     def trimmed(self) -> PushColumns:
-        """Return the same messages in a buffer of no more than they need."""
+        """Return the same messages in a buffer without other bytes."""
         if not self.count:
             return self
         first, last = int(self.starts[0]), int(self.stops[-1])
@@ -160,7 +159,7 @@ class PushColumns:
         return self.buffer[self.starts[row] : self.stops[row]]
 
     def routes(self) -> list[tuple[int, tuple[int, ...], PushColumns]]:
-        """Return the messages by qId and subscription ids, as they come in each."""
+        """Return the messages grouped by qId and subscription ids, in their order within each group."""
         queue_ids, sub_ids_of = self.queue_ids, self.sub_ids_of
         one_queue = bool((queue_ids == queue_ids[0]).all())
         if one_queue and len(self.sub_ids) == 1:
@@ -177,7 +176,7 @@ class PushColumns:
         ]
 
     def pushes(self) -> Iterator[Push]:
-        """The messages again, one by one."""
+        """The messages as tuples."""
         rows = zip(
             self.queue_ids.tolist(),
             [self.sub_ids[at] for at in self.sub_ids_of.tolist()],
@@ -207,15 +206,15 @@ def decode_push_columns(event: bytes, body: int) -> PushColumns:
 
 
 def read_push_columns(event: bytes, body: int, least: int = 1) -> PushColumns | None:
-    """Return the same, or None where it has to be done message by message.
+    """Return the result of :func:`decode_push_columns`, or None if messages have to be read one by one.
 
-    That is so where something is wrong with the event or is unknown, where the event has messages without a
-    payload of their own, and where it has too few to be worth it.
+    The result is None for a malformed event, an event with unknown content or with messages without data, and
+    an event of too few messages.
 
     Args:
         event: the event.
-        body: where its body starts.
-        least: how many messages are worth it.
+        body: offset of the body.
+        least: smallest number of messages to read as columns.
     """
     offsets = _find(event, body)
     if offsets is None or len(offsets) < least:
@@ -259,7 +258,7 @@ def read_push_columns(event: bytes, body: int, least: int = 1) -> PushColumns | 
 
 
 def _find(event: bytes, body: int) -> Array | None:
-    """Return where messages begin; None unless they fill the event, each with room for a header."""
+    """Return the starts of the messages; None unless they fill the event, each with room for a header."""
     end = len(event)
     if body >= end:
         return None
@@ -284,7 +283,7 @@ def _find(event: bytes, body: int) -> Array | None:
             append(offset)
             offset += length
             continue
-        # Most producers send messages of few lengths: compare more and more of them, while that works.
+        # Most producers send messages of few lengths: double the number compared while the lengths are equal.
         most = min((end - offset) // length, stride)
         if not most:
             return None
@@ -306,7 +305,7 @@ def _find(event: bytes, body: int) -> Array | None:
 
 
 def _read_options(event: bytes, starts: Array, stops: Array) -> tuple[list[tuple[int, ...]], Array] | None:
-    """Return the sets of subscription ids, and which each message has; None if one is illegal or unknown."""
+    """Return the sets of subscription ids, and each message's set; None if an option is unreadable."""
     length = int(stops[0] - starts[0])
     areas: list[bytes]
     if not bool((stops - starts == length).all()):

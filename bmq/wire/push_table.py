@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From PUSH messages to the columns of a table: the way back of :mod:`bmq.wire.table`.
+"""From PUSH messages to the columns of a table: the inverse of :mod:`bmq.wire.table`.
 
-Messages whose properties have the same names and types are read together, with numpy; what is compressed,
-alone of its kind or malformed goes one by one. What comes out is what :mod:`bmq.wire.properties` reads, which
-a property test shows. Needs numpy and pyarrow: the extra ``bmq[arrow]``.
+Messages whose properties have the same names and types are read together, with numpy. Compressed, malformed
+and unusual messages are read one by one. Results equal those of :mod:`bmq.wire.properties`, as a property
+test checks. Needs numpy and pyarrow: the extra ``bmq[arrow]``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["MAP", "Decoded", "TableDecoder", "guid_texts", "to_arrow"]
 pa: Any = importlib.import_module("pyarrow")
 pc: Any = importlib.import_module("pyarrow.compute")
 
-#: A column and the type of one, of pyarrow, which has no type hints.
+# : A column and a column type of pyarrow, which has no type hints.
 ArrowArray = Any
 ArrowType = Any
 
@@ -38,7 +38,7 @@ _HAS_PROPERTIES = int(PushFlags.MESSAGE_PROPERTIES)
 _HEADER_SIZE2X = PROPERTIES_HEADER.size // 2
 _PROPERTY_SIZE2X = PROPERTY_HEADER.size // 2
 
-#: How a property's value of fixed size travels.
+# : The wire format of property values of fixed size.
 _FIXED: dict[PropertyType, str] = {
     PropertyType.BOOL: "u1",
     PropertyType.CHAR: "u1",
@@ -47,15 +47,15 @@ _FIXED: dict[PropertyType, str] = {
     PropertyType.INT64: ">i8",
 }
 _INTEGERS = (PropertyType.SHORT, PropertyType.INT32, PropertyType.INT64)
-# Fewer messages that are alike than this go one by one, and so does what is left after so many kinds.
+# Groups smaller than this are read one by one, and so are all messages after this many groups.
 _WORTH_IT = 16
 _KINDS = 64
-# Compressed messages may become a thousand times as large: so many bytes of them at once.
+# Inflate at most this many bytes at once: compressed messages may grow a thousandfold.
 _MOST_INFLATED = 256 * 1024 * 1024
-# DEFLATE makes no more bytes than these of one.
+# The largest number of bytes that DEFLATE produces from one byte.
 _RATIO = 1032
 
-#: Makes a value of a property's value and type; None where that cannot be.
+# : Convert a property's value, given its type; None if the value cannot be converted.
 _Convert = Callable[[Any, PropertyType], Any]
 
 
@@ -63,10 +63,10 @@ class Decoded(NamedTuple):
     """Some messages as columns.
 
     Attributes:
-        rows: how many of the messages, from the first.
-        payload: their payloads, a binary array.
-        properties: an array for each property that was asked for, or the one map column.
-        errors: what is wrong with those that cannot be read, by row; their payload and properties are null.
+        rows: number of messages read, from the first.
+        payload: the payloads, a binary array.
+        properties: an array for each requested property, or a single map column.
+        errors: the errors of unreadable messages, by row; their payload and properties are null.
     """
 
     rows: int
@@ -79,11 +79,11 @@ class _Alike(NamedTuple):
     """Messages whose properties have the same names and types.
 
     Attributes:
-        rows: which they are.
-        names: the properties' names, in the order in which they travel.
-        kinds: their types.
-        starts: where the values of each begin.
-        stops: where they end.
+        rows: the rows of the messages.
+        names: the properties' names, in wire order.
+        kinds: the properties' types.
+        starts: for each property, the starts of its values.
+        stops: for each property, the ends of its values.
     """
 
     rows: Array
@@ -94,7 +94,7 @@ class _Alike(NamedTuple):
 
 
 class _Single(NamedTuple):
-    """A message that is read by itself; ``properties`` are read when they are asked for."""
+    """A message read on its own; ``properties`` are decoded on demand."""
 
     row: int
     properties: Properties
@@ -102,18 +102,19 @@ class _Single(NamedTuple):
 
 
 class TableDecoder:
-    """Makes columns of messages.
+    """Makes columns from messages.
 
     Args:
-        properties: the properties that become columns, and of which type: boolean, a signed integer, string
-            or binary. A value of another type is null, and so is an integer that does not fit; but everything
-            fits string: numbers, ``true`` and ``false``, and Base64 of binary. None for one column with a map
-            of all properties as strings.
-        payload: whether payloads are wanted.
-        limit: how many bytes a message may have, decompressed.
+        properties: the properties that become columns, with their types: boolean, a signed integer, string or
+            binary. A value of another type becomes null, and so does an integer out of range. A string column
+            accepts every value: numbers, ``true`` and ``false``, and Base64 of binary. If None, one map
+                column
+            contains all properties as strings.
+        payload: whether to read payloads.
+        limit: largest size in bytes of a message, decompressed.
 
     Raises:
-        UsageError: there is no property of such a type.
+        UsageError: no property can have the requested type.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class TableDecoder:
         self._converts = [_conversion(name, kind) for name, kind in self._wanted or ()]
 
     def decode(self, columns: PushColumns) -> Decoded:
-        """Read messages: all of them, unless they are compressed and become very large."""
+        """Read all messages, or fewer if compressed messages become very large."""
         singles, errors, rows = self._inflate(columns)
         if rows < columns.count:
             columns = columns.part(0, rows)
@@ -137,7 +138,7 @@ class TableDecoder:
         plain = np.flatnonzero(compressions == 0)
         has = (flags[plain] & _HAS_PROPERTIES) != 0
         without, with_properties = plain[~has], plain[has]
-        # Where payloads begin; the rest of the application data is properties.
+        # Start of each payload; the bytes before it are properties.
         payload_starts = columns.starts.copy()
         alike: list[_Alike] = []
         if len(with_properties):
@@ -161,7 +162,7 @@ class TableDecoder:
     # one by one
 
     def _inflate(self, columns: PushColumns) -> tuple[list[_Single], dict[int, ProtocolError], int]:
-        """Read compressed messages; return how many messages, of all, can be made columns of at once."""
+        """Read compressed messages; return the number of messages that can become columns at once."""
         singles: list[_Single] = []
         errors: dict[int, ProtocolError] = {}
         size = 0
@@ -169,7 +170,7 @@ class TableDecoder:
             if size > _MOST_INFLATED:
                 return singles, errors, row
             self._read_single(columns, row, singles, errors)
-            # A malformed message may have been inflated up to the limit before that showed.
+            # A malformed message may have been inflated up to the limit before the error.
             wire = int(columns.stops[row] - columns.starts[row])
             size += len(singles[-1].payload) if row not in errors else min(self._limit, wire * _RATIO)
         return singles, errors, columns.count
@@ -186,7 +187,7 @@ class TableDecoder:
                 limit=self._limit,
             )
             if self._wanted is None or self._wanted:
-                len(properties)  # reads them
+                len(properties)  # Decode the properties.
         except ProtocolError as error:
             errors[row] = error
             properties, payload = NO_PROPERTIES, b""
@@ -245,7 +246,7 @@ def _rows(singles: list[_Single]) -> Array:
 
 
 def _together(parts: list[tuple[Array, ArrowArray]], kind: ArrowType = None) -> ArrowArray:
-    """Put the values of all rows into their order."""
+    """Put the values of all rows into row order."""
     parts = [part for part in parts if len(part[0])]
     if not parts:
         return pa.nulls(0, kind or pa.binary())
@@ -258,11 +259,11 @@ def _together(parts: list[tuple[Array, ArrowArray]], kind: ArrowType = None) -> 
 
 
 def _pieces(buffer: bytes, starts: Array, stops: Array) -> ArrowArray:
-    """Return parts of a buffer as a binary array; none begins before the one in front of it ends."""
+    """Return slices of a buffer as a binary array; no slice begins before the end of the previous one."""
     count = len(starts)
     if not count:
         return pa.nulls(0, pa.binary())
-    # What lies between them are items too, and every other item is taken.
+    # The gaps between slices are items too; take every other item.
     bounds = np.empty(2 * count, np.int32)
     bounds[::2] = starts
     bounds[1::2] = stops
@@ -273,9 +274,9 @@ def _pieces(buffer: bytes, starts: Array, stops: Array) -> ArrowArray:
 
 
 def to_arrow(values: Array, valid: Array | None = None) -> ArrowArray:
-    """Return numbers or truth values as an Arrow array.
+    """Return numbers or booleans as an Arrow array.
 
-    ``pa.array`` does this too, and imports pandas for it, which takes longer than many a program runs.
+    ``pa.array`` gives the same result, but imports pandas, which takes longer than many programs run.
     """
     mask = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
     if values.dtype == bool:
@@ -289,15 +290,15 @@ def to_arrow(values: Array, valid: Array | None = None) -> ArrowArray:
 
 
 def _measure(columns: PushColumns, rows: Array, payload_starts: Array) -> tuple[Array, Array]:
-    """Find how long the properties of messages are.
+    """Find the size of each message's properties.
 
     Args:
         columns: the messages.
-        rows: those that have properties, and are not compressed.
-        payload_starts: where payloads begin: written for those that are as usual.
+        rows: the rows of uncompressed messages with properties.
+        payload_starts: receives the start of the payload for regular messages.
 
     Returns:
-        The rows that are as usual, and the others.
+        The rows of regular messages, and the other rows.
     """
     starts, stops = columns.starts[rows], columns.stops[rows]
     room = stops - starts
@@ -322,7 +323,7 @@ def _measure(columns: PushColumns, rows: Array, payload_starts: Array) -> tuple[
 
 
 def _sort(columns: PushColumns, rows: Array, payload_starts: Array) -> tuple[list[_Alike], Array]:
-    """Sort messages by the names and types of their properties; return those too that go one by one."""
+    """Group messages by the names and types of their properties; also return the rows to read one by one."""
     buffer = columns.buffer
     ends = payload_starts[rows]
     paddings = np.frombuffer(buffer, np.uint8)[ends - 1]
@@ -331,8 +332,8 @@ def _sort(columns: PushColumns, rows: Array, payload_starts: Array) -> tuple[lis
     rows = rows[padded]
     if not len(rows):
         return [], left[0]
-    # Those with the same schema id have the same names, usually. Nothing else is taken from it: of a message
-    # that is delivered again it may be an old one. The lowest bit says that it is a new one.
+    # Messages with the same schema id usually have the same names. Use the id only to group: a redelivered
+    # message may carry an outdated id. The lowest bit marks the message that introduces an id.
     ids = columns.schema_ids[rows] & 0xFFFE | (columns.schema_ids[rows] == 1)
     found: list[_Alike] = []
     for number in np.unique(ids):
@@ -357,10 +358,10 @@ def _sort(columns: PushColumns, rows: Array, payload_starts: Array) -> tuple[lis
 def _like_first(
     columns: PushColumns, rows: Array, payload_starts: Array, *, new: bool
 ) -> tuple[_Alike, Array] | None:
-    """Find the messages whose properties have the names and types of the first one's.
+    """Find the messages whose properties have the names and types of the first message's.
 
     Returns:
-        These, and the others; None if the first one's cannot be read.
+        The group, and the other rows; None if the first message cannot be read.
     """
     buffer = columns.buffer
     try:
@@ -405,7 +406,7 @@ def _like_first(
         value_starts.append(start)
         value_stops.append(stop)
         position = stop
-    # Only now it is known that the names lie within the message.
+    # Compare names only now: all names are known to be inside their messages.
     chosen = np.flatnonzero(good)
     for start, name in zip(value_starts, names, strict=True):
         raw = at_offsets(buffer, np.dtype(f"V{len(name)}"), start[chosen] - len(name))
@@ -479,7 +480,7 @@ def _maps(buffer: bytes, alike: _Alike) -> ArrowArray:
     names = pa.array([_repaired(name) for name in alike.names], pa.string())
     keys = names.take(to_arrow(np.tile(np.arange(count), rows)))
     values = pa.concat_arrays([_values(buffer, alike, name, pa.string(), _text) for name in alike.names])
-    # They are property by property, and wanted message by message.
+    # The arrays are ordered by property; a map array needs them by message.
     order = np.arange(rows * count).reshape(count, rows).T.reshape(-1)
     return pa.MapArray.from_arrays(offsets, keys, values.take(to_arrow(order)))
 
@@ -489,7 +490,7 @@ def _texts_of(properties: Properties) -> list[tuple[str, str]]:
 
 
 def _repaired(text: str) -> str:
-    """Text that is UTF-8 in any case: what was none reads U+FFFD."""
+    """Return valid UTF-8, with U+FFFD for each invalid byte."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 

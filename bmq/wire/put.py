@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PUT messages: what a producer sends."""
+"""PUT messages: posting by a producer."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ __all__ = [
     "encode_puts",
 ]
 
-#: What a message to be encoded is made of: GUID, application data, flags, schema id, compression.
+# : A message to encode: GUID, application data, flags, schema id, compression.
 Outgoing = tuple[bytes, bytes, int, int, int]
 
-#: From this many bytes on, copying data costs more than handing it over as a piece of its own.
+# : From this size in bytes on, copying data costs more than passing it as a separate piece.
 LARGE = 8192
 
 _HEADER_WORDS = PUT_HEADER.size // 4
@@ -44,9 +44,9 @@ _unpack_from = _WORDS.unpack_from
 _FLAGS_SHIFT = _WORDS.shift("flags")
 _CAT_SHIFT = _WORDS.shift("compressionAlgorithmType")
 _WORDS_MASK = _WORDS.mask("messageWords")
-# The words around the whole words of data: the header, and the word that ends with the padding.
+# The words of a message besides the whole words of data: the header, and the word that ends with the padding.
 _WORDS_AROUND = _HEADER_WORDS + 1
-# Headers may be shorter than ours, but they must hold all fields up to the CRC.
+# A peer's header may be shorter than ours, but must contain all fields up to the CRC.
 _MIN_HEADER = PUT_HEADER.end_of(
     "messageWords",
     "optionsWords",
@@ -56,21 +56,22 @@ _MIN_HEADER = PUT_HEADER.end_of(
     "messageGUID",
     "crc32c",
 )
-# A shorter header ends before the schema id.
+# A shorter header has no schema id.
 _WITH_SCHEMA_ID = PUT_HEADER.end_of("schemaId")
 _PROPERTIES = int(PutFlags.MESSAGE_PROPERTIES)
 _NONE = int(Compression.NONE)
-# Where the header of the properties area, with which the data begins, has the area's length.
+# Position of the area's length in the header of the properties area, at the start of the data.
 _AREA_WORDS = slice(1, 4)
 
-#: A message as a broker takes it, a bare tuple because it is cheap to make: flags, correlation id, GUID,
-#: schema id, compression, CRC32-C, size of the data without its padding, data with its padding. When decoded
-#: the correlation id is 0: a legacy client sends its own in the place of the GUID.
+# : A message as a broker receives it: flags, correlation id, GUID, schema id, compression, CRC32-C, size of
+# the
+# : data without its padding, data with its padding. A plain tuple is cheap to create. A decoder leaves the
+# : correlation id at 0: a legacy client sends its own in place of the GUID.
 Put = tuple[int, int, bytes, int, int, int, int, bytes]
-#: Where the GUID is in a :data:`Put`, and where a legacy client's correlation id is in that.
+# : Index of the GUID in a :data:`Put`, and position of a legacy client's correlation id in the GUID.
 PUT_GUID: Final = 2
 CORRELATION_ID: Final = slice(1, 4)
-#: A qId, and consecutive messages for it.
+# : A qId, and consecutive messages for this queue.
 PutRun = tuple[int, list[Put]]
 
 
@@ -81,10 +82,10 @@ class DecodedPut(NamedTuple):
         queue_id: the sender's qId.
         guid: the message GUID, or a legacy correlation id in its bytes 1 to 3.
         flags: :class:`PutFlags` bits.
-        schema_id: 0 for the old property encoding, anything else for the new one.
+        schema_id: 0 for the old property encoding, any other value for the new one.
         compression: the CAT field.
         crc: CRC32-C of ``data``.
-        data: the application data as it travelled, without padding.
+        data: the application data as transmitted, without padding.
     """
 
     queue_id: int
@@ -97,13 +98,13 @@ class DecodedPut(NamedTuple):
 
 
 class PutEvent(NamedTuple):
-    """A whole PUT event whose messages were encoded together, all of one queue.
+    """A whole PUT event of messages encoded together, all for one queue.
 
     Attributes:
-        event: its bytes.
-        ends: where each message ends in it.
-        acks: what the broker answers when it accepts all of them: ACK messages, one behind the other.
-        size: the bytes of their application data.
+        event: the bytes of the event.
+        ends: the end of each message in the event.
+        acks: the concatenated ACK messages of a broker that accepts all messages.
+        size: size in bytes of the application data.
     """
 
     event: bytes
@@ -125,10 +126,10 @@ def encode_put(
     Args:
         queue_id: the qId given in openQueue.
         guid: 16 bytes.
-        data: the application data as it travels (compressed where ``compression`` says so), 1 byte to 64 MiB.
+        data: the application data as transmitted (compressed according to ``compression``), 1 byte to 64 MiB.
         flags: :class:`PutFlags` bits.
-        schema_id: with properties in the new encoding their schema id, or 1 for none; otherwise 0.
-        compression: what ``data`` is compressed with.
+        schema_id: for properties in the new encoding their schema id, or 1 for none; otherwise 0.
+        compression: the compression of ``data``.
     """
     pieces, _, _ = encode_puts(queue_id, ((guid, data, flags, schema_id, compression),))
     return b"".join(pieces)
@@ -155,11 +156,11 @@ def encode_put_event(queue_id: int, message: Outgoing) -> bytes:
 def encode_puts(
     queue_id: int, messages: Sequence[Outgoing], limit: float = inf
 ) -> tuple[list[bytes], int, int]:
-    """Encode messages of one queue, as :func:`encode_put` does, as many as ``limit`` bytes have room for.
+    """Encode messages of one queue, as :func:`encode_put` does, up to ``limit`` bytes.
 
     Returns:
-        Their bytes, in pieces (data of :data:`LARGE` bytes and more is a piece itself, not a copy), the
-        number of messages and the number of bytes.
+        The bytes in pieces (data of :data:`LARGE` bytes or more is its own piece, not copied), the number of
+        messages, and the number of bytes.
     """
     pack, crc, padding, join = _pack, crc32c, PADDING, b"".join
     pieces: list[bytes] = []
@@ -196,16 +197,16 @@ def decode_put_runs(
     *,
     checks_area: bool = False,
 ) -> None:
-    """Append the messages of a PUT event to ``runs``: consecutive ones with the same qId in one run.
+    """Append the messages of a PUT event to ``runs``: consecutive messages with the same qId form one run.
 
-    What is the same as in the message before (the sizes of header and options) is not looked at again.
+    Sizes equal to the previous message's (of header and options) are not parsed again.
 
     Args:
         event: the event.
-        body: where its body starts.
-        runs: where the messages go. When the event is malformed, those before the mistake are there.
-        inflate: called with qId and data of each message that is compressed together with its properties;
-            returns the data decompressed, or None to leave it as it is. Data is with its padding.
+        body: offset of the body.
+        runs: receives the messages; if the event is malformed, the messages before the error.
+        inflate: called with the qId and the padded data of each message compressed together with its
+            properties; returns the decompressed data, or None to keep the data unchanged.
         checks_area: whether properties that claim more bytes than the event has are malformed.
 
     Raises:
@@ -225,7 +226,7 @@ def decode_put_runs(
     offset = body
     while offset < end:
         if end - offset < size:
-            # Not even the shorter header of an older sender fits with a word of data behind it.
+            # Too short even for an older sender's header with one word of data.
             raise ProtocolError(f"{end - offset} bytes are too few", field="PutHeader", offset=offset)
         first, shape, queue_id, guid, crc, schema_id = unpack(event, offset)
         if shape != last_shape:

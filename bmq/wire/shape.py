@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PUT and PUSH messages have in common: how a message is divided, and what can be wrong with that."""
+"""The common shape of PUT and PUSH messages: their parts, and the errors in the sizes of parts."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = [
     "wrong_length",
 ]
 
-#: The word of a header that says how a message is divided, as :meth:`bmq.wire.codec.StructureCodec.words`
-#: takes the word.
+# : The header word with the sizes of a message's parts, in the form of
+# : :meth:`bmq.wire.codec.StructureCodec.words`.
 SHAPE = "optionsWords+compressionAlgorithmType+headerWords"
 _WORDS = PUT_HEADER.words(SHAPE)
 _OPTIONS, _CAT, _HEADER = ((_WORDS.shift(name), _WORDS.mask(name)) for name in SHAPE.split("+"))
-# There are few, and they come with every event: what was read is kept.
+# Few distinct words exist, and they repeat in every event: keep the parsed results.
 _known: dict[int, tuple[int, int, int]] = {}
 _KNOWN = 1024
 
@@ -33,8 +33,8 @@ _KNOWN = 1024
 class Flaw(IntEnum):
     """The defect of a message that is delivered although no reader can read the message.
 
-    The number takes the place of the message's compression, which has three bits on the wire. Every reader
-    looks at the compression first, and refuses unknown numbers with :func:`unreadable`.
+    The number replaces the message's compression, which has only three bits on the wire. Every reader looks
+    at the compression first, and refuses unknown numbers with :func:`unreadable`.
     """
 
     PARTS = 8
@@ -63,7 +63,7 @@ def read_shape(shape: int) -> tuple[int, int, int]:
     """Read a header's second word, which is the same in PUT and PUSH messages.
 
     Returns:
-        The compression, the header's bytes, and the header's and the options' bytes together.
+        The compression, the size of the header, and the size of header and options together, in bytes.
     """
     found = _known.get(shape)
     if found is None:
@@ -80,14 +80,14 @@ def read_shape(shape: int) -> tuple[int, int, int]:
 
 
 def too_short(header: int, kind: str, offset: int) -> ProtocolError:
-    """Return the error of a header that is too short to have what a message needs."""
+    """Return the error of a header that is too short for the required fields."""
     return ProtocolError(
         f"{header // 4} words are too few", field=f"{kind}Header.headerWords", offset=offset + 7
     )
 
 
 def check_compression(compression: int, kind: str, offset: int) -> None:
-    """Refuse a compression that this version does not know.
+    """Refuse a compression unknown to this version.
 
     Raises:
         ProtocolError: the compression is unknown.
@@ -103,7 +103,7 @@ def check_compression(compression: int, kind: str, offset: int) -> None:
 def wrong_length(
     words: int, header: int, header_and_options: int, kind: str, offset: int, end: int
 ) -> ProtocolError:
-    """Return the error of a message whose parts do not fit it, or that does not fit its event."""
+    """Return the error of a message whose parts exceed the message, or that exceeds its event."""
     return ProtocolError(
         f"{words} words, of which {header // 4} header and {(header_and_options - header) // 4} options, "
         f"do not fit the {end - offset} bytes left",
@@ -113,7 +113,7 @@ def wrong_length(
 
 
 def wrong_data(pad: int, kind: str, offset: int, stop: int) -> ProtocolError:
-    """Return the error of a message whose padding is wrong, or that has nothing but padding."""
+    """Return the error of a message whose padding is wrong, or that contains only padding."""
     if not 1 <= pad <= 4:
         return ProtocolError(
             f"the padding byte is {pad}, must be 1 to 4", field=f"{kind.upper()} padding", offset=stop - 1

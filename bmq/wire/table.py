@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the columns of a table to PUT events: no object a row.
+"""From the columns of a table to PUT events, without an object for each row.
 
-Headers are numpy columns of the declared layouts; what differs in length (values, payloads, padding) is put
-between them by Arrow. The bytes are those that :func:`bmq.wire.put.encode_puts` and
-:func:`bmq.wire.properties.encode_properties` make message by message, which a property test shows. Needs
-numpy and pyarrow: the extra ``bmq[arrow]``.
+Headers are numpy columns of the declared layouts. Arrow joins them with the parts of variable length (values,
+payloads, padding). The bytes equal those of :func:`bmq.wire.put.encode_puts` and
+:func:`bmq.wire.properties.encode_properties`, as a property test checks. Needs numpy and pyarrow: the extra
+``bmq[arrow]``.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ __all__ = ["EncodedPosts", "Messages", "Slice", "TableEncoder", "guids_in", "mes
 pa: Any = importlib.import_module("pyarrow")
 pc: Any = importlib.import_module("pyarrow.compute")
 
-#: A column, a batch of columns and their types, of pyarrow, which has no type hints.
+# : A column, a batch of columns and their types of pyarrow, which has no type hints.
 ArrowArray = Any
 RecordBatch = Any
 ArrowSchema = Any
 
-#: An event has at most this many messages, and this many bytes unless it has one message.
+# : Largest number of messages in an event, and largest size in bytes of an event of several messages.
 MAX_MESSAGES = 4096
 MAX_BYTES = 1024 * 1024
 
@@ -57,7 +57,7 @@ _ACK = dtype_of(ACK_MESSAGE)
 _AREA = dtype_of(PROPERTIES_HEADER)
 _PROPERTY = dtype_of(PROPERTY_HEADER)
 _HEADER_WORDS = PUT_HEADER.size // 4
-# What a session writes into headers, and what is there before.
+# The header fields that a session fills in, and the fields filled in before.
 _BOUND = ("queueId", "messageGUID", "schemaId")
 _FILLED = ("flags", "messageWords", "compressionAlgorithmType", "headerWords", "crc32c", *_BOUND)
 _write_queue_id, _write_guid, _write_schema_id = (
@@ -67,27 +67,28 @@ _write_queue_id, _write_guid, _write_schema_id = (
 _PLAIN = int(PutFlags.ACK_REQUESTED)
 _WITH_PROPERTIES = int(PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES)
 
-#: How a property's value of fixed size travels.
+# : The wire format of property values of fixed size.
 _FIXED: dict[PropertyType, str] = {
     PropertyType.BOOL: "u1",
     PropertyType.SHORT: ">i2",
     PropertyType.INT32: ">i4",
     PropertyType.INT64: ">i8",
 }
-#: For these the Python type does not say which property type is meant.
+# : Property types that the Python type does not determine.
 _NARROW = {PropertyType.SHORT, PropertyType.INT32}
-#: More ways than this to have properties or not, for so many rows, cost more than going row by row.
+# : Minimum rows for each combination of present properties: with more combinations, going row by row is
+# faster.
 _ROWS_A_PATTERN = 32
 _MAX_NULLABLE = 62
 
 
 class Messages(NamedTuple):
-    """Application data of some rows, before it is compressed, and what it has in front.
+    """Application data of some rows, before compression, and the schemas of the properties.
 
     Attributes:
-        data: properties and payload of each, a binary array without nulls.
-        schemas: the sets of property names there are, each sorted; () for none.
-        schema_of: which of these each row has.
+        data: properties and payload of each row, a binary array without nulls.
+        schemas: the distinct sets of property names, each sorted; () for none.
+        schema_of: for each row, the index of its set in ``schemas``.
     """
 
     data: ArrowArray
@@ -95,7 +96,7 @@ class Messages(NamedTuple):
     schema_of: Array
 
     def rows(self) -> list[bytes]:
-        """Each row's application data."""
+        """The application data of each row."""
         rows: list[bytes] = self.data.to_pylist()
         return rows
 
@@ -104,9 +105,9 @@ class Slice(NamedTuple):
     """Some rows of a batch.
 
     Attributes:
-        first: the position of the first row.
-        messages: what they become.
-        payload_bytes: the size of the payloads.
+        first: position of the first row.
+        messages: the encoded rows.
+        payload_bytes: size of the payloads in bytes.
         batch: the rows themselves.
     """
 
@@ -122,9 +123,9 @@ class _Property:
 
     Attributes:
         name: the property's name.
-        raw: the name as it travels.
+        raw: the encoded name.
         kind: the property's type.
-        at: which column it is; of a struct column, the field's place in it too.
+        at: index of the column; for a struct column, also the index of the field.
     """
 
     name: str
@@ -134,19 +135,19 @@ class _Property:
 
 
 class TableEncoder:
-    """Makes messages of the batches of one schema.
+    """Makes messages from batches of one schema.
 
     Args:
-        schema: the columns; more than are used may be there.
+        schema: the columns, including unused ones.
         value: the column with the payload: binary or string, of any width, plain or dictionary-encoded.
-        properties: the columns that become properties of their own name: boolean, integer, string or binary.
-            A struct column becomes one property a field. Null is an absent property.
-        new: whether properties travel in the new encoding.
-        name_row: how errors name a row, from its position.
+        properties: the columns that become properties of the same name: boolean, integer, string or binary.
+            Each field of a struct column becomes a property. Null is an absent property.
+        new: whether to write properties in the new encoding.
+        name_row: returns the name of a row for errors, from its position.
 
     Raises:
-        UsageError: a column is missing, or its type is none that can be posted; the message names it.
-        InvalidProperty: the name of a column cannot be that of a property.
+        UsageError: a column is missing, or has a type that cannot be posted; the message names the column.
+        InvalidProperty: the name of a column is not legal for a property.
     """
 
     def __init__(
@@ -181,7 +182,7 @@ class TableEncoder:
                 ]
             else:
                 plain.append(_property(name, kind, (at,), name))
-        # Several may have the same name: in each row the first that is not null counts.
+        # Several columns may have the same name: in each row the first non-null value counts.
         self._properties = plain + nested
         count = len({each.name for each in self._properties})
         if count > MAX_PROPERTIES:
@@ -190,7 +191,7 @@ class TableEncoder:
             self._properties.sort(key=lambda each: each.raw)
 
     def find(self, name: str) -> int:
-        """Return the place of a column.
+        """Return the index of a column.
 
         Raises:
             UsageError: there is no such column.
@@ -198,14 +199,14 @@ class TableEncoder:
         return _find(self._schema, name)
 
     def slices(self, batch: RecordBatch, first: int = 0) -> Iterator[Slice]:
-        """Cut a batch into slices that fill an event each, and make messages of them.
+        """Cut a batch into slices, each as large as an event, and encode the slices.
 
         Args:
             batch: the rows.
-            first: the position of the first one, for errors.
+            first: position of the first row, for errors.
 
         Raises:
-            InvalidPayload, InvalidProperty: a row cannot be posted; the message names it.
+            InvalidPayload, InvalidProperty: a row cannot be posted; the message names the row.
         """
         total = batch.num_rows
         if not total:
@@ -221,7 +222,7 @@ class TableEncoder:
             start = stop
 
     def _sizes(self, batch: RecordBatch) -> Array:
-        """About how many bytes each row takes, and never less."""
+        """The approximate size of each row in bytes, never too small."""
         sizes = _lengths(batch.column(self._value)) + PUT_HEADER.size + PROPERTIES_HEADER.size + 8
         for each in self._properties:
             values = _LARGEST if each.kind in _FIXED else _lengths(_pick(batch, each.at))
@@ -248,7 +249,7 @@ class TableEncoder:
         return Slice(first, messages, size, batch)
 
     def _columns(self, batch: RecordBatch) -> list[tuple[_Property, ArrowArray]]:
-        """The values of each property; of those with one name at most one is not null in a row."""
+        """The values of each property. Of columns with one name at most one is not null in a row."""
         columns: list[tuple[_Property, ArrowArray]] = []
         taken: dict[str, ArrowArray] = {}
         for each in self._properties:
@@ -299,7 +300,7 @@ def _find(schema: ArrowSchema, name: str) -> int:
 
 
 def _flat(kind: Any) -> Any:
-    """The type of a column as it is encoded: not a dictionary, of 32 bit offsets."""
+    """The type of a column as encoded: not a dictionary, with 32-bit offsets."""
     types = pa.types
     if types.is_dictionary(kind):
         return _flat(kind.value_type)
@@ -400,7 +401,7 @@ def _by_pattern(
     *,
     new: bool,
 ) -> Messages:
-    """Encode together the rows that have the same properties."""
+    """Encode rows with the same set of properties together."""
     parts: list[ArrowArray] = []
     schemas: list[tuple[str, ...]] = []
     order = np.argsort(pattern_of, kind="stable")
@@ -434,7 +435,7 @@ def _dictionaries(columns: list[tuple[_Property, ArrowArray]]) -> Iterator[dict[
 def messages_of(
     payloads: Sequence[bytes], properties: Sequence[Mapping[str, PropertyInput] | None], *, new: bool = True
 ) -> Messages:
-    """Make messages of rows whose properties are of all sorts, one by one.
+    """Encode rows with arbitrary properties, one by one.
 
     Raises:
         InvalidProperty: a row's properties cannot be encoded.
@@ -450,10 +451,11 @@ def messages_of(
 
 
 def _join(payload: ArrowArray, columns: list[tuple[_Property, ArrowArray]], *, new: bool) -> ArrowArray:
-    """Put the same properties, none of them null, in front of each payload."""
+    """Put the same properties, all non-null, in front of each payload."""
     if not columns:
         return payload
-    values: list[tuple[str, Any, Any]] = []  # how it travels ("" for bytes of any length), its size, itself
+    # Wire format ("" for bytes of variable length), size, and the value itself.
+    values: list[tuple[str, Any, Any]] = []
     for each, array in columns:
         if each.kind in _FIXED:
             values.append((_FIXED[each.kind], np.dtype(_FIXED[each.kind]).itemsize, _numbers(array)))
@@ -520,7 +522,7 @@ def _paddings(sizes: Array) -> ArrowArray:
 
 
 class _Pieces:
-    """What each row is made of, from left to right: columns of fixed width, and of any length."""
+    """The parts of each row, from left to right: columns of fixed and of variable width."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -528,7 +530,7 @@ class _Pieces:
         self._pieces: list[ArrowArray] = []
 
     def fixed(self, dtype: np.dtype[Any], values: Any) -> None:
-        """Add a value of fixed width: one a row, or one for all rows."""
+        """Add values of fixed width: one for each row, or one for all rows."""
         self._open.append((dtype, values))
 
     def varying(self, values: ArrowArray) -> None:
@@ -547,7 +549,7 @@ class _Pieces:
         self._pieces.append(_binary(rows))
 
     def join(self) -> ArrowArray:
-        """Return the rows, whole, as a binary array."""
+        """Return the joined rows as a binary array."""
         self._close()
         return pc.binary_join_element_wise(*self._pieces, _NOTHING)
 
@@ -556,23 +558,23 @@ _NOTHING = pa.scalar(b"", pa.binary())
 
 
 def _binary(rows: Array) -> ArrowArray:
-    """A numpy array of items of fixed width as a binary array, without copying it."""
+    """Return a numpy array of items of fixed width as a binary array, without a copy."""
     count, width = len(rows), rows.dtype.itemsize
     offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(rows)])
 
 
 def _offsets(values: ArrowArray) -> Array:
-    """Where each value of a binary array begins, and the last one ends."""
+    """The start of each value of a binary array, and the end of the last value."""
     raw = np.frombuffer(values.buffers()[1], np.int32)
     return raw[values.offset : values.offset + len(values) + 1]
 
 
 class EncodedPosts:
-    """The messages of one PUT event, encoded but for what only a session knows: made by ``encode_table``.
+    """The messages of one PUT event, encoded except for the session's fields; created by ``encode_table``.
 
     Attributes:
-        payload_bytes: the size of their payloads.
+        payload_bytes: size of the payloads in bytes.
     """
 
     __slots__ = ("_body", "_ends", "_guids", "_schema_of", "_schemas", "payload_bytes")
@@ -611,12 +613,12 @@ class EncodedPosts:
         Args:
             messages: the messages.
             rows: their application data, ``messages.rows()``.
-            payload_bytes: the size of their payloads.
-            guids: a GUID each, as an array of items of 16 bytes; None lets the session make them.
+            payload_bytes: size of the payloads in bytes.
+            guids: a GUID for each message, as an array of items of 16 bytes; None lets the session make them.
             new: whether properties are in the new encoding.
-            compression: what payloads are to be compressed with, where that makes them shorter.
-            level: zlib's.
-            threshold: data of fewer bytes stays plain.
+            compression: the requested compression; payloads that would not shrink stay plain.
+            level: zlib's level.
+            threshold: minimum number of bytes to compress.
         """
         data, schemas, schema_of = messages
         has_properties = np.array([bool(each) for each in schemas])[schema_of]
@@ -656,7 +658,7 @@ class EncodedPosts:
         return len(self._ends)
 
     def select(self, rows: Sequence[int]) -> EncodedPosts:
-        """Return some of the messages, with the GUIDs they have; there is one at least."""
+        """Return some of the messages (at least one), with their GUIDs."""
         starts = np.concatenate(([0], self._ends[:-1]))
         body = np.concatenate([self._body[starts[row] : self._ends[row]] for row in rows])
         chosen = np.array(rows)
@@ -670,12 +672,12 @@ class EncodedPosts:
         number: Callable[[tuple[str, ...]], int],
         new_guids: Callable[[int], bytes],
     ) -> PutEvent:
-        """Write in what only a session knows; what this is made from does not change.
+        """Return the event with the session's fields filled in; the encoded posts stay unchanged.
 
         Args:
             queue_id: the queue's qId.
-            number: gives the schema id, as it travels, for the names of properties.
-            new_guids: gives so many GUIDs, one behind the other.
+            number: returns the schema id, in its wire form, for the names of properties.
+            new_guids: returns the given number of GUIDs, concatenated.
         """
         count = len(self._ends)
         event = bytearray(HEADER_SIZE + self._body.nbytes)
@@ -693,13 +695,13 @@ class EncodedPosts:
         acks = np.zeros(count, _ACK)
         fill(acks, ACK_MESSAGE, messageGUID=guids, queueId=queue_id)
         ends = memoryview((self._ends * 4 + HEADER_SIZE).astype(np.uint64).tobytes()).cast("Q")
-        # The last byte of each message says how many bytes of padding it has.
+        # The last byte of each message is the number of its padding bytes.
         padded = len(event) - HEADER_SIZE - PUT_HEADER.size * count
         size = padded - int(self._body.view(np.uint8)[self._ends * 4 - 1].sum())
         return PutEvent(bytes(event), ends, acks.tobytes(), size)
 
     def decoded(self) -> Iterator[tuple[bytes, dict[str, PropertyInput], bytes | None]]:
-        """The messages again, one by one: payload, properties and GUID, None where the session makes it."""
+        """Yield payload, properties and GUID of each message; the GUID is None if the session makes it."""
         event = self.bind(0, lambda _: 1, lambda count: bytes(16 * count)).event
         for put in decode_puts(event, HEADER_SIZE):
             properties, payload = split_application_data(
@@ -716,10 +718,10 @@ class EncodedPosts:
             yield payload, values, None if self._guids is None else put.guid
 
     def _schema_ids(self, number: Callable[[tuple[str, ...]], int]) -> Array:
-        """The schema id of each message. The first that has a new one introduces it."""
+        """The schema id of each message. The first message with a new id introduces the id."""
         ids = np.zeros(len(self._schemas), np.uint32)
         introduced: list[int] = []
-        # In the order in which they come first.
+        # Request ids in the order of first use, so that the introducing message comes first.
         there, firsts = np.unique(self._schema_of, return_index=True)
         for at in np.argsort(firsts):
             names = self._schemas[there[at]]
@@ -742,10 +744,10 @@ def _compress(
 
 
 def stream_of(table: Any) -> Any:
-    """Return a ``pyarrow.RecordBatchReader`` over anything that hands out Arrow data.
+    """Return a ``pyarrow.RecordBatchReader`` over any object that exports Arrow data.
 
     Raises:
-        UsageError: it does not.
+        UsageError: the object does not export Arrow data.
     """
     if isinstance(table, pa.RecordBatchReader):
         return table
@@ -766,10 +768,10 @@ def stream_of(table: Any) -> Any:
 def guids_in(
     column: ArrowArray, name: str, first: int, name_row: Callable[[int], str] = "row {}".format
 ) -> Array:
-    """Return GUIDs from a column: of 16 bytes each, or their 32 upper-case hexadecimal digits.
+    """Return GUIDs from a column of 16-byte values, or of texts of 32 upper-case hexadecimal digits.
 
     Raises:
-        UsageError: one is neither, or null, or of zeros only.
+        UsageError: a value is malformed, null, or all zeros.
     """
     flat = _flattened(column)
     values: list[Any] = flat.to_pylist()

@@ -24,8 +24,8 @@ class QueueUri:
     Attributes:
         domain: the domain without the tier.
         queue: the queue's name, 1 to 64 characters.
-        tier: the tier without its ``.~``, or "".
-        app_id: the appId of ``?id=``, or "".
+        tier: the tier without the ``.~``, or "".
+        app_id: the value of ``?id=``, or "".
     """
 
     domain: str
@@ -38,7 +38,7 @@ class QueueUri:
         """Parse ``text``.
 
         Raises:
-            InvalidURI: it is not a queue URI; the error names the part that is wrong.
+            InvalidURI: the text is not a queue URI; the error names the invalid part.
         """
 
         def wrong(what: str) -> InvalidURI:
@@ -79,12 +79,12 @@ class QueueUri:
 
     @property
     def qualified_domain(self) -> str:
-        """The domain with its tier: what names the domain's configuration."""
+        """The domain with its tier, as in the name of the domain's configuration."""
         return f"{self.domain}.~{self.tier}" if self.tier else self.domain
 
     @property
     def canonical(self) -> str:
-        """The URI without the appId: what names the queue."""
+        """The URI without the application id, which identifies the queue."""
         return f"{_SCHEME}{self.qualified_domain}/{self.queue}"
 
     def __str__(self) -> str:

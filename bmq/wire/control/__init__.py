@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Control messages: values, and whole events to and from them.
+"""Control messages: values, and whole events to and from values.
 
-The messages are declared in :mod:`bmq.wire.control.messages`; :mod:`bmq.wire.control.json` and
-:mod:`bmq.wire.control.ber` write and read them. A reader takes the codec from each event; which one to write
-is settled by the client's features, see :mod:`bmq.wire.control.features`.
+:mod:`bmq.wire.control.messages` declares the messages; :mod:`bmq.wire.control.json` and
+:mod:`bmq.wire.control.ber` write and read them. Each event names its codec for readers. Writers choose the
+codec by the client's features, see :mod:`bmq.wire.control.features`.
 """
 
 from __future__ import annotations
@@ -121,13 +121,13 @@ __all__ = [
 def encode_event(
     message: Message, codec: Codec, *, escape_solidus: bool = False, omit_empty_arrays: bool = False
 ) -> bytes:
-    """Return a whole event: header, the message, padding.
+    """Return a whole event: header, message, padding.
 
     Args:
-        message: what to write; its kind decides the event's type.
-        codec: how to write it.
-        escape_solidus: see :func:`encode_json`; without effect in BER.
-        omit_empty_arrays: likewise.
+        message: the message; its kind determines the event's type.
+        codec: the encoding to use.
+        escape_solidus: see :func:`encode_json`; no effect in BER.
+        omit_empty_arrays: see :func:`encode_json`; no effect in BER.
 
     Raises:
         UsageError: a value does not fit its member.
@@ -135,7 +135,7 @@ def encode_event(
     if codec == Codec.JSON:
         body = encode_json(message, escape_solidus=escape_solidus, omit_empty_arrays=omit_empty_arrays)
     else:
-        # Only brokers write BER, so clients do not spend time on importing it.
+        # Imported late: only brokers write BER, and clients shall not pay for the import.
         from bmq.wire.control.ber import encode_ber
 
         body = encode_ber(message)
@@ -144,7 +144,7 @@ def encode_event(
 
 
 def codec_of(event: Event) -> Codec:
-    """Return how a control or authentication event is encoded.
+    """Return the codec of a control or authentication event.
 
     Raises:
         ProtocolError: the codec is unknown.
@@ -173,13 +173,13 @@ def decode_event(
 @overload
 def decode_event(event: Event, kind: MessageKind, notice: Notice | None = ...) -> Message: ...
 def decode_event(event: Event, kind: MessageKind, notice: Notice | None = None) -> Message:
-    """Read the message of a whole event, in the codec that the event names.
+    """Read the message of a whole event, using the codec named in the event.
 
     Args:
         event: a control or authentication event.
-        kind: the kind of message that is expected: in control events negotiation for the first one in each
-            direction, control for the others; authentication in events of that type.
-        notice: receives unknown things, and makes unknown enumerators legal; see :func:`decode_json`.
+        kind: the expected kind of message. In control events the first message of each direction is a
+            negotiation message, and the later ones are control messages.
+        notice: receives unknown content, and makes unknown enumerators legal; see :func:`decode_json`.
 
     Raises:
         ProtocolError: see :func:`decode_json` and :func:`bmq.wire.control.ber.decode_ber`.
@@ -192,7 +192,7 @@ def decode_event(event: Event, kind: MessageKind, notice: Notice | None = None) 
 
 
 def request_id(event: Event) -> int | None:
-    """Return the number of a control message that :func:`decode_event` cannot read; None if it has none."""
+    """Return the request id of a control message that :func:`decode_event` cannot read, or None."""
     body = event.data[event.body :]
     try:
         if codec_of(event) is Codec.JSON:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Control messages as BER, derived from the declarations in :mod:`bmq.wire.control.messages`.
 
-Every member is an element of context tag, length and content; its type is known from the schema alone. The
-writer is canonical: constructed elements have indefinite lengths, every member that is not null is written,
-defaults included. The reader takes whatever the official decoder takes, and bounds its work: lengths are
-compared with what is left before they are used, elements are counted, unknown ones skipped without recursion.
+Every member is an element: context tag, length and content. The schema alone determines the type of the
+content. The writer is canonical: constructed elements have indefinite lengths, and every member other than
+null is written, defaults included. The reader accepts everything that the official decoder accepts, and
+bounds its work: the reader compares lengths with the remaining bytes before use, counts elements, and skips
+unknown elements without recursion.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _SEQUENCE = 16
 _LONG_TAG = 0x1F
 _INDEFINITE = -1
 
-# How deep elements that are skipped may nest; the official decoder stops at the same depth.
+# Largest nesting depth of skipped elements; the official decoder has the same limit.
 _MAX_DEPTH = 512
 _MAX_TAG_OCTETS = 5
 _MAX_LENGTH_OCTETS = 4
@@ -62,9 +63,9 @@ def encode_ber(message: Message, *, omit: Collection[str] = ()) -> bytes:
     """Return a message in BER, without padding.
 
     Args:
-        message: what to write.
-        omit: paths of members to leave out, as :func:`decode_ber` reports them, to write what a peer with
-            an older schema would have written.
+        message: the message.
+        omit: paths of members to omit, as reported by :func:`decode_ber`; the result is the message as a
+            peer with an older schema writes it.
 
     Raises:
         UsageError: a value does not fit its member.
@@ -116,7 +117,7 @@ def _write_selection(out: bytearray, choice: ChoiceKind, value: Structure, omit:
 def _write_simple(kind: Kind, value: object, path: str) -> bytes:
     if isinstance(kind, IntegerKind | EnumerationKind):
         number = int(kind.check(value, path))
-        # The shortest two's complement; an unsigned number has a leading zero where its top bit would be set.
+        # The shortest two's complement; an unsigned number gets a leading zero if its top bit is set.
         bits = number if number >= 0 else ~number
         return number.to_bytes(bits.bit_length() // 8 + 1, "big", signed=True)
     if isinstance(kind, BooleanKind):
@@ -179,30 +180,28 @@ def decode_ber(
 ) -> Message:
     """Read a message from BER.
 
-    Unknown elements are skipped, missing ones take their defaults, and the order is free. Of a repeated
-    member the last one counts, but structures merge and arrays append. What follows the message, such as
-    padding, is ignored.
+    Unknown elements are skipped, missing elements take their defaults, and elements may have any order. If
+    a member is repeated, the last value wins, except that structures merge and arrays append. Bytes after the
+    message, such as padding, are ignored.
 
     Args:
         body: the event's body.
-        kind: the kind of message that is expected.
-        offset: where the body starts in its event, for error messages.
-        missing: if given, the paths of members that our schema requires and the peer left out are added to
-            it.
-        notice: receives unknown things. With a notice, unknown enumerators are read as E_UNKNOWN or
+        kind: the expected kind of message.
+        offset: offset of the body in its event, for error messages.
+        missing: if given, receives the paths of members that the schema requires and the peer omitted.
+        notice: receives unknown content. With a notice, unknown enumerators are read as E_UNKNOWN or
             E_UNDEFINED; without a notice they are an error, as for a real broker.
 
     Raises:
-        ProtocolError: it is not BER, or an element or value is not of its member's type.
-        UnknownSelection: nothing that is known is selected (a control message then decodes to one without a
-            body instead).
+        ProtocolError: the body is not BER, or an element or value does not have its member's type.
+        UnknownSelection: no known selection is present (a control message is then decoded without a body).
     """
     check_size(len(body), kind, offset)
     return cast("Message", _BerReader(bytes(body), offset, missing, notice).message(kind))
 
 
 def request_id_in_ber(body: bytes) -> int | None:
-    """Return the number of a control message of which the rest cannot be read; None if it has none."""
+    """Return the request id of a control message whose other parts cannot be read, or None."""
     reader = _BerReader(body, 0, None, None)
     gathered: dict[str, Any] = {}
     try:
@@ -214,7 +213,7 @@ def request_id_in_ber(body: bytes) -> int | None:
 
 
 class _Unknown(NamedTuple):
-    """An enumerator that is not known: what stands for it, and its number."""
+    """An unknown enumerator: its substitute, and its number."""
 
     value: IntEnum
     written: str
@@ -223,9 +222,9 @@ class _Unknown(NamedTuple):
 class _BerReader:
     """A position in a body.
 
-    Structures are gathered as dictionaries first, since a repeated one adds to what is already there.
-    ``limit`` is always the end of the innermost element of definite length, or of the body; ``elements``
-    counts down how many more are accepted.
+    Structures are collected as dictionaries first, because a repeated structure merges into the earlier one.
+    ``limit`` is always the end of the innermost element of definite length, or of the body. ``elements``
+    counts down the number of elements still accepted.
     """
 
     __slots__ = ("body", "elements", "missing", "notice", "offset", "position")
@@ -270,7 +269,9 @@ class _BerReader:
         return octet
 
     def header(self, limit: int, path: str) -> tuple[int, int, int]:
-        """Read a tag and a length: class and constructed bits, number, length (known to be there)."""
+        """Read a tag and a length: class and constructed bits, number, length. The content is inside the
+        limit.
+        """
         start = self.position
         self.elements -= 1
         if self.elements < 0:
@@ -304,13 +305,13 @@ class _BerReader:
         return octet & ~_LONG_TAG, number, length
 
     def enter(self, length: int, limit: int) -> tuple[int, int]:
-        """Return where the element just begun ends (-1 if its end is marked), and the limit inside it."""
+        """Return the end of the current element (-1 if the length is indefinite), and the limit inside."""
         if length == _INDEFINITE:
             return _INDEFINITE, limit
         return self.position + length, self.position + length
 
     def enter_sequence(self, limit: int, path: str) -> tuple[int, int]:
-        """Enter one of the two kinds of element with a universal tag: the message, or an array's element."""
+        """Enter an element with a universal tag: the message, or an element of an array."""
         start = self.position
         form, number, length = self.header(limit, path)
         if form != _CONSTRUCTED or number != _SEQUENCE:
@@ -318,7 +319,7 @@ class _BerReader:
         return self.enter(length, limit)
 
     def more(self, end: int, limit: int, path: str) -> bool:
-        """Whether another element follows inside this one; if not, leave it."""
+        """Whether another element follows inside the current one; if not, leave the current one."""
         if end != _INDEFINITE:
             return self.position < end
         start = self.position
@@ -330,7 +331,9 @@ class _BerReader:
         return False
 
     def skip(self, form: int, length: int, limit: int, path: str) -> None:
-        """Skip the content of an unknown element: what is definite at once, the rest level by level."""
+        """Skip the content of an unknown element: definite lengths at once, indefinite lengths level by
+        level.
+        """
         depth = 0
         while True:
             if length != _INDEFINITE:
@@ -381,7 +384,7 @@ class _BerReader:
             wanted, got = ("constructed", "primitive") if nested else ("primitive", "constructed")
             self.fail(f"expected {kind.expected} in a {wanted} element, got a {got} one", at, start)
         if isinstance(kind, SequenceKind):
-            # A repeated optional structure starts afresh; any other one keeps what it has.
+            # A repeated optional structure starts empty; other structures keep the earlier values.
             inner: dict[str, Any] = {} if m.optional else gathered.get(m.attribute, {})
             gathered[m.attribute] = inner
             self.members(kind.type, *self.enter(length, limit), inner, at)
@@ -452,7 +455,7 @@ class _BerReader:
         if not integer.signed and octets == integer.bits // 8 + 1 and content[0] == 0:
             return int.from_bytes(content, "big")
         number = self.integer(content, integer.bits, integer.expected, path, start)
-        # The official reader extends the sign of an unsigned number too, and drops what does not fit.
+        # Like the official reader: extend the sign of unsigned numbers too, and drop the excess bits.
         return number if integer.signed else number % (1 << integer.bits)
 
     def integer(self, content: bytes, bits: int, expected: str, path: str, start: int) -> int:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ``features`` string of an identity: what a client or a broker can do.
+"""The ``features`` string of an identity: the capabilities of a client or a broker.
 
-``FIELD:VALUE,VALUE;FIELD:VALUE``, matched exactly, without spaces.
+The format is ``FIELD:VALUE,VALUE;FIELD:VALUE``, compared exactly, without spaces.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ ENCODING_BER = ("PROTOCOL_ENCODING", "BER")
 ENCODING_JSON = ("PROTOCOL_ENCODING", "JSON")
 #: The new encoding of message properties.
 MESSAGE_PROPERTIES_EX = ("MPS", "MESSAGE_PROPERTIES_EX")
-#: A broker that takes ``configureStream``; clients do not announce it.
+# : Announced by a broker that accepts ``configureStream``; clients do not announce it.
 CONFIGURE_STREAM = ("SUBSCRIPTIONS", "CONFIGURE_STREAM")
 
 
 class Features:
-    """A parsed features string. Made by :func:`parse_features`."""
+    """A parsed features string, created by :func:`parse_features`."""
 
     __slots__ = ("_fields", "text")
 
@@ -40,12 +40,14 @@ class Features:
         return value in self._fields.get(field, ())
 
     def values(self, field: str) -> tuple[str, ...]:
-        """Return the values of a field, none if it is absent."""
+        """Return the values of a field; empty if the field is absent."""
         return self._fields.get(field, ())
 
     @property
     def codec(self) -> Codec:
-        """What a broker writes to a client with these features: JSON only if listed without BER."""
+        """The codec in which a broker writes to a client with these features: JSON only if listed without
+        BER.
+        """
         if self.has(*ENCODING_JSON) and not self.has(*ENCODING_BER):
             return Codec.JSON
         return Codec.BER
@@ -57,7 +59,7 @@ class Features:
 def parse_features(text: str) -> Features:
     """Read a features string as the official implementation does.
 
-    Of a repeated field the first counts. A field with nothing after its colon ends the list and is not in it.
+    If a field is repeated, the first one counts. A field with an empty value is left out, and ends the list.
     """
     fields: dict[str, tuple[str, ...]] = {}
     for part in text.split(";"):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Control messages as JSON, derived from the declarations in :mod:`bmq.wire.control.messages`.
 
-Compact, members in schema order, enumerators by name, nulls left out, base64 for bytes. A choice is an object
-with one key, the selection's name; that of a control message sits beside ``rId``.
+The output is compact: members in schema order, enumerators by name, no nulls, bytes in base64. A choice is an
+object with one key, the name of the selection. In a control message this key is next to ``rId``.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ _TYPE_NAMES = {
 def encode_json(message: Message, *, escape_solidus: bool = False, omit_empty_arrays: bool = False) -> bytes:
     r"""Return a message as JSON, without padding.
 
-    Both options serve byte-for-byte equality only; every reader accepts either form. A broker writes
-    ``\/`` for ``/`` and leaves empty arrays out; clients write ``/``, and write ``"subscriptions":[]`` when
-    they deconfigure a stream, where the empty array is the point of the message.
+    Both options reproduce recorded traffic byte for byte; every reader accepts either form. A broker writes
+    ``\/`` for ``/`` and omits empty arrays. Clients write ``/``, and write ``"subscriptions":[]`` when
+    they deconfigure a stream: there the empty array carries the meaning of the message.
 
     Args:
-        message: what to write.
+        message: the message.
         escape_solidus: write ``/`` as ``\/``.
-        omit_empty_arrays: leave empty arrays out.
+        omit_empty_arrays: omit empty arrays.
 
     Raises:
         UsageError: a value does not fit its member.
@@ -76,9 +76,9 @@ def encode_json(message: Message, *, escape_solidus: bool = False, omit_empty_ar
     try:
         body = orjson.dumps(_write_message(message, omit_empty_arrays))
     except orjson.JSONEncodeError:
-        # JSON has no place for bytes that are not UTF-8 (a peer may have sent some in BER).
+        # JSON cannot represent bytes that are not UTF-8; a peer may have sent some in BER.
         body = orjson.dumps(_write_message(message, omit_empty_arrays, replace=True))
-    # Outside strings JSON has no solidus, so replacing all of them is right.
+    # JSON uses the solidus only inside strings, so replacing every solidus is safe.
     return body.replace(b"/", rb"\/") if escape_solidus else body
 
 
@@ -96,7 +96,7 @@ def _write_structure(
     for m in value.MEMBERS:
         content: Any = getattr(value, m.attribute)
         kind = m.kind
-        # Without a call for each member: there are twenty in a request.
+        # Inline, because a request has twenty members and a call for each is slow.
         plain = type(content)
         if plain is kind.plain and (kind.low <= content <= kind.high if plain is int else not replace):
             fields[m.name] = content
@@ -166,20 +166,19 @@ def decode_json(
 ) -> Message:
     """Read a message from JSON.
 
-    Unknown members are skipped and missing ones take their defaults. Where several selections are given, the
-    last one known counts.
+    Unknown members are skipped, and missing members take their defaults. If several selections are given, the
+    last known one counts.
 
     Args:
-        body: the event's body; padding and anything else may follow the closing brace.
-        kind: the kind of message that is expected.
-        offset: where the body starts in its event, for error messages.
-        notice: receives unknown things. With a notice, unknown enumerators are read as E_UNKNOWN or
+        body: the event's body; padding and any other bytes may follow the closing brace.
+        kind: the expected kind of message.
+        offset: offset of the body in its event, for error messages.
+        notice: receives unknown content. With a notice, unknown enumerators are read as E_UNKNOWN or
             E_UNDEFINED; without a notice they are an error, as for a real broker.
 
     Raises:
-        ProtocolError: it is not JSON, not an object, a value is not of its member's type.
-        UnknownSelection: nothing that is known is selected (a control message then decodes to one without a
-            body instead).
+        ProtocolError: the body is not JSON or not an object, or a value does not have its member's type.
+        UnknownSelection: no known selection is present (a control message is then decoded without a body).
     """
     check_size(len(body), kind, offset)
     document = _parse(bytes(body), kind, offset)
@@ -194,7 +193,7 @@ def decode_json(
 
 
 def request_id_in_json(body: bytes) -> int | None:
-    """Return the number of a control message of which the rest cannot be read; None if it has none."""
+    """Return the request id of a control message whose other parts cannot be read, or None."""
     try:
         document = _parse(body, MessageKind.CONTROL, 0)
     except ProtocolError:
@@ -206,7 +205,7 @@ def request_id_in_json(body: bytes) -> int | None:
 def _parse(body: bytes, kind: MessageKind, offset: int) -> object:
     pad = body[-1] if body else 0
     text = body[:-pad] if 1 <= pad <= 4 else body
-    # The parser's exception carries the whole document, which may hold credentials: it must not be chained.
+    # Never chain the parser's exception: it carries the whole document, which may contain credentials.
     problem, prefix = "", b""
     try:
         return orjson.loads(text)
@@ -214,7 +213,7 @@ def _parse(body: bytes, kind: MessageKind, offset: int) -> object:
         problem = error.msg
         prefix = error.doc[: error.pos].encode()
     try:
-        # When all that comes before the error is a whole document, the rest may be ignored.
+        # If the bytes before the error are a whole document, ignore the bytes after it.
         return orjson.loads(prefix)
     except orjson.JSONDecodeError:
         pass
@@ -226,7 +225,7 @@ def _parse(body: bytes, kind: MessageKind, offset: int) -> object:
 
 
 class _JsonReader:
-    """Reads parsed JSON; ``elements`` counts down how many more array elements are accepted."""
+    """Reads parsed JSON; ``elements`` counts down the number of array elements still accepted."""
 
     __slots__ = ("elements", "notice")
 
@@ -260,7 +259,7 @@ class _JsonReader:
         return made
 
     def enumerator(self, type: type[Structure], m: Member, value: object, written: dict[str, str]) -> object:
-        """Return an enumerator, or what stands for an unknown one."""
+        """Return an enumerator, or the substitute for an unknown one."""
         kind = cast("EnumerationKind", m.kind)
         if not isinstance(value, str | int) or isinstance(value, bool) or kind.knows(value):
             return value
@@ -324,7 +323,7 @@ def _read_base64(value: str, path: str) -> bytes:
         return binascii.a2b_base64(value, strict_mode=True)
     except ValueError:
         pass
-    # Raised here and without the text: neither message nor context may carry credentials.
+    # Raised here, and without the text: neither message nor context may contain credentials.
     raise ProtocolError("expected base64, got a string that is not", field=path)
 
 
@@ -335,7 +334,7 @@ def _object(value: object, path: str) -> dict[str, object]:
 
 
 def _refuse(expected: str, value: Any, path: str, *, show: bool = False) -> NoReturn:
-    # Strings are shown only where an enumerator belongs: anywhere else they could be misplaced credentials.
+    # Show strings only in place of an enumerator: elsewhere a string may be misplaced credentials.
     if type(value) is int or (show and isinstance(value, str)):
         got = f"{value!r:.80}"
     else:

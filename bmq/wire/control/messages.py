@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages that clients and brokers exchange to set things up (schema ``bmqp_ctrlmsg``).
+"""The messages that set up and end sessions, queues and streams (schema ``bmqp_ctrlmsg``).
 
-There are three kinds: negotiation and control messages, both in CONTROL events, and authentication messages,
-in AUTHENTICATION events. Attribute names are the protocol's, in snake case; defaults are the schema's. How
-they look on the wire follows from the declarations here: see :mod:`bmq.wire.control.json` and
-:mod:`bmq.wire.control.ber`.
+The three kinds are negotiation and control messages, both in CONTROL events, and authentication messages,
+in AUTHENTICATION events. Attribute names are the protocol's, in snake case; defaults are the schema's. The
+encodings follow from these declarations: see :mod:`bmq.wire.control.json` and :mod:`bmq.wire.control.ber`.
 """
 
 from __future__ import annotations
@@ -78,28 +77,29 @@ __all__ = [
     "kind_of",
 ]
 
-#: The application id of everything that is not a fanout reader.
+# : The application id of every queue that is not an application of a fanout queue.
 DEFAULT_APP_ID = "__default"
-#: A consumer that takes nothing: sent to deconfigure a stream.
+# : The priority of a consumer that takes no messages, used to deconfigure a stream.
 INVALID_CONSUMER_PRIORITY = -(2**31)
-#: ``deduplicationTimeMs`` where an answer leaves it out.
+# : ``deduplicationTimeMs`` if the answer omits it.
 DEFAULT_DEDUPLICATION_TIME_MS = 300_000
-#: ``sdkVersion`` of development builds, and where it is left out.
+# : ``sdkVersion`` of development builds, and the default.
 UNRELEASED_VERSION = 999_999
-#: Largest body accepted from a peer, in bytes. The protocol sets no limit below that of events; but a parsed
-#: message takes many times its length in memory, and the longest honest ones are answers to admin commands.
+# : Largest body in bytes accepted from a peer. The protocol limits only events, but a parsed message takes
+# many
+# : times its length in memory. The longest honest bodies are answers to admin commands.
 MAX_BODY = 16 * 1024 * 1024
 
 
 class Codec(IntEnum):
-    """How a control or authentication event is encoded: the top three bits of its header's byte 6."""
+    """The encoding of a control or authentication event: the top three bits of byte 6 of its header."""
 
     BER = 0
     JSON = 1
 
 
 class ClientType(IntEnum):
-    """What is at the other end of a connection. A broker closes on E_UNKNOWN without an answer."""
+    """The kind of a peer. A broker closes the connection on E_UNKNOWN, without an answer."""
 
     E_UNKNOWN = 0
     E_TCPCLIENT = 1
@@ -123,7 +123,7 @@ class ExpressionVersion(IntEnum):
 
 
 class QueueFlags(IntFlag):
-    """What a queue is opened for (``QueueHandleParameters.flags``)."""
+    """The purposes of an open queue (``QueueHandleParameters.flags``)."""
 
     ADMIN = 1
     READ = 2
@@ -145,11 +145,11 @@ class RoutingFlags(IntFlag):
 
 @structure
 class GuidInfo(Structure):
-    """What keeps a client's GUIDs unique. Without it, or with an empty id, the broker makes the GUIDs.
+    """The basis of a client's unique GUIDs. Without it, or with an empty id, the broker makes the GUIDs.
 
     Attributes:
         client_id: six bytes as twelve upper-case hexadecimal digits.
-        nano_seconds_from_epoch: when the client's GUID timer stood at zero.
+        nano_seconds_from_epoch: start of the client's GUID timer.
     """
 
     client_id: str = member(0, STRING)
@@ -158,10 +158,10 @@ class GuidInfo(Structure):
 
 @structure
 class ClientIdentity(Structure):
-    """Who is talking: the first message of a connection after authentication.
+    """The sender of a connection: the first message after authentication.
 
     Attributes:
-        features: what the sender can do; see :mod:`bmq.wire.control.features`.
+        features: the sender's capabilities; see :mod:`bmq.wire.control.features`.
         cluster_name: not empty only between brokers.
     """
 
@@ -198,8 +198,9 @@ class BrokerResponse(Structure):
     """The broker's answer to a :class:`ClientIdentity`.
 
     Attributes:
-        heartbeat_interval_ms: how often the broker probes a silent connection.
-        max_missed_heartbeats: how many unanswered probes end it; 0 means no probes.
+        heartbeat_interval_ms: silence after which the broker sends a heartbeat request.
+        max_missed_heartbeats: number of silent intervals after which the broker closes the connection; 0
+            disables heartbeats.
     """
 
     result: Status = member(0, Status)
@@ -216,7 +217,7 @@ class AuthenticationRequest(Structure):
     """Credentials.
 
     Attributes:
-        mechanism: BASIC, ANONYMOUS, or what the broker has a plugin for.
+        mechanism: BASIC, ANONYMOUS, or the mechanism of a broker plugin.
         data: the credentials themselves; for BASIC ``user:password``. Never shown in a repr.
     """
 
@@ -229,7 +230,7 @@ class AuthenticationResponse(Structure):
     """The broker's verdict on credentials.
 
     Attributes:
-        lifetime_ms: milliseconds within which they must be renewed; None for never.
+        lifetime_ms: milliseconds until the client must authenticate again; None for never.
     """
 
     status: Status = member(0, Status)
@@ -238,10 +239,10 @@ class AuthenticationResponse(Structure):
 
 @structure
 class SubQueueIdInfo(Structure):
-    """Which application of a fanout queue a reader is.
+    """A reader's application of a fanout queue.
 
     Attributes:
-        sub_id: chosen by the client, small and dense for each queue; 0 is the default application's.
+        sub_id: chosen by the client, small and dense for each queue; 0 for the default application.
     """
 
     sub_id: int = member(0, U32)
@@ -250,13 +251,13 @@ class SubQueueIdInfo(Structure):
 
 @structure
 class QueueHandleParameters(Structure):
-    """What a queue is opened as.
+    """The parameters of an open queue.
 
     Attributes:
-        q_id: chosen by the client, one for each queue whatever the application.
-        sub_id_info: only for the reader of one application of a fanout queue.
-        flags: the bits of :class:`QueueFlags`. A plain integer, as a peer may set bits not known here.
-        read_count: 1 when READ is set, else 0; likewise the other counts.
+        q_id: chosen by the client; one number for each queue, shared by its applications.
+        sub_id_info: the application of a fanout queue; None for all other readers.
+        flags: the bits of :class:`QueueFlags`. A plain integer, because a peer may set unknown bits.
+        read_count: 1 if READ is set, else 0; likewise the other counts.
     """
 
     uri: str = member(0, STRING)
@@ -277,10 +278,10 @@ class OpenQueue(Structure):
 
 @structure
 class RoutingConfiguration(Structure):
-    """How the broker routes an opened queue's messages.
+    """The broker's routing of an opened queue's messages.
 
     Attributes:
-        flags: the bits of :class:`RoutingFlags`. A plain integer, as a peer may set bits not known here.
+        flags: the bits of :class:`RoutingFlags`. A plain integer, because a peer may set unknown bits.
     """
 
     flags: int = member(0, U64)
@@ -291,7 +292,7 @@ class OpenQueueResponse(Structure):
     """The queue is open.
 
     Attributes:
-        deduplication_time_ms: for how long the broker recognises a GUID it has seen.
+        deduplication_time_ms: time during which the broker recognises a repeated GUID.
     """
 
     original_request: OpenQueue = member(0, OpenQueue)
@@ -301,7 +302,7 @@ class OpenQueueResponse(Structure):
 
 @structure
 class Expression(Structure):
-    """A subscription's expression; an empty text matches everything."""
+    """A subscription's expression; an empty text matches every message."""
 
     version: ExpressionVersion = member(0, ExpressionVersion)
     text: str = member(1, STRING)
@@ -309,11 +310,11 @@ class Expression(Structure):
 
 @structure
 class ConsumerInfo(Structure):
-    """How much a consumer takes, and its priority.
+    """A consumer's limits and priority.
 
     Attributes:
-        consumer_priority: the highest is served first.
-        consumer_priority_count: how many consumers this one stands for; 0 goes with the invalid priority.
+        consumer_priority: the broker serves the highest priority first.
+        consumer_priority_count: number of consumers behind this entry; 0 with the invalid priority.
     """
 
     max_unconfirmed_messages: int = member(0, I64)
@@ -327,7 +328,7 @@ class Subscription(Structure):
     """One subscription of a stream.
 
     Attributes:
-        s_id: chosen by the client; pushed messages name it.
+        s_id: chosen by the client; repeated in each PUSH message.
     """
 
     s_id: int = member(0, U32)
@@ -337,7 +338,7 @@ class Subscription(Structure):
 
 @structure
 class StreamParameters(Structure):
-    """All subscriptions of one application of a queue; none at all deconfigures it."""
+    """All subscriptions of one application of a queue; an empty list deconfigures the stream."""
 
     app_id: str = member(0, STRING, default=DEFAULT_APP_ID)
     subscriptions: tuple[Subscription, ...] = member(1, ArrayKind(Subscription))
@@ -386,10 +387,10 @@ class ConfigureQueueStreamResponse(Structure):
 
 @structure
 class CloseQueue(Structure):
-    """Close a queue, or one application of it.
+    """Close a queue, or one application of a queue.
 
     Attributes:
-        is_final: nothing else of this queue stays open.
+        is_final: whether no other application of the queue stays open.
     """
 
     handle_parameters: QueueHandleParameters = member(0, QueueHandleParameters)
@@ -413,14 +414,14 @@ class DisconnectResponse(Structure):
 
 @structure
 class AdminCommand(Structure):
-    """A command to the broker, in the broker's own language."""
+    """A command to the broker, in the broker's command language."""
 
     command: str = member(0, STRING)
 
 
 @structure
 class AdminCommandResponse(Structure):
-    """What the broker printed in answer to a command."""
+    """The broker's printed output for a command."""
 
     text: str = member(0, STRING)
 
@@ -465,9 +466,9 @@ class ControlMessage(Structure):
     """A request or its answer.
 
     Attributes:
-        r_id: the number an answer is matched by: chosen by the client, not negative. Without it a broker
-            ignores the message.
-        body: the request or answer; None when its type is unknown: then ignore the message.
+        r_id: number that matches an answer to its request; chosen by the client, not negative. A broker
+            ignores a message without it.
+        body: the request or answer; None if the type is unknown, then ignore the message.
     """
 
     r_id: int | None = member(0, I32, optional=True)
@@ -480,14 +481,14 @@ Message: TypeAlias = ControlMessage | NegotiationMessage | AuthenticationMessage
 
 
 class MessageKind(Enum):
-    """The kind of a message. Its bytes do not say it: it follows from the phase of the connection."""
+    """The kind of a message, known from the phase of the connection and not from the bytes."""
 
     NEGOTIATION = "NegotiationMessage"
     CONTROL = "ControlMessage"
     AUTHENTICATION = "AuthenticationMessage"
 
 
-#: The kinds whose top level is itself a choice.
+# : The kinds with a choice at the top level.
 CHOICES: dict[MessageKind, ChoiceKind] = {
     MessageKind.NEGOTIATION: ChoiceKind({0: ClientIdentity, 1: BrokerResponse}),
     MessageKind.AUTHENTICATION: ChoiceKind({0: AuthenticationRequest, 1: AuthenticationResponse}),
@@ -495,14 +496,14 @@ CHOICES: dict[MessageKind, ChoiceKind] = {
 
 
 class UnknownSelection(ProtocolError):
-    """A message is none of those that this version knows; a newer peer may have others."""
+    """A message selects no variant known to this version; a newer peer may have others."""
 
 
 def kind_of(message: Message) -> MessageKind:
     """Return the kind of a message.
 
     Raises:
-        UsageError: it cannot be sent on its own, such as a body without its
+        UsageError: the message cannot be sent on its own, such as a body without its
             :class:`ControlMessage`.
     """
     if isinstance(message, ControlMessage):
@@ -516,10 +517,10 @@ def kind_of(message: Message) -> MessageKind:
 
 
 def check_size(length: int, kind: MessageKind, offset: int) -> None:
-    """Refuse a body that is too long to be honest, before it is parsed.
+    """Refuse an oversized body before parsing.
 
     Raises:
-        ProtocolError: it is longer than :data:`MAX_BODY`.
+        ProtocolError: the body is longer than :data:`MAX_BODY`.
     """
     if length > MAX_BODY:
         raise ProtocolError(

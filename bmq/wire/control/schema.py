@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How control messages are declared: once per member, for both encodings.
+"""Declarations of control messages: each member once, for both encodings.
 
-A structure is a frozen, slotted dataclass. Each attribute says in its metadata which element id it has, of
-which kind it is and whether it may be absent; its default is the schema's default; its name in the protocol
-follows from the attribute's (``max_unconfirmed_bytes`` is ``maxUnconfirmedBytes``). The JSON and the BER
-codec read nothing else.
+A structure is a frozen, slotted dataclass. The metadata of each attribute holds the member's element id and
+kind, and whether the member may be absent. The attribute's default is the schema's default. The name in the
+protocol follows from the attribute's name (``max_unconfirmed_bytes`` is ``maxUnconfirmedBytes``). The JSON
+and the BER codec use no other description.
 """
 
 from __future__ import annotations
@@ -42,25 +42,26 @@ __all__ = [
     "structure",
 ]
 
-#: Largest number of elements accepted in one message: of arrays in JSON, of all kinds in BER. Two bytes on
-#: the wire can make an element that costs microseconds and hundreds of bytes, so a message's own length does
-#: not bound the work it causes. An honest subscription has about eleven.
+# : Largest number of elements accepted in one message: elements of arrays in JSON, of all kinds in BER. Two
+# : bytes on the wire can make an element that costs microseconds and hundreds of bytes, so the length of a
+# : message does not bound the work. An honest subscription has about eleven elements.
 MAX_ELEMENTS = 131_072
 
 _S = TypeVar("_S", bound="Structure")
 
 
 class Structure:
-    """What all structures share: construction from keywords, value equality, hash, repr, immutability.
+    """Base of all structures: construction from keywords, value equality, hash, repr, immutability.
 
-    Written once here instead of being generated for each of the dataclasses: generating it takes ten
-    milliseconds of every import.
+    These methods are written by hand, because generating them for every dataclass adds ten milliseconds to
+    each
+    import.
 
     Attributes:
         MEMBERS: the members in the order of the attributes; a member's index is its element id.
-        NAMES: the members' names in the protocol, those of a choice's selections included.
-        written: enumerators that this version does not know, as the peer wrote them, by attribute; not set
-            where all are known. Equality and pickling ignore them.
+        NAMES: the members' names in the protocol, including the selections of a choice.
+        written: by attribute, enumerators unknown to this version, as the peer wrote them; unset if all are
+            known. Equality and pickling ignore this attribute.
     """
 
     __slots__ = ("written",)
@@ -83,7 +84,7 @@ class Structure:
             object.__setattr__(self, m.attribute, given.get(m.attribute, m.default))
 
     def enumerator(self, attribute: str) -> str:
-        """Return an enumerator's name, or what the peer wrote in its place."""
+        """Return an enumerator's name, or the peer's text for an unknown enumerator."""
         written: Mapping[str, str] = getattr(self, "written", {})
         name: str = getattr(self, attribute).name
         return f"{name}, which stands for {written[attribute]}" if attribute in written else name
@@ -117,14 +118,14 @@ class Structure:
 
 
 class Kind:
-    """What a member holds.
+    """The type of a member's value.
 
     Attributes:
         expected: the description of legal values in error messages.
-        zero: the default of members that declare none.
-        plain: the Python type whose values JSON has as they are; None if there is none.
-        low: the smallest of these values, if they are integers.
-        high: the largest.
+        zero: the default of members without a declared default.
+        plain: the Python type whose values need no conversion for JSON; None if no type qualifies.
+        low: the smallest integer allowed.
+        high: the largest integer allowed.
     """
 
     __slots__ = ("expected", "high", "low", "plain", "zero")
@@ -136,7 +137,7 @@ class Kind:
         self.low = self.high = 0
 
     def refuse(self, value: object, path: str, *, secret: bool = False) -> UsageError:
-        """Return the error for a value of our own that cannot be written."""
+        """Return the error for a value from the caller that cannot be written."""
         got = type(value).__name__ if secret else f"{type(value).__name__} {value!r:.80}"
         return UsageError(f"{path}: expected {self.expected}, got {got}")
 
@@ -174,7 +175,7 @@ class BooleanKind(Kind):
 
 
 class StringKind(Kind):
-    """Text. Bytes of a peer that are not UTF-8 travel through as surrogate escapes."""
+    """Text. Bytes of a peer that are not UTF-8 are kept as surrogate escapes."""
 
     __slots__ = ()
 
@@ -189,7 +190,7 @@ class StringKind(Kind):
 
 
 class BytesKind(Kind):
-    """Raw bytes (base64 in JSON). Never shown in a repr or an error: they are credentials."""
+    """Raw bytes (base64 in JSON). Never shown in a repr or an error, because they are credentials."""
 
     __slots__ = ()
 
@@ -204,7 +205,7 @@ class EnumerationKind(Kind):
     """An enumerator: by name in JSON, by number in BER.
 
     Attributes:
-        unknown: stands for all that a newer peer may write.
+        unknown: substitute for enumerators of newer peers.
     """
 
     __slots__ = ("type", "unknown")
@@ -293,13 +294,13 @@ class Member:
     """One member of a structure.
 
     Attributes:
-        id: its element id in BER.
-        attribute: its name in Python.
-        name: its name in the protocol, which is also its key in JSON.
-        kind: what it holds.
-        default: the value a reader assumes when it is missing.
-        optional: whether it may be null, which is written by leaving it out.
-        secret: whether its value must not be shown.
+        id: element id in BER.
+        attribute: name in Python.
+        name: name in the protocol, and key in JSON.
+        kind: type of the value.
+        default: value that a reader assumes for a missing member.
+        optional: whether the member may be null; a null member is omitted.
+        secret: whether the value must not be shown.
     """
 
     __slots__ = ("attribute", "default", "id", "kind", "name", "optional", "secret")
@@ -321,14 +322,14 @@ def member(
     optional: bool = False,
     secret: bool = False,
 ) -> Any:
-    """Declare a member: a dataclass field that carries its own description.
+    """Declare a member: a dataclass field with its own description.
 
     Args:
         id: the element id.
-        kind: a kind, or an enum or a structure to hold.
-        default: what a reader assumes when the member is missing, if not the kind's zero.
-        optional: the member may be null, and is by default.
-        secret: its value is kept out of reprs and errors.
+        kind: a kind, or the enum or structure that the member holds.
+        default: value that a reader assumes for a missing member; by default the kind's zero.
+        optional: whether the member may be null, which is then the default.
+        secret: whether to keep the value out of reprs and errors.
     """
     if isinstance(kind, type):
         kind = EnumerationKind(kind) if issubclass(kind, IntEnum) else SequenceKind(kind)
@@ -360,7 +361,7 @@ def structure(cls: type[_S]) -> type[_S]:
 
 
 def selection_name(type: type[Structure]) -> str:
-    """Return the protocol's name of a choice's selection that holds ``type``."""
+    """Return the protocol's name of the selection of a choice that holds ``type``."""
     return type.__name__[0].lower() + type.__name__[1:]
 
 
