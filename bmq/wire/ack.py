@@ -28,21 +28,21 @@ __all__ = [
 ]
 
 _HEADER = ACK_HEADER.build(headerWords=ACK_HEADER.size // 4, perMessageWords=ACK_MESSAGE.size // 4)
-# : Encode one acknowledgement from (wire status, correlation id, GUID, qId).
+#: Encode one acknowledgement from (wire status, correlation id, GUID, qId).
 encode_ack = ACK_MESSAGE.packer("status", "correlationId", "messageGUID", "queueId", reserved=0)
-# : Size of an acknowledgement in bytes.
+#: Size of an acknowledgement in bytes.
 ACK_SIZE = ACK_MESSAGE.size
-# : Offset of the GUID in an acknowledgement.
+#: Offset of the GUID in an acknowledgement.
 ACK_GUID = ACK_MESSAGE.offset_of("messageGUID")
 # The bytes in front of the acknowledgement in an event that accepts one message.
 _ACCEPTED = pack_event_header(HEADER_SIZE + len(_HEADER) + ACK_SIZE, EventType.ACK) + _HEADER
-# : Position of the GUID in an event that accepts one message.
+#: Position of the GUID in an event that accepts one message.
 ACCEPTED_GUID = slice(len(_ACCEPTED) + ACK_GUID, len(_ACCEPTED) + ACK_GUID + len(UNSET_GUID))
 
 _STATUS_AND_GUID = ACK_MESSAGE.words("reserved+status", "messageGUID")
-# : Read one acknowledgement, from (event, offset): a number that contains the wire status, and the GUID.
+#: Read one acknowledgement, from (event, offset): a number that contains the wire status, and the GUID.
 read_ack = _STATUS_AND_GUID.unpack_from
-# : Bits of the status in the number that :func:`read_ack` and :func:`iter_acks` return.
+#: Bits of the status in the number that :func:`read_ack` and :func:`iter_acks` return.
 STATUS_MASK = _STATUS_AND_GUID.mask("status") << _STATUS_AND_GUID.shift("status")
 
 _read_message = ACK_MESSAGE.unpacker("status", "correlationId", "messageGUID", "queueId")

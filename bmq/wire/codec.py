@@ -30,7 +30,7 @@ from bmq.wire._fields import FIELDS
 
 __all__ = ["CODECS", "Field", "StructItem", "StructureCodec", "Words", "new_tuple"]
 
-# : ``new_tuple(SomeNamedTuple, items)``: half the cost of calling the class.
+#: ``new_tuple(SomeNamedTuple, items)``: half the cost of calling the class.
 new_tuple: Callable[[Any, tuple[Any, ...]], Any] = tuple.__new__
 
 _INT_FORMATS = {8: "B", 16: "H", 32: "I", 64: "Q"}

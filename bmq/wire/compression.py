@@ -14,7 +14,7 @@ class TooLarge(ProtocolError):
     """Data that decompresses to more than the limit."""
 
 
-# : zlib's default compromise between speed and size; 1 is the fastest level, 9 the smallest output.
+#: zlib's default compromise between speed and size; 1 is the fastest level, 9 the smallest output.
 DEFAULT_LEVEL = zlib.Z_DEFAULT_COMPRESSION
 # The parameters of the other clients: 15 window bits, memory level 8, strategy "filtered".
 _PARAMETERS = (zlib.DEFLATED, 15, 8, zlib.Z_FILTERED)

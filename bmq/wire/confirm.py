@@ -28,15 +28,15 @@ _HEADER = CONFIRM_HEADER.build(
 )
 _WORDS = CONFIRM_MESSAGE.words("queueId", "messageGUID", "subQueueId")
 
-# : Encode one confirmation from (queueId, messageGUID, subQueueId).
+#: Encode one confirmation from (queueId, messageGUID, subQueueId).
 encode_confirm = _WORDS.pack
 _unpack = _WORDS.unpack_from
 _read_sizes = CONFIRM_HEADER.unpacker("headerWords", "perMessageWords")
 
-# : Size of a confirmation in bytes.
+#: Size of a confirmation in bytes.
 CONFIRM_SIZE = CONFIRM_MESSAGE.size
 
-# : Largest number of confirmations in an event.
+#: Largest number of confirmations in an event.
 MAX_CONFIRMS = (MAX_EVENT_SOFT - HEADER_SIZE - len(_HEADER)) // CONFIRM_SIZE
 
 

@@ -22,13 +22,13 @@ __all__ = [
 #: Version in every event header.
 PROTOCOL_VERSION = 1
 
-# : Largest size in bytes of the application data (properties and payload) of a message.
+#: Largest size in bytes of the application data (properties and payload) of a message.
 MAX_APPLICATION_DATA = 64 * 1024 * 1024
-# : Largest size in bytes of an event of several messages.
+#: Largest size in bytes of an event of several messages.
 MAX_EVENT_SOFT = 512 * 1024 * 1024
-# : Default limit for events from a peer: one message of the largest size, with headers.
+#: Default limit for events from a peer: one message of the largest size, with headers.
 DEFAULT_MAX_INCOMING_EVENT = 68 * 1024 * 1024
-# : Largest size in bytes of any event: the length field has 31 bits.
+#: Largest size in bytes of any event: the length field has 31 bits.
 MAX_EVENT_HARD = 2**31 - 1
 
 MAX_PROPERTIES = 255
@@ -36,10 +36,10 @@ MAX_PROPERTY_NAME = 4095
 MAX_PROPERTY_VALUE = 67_104_745
 MAX_PROPERTIES_AREA = 67_108_856
 
-# : Default minimum size in bytes of data to compress.
+#: Default minimum size in bytes of data to compress.
 COMPRESSION_THRESHOLD = 1024
 
-# : First reserved queue id; the ids after it are reserved as well.
+#: First reserved queue id; the ids after it are reserved as well.
 FIRST_RESERVED_QUEUE_ID = 4_294_967_286
 
 UNSET_GUID = bytes(16)
@@ -123,5 +123,5 @@ ACK_STATUS_FROM_WIRE: tuple[AckStatus, ...] = tuple(
     {v: k for k, v in ACK_STATUS_TO_WIRE.items()}.get(n, AckStatus.UNKNOWN) for n in range(16)
 )
 
-# : ACK statuses without a meaning in this version.
+#: ACK statuses without a meaning in this version.
 UNKNOWN_ACK_NUMBERS = frozenset(range(16)) - {*ACK_STATUS_TO_WIRE.values(), 5}

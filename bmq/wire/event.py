@@ -34,7 +34,7 @@ _pack = EVENT_HEADER.packer(
 _unpack = EVENT_HEADER.unpacker(
     "fragment", "length", "protocolVersion", "type", "headerWords", "typeSpecific"
 )
-# : Smallest valid header: a peer's header may be shorter than ours, but must reach headerWords.
+#: Smallest valid header: a peer's header may be shorter than ours, but must reach headerWords.
 MIN_HEADER_SIZE = EVENT_HEADER.end_of("fragment", "length", "protocolVersion", "type", "headerWords")
 
 

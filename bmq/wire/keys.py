@@ -11,7 +11,7 @@ from bmq.wire.crc import crc32c
 
 __all__ = ["Key", "key_bucket"]
 
-# : A key: text, bytes, or an integer.
+#: A key: text, bytes, or an integer.
 Key: TypeAlias = str | bytes | int
 
 # The time to write an integer in digits grows with the square of its length.

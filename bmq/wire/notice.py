@@ -15,7 +15,7 @@ from bmq.wire.printable import printable
 
 __all__ = ["FewNotices", "Notice", "peers_word"]
 
-# : Receives the description of a skipped element.
+#: Receives the description of a skipped element.
 Notice: TypeAlias = Callable[[str], None]
 
 _SHOWN = 64

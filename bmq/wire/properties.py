@@ -42,7 +42,7 @@ __all__ = [
     "split_properties",
 ]
 
-# : A property's value as read.
+#: A property's value as read.
 PropertyValue = bool | int | str | bytes
 
 
@@ -61,7 +61,7 @@ class Typed(NamedTuple):
     value: PropertyValue
 
 
-# : A property's value as accepted when posting.
+#: A property's value as accepted when posting.
 PropertyInput = PropertyValue | bytearray | memoryview | Typed
 
 _INT_SIZES = {PropertyType.SHORT: 2, PropertyType.INT32: 4, PropertyType.INT64: 8}
@@ -101,7 +101,7 @@ _encoders: dict[tuple[Any, ...], Encoder | None] = {}
 _ENCODERS_CACHED = 512
 _ENCODER_PROPERTIES = 32
 
-# : Errors of an encoder whose schema does not match, or of an illegal value.
+#: Errors of an encoder whose schema does not match, or of an illegal value.
 NOT_OF_THE_SCHEMA = (ValueError, KeyError, error)
 
 # The new encoding, without a schema id.
@@ -308,7 +308,7 @@ class SchemaIds:
 
     __slots__ = ("_by_names", "_known", "usual")
 
-    # : Number of ids for a session: all producers of a queue share the broker's 32,767 numbers.
+    #: Number of ids for a session: all producers of a queue share the broker's 32,767 numbers.
     LIMIT = 1000
 
     def __init__(self) -> None:
@@ -569,7 +569,7 @@ class Properties(Mapping[str, PropertyValue]):
         return {name: Typed(types[name], value) for name, value in self.items()}
 
 
-# : Layouts of areas seen earlier, for the old and for the new encoding.
+#: Layouts of areas seen earlier, for the old and for the new encoding.
 LAYOUTS = Layouts(Properties, new=False), Layouts(Properties, new=True)
 
 

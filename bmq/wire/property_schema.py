@@ -4,8 +4,7 @@
 
 The problem: an area of properties describes itself. Decoding reads a header for each property, checks the
 lengths, and looks up each name; encoding packs the same parts one by one. Most producers send the same names
-and types with every message, so nearly all of this work has the same result each time. For short messages the
-work costs more than the rest of posting or receiving.
+and types with every message, so nearly all of this work has the same result each time.
 
 The solution: code generated for each schema.
 
@@ -56,19 +55,18 @@ __all__ = [
     "make_encoder",
 ]
 
-# : Encode properties, from a dict, followed by a payload. If the properties do not match the schema, an
-# encoder
-# : returns None, or raises ``KeyError`` for a missing name, ``struct.error`` for an int out of range, and
-# : ``ValueError`` for a text that is not plain UTF-8 or an area so large that all limits need checking.
+#: Encode properties, from a dict, followed by a payload. If the properties do not match the schema, an
+#: encoder returns None, or raises ``KeyError`` for a missing name, ``struct.error`` for an int out of range,
+#: and ``ValueError`` for a text that is not plain UTF-8 or an area so large that all limits need checking.
 Encoder = Callable[[Mapping[str, Any], bytes], "bytes | None"]
 
 _AREA = PROPERTIES_HEADER.words(
     "reserved+propertyHeaderSize2x+headerSize2x+areaWords", "reserved2", "numProperties"
 )
-# : The words of a property's header.
+#: The words of a property's header.
 PROPERTY_WORDS = PROPERTY_HEADER.words("reserved+type+valueField", "reserved2+nameLength")
-# : Whether areas have the words that this module works with: the area's length is in the first word, and the
-# : number of properties in the last byte. Otherwise :mod:`bmq.wire.properties` does all the work.
+#: Whether areas have the words that this module works with: the area's length is in the first word, and the
+#: number of properties in the last byte. Otherwise :mod:`bmq.wire.properties` does all the work.
 BY_SHAPE = _AREA.direct and PROPERTY_WORDS.direct
 _TYPE_SHIFT = PROPERTY_WORDS.shift("type")
 # The first word of an area is followed by a reserved byte and the number of properties.
@@ -224,9 +222,8 @@ def make_encoder(keys: list[str], names: list[bytes], types: list[type], *, new:
     return encoder
 
 
-# : The area's length; all values by name; and the same values again if their Python types determine the
-# property
-# : types (no CHAR, no BINARY), otherwise None.
+#: The area's length; all values by name; and the same values again if their Python types determine the
+#: property types (no CHAR, no BINARY), otherwise None.
 _Read = tuple[int, dict[str, Any], "dict[str, Any] | None"]
 
 
@@ -248,7 +245,7 @@ class Reader(NamedTuple):
     properties: Callable[[bytes], Any]
 
 
-# : Errors of a reader for an area of another shape.
+#: Errors of a reader for an area of another shape.
 UNREADABLE = (IndexError, UnicodeDecodeError, error)
 
 # The ``struct`` format of each property type, and the expression that makes a property's value.

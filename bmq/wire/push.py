@@ -78,13 +78,12 @@ class PushMessage(NamedTuple):
     data: bytes
 
 
-# : The items of a :class:`PushMessage` as a plain tuple, on the way to a consumer. A plain tuple costs half
-# as
-# : much to create, and the garbage collector stops tracking it after one look.
+#: The items of a :class:`PushMessage` as a plain tuple, on the way to a consumer. A plain tuple costs half as
+#: much to create, and the garbage collector stops tracking it after one look.
 Push = tuple[int, tuple[int, ...], bytes, int, int, int, bytes]
-# : Flags of messages that only the message-by-message decoder reads.
+#: Flags of messages that only the message-by-message decoder reads.
 RARE_FLAGS: Final = _RARE
-# : Indexes of items in a :data:`Push`.
+#: Indexes of items in a :data:`Push`.
 SUB_IDS: Final = 1
 GUID: Final = 2
 FLAGS: Final = 3

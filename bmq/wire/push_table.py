@@ -28,7 +28,7 @@ __all__ = ["MAP", "Decoded", "TableDecoder", "guid_texts", "to_arrow"]
 pa: Any = importlib.import_module("pyarrow")
 pc: Any = importlib.import_module("pyarrow.compute")
 
-# : A column and a column type of pyarrow, which has no type hints.
+#: A column and a column type of pyarrow, which has no type hints.
 ArrowArray = Any
 ArrowType = Any
 
@@ -38,7 +38,7 @@ _HAS_PROPERTIES = int(PushFlags.MESSAGE_PROPERTIES)
 _HEADER_SIZE2X = PROPERTIES_HEADER.size // 2
 _PROPERTY_SIZE2X = PROPERTY_HEADER.size // 2
 
-# : The wire format of property values of fixed size.
+#: The wire format of property values of fixed size.
 _FIXED: dict[PropertyType, str] = {
     PropertyType.BOOL: "u1",
     PropertyType.CHAR: "u1",
@@ -55,7 +55,7 @@ _MOST_INFLATED = 256 * 1024 * 1024
 # The largest number of bytes that DEFLATE produces from one byte.
 _RATIO = 1032
 
-# : Convert a property's value, given its type; None if the value cannot be converted.
+#: Convert a property's value, given its type; None if the value cannot be converted.
 _Convert = Callable[[Any, PropertyType], Any]
 
 

@@ -31,10 +31,10 @@ __all__ = [
     "encode_puts",
 ]
 
-# : A message to encode: GUID, application data, flags, schema id, compression.
+#: A message to encode: GUID, application data, flags, schema id, compression.
 Outgoing = tuple[bytes, bytes, int, int, int]
 
-# : From this size in bytes on, copying data costs more than passing it as a separate piece.
+#: From this size in bytes on, copying data costs more than passing it as a separate piece.
 LARGE = 8192
 
 _HEADER_WORDS = PUT_HEADER.size // 4
@@ -63,15 +63,14 @@ _NONE = int(Compression.NONE)
 # Position of the area's length in the header of the properties area, at the start of the data.
 _AREA_WORDS = slice(1, 4)
 
-# : A message as a broker receives it: flags, correlation id, GUID, schema id, compression, CRC32-C, size of
-# the
-# : data without its padding, data with its padding. A plain tuple is cheap to create. A decoder leaves the
-# : correlation id at 0: a legacy client sends its own in place of the GUID.
+#: A message as a broker receives it: flags, correlation id, GUID, schema id, compression, CRC32-C, size of
+#: the data without its padding, data with its padding. A plain tuple is cheap to create. A decoder leaves the
+#: correlation id at 0: a legacy client sends its own in place of the GUID.
 Put = tuple[int, int, bytes, int, int, int, int, bytes]
-# : Index of the GUID in a :data:`Put`, and position of a legacy client's correlation id in the GUID.
+#: Index of the GUID in a :data:`Put`, and position of a legacy client's correlation id in the GUID.
 PUT_GUID: Final = 2
 CORRELATION_ID: Final = slice(1, 4)
-# : A qId, and consecutive messages for this queue.
+#: A qId, and consecutive messages for this queue.
 PutRun = tuple[int, list[Put]]
 
 

@@ -20,8 +20,8 @@ __all__ = [
     "wrong_length",
 ]
 
-# : The header word with the sizes of a message's parts, in the form of
-# : :meth:`bmq.wire.codec.StructureCodec.words`.
+#: The header word with the sizes of a message's parts, in the form of
+#: :meth:`bmq.wire.codec.StructureCodec.words`.
 SHAPE = "optionsWords+compressionAlgorithmType+headerWords"
 _WORDS = PUT_HEADER.words(SHAPE)
 _OPTIONS, _CAT, _HEADER = ((_WORDS.shift(name), _WORDS.mask(name)) for name in SHAPE.split("+"))

@@ -43,12 +43,12 @@ __all__ = ["EncodedPosts", "Messages", "Slice", "TableEncoder", "guids_in", "mes
 pa: Any = importlib.import_module("pyarrow")
 pc: Any = importlib.import_module("pyarrow.compute")
 
-# : A column, a batch of columns and their types of pyarrow, which has no type hints.
+#: A column, a batch of columns and their types of pyarrow, which has no type hints.
 ArrowArray = Any
 RecordBatch = Any
 ArrowSchema = Any
 
-# : Largest number of messages in an event, and largest size in bytes of an event of several messages.
+#: Largest number of messages in an event, and largest size in bytes of an event of several messages.
 MAX_MESSAGES = 4096
 MAX_BYTES = 1024 * 1024
 
@@ -67,17 +67,17 @@ _write_queue_id, _write_guid, _write_schema_id = (
 _PLAIN = int(PutFlags.ACK_REQUESTED)
 _WITH_PROPERTIES = int(PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES)
 
-# : The wire format of property values of fixed size.
+#: The wire format of property values of fixed size.
 _FIXED: dict[PropertyType, str] = {
     PropertyType.BOOL: "u1",
     PropertyType.SHORT: ">i2",
     PropertyType.INT32: ">i4",
     PropertyType.INT64: ">i8",
 }
-# : Property types that the Python type does not determine.
+#: Property types that the Python type does not determine.
 _NARROW = {PropertyType.SHORT, PropertyType.INT32}
-# : Minimum rows for each combination of present properties: with more combinations, going row by row is
-# faster.
+#: Minimum rows for each combination of present properties: with more combinations, going row by row is
+#: faster.
 _ROWS_A_PATTERN = 32
 _MAX_NULLABLE = 62
 

@@ -22,7 +22,7 @@ ENCODING_BER = ("PROTOCOL_ENCODING", "BER")
 ENCODING_JSON = ("PROTOCOL_ENCODING", "JSON")
 #: The new encoding of message properties.
 MESSAGE_PROPERTIES_EX = ("MPS", "MESSAGE_PROPERTIES_EX")
-# : Announced by a broker that accepts ``configureStream``; clients do not announce it.
+#: Announced by a broker that accepts ``configureStream``; clients do not announce it.
 CONFIGURE_STREAM = ("SUBSCRIPTIONS", "CONFIGURE_STREAM")
 
 

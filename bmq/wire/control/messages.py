@@ -77,17 +77,16 @@ __all__ = [
     "kind_of",
 ]
 
-# : The application id of every queue that is not an application of a fanout queue.
+#: The application id of every queue that is not an application of a fanout queue.
 DEFAULT_APP_ID = "__default"
-# : The priority of a consumer that takes no messages, used to deconfigure a stream.
+#: The priority of a consumer that takes no messages, used to deconfigure a stream.
 INVALID_CONSUMER_PRIORITY = -(2**31)
-# : ``deduplicationTimeMs`` if the answer omits it.
+#: ``deduplicationTimeMs`` if the answer omits it.
 DEFAULT_DEDUPLICATION_TIME_MS = 300_000
-# : ``sdkVersion`` of development builds, and the default.
+#: ``sdkVersion`` of development builds, and the default.
 UNRELEASED_VERSION = 999_999
-# : Largest body in bytes accepted from a peer. The protocol limits only events, but a parsed message takes
-# many
-# : times its length in memory. The longest honest bodies are answers to admin commands.
+#: Largest body in bytes accepted from a peer. The protocol limits only events, but a parsed message takes
+#: many times its length in memory. The longest honest bodies are answers to admin commands.
 MAX_BODY = 16 * 1024 * 1024
 
 
@@ -488,7 +487,7 @@ class MessageKind(Enum):
     AUTHENTICATION = "AuthenticationMessage"
 
 
-# : The kinds with a choice at the top level.
+#: The kinds with a choice at the top level.
 CHOICES: dict[MessageKind, ChoiceKind] = {
     MessageKind.NEGOTIATION: ChoiceKind({0: ClientIdentity, 1: BrokerResponse}),
     MessageKind.AUTHENTICATION: ChoiceKind({0: AuthenticationRequest, 1: AuthenticationResponse}),

@@ -42,9 +42,9 @@ __all__ = [
     "structure",
 ]
 
-# : Largest number of elements accepted in one message: elements of arrays in JSON, of all kinds in BER. Two
-# : bytes on the wire can make an element that costs microseconds and hundreds of bytes, so the length of a
-# : message does not bound the work. An honest subscription has about eleven elements.
+#: Largest number of elements accepted in one message: elements of arrays in JSON, of all kinds in BER. Two
+#: bytes on the wire can make an element that costs microseconds and hundreds of bytes, so the length of a
+#: message does not bound the work. An honest subscription has about eleven elements.
 MAX_ELEMENTS = 131_072
 
 _S = TypeVar("_S", bound="Structure")
